@@ -1,0 +1,37 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""ODE Transformer (ACL 2022) for Hugging Face Transformers. Importing the package makes the Auto classes know it."""
+
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from .configuration_ode_transformer import OdeTransformerConfig
+from .convert_fairseq_checkpoint import convert_fairseq_state_dict
+from .modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerModel,
+    OdeTransformerPreTrainedModel,
+)
+from .tokenization_ode_transformer import OdeTransformerTokenizer
+
+
+__version__ = "0.1.0.dev0"
+
+AutoConfig.register(OdeTransformerConfig.model_type, OdeTransformerConfig, exist_ok=True)
+OdeTransformerConfig.register_for_auto_class()
+for auto_class, model_class in (
+    (AutoModel, OdeTransformerModel),
+    (AutoModelForSeq2SeqLM, OdeTransformerForConditionalGeneration),
+    (AutoModelForCausalLM, OdeTransformerForCausalLM),
+):
+    auto_class.register(OdeTransformerConfig, model_class, exist_ok=True)
+    model_class.register_for_auto_class(auto_class.__name__)
+
+__all__ = [
+    "OdeTransformerConfig",
+    "OdeTransformerForCausalLM",
+    "OdeTransformerForConditionalGeneration",
+    "OdeTransformerModel",
+    "OdeTransformerPreTrainedModel",
+    "OdeTransformerTokenizer",
+    "convert_fairseq_state_dict",
+]

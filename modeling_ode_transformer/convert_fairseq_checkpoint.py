@@ -1,0 +1,192 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""From the original's fairseq 0.6.2 parameters to a model of this package, which computes the same numbers."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from .configuration_ode_transformer import OdeTransformerConfig
+from .modeling_ode_transformer import OdeTransformerForConditionalGeneration
+
+
+# The solver and the coefficients of an `ode_transformer`, by (enc_calculate_num, rk_type).
+SOLVERS = {
+    (2, "standard"): ("rk2", "fixed"),
+    (2, "initialization"): ("rk2", "learned"),
+    (2, "learnable"): ("rk2", "gate"),
+    # Its third stage is at y + k2, unlike Kutta's.
+    (3, "standard"): ({"a": [[], [1 / 2], [0, 1]], "b": [1 / 6, 4 / 6, 1 / 6]}, "fixed"),
+    (4, "standard"): ("rk4", "fixed"),
+}
+HISTORIES = {None: "none", "residual": "none", "learnable_dense": "learned_dense", "dense": "dense"}
+
+# What stands before "transformer" in the architectures that can be expressed.
+ARCHITECTURE_PREFIXES = {"ode", "dense", "relative"}
+
+# (pattern, replacement) of parameter names; a name that none matches is refused. The q, k and v of an attention are one
+# matrix in the original.
+PARAMETERS = (
+    (r"(encoder|decoder)\.embed_(tokens|positions)\.weight", r"model.\1.embed_\2.weight"),
+    (r"decoder\.embed_out", r"lm_head.weight"),
+    (r"encoder\.gate_linear\.(weight|bias)", r"model.encoder.solver_coefficients.gate.\1"),
+    (r"encoder\.alpha", r"model.encoder.solver_coefficients.weight"),
+    (r"(encoder|decoder)\.layer_norm\.(weight|bias)", r"model.\1.layer_norm.\2"),
+    (r"(encoder|decoder)\.history\.(weight|layer_norms\.\d+\.(?:weight|bias))", r"model.\1.history.\2"),
+    (r"encoder\.layers\.(\d+)\.layer_norms\.0\.(.+)", r"model.encoder.layers.\1.self_attn_layer_norm.\2"),
+    (r"encoder\.layers\.(\d+)\.layer_norms\.1\.(.+)", r"model.encoder.layers.\1.final_layer_norm.\2"),
+    (r"((?:encoder|decoder)\.layers\.\d+\.self_attn)\.relative_position_keys", r"model.\1.relative_keys.weight"),
+    (
+        r"((?:encoder|decoder)\.layers\.\d+\.(?:self_attn\.out_proj|encoder_attn\.out_proj|fc1|fc2|self_attn_layer_norm"
+        r"|encoder_attn_layer_norm|final_layer_norm)\.(?:weight|bias))",
+        r"model.\1",
+    ),
+)
+FUSED_PROJECTION = re.compile(r"((?:encoder|decoder)\.layers\.\d+\.(?:self|encoder)_attn)\.in_proj_(weight|bias)")
+WITHOUT_NUMBERS = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor)")
+
+
+def convert_fairseq_state_dict(
+    state_dict: Mapping[str, torch.Tensor], args: Any
+) -> OdeTransformerForConditionalGeneration:
+    """Makes a model that computes the same numbers as the original with these parameters.
+
+    Args:
+        state_dict: the parameters by their names in the original (the entry "model" of a checkpoint).
+        args: the architecture's arguments (the entry "args" of a checkpoint), as a mapping or a namespace.
+
+    Returns:
+        The model, in float32 and in evaluation mode. Its configuration has `stage_values="output"` for the Runge-Kutta
+        architectures, whose released code adds a block's input to each stage. Its generation configuration has what the
+        original's generator always does: no empty output, no pad token.
+
+    Raises:
+        ValueError: the architecture, an option or a parameter cannot be expressed, or one is missing; it is named.
+    """
+    args = dict(args) if isinstance(args, Mapping) else vars(args)
+    model = OdeTransformerForConditionalGeneration(make_configuration(state_dict, args))
+    converted = {name: tensor.float() for name, tensor in rename_parameters(state_dict).items()}
+
+    expected = model.state_dict()
+    if "model.shared.weight" in expected:
+        converted["model.shared.weight"] = converted.get("model.encoder.embed_tokens.weight")
+    if "lm_head.weight" in model.all_tied_weights_keys:
+        converted["lm_head.weight"] = converted.get("model.decoder.embed_tokens.weight")
+    for problem, names in (("lacks", expected.keys() - converted), ("has no place for", converted.keys() - expected)):
+        if names:
+            raise ValueError(
+                f"The parameters do not fit the arguments: this architecture {problem} {', '.join(sorted(names))}."
+            )
+    for name, tensor in converted.items():
+        if tensor is None or tensor.shape != expected[name].shape:
+            shape = None if tensor is None else tuple(tensor.shape)
+            raise ValueError(f"Parameter {name} has the shape {shape}, but the arguments ask for {tuple(expected[name].shape)}.")
+    model.load_state_dict(converted)
+    # The original's generator never ends before the first token, and never chooses the pad token.
+    model.generation_config.min_new_tokens = 1
+    model.generation_config.suppress_tokens = [model.config.pad_token_id]
+    return model.eval()
+
+
+def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, Any]) -> OdeTransformerConfig:
+    """The configuration of the original's architecture; see `convert_fairseq_state_dict`."""
+    architecture = args.get("arch")
+    prefix, found, _ = str(architecture).partition("transformer")
+    if not found or not set(prefix.split("_")) - {""} <= ARCHITECTURE_PREFIXES:
+        raise ValueError(
+            f"The architecture arch={architecture!r} cannot be expressed: it must be a residual, dense, relative or ode "
+            "transformer."
+        )
+    for option, expressible in (
+        ("encoder_normalize_before", True),
+        ("decoder_normalize_before", True),
+        ("adaptive_input", False),
+        ("adaptive_softmax_cutoff", None),
+        ("dec_calculate_num", 1),
+        ("k_only", True),
+        ("decoder_input_dim", args["decoder_embed_dim"]),
+        ("decoder_output_dim", args["decoder_embed_dim"]),
+        ("decoder_embed_dim", args["encoder_embed_dim"]),
+        ("decoder_learned_pos", args.get("encoder_learned_pos", False)),
+    ):
+        if args.get(option, expressible) != expressible:
+            raise ValueError(f"{option}={args[option]!r} cannot be expressed: it must be {expressible!r}.")
+
+    num_stages, solver, coefficients = args.get("enc_calculate_num", 1), "euler", "fixed"
+    if num_stages != 1:
+        key = (num_stages, args.get("rk_type"))
+        if "ode" not in prefix or key not in SOLVERS:
+            known = ", ".join(f"{number} with {kind!r}" for number, kind in SOLVERS)
+            raise ValueError(
+                f"arch={architecture!r} with enc_calculate_num={num_stages} and rk_type={key[1]!r} cannot be expressed: an "
+                f"ode transformer has one of {known}."
+            )
+        solver, coefficients = SOLVERS[key]
+
+    histories = [args.get(f"{stack}_history_type") for stack in ("encoder", "decoder")]
+    if histories[0] != histories[1] or histories[0] not in HISTORIES:
+        raise ValueError(
+            f"encoder_history_type={histories[0]!r} with decoder_history_type={histories[1]!r} cannot be expressed: both "
+            f"must be one of {', '.join(map(repr, HISTORIES))}."
+        )
+    for stack in ("encoder", "decoder"):
+        integration = args.get(f"{stack}_integration_type", "avg")
+        if histories[0] == "dense" and integration != "avg":
+            raise ValueError(f"{stack}_integration_type={integration!r} cannot be expressed: it must be 'avg'.")
+
+    sizes = {}
+    for stack in ("encoder", "decoder"):
+        if f"{stack}.embed_tokens.weight" not in state_dict:
+            raise ValueError(f"The parameters lack {stack}.embed_tokens.weight.")
+        sizes[stack] = state_dict[f"{stack}.embed_tokens.weight"].shape[0]
+    share_all = bool(args.get("share_all_embeddings"))
+    position_embedding_type = "learned" if args.get("encoder_learned_pos") else "sinusoidal"
+    return OdeTransformerConfig(
+        vocab_size=sizes["encoder"],
+        decoder_vocab_size=None if sizes["decoder"] == sizes["encoder"] else sizes["decoder"],
+        share_encoder_decoder_embeddings=share_all,
+        tie_word_embeddings=share_all or bool(args.get("share_decoder_input_output_embed")),
+        d_model=args["encoder_embed_dim"],
+        encoder_layers=args["encoder_layers"],
+        decoder_layers=args["decoder_layers"],
+        encoder_attention_heads=args["encoder_attention_heads"],
+        decoder_attention_heads=args["decoder_attention_heads"],
+        encoder_ffn_dim=args["encoder_ffn_embed_dim"],
+        decoder_ffn_dim=args["decoder_ffn_embed_dim"],
+        dropout=args.get("dropout", 0.1),
+        attention_dropout=args.get("attention_dropout", 0.0),
+        activation_dropout=args.get("relu_dropout", 0.0),
+        word_dropout=1 - args.get("word_dropout", 0.8) if args.get("use_word_dropout") else 0.0,
+        max_position_embeddings=max(args.get("max_source_positions", 1024), args.get("max_target_positions", 1024)),
+        position_embedding_type="none" if args.get("no_token_positional_embeddings") else position_embedding_type,
+        max_relative_position=max(args.get("max_relative_length", -1), 0),
+        encoder_solver=solver,
+        solver_coefficients=coefficients,
+        stage_values="output",
+        layer_history=HISTORIES[histories[0]],
+    )
+
+
+def rename_parameters(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The parameters by the names of this package, with the fused projections split.
+
+    Raises:
+        ValueError: a name that the architectures do not have.
+    """
+    renamed = {}
+    for name, tensor in state_dict.items():
+        if WITHOUT_NUMBERS.fullmatch(name):
+            continue
+        if fused := FUSED_PROJECTION.fullmatch(name):
+            for projection, part in zip("qkv", tensor.chunk(3), strict=True):
+                renamed[f"model.{fused[1]}.{projection}_proj.{fused[2]}"] = part
+            continue
+        for pattern, replacement in PARAMETERS:
+            new_name, count = re.subn(f"^{pattern}$", replacement, name)
+            if count:
+                renamed[new_name] = tensor
+                break
+        else:
+            raise ValueError(f"Parameter {name!r} belongs to no architecture that can be expressed.")
+    return renamed

@@ -1,0 +1,955 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The ODE Transformer (Li et al., ACL 2022): a pre-norm Transformer whose blocks are Runge-Kutta steps.
+
+One forward pass, as the data sees it: ids are embedded (scaled, word dropout, positions, dropout); for each layer
+`y = history(states)`, `y' = integrate(vector field of the layer, y)`, and `y'` joins the history; a last combination and a
+layer norm close the stack. The decoder is the same with cross-attention and cache. The heads only project.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.generation import GenerationMixin
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    CausalLMOutputWithCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, auto_docstring, can_return_tuple, is_torchdynamo_compiling
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_ode_transformer import OdeTransformerConfig
+from .integration_ode_transformer import COEFFICIENTS, StageCoefficients, integrate, weighted_sum
+
+
+def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int | None):
+    """Returns the decoder's input for `labels` (batch, length): the start token, then the labels but the last, with pad
+    tokens where labels are -100.
+
+    Raises:
+        ValueError: one of the two token ids is None.
+    """
+    for name, token_id in (("pad_token_id", pad_token_id), ("decoder_start_token_id", decoder_start_token_id)):
+        if token_id is None:
+            raise ValueError(f"config.{name} is None, and the decoder's input cannot be made from labels: set it.")
+    shifted = labels.new_zeros(labels.shape)
+    shifted[:, 1:] = labels[:, :-1]
+    shifted[:, 0] = decoder_start_token_id
+    return shifted.masked_fill_(shifted == -100, pad_token_id)
+
+
+class OdeTransformerScaledWordEmbedding(nn.Embedding):
+    """An embedding times a constant."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None, embed_scale: float = 1.0):
+        super().__init__(num_embeddings, embedding_dim, padding_idx)
+        self.embed_scale = embed_scale
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(input_ids) * self.embed_scale
+
+
+class OdeTransformerSinusoidalPositionalEmbedding(nn.Module):
+    """Sines in the first half and cosines in the second, computed for the positions at hand, so that there is no limit to
+    the length; the padding position has the zero vector."""
+
+    def __init__(self, embedding_dim: int, padding_position: int):
+        super().__init__()
+        self.embedding_dim = embedding_dim
+        self.padding_position = padding_position
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        half = self.embedding_dim // 2
+        exponents = torch.arange(half, device=positions.device, dtype=torch.int64).float()
+        frequencies = torch.exp(exponents * -(math.log(10000) / (half - 1)))
+        angles = positions.unsqueeze(-1).float() * frequencies  # (batch, length, half)
+        embeddings = torch.cat([torch.sin(angles), torch.cos(angles)], dim=-1)
+        embeddings = nn.functional.pad(embeddings, (0, self.embedding_dim % 2))
+        return embeddings * (positions != self.padding_position).unsqueeze(-1)
+
+
+class OdeTransformerLearnedPositionalEmbedding(nn.Embedding):
+    """One vector for each of `num_positions` positions, which begin after the padding position."""
+
+    def __init__(self, num_positions: int, embedding_dim: int, padding_position: int):
+        super().__init__(num_positions + padding_position + 1, embedding_dim, padding_idx=padding_position)
+        self.num_positions = num_positions
+
+
+class OdeTransformerRelativeKeys(nn.Module):
+    """Relative positions of Shaw et al. (2018), on the keys only: a vector for each distance, shared by the heads."""
+
+    def __init__(self, max_distance: int, head_dim: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
+
+    def forward(self, query: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+        """Returns the scores to add to `query @ keys`: (batch, heads, queries, keys), from the scaled query of shape
+        (batch, heads, queries, head_dim) and the clipped, shifted distances (queries, keys)."""
+        scores = torch.matmul(query, self.weight.t())  # (batch, heads, queries, 2m+1)
+        return scores.gather(-1, distances.expand(*scores.shape[:2], *distances.shape))
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    position_bias: torch.Tensor | None = None,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if position_bias is not None:
+        scores = scores + position_bias
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+class OdeTransformerAttention(nn.Module):
+    """Multi-head attention, with relative positions on the keys if `max_relative_position` is not 0."""
+
+    def __init__(
+        self,
+        config: OdeTransformerConfig,
+        num_heads: int,
+        is_causal: bool = False,
+        max_relative_position: int = 0,
+    ):
+        super().__init__()
+        self.config = config
+        self.head_dim = config.d_model // num_heads
+        self.scaling = self.head_dim**-0.5
+        self.dropout = config.attention_dropout
+        self.is_causal = is_causal
+
+        self.k_proj = nn.Linear(config.d_model, config.d_model)
+        self.v_proj = nn.Linear(config.d_model, config.d_model)
+        self.q_proj = nn.Linear(config.d_model, config.d_model)
+        self.out_proj = nn.Linear(config.d_model, config.d_model)
+        self.relative_keys = (
+            OdeTransformerRelativeKeys(max_relative_position, self.head_dim) if max_relative_position else None
+        )
+
+    def project_keys_and_values(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the keys and the values of `hidden_states` (batch, length, d): (batch, heads, length, head_dim) each."""
+        return self._split_heads(self.k_proj(hidden_states)), self._split_heads(self.v_proj(hidden_states))
+
+    def _split_heads(self, projected: torch.Tensor) -> torch.Tensor:
+        return projected.view(*projected.shape[:-1], -1, self.head_dim).transpose(1, 2)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        keys_and_values: tuple[torch.Tensor, torch.Tensor] | None = None,
+        attention_mask: torch.Tensor | None = None,
+        relative_distances: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        cache_idx: int = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attends from `hidden_states` (batch, length, d) to `keys_and_values`; to itself, and to what the entry
+        `cache_idx` of the cache has seen, if there are none."""
+        query = self._split_heads(self.q_proj(hidden_states))
+        if keys_and_values is None:
+            keys_and_values = self.project_keys_and_values(hidden_states)
+            if past_key_values is not None:
+                keys_and_values = past_key_values.update(*keys_and_values, cache_idx)
+
+        if self.relative_keys is not None:
+            kwargs["position_bias"] = self.relative_keys(query * self.scaling, relative_distances)
+
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        output, weights = attention_interface(
+            self,
+            query,
+            *keys_and_values,
+            attention_mask,
+            dropout=self.dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.out_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
+
+
+class OdeTransformerLayer(GradientCheckpointingLayer):
+    """A block: sublayers, grouped by the configuration's vector field, and a Runge-Kutta step for each group.
+
+    Args:
+        config: the model's configuration.
+        stack: "encoder" or "decoder".
+        layer_idx: the number of the layer in its stack.
+        has_cross_attention: whether the layer attends to an encoder.
+    """
+
+    def __init__(
+        self, config: OdeTransformerConfig, stack: str, layer_idx: int, has_cross_attention: bool = False
+    ):
+        super().__init__()
+        num_heads, ffn_dim = getattr(config, f"{stack}_attention_heads"), getattr(config, f"{stack}_ffn_dim")
+        self.layer_idx = layer_idx
+        self.dropout = config.dropout
+        self.activation_dropout = config.activation_dropout
+        self.activation_fn = ACT2FN[config.activation_function]
+        self.tableau = getattr(config, f"{stack}_tableau")
+        self.step_size = config.step_size
+        self.num_steps = config.steps_per_layer
+        # A block of one stage is the residual one: the two forms differ in blocks of several.
+        self.is_residual = self.tableau.num_stages == 1 and self.step_size == 1
+        self.field_is_output = config.stage_values == "output" and self.tableau.num_stages > 1
+
+        self.self_attn = OdeTransformerAttention(
+            config, num_heads, is_causal=stack == "decoder", max_relative_position=config.max_relative_position
+        )
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.encoder_attn = None
+        if has_cross_attention:
+            self.encoder_attn = OdeTransformerAttention(config, num_heads)
+            self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.fc1 = nn.Linear(config.d_model, ffn_dim)
+        self.fc2 = nn.Linear(ffn_dim, config.d_model)
+        self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.solver_coefficients = None
+        if config.coefficient_sharing == "layer":
+            self.solver_coefficients = make_coefficients(config, stack)
+
+        sublayers = ("self_attention", "cross_attention", "feed_forward")[:: 1 if has_cross_attention else 2]
+        integrated = {"attention": sublayers[:1], "ffn": sublayers[-1:]}.get(config.vector_field, sublayers)
+        if config.vector_field == "layer":
+            self.blocks = ((sublayers, True),)
+        else:
+            self.blocks = tuple(((name,), name in integrated) for name in sublayers)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        relative_distances: torch.Tensor | None = None,
+        coefficients: StageCoefficients | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """Returns the new state (batch, length, d), and the weights of the self-attention and of the cross-attention in
+        the first stage (None where the attention does not give them)."""
+        self_cache, cross_cache = past_key_values, None
+        if isinstance(past_key_values, EncoderDecoderCache):
+            self_cache, cross_cache = past_key_values.self_attention_cache, past_key_values
+        encoder_keys_and_values = None
+        if self.encoder_attn is not None and encoder_hidden_states is not None:
+            encoder_keys_and_values = self._encoder_keys_and_values(encoder_hidden_states, cross_cache)
+        first_weights = {}
+
+        def self_attention(z, evaluation):
+            output, weights = self.self_attn(
+                self.self_attn_layer_norm(z),
+                attention_mask=attention_mask,
+                relative_distances=relative_distances,
+                past_key_values=self_cache,
+                cache_idx=self.layer_idx * self.tableau.num_stages * self.num_steps + evaluation,
+                **kwargs,
+            )
+            first_weights.setdefault("self", weights)
+            return output
+
+        def cross_attention(z, evaluation):
+            output, weights = self.encoder_attn(
+                self.encoder_attn_layer_norm(z),
+                keys_and_values=encoder_keys_and_values,
+                attention_mask=encoder_attention_mask,
+                **kwargs,
+            )
+            first_weights.setdefault("cross", weights)
+            return output
+
+        def feed_forward(z, evaluation):
+            z = self.activation_fn(self.fc1(self.final_layer_norm(z)))
+            z = nn.functional.dropout(z, p=self.activation_dropout, training=self.training)
+            return self.fc2(z)
+
+        functions = {"self_attention": self_attention, "feed_forward": feed_forward}
+        if encoder_keys_and_values is not None:
+            functions["cross_attention"] = cross_attention
+
+        def increment(name, z, evaluation):
+            return nn.functional.dropout(functions[name](z, evaluation), p=self.dropout, training=self.training)
+
+        for names, is_integrated in self.blocks:
+            names = [name for name in names if name in functions]
+            if not names:
+                continue
+
+            def output(z, evaluation, names=names):
+                for name in names:
+                    z = z + increment(name, z, evaluation)
+                return z
+
+            def total_increment(z, evaluation, names=names):
+                total = increment(names[0], z, evaluation)
+                for name in names[1:]:
+                    total = total + increment(name, z + total, evaluation)
+                return total
+
+            if is_integrated and not self.is_residual:
+                hidden_states = integrate(
+                    output if self.field_is_output else total_increment,
+                    hidden_states,
+                    self.tableau,
+                    coefficients if self.solver_coefficients is None else self.solver_coefficients,
+                    self.step_size,
+                    self.num_steps,
+                )
+            else:
+                for evaluation in range(self.num_steps if is_integrated else 1):
+                    hidden_states = output(hidden_states, evaluation)
+
+        if hidden_states.dtype == torch.float16:
+            limit = torch.finfo(torch.float16).max - 1000
+            hidden_states = hidden_states.clamp(min=-limit, max=limit)
+        return hidden_states, first_weights.get("self"), first_weights.get("cross")
+
+    def _encoder_keys_and_values(self, encoder_hidden_states, cache):
+        """The keys and values of the cross-attention, which all stages share: from the cache once it has them."""
+        if cache is None:
+            return self.encoder_attn.project_keys_and_values(encoder_hidden_states)
+        if cache.is_updated.get(self.layer_idx):
+            entry = cache.cross_attention_cache.layers[self.layer_idx]
+            return entry.keys, entry.values
+        keys_and_values = self.encoder_attn.project_keys_and_values(encoder_hidden_states)
+        cache.is_updated[self.layer_idx] = True
+        return cache.cross_attention_cache.update(*keys_and_values, self.layer_idx)
+
+
+class OdeTransformerEncoderLayer(OdeTransformerLayer):
+    """A block of the encoder."""
+
+
+class OdeTransformerDecoderLayer(OdeTransformerLayer):
+    """A block of the decoder."""
+
+
+def make_coefficients(config: OdeTransformerConfig, stack: str) -> StageCoefficients | None:
+    """The weights of the stages of a stack's blocks; None for blocks of one stage, which have nothing to weigh."""
+    tableau = getattr(config, f"{stack}_tableau")
+    if tableau.num_stages == 1:
+        return None
+    return COEFFICIENTS[config.solver_coefficients](tableau, config.d_model)
+
+
+class LayerHistory(nn.Module):
+    """What a block sees of those below: here, of the last only."""
+
+    def __init__(self, config: OdeTransformerConfig, num_layers: int):
+        super().__init__()
+
+    def forward(self, states: list[torch.Tensor]) -> torch.Tensor:
+        """The input of the next block, from the embedding and what `extend` made of the blocks' outputs."""
+        return states[-1]
+
+    def extend(self, states: list[torch.Tensor], output: torch.Tensor) -> list[torch.Tensor]:
+        return [output]
+
+
+class DenseLayerHistory(LayerHistory):
+    """Dense connections: the mean of the embedding and the normalised outputs of all blocks below (Wang et al., 2019)."""
+
+    def __init__(self, config: OdeTransformerConfig, num_layers: int):
+        super().__init__(config, num_layers)
+        self.layer_norms = nn.ModuleList(
+            nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) for _ in range(num_layers)
+        )
+
+    def weights(self, count: int) -> list[float] | tuple[torch.Tensor, ...]:
+        return [1 / count] * count
+
+    def forward(self, states):
+        first, *others = self.weights(len(states))
+        return weighted_sum(first * states[0], others, states[1:])
+
+    def extend(self, states, output):
+        return [*states, self.layer_norms[len(states) - 1](output)]
+
+
+class LearnedDenseLayerHistory(DenseLayerHistory):
+    """DLCL: the mean of `DenseLayerHistory` is where learned weights start, a row for each block and one for the end."""
+
+    def __init__(self, config: OdeTransformerConfig, num_layers: int):
+        super().__init__(config, num_layers)
+        self.weight = nn.Parameter(self.initial_weight(num_layers + 1))
+
+    @staticmethod
+    def initial_weight(size: int) -> torch.Tensor:
+        return torch.tril(torch.ones(size, size)) / torch.arange(1, size + 1).unsqueeze(1)
+
+    def weights(self, count):
+        return self.weight[count - 1, :count].unbind()
+
+
+HISTORIES = {"learned_dense": LearnedDenseLayerHistory, "dense": DenseLayerHistory, "none": LayerHistory}
+
+
+@auto_docstring
+class OdeTransformerPreTrainedModel(PreTrainedModel):
+    config: OdeTransformerConfig
+    config_class = OdeTransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["OdeTransformerEncoderLayer", "OdeTransformerDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _can_compile_fullgraph = True
+
+    def _init_weights(self, module):
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, OdeTransformerAttention):
+            # Xavier on the fused (3d, d) matrix of the original
+            for projection in (module.q_proj, module.k_proj, module.v_proj):
+                init.xavier_uniform_(projection.weight, gain=2**-0.5)
+        elif isinstance(module, OdeTransformerRelativeKeys):
+            init.xavier_uniform_(module.weight)
+        elif isinstance(module, LearnedDenseLayerHistory):
+            init.copy_(module.weight, module.initial_weight(module.weight.shape[0]))
+        elif isinstance(module, StageCoefficients):
+            module.reset_parameters()
+        else:
+            super()._init_weights(module)
+
+    def init_parallel_plans(self):
+        super().init_parallel_plans()
+        names = {name for name, _ in self.named_modules()}
+        for plan in (self._tp_plan, self._fsdp_plan):
+            for pattern in [pattern for pattern in plan if pattern.replace("*", "0") not in names]:
+                del plan[pattern]
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict:
+        # transformers ties nothing if `tie_word_embeddings` is False; here that is about the output projection only.
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return dict(self._tied_weights_keys or {})
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation, *args, **kwargs):
+        if self.config.max_relative_position and "flash" in str(attn_implementation):
+            raise ValueError(
+                f"attn_implementation={attn_implementation!r} cannot add the scores of relative positions "
+                f"(max_relative_position={self.config.max_relative_position}): choose 'sdpa', 'eager' or 'flex_attention', "
+                "or a model with max_relative_position=0."
+            )
+        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
+
+
+class OdeTransformerStack(OdeTransformerPreTrainedModel):
+    """What encoder and decoder have in common: embedding, positions, layers and their history."""
+
+    stack: str
+    layer_class: type[OdeTransformerLayer]
+
+    def __init__(self, config: OdeTransformerConfig, vocab_size: int, **layer_kwargs):
+        super().__init__(config)
+        num_layers = getattr(config, f"{self.stack}_layers")
+        self.padding_position = 1 if config.pad_token_id is None else config.pad_token_id
+        self.max_distance = config.max_relative_position
+        self.embed_tokens = make_word_embedding(config, vocab_size)
+        self.embed_positions = None
+        if config.position_embedding_type == "sinusoidal":
+            self.embed_positions = OdeTransformerSinusoidalPositionalEmbedding(config.d_model, self.padding_position)
+        elif config.position_embedding_type == "learned":
+            self.embed_positions = OdeTransformerLearnedPositionalEmbedding(
+                config.max_position_embeddings, config.d_model, self.padding_position
+            )
+        self.solver_coefficients = None
+        if config.coefficient_sharing == "stack":
+            self.solver_coefficients = make_coefficients(config, self.stack)
+        self.layers = nn.ModuleList(
+            self.layer_class(config, self.stack, layer_idx, **layer_kwargs) for layer_idx in range(num_layers)
+        )
+        self.history = HISTORIES[config.layer_history](config, num_layers)
+        self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def embed(
+        self,
+        inputs_embeds: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
+        padding_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_length: int | torch.Tensor = 0,
+    ) -> torch.Tensor:
+        """Adds positions to scaled word embeddings (batch, length, d), with word dropout before and dropout after.
+
+        Positions are counted from 0 by `position_ids`; else they count the tokens that are not padding, by the mask
+        (batch, past + length), else by the ids.
+        """
+        hidden_states = inputs_embeds
+        if self.training and self.config.word_dropout > 0:
+            keep = torch.rand(hidden_states.shape[:2], device=hidden_states.device) >= self.config.word_dropout
+            hidden_states = hidden_states * keep.unsqueeze(-1)
+
+        if self.embed_positions is not None:
+            positions = self._positions(inputs_embeds, input_ids, padding_mask, position_ids, past_length)
+            hidden_states = hidden_states + self.embed_positions(positions).to(hidden_states)
+        return nn.functional.dropout(hidden_states, p=self.config.dropout, training=self.training)
+
+    def _positions(self, inputs_embeds, input_ids, padding_mask, position_ids, past_length):
+        length = inputs_embeds.shape[1]
+        if self.config.position_embedding_type == "learned" and not is_torchdynamo_compiling():
+            limit = self.embed_positions.num_positions
+            if isinstance(past_length, int) and past_length + length > limit:
+                raise ValueError(
+                    f"A sequence of {past_length + length} tokens is longer than max_position_embeddings={limit}: cut it, "
+                    "or use a model with sinusoidal positions."
+                )
+        if position_ids is not None:
+            return position_ids + self.padding_position + 1
+        if padding_mask is not None and padding_mask.ndim == 2 and padding_mask.shape[1] >= length:
+            mask = padding_mask != 0
+            counts = mask.cumsum(dim=1)[:, -length:]
+            mask = mask[:, -length:]
+        elif input_ids is not None and self.config.pad_token_id is not None:
+            mask = input_ids != self.config.pad_token_id
+            counts = mask.cumsum(dim=1) + past_length
+        else:
+            mask = torch.ones(inputs_embeds.shape[:2], dtype=torch.bool, device=inputs_embeds.device)
+            counts = mask.cumsum(dim=1) + past_length
+        return counts * mask + self.padding_position
+
+    def relative_distances(
+        self, query_length: int, key_length: int, past_length: int | torch.Tensor, device: torch.device
+    ) -> torch.Tensor | None:
+        """Key position minus query position, clipped and counted from 0: (query_length, key_length)."""
+        if not self.max_distance:
+            return None
+        queries = torch.arange(query_length, device=device) + past_length
+        keys = torch.arange(key_length, device=device)
+        return (keys - queries.unsqueeze(1)).clamp(-self.max_distance, self.max_distance) + self.max_distance
+
+    def run_layers(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+        """The layers, each on its combination of the history, and the final norm. Arguments are those of the layers."""
+        states = [hidden_states]
+        for layer in self.layers:
+            output = layer(self.history(states), *args, coefficients=self.solver_coefficients, **kwargs)[0]
+            states = self.history.extend(states, output)
+        return self.layer_norm(self.history(states))
+
+
+def make_word_embedding(config: OdeTransformerConfig, vocab_size: int) -> OdeTransformerScaledWordEmbedding:
+    scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+    return OdeTransformerScaledWordEmbedding(vocab_size, config.d_model, config.pad_token_id, scale)
+
+
+class OdeTransformerEncoder(OdeTransformerStack):
+    stack = "encoder"
+    layer_class = OdeTransformerEncoderLayer
+    _can_record_outputs = {
+        "hidden_states": OutputRecorder(OdeTransformerEncoderLayer, index=0),
+        "attentions": OutputRecorder(OdeTransformerEncoderLayer, index=1),
+    }
+
+    def __init__(self, config: OdeTransformerConfig):
+        super().__init__(config, config.vocab_size)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("The encoder takes either input_ids or inputs_embeds: give exactly one of them.")
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+
+        hidden_states = self.embed(inputs_embeds, input_ids, attention_mask)
+        length = inputs_embeds.shape[1]
+        hidden_states = self.run_layers(
+            hidden_states,
+            attention_mask=create_bidirectional_mask(self.config, inputs_embeds, attention_mask),
+            relative_distances=self.relative_distances(length, length, 0, inputs_embeds.device),
+            **kwargs,
+        )
+        return BaseModelOutput(last_hidden_state=hidden_states)
+
+
+class OdeTransformerDecoder(OdeTransformerStack):
+    stack = "decoder"
+    layer_class = OdeTransformerDecoderLayer
+    _can_record_outputs = {
+        "hidden_states": OutputRecorder(
+            OdeTransformerDecoderLayer, index=0, num_hidden_layers_key="decoder_layers"
+        ),
+        "attentions": OutputRecorder(OdeTransformerDecoderLayer, index=1),
+        "cross_attentions": OutputRecorder(OdeTransformerDecoderLayer, index=2),
+    }
+
+    def __init__(self, config: OdeTransformerConfig):
+        super().__init__(
+            config, config.decoder_vocab_size or config.vocab_size, has_cross_attention=config.is_encoder_decoder
+        )
+
+    @merge_with_config_defaults
+    @capture_outputs
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(
+                "The decoder takes either (decoder_)input_ids or (decoder_)inputs_embeds: give exactly one of them."
+            )
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+            if self.config.is_encoder_decoder:
+                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
+
+        self_cache = past_key_values
+        if isinstance(past_key_values, EncoderDecoderCache):
+            self_cache = past_key_values.self_attention_cache
+        query_length = inputs_embeds.shape[1]
+        past_length, key_length = 0, query_length
+        if self_cache is not None:
+            past_length = self_cache.get_seq_length()
+            key_length = self_cache.get_mask_sizes(query_length, 0)[0]
+
+        hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
+        attention_mask = create_causal_mask(
+            self.config, inputs_embeds, attention_mask, past_key_values=self_cache, position_ids=position_ids
+        )
+        if encoder_hidden_states is not None:
+            encoder_attention_mask = create_bidirectional_mask(
+                self.config, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+            )
+        hidden_states = self.run_layers(
+            hidden_states,
+            encoder_hidden_states,
+            attention_mask=attention_mask,
+            encoder_attention_mask=encoder_attention_mask,
+            relative_distances=self.relative_distances(query_length, key_length, past_length, inputs_embeds.device),
+            past_key_values=past_key_values,
+            **kwargs,
+        )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden_states, past_key_values=past_key_values
+        )
+
+
+class EncoderDecoderEmbeddingsMixin:
+    """The embeddings of an encoder and a decoder, shared or not: getting, setting and resizing them."""
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The shared embeddings; the encoder's, if there are two."""
+        model = self.base_model
+        return model.shared if self.config.share_encoder_decoder_embeddings else model.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding):
+        model = self.base_model
+        model.encoder.embed_tokens = value
+        if self.config.share_encoder_decoder_embeddings:
+            model.shared = model.decoder.embed_tokens = value
+
+    def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
+        if self.config.decoder_vocab_size is None:
+            embeddings = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+            if not self.config.share_encoder_decoder_embeddings:
+                decoder = self.base_model.decoder
+                decoder.embed_tokens = self._get_resized_embeddings(
+                    decoder.embed_tokens, embeddings.num_embeddings, mean_resizing=mean_resizing
+                )
+            return embeddings
+        self.set_input_embeddings(
+            self._get_resized_embeddings(
+                self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
+            )
+        )
+        return self.get_input_embeddings()
+
+    def resize_decoder_token_embeddings(
+        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resizes the embeddings of a decoder with a vocabulary of its own, and the output projection.
+
+        Raises:
+            ValueError: encoder and decoder have one vocabulary.
+        """
+        if self.config.decoder_vocab_size is None:
+            raise ValueError(
+                "Encoder and decoder have one vocabulary (decoder_vocab_size=None): use resize_token_embeddings."
+            )
+        decoder = self.base_model.decoder
+        decoder.embed_tokens = self._get_resized_embeddings(
+            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        new_num_tokens = decoder.embed_tokens.num_embeddings
+        if self.get_output_embeddings() is not None:
+            self.set_output_embeddings(
+                self._get_resized_lm_head(self.get_output_embeddings(), new_num_tokens, mean_resizing=mean_resizing)
+            )
+        self.config.decoder_vocab_size = new_num_tokens
+        self.tie_weights()
+        return decoder.embed_tokens
+
+
+@auto_docstring
+class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTrainedModel):
+    def __init__(self, config: OdeTransformerConfig):
+        super().__init__(config)
+        if config.share_encoder_decoder_embeddings:
+            self.shared = make_word_embedding(config, config.vocab_size)
+            self._tied_weights_keys = {
+                "encoder.embed_tokens.weight": "shared.weight",
+                "decoder.embed_tokens.weight": "shared.weight",
+            }
+        self.encoder = OdeTransformerEncoder(config)
+        self.decoder = OdeTransformerDecoder(config)
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.LongTensor | None = None,
+        encoder_outputs: tuple[tuple[torch.Tensor]] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqModelOutput:
+        r"""
+        decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
+            Ids of the decoder's input, which starts with `decoder_start_token_id` (`</s>`).
+        decoder_attention_mask (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
+            1 for tokens of the decoder's input that are attended to, 0 for padding. The causal mask comes on top.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+@auto_docstring(
+    custom_intro="The ODE Transformer with a language modeling head, for translation, summarization and correction."
+)
+class OdeTransformerForConditionalGeneration(
+    EncoderDecoderEmbeddingsMixin, OdeTransformerPreTrainedModel, GenerationMixin
+):
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def __init__(self, config: OdeTransformerConfig):
+        super().__init__(config)
+        self.model = OdeTransformerModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size or config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            shared = config.share_encoder_decoder_embeddings
+            source = "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"
+            self._tied_weights_keys = {"lm_head.weight": source}
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.LongTensor | None = None,
+        encoder_outputs: tuple[tuple[torch.Tensor]] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        r"""
+        decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
+            Ids of the decoder's input, which starts with `decoder_start_token_id` (`</s>`). If there are `labels` and no
+            ids, they are the labels shifted to the right.
+        decoder_attention_mask (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
+            1 for tokens of the decoder's input that are attended to, 0 for padding. The causal mask comes on top.
+        labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
+            The target, which ends with `eos_token_id`; -100 where there is no loss. The loss is the mean cross entropy of
+            the other tokens, or their sum divided by `num_items_in_batch`.
+        """
+        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(select_positions(outputs.last_hidden_state, logits_to_keep))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(
+                logits=logits, labels=None, shift_labels=labels, vocab_size=logits.shape[-1], **kwargs
+            )
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """The decoder's input for `labels` (batch, length); see `shift_tokens_right`."""
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+
+def select_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
+    """The last `logits_to_keep` positions (0: all), or those that a tensor of indices names, of (batch, length, d)."""
+    positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+    return hidden_states[:, positions, :]
+
+
+@auto_docstring(
+    custom_intro="A decoder-only ODE Transformer for language modeling: the decoder's stack, without cross-attention."
+)
+class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: OdeTransformerConfig):
+        config = copy.deepcopy(config)
+        config.is_encoder_decoder = False
+        # The generic names (num_hidden_layers, ...) are the encoder's fields, and the decoder is all there is.
+        for size in ("layers", "attention_heads", "ffn_dim"):
+            setattr(config, f"encoder_{size}", getattr(config, f"decoder_{size}"))
+        if config.decoder_vocab_size is not None:
+            config.vocab_size, config.decoder_vocab_size = config.decoder_vocab_size, None
+        super().__init__(config)
+        if not config.tie_word_embeddings:
+            self._tied_weights_keys = None
+        self.model = OdeTransformerDecoder(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithCrossAttentions:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The input itself, which is shifted here; -100 where there is no loss.
+        """
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(select_positions(outputs.last_hidden_state, logits_to_keep))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+        return CausalLMOutputWithCrossAttentions(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+__all__ = [
+    "OdeTransformerForCausalLM",
+    "OdeTransformerForConditionalGeneration",
+    "OdeTransformerModel",
+    "OdeTransformerPreTrainedModel",
+]

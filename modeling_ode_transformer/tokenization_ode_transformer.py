@@ -1,0 +1,408 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""SentencePiece tokenizer (BPE or unigram) of the ODE Transformer, kept in one `tokenizer.json`."""
+
+import copy
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE, Unigram
+from transformers import TokenizersBackend
+
+
+try:
+    import sentencepiece
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+except ImportError:
+    sentencepiece = None
+
+
+SPACE = "▁"  # U+2581, how SentencePiece writes a space inside a piece
+BYTE_PIECES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+SPECIAL_IDS = {"bos": 0, "pad": 1, "eos": 2, "unk": 3}
+MODEL_TYPES = ("bpe", "unigram")
+
+# SentencePiece options that decide the ids above, or that `tokenizers` cannot express.
+RESERVED_OPTIONS = frozenset(
+    ["input", "input_format", "model_prefix", "model_writer", "sentence_iterator", "sentence_reader", "pretokenizer"]
+    + ["user_defined_symbols", "treat_whitespace_as_suffix", "escape_whitespaces", "denormalization_rule_tsv"]
+    + [f"{token}_{field}" for token in SPECIAL_IDS for field in ("id", "piece")]
+)
+
+
+def _require_sentencepiece() -> None:
+    if sentencepiece is None:
+        raise ImportError(
+            "Training a tokenizer and reading a SentencePiece .model need the packages sentencepiece and protobuf: "
+            "pip install sentencepiece protobuf"
+        )
+
+
+def _merges(pieces: list[str]) -> list[tuple[str, str]]:
+    """All pairs that make up a piece, best piece first. SentencePiece merges any pair whose result is a piece."""
+    known = set(pieces)
+    return [
+        (piece[:cut], piece[cut:])
+        for piece in pieces
+        for cut in range(1, len(piece))
+        if piece[:cut] in known and piece[cut:] in known
+    ]
+
+
+def _literal_guard(pieces: set[str], special_pieces: list[str]) -> pre_tokenizers.PreTokenizer:
+    """
+    Splits the text inside every literal spelling of a special or byte piece.
+
+    Unigram of `tokenizers` would match such a spelling as the piece itself; SentencePiece never does. The cut is made
+    where no piece of the vocabulary crosses it and no run of unknown characters either, if there is such a place, so
+    the segmentation is otherwise the same.
+    """
+    bigrams = {piece[i : i + 2] for piece in pieces for i in range(len(piece) - 1)}
+    patterns = []
+    for literal, rest in [(piece, "") for piece in special_pieces] + [("<0x", "[0-9A-F]{2}>")]:
+        cuts = (i for i in range(1, len(literal)) if literal[i - 1 : i + 1] not in bigrams)
+        cut = next((i for i in cuts if literal[i - 1] in pieces or literal[i] in pieces), 1)
+        behind = f"(?<={re.escape(literal[: cut - 1])})" if cut > 1 else ""
+        patterns.append(f"{behind}{re.escape(literal[cut - 1])}(?={re.escape(literal[cut:])}{rest})")
+    return pre_tokenizers.Split(Regex("|".join(patterns)), behavior="merged_with_previous")
+
+
+def _decoder(prefix: bool) -> decoders.Decoder:
+    steps = [decoders.ByteFallback(), decoders.Fuse(), decoders.Replace(SPACE, " ")]
+    return decoders.Sequence(steps + [decoders.Strip(" ", left=1)] if prefix else steps)
+
+
+def _normalizer(charsmap: bytes | None, remove_extra_whitespaces: bool) -> normalizers.Normalizer | None:
+    steps = [normalizers.Precompiled(charsmap)] if charsmap else []
+    if remove_extra_whitespaces:
+        steps += [
+            normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), ""),
+            normalizers.Replace(Regex(" {2,}"), " "),
+        ]
+    return normalizers.Sequence(steps) if steps else None
+
+
+def _set_prefix(backend: Tokenizer, special_pieces: list[str], prefix: bool) -> None:
+    """Sets how `backend` writes spaces: as U+2581 and, with `prefix`, with one more in front of the text."""
+    pieces = set(backend.get_vocab(with_added_tokens=False)) - BYTE_PIECES.union(special_pieces)
+    steps = []
+    if prefix:
+        # `Metaspace` adds no prefix to a text that starts with its own mark, and SentencePiece does. Hence the prefix
+        # is first written as a plain space, when the text has none left. "first" spares the text after a special
+        # token, but goes by positions in the original text, where a normalizer may have deleted something.
+        scheme = "first" if backend.normalizer is None else "always"
+        steps.append(pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=False))
+        steps.append(pre_tokenizers.Metaspace(" ", prepend_scheme=scheme, split=False))
+    if isinstance(backend.model, Unigram):
+        steps.append(_literal_guard(pieces, special_pieces))
+    at_spaces = not any(SPACE in piece[1:] for piece in pieces)
+    steps.append(pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=at_spaces))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    backend.decoder = _decoder(prefix)
+
+
+def _has_prefix(backend: Tokenizer) -> bool:
+    return backend.pre_tokenizer is not None and backend.pre_tokenizer.pre_tokenize_str("a")[0][0].startswith(SPACE)
+
+
+def _build_backend(
+    vocab: dict[str, int] | list[tuple[str, float]],
+    merges: list[tuple[str, str]] | None,
+    unk_token: str,
+    special_pieces: list[str],
+    prefix: bool,
+    normalizer: normalizers.Normalizer | None,
+) -> Tokenizer:
+    ids = vocab if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
+    byte_fallback = ids.keys() >= BYTE_PIECES
+    if merges or isinstance(vocab, dict):
+        model = BPE(ids, merges or [], unk_token=unk_token, fuse_unk=True, byte_fallback=byte_fallback)
+    else:
+        model = Unigram([(piece, score) for piece, score in vocab], ids.get(unk_token), byte_fallback)
+    backend = Tokenizer(model)
+    backend.normalizer = normalizer
+    _set_prefix(backend, special_pieces, prefix)
+    return backend
+
+
+def _read_sentencepiece(model: str | os.PathLike | bytes) -> dict[str, Any]:
+    """The arguments of `OdeTransformerTokenizer` for a SentencePiece model; see its `from_sentencepiece`."""
+    _require_sentencepiece()
+    if not isinstance(model, bytes):
+        with open(model, "rb") as file:
+            model = file.read()
+    try:
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    except DecodeError as error:
+        raise ValueError("This is not a SentencePiece model") from error
+
+    trainer, normalization = proto.trainer_spec, proto.normalizer_spec
+    found = {token: getattr(trainer, f"{token}_id") for token in SPECIAL_IDS}
+    if found != SPECIAL_IDS:
+        raise ValueError(f"The model's special ids are {found} but must be {SPECIAL_IDS}: train it with these ids")
+    type_name = trainer.ModelType.Name(trainer.model_type).lower()
+    if type_name not in MODEL_TYPES:
+        raise ValueError(f"The model's type is {type_name!r} but must be one of {MODEL_TYPES}")
+    by_type = {name: [] for name in proto.SentencePiece.Type.keys()}
+    for piece in proto.pieces:
+        by_type[proto.SentencePiece.Type.Name(piece.type)].append(piece)
+    obstacles = {
+        "user_defined_symbols (use control_symbols, or add_tokens afterwards)": by_type["USER_DEFINED"],
+        "unused pieces": by_type["UNUSED"],
+        "treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix,
+        "escape_whitespaces=False": not normalization.escape_whitespaces,
+        "a denormalizer": proto.denormalizer_spec.precompiled_charsmap,
+    }
+    for name, present in obstacles.items():
+        if present:
+            raise ValueError(f"The model has {name}, which a `tokenizers` tokenizer cannot reproduce")
+
+    specials = {f"{token}_token": proto.pieces[i].piece for token, i in SPECIAL_IDS.items()}
+    special_pieces = [piece.piece for piece in by_type["UNKNOWN"] + by_type["CONTROL"]]
+    vocab = [(piece.piece, piece.score) for piece in proto.pieces]
+    merges = None
+    if type_name == "bpe":
+        merges = _merges([piece.piece for piece in sorted(by_type["NORMAL"], key=lambda piece: -piece.score)])
+        vocab = {piece: i for i, (piece, _) in enumerate(vocab)}
+    backend = _build_backend(
+        vocab,
+        merges,
+        specials["unk_token"],
+        special_pieces,
+        normalization.add_dummy_prefix,
+        _normalizer(normalization.precompiled_charsmap, normalization.remove_extra_whitespaces),
+    )
+    extra = [piece for piece in special_pieces if piece not in specials.values()]
+    return {"tokenizer_object": backend, **specials, **({"extra_special_tokens": extra} if extra else {})}
+
+
+def _explain(error: Exception, vocab_size: int) -> str:
+    """What SentencePiece's message about the training means for the caller."""
+    message = str(error)
+    if match := re.search(r"Vocabulary size too high .*<= (\d+)", message):
+        return (
+            f"vocab_size={vocab_size} is too large for these texts, which give at most {match[1]} pieces: lower it, "
+            "train on more text, or pass hard_vocab_limit=False to take what there is"
+        )
+    if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return (
+            f"vocab_size={vocab_size} is too small for these texts, whose characters, with the special and byte "
+            f"pieces, take {match[1]}: raise it, or lower character_coverage"
+        )
+    if match := re.search(r'unknown field name "(\w+)"', message):
+        return f"{match[1]!r} is no option of SentencePiece's trainer"
+    return f"SentencePiece refused to train: {message}"
+
+
+class OdeTransformerTokenizer(TokenizersBackend):
+    """
+    Tokenizer of the ODE Transformer: a SentencePiece model, BPE or unigram, run by the `tokenizers` library.
+
+    Special tokens are `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3. Encoding appends `</s>`: `A </s>`, and for a pair
+    `A </s> B </s>`. The other ids are those of SentencePiece, and with byte fallback (the default of [`~train`]) any
+    Unicode text comes back unchanged from `decode(ids, skip_special_tokens=True)`, with these limits:
+
+    - SentencePiece writes spaces as U+2581, so that character itself comes back as a space.
+    - The spelling of a special token inside a text, such as `"</s>"`, is read as that token. Encode text you do not
+      control with `split_special_tokens=True`, which reads it as plain text.
+    - A unigram model may cut a text in two equally good ways, mostly in a run of one repeated character. The ids can
+      then differ from SentencePiece's, which adds up the scores in single precision.
+    - A model with normalization (`normalization_rule_name` other than `"identity"`, `remove_extra_whitespaces`)
+      returns the normalized text. Rules on some rare sequences of combining characters differ between the libraries.
+
+    `save_pretrained` writes a `tokenizer.json` that `AutoTokenizer.from_pretrained` loads as a plain
+    `TokenizersBackend`, without this package and without remote code.
+
+    Args:
+        vocab (`dict[str, int]` or `list[tuple[str, float]]`, *optional*):
+            Pieces with their ids, or pieces with their scores in the order of their ids. Without it, only the special
+            tokens. Most users want [`~train`], [`~from_sentencepiece`] or `from_pretrained` instead.
+        merges (`list[tuple[str, str]]`, *optional*):
+            Merges in order of priority. With them, or with a `vocab` of ids, the model is BPE, otherwise unigram.
+        bos_token (`str`, *optional*, defaults to `"<s>"`): Beginning of sequence; not added by default.
+        eos_token (`str`, *optional*, defaults to `"</s>"`): End of sequence, added to each text.
+        unk_token (`str`, *optional*, defaults to `"<unk>"`): What a model without byte fallback makes of the unknown.
+        pad_token (`str`, *optional*, defaults to `"<pad>"`): Padding.
+        add_bos_token (`bool`, *optional*): Whether to put `bos_token` in front. As saved, else False.
+        add_eos_token (`bool`, *optional*): Whether to append `eos_token`. As saved, else True.
+        add_dummy_prefix (`bool`, *optional*): Whether a text is read as if a space came before it (SentencePiece's
+            `add_dummy_prefix`); decoding removes it. As saved, else True.
+        clean_up_tokenization_spaces (`bool`, *optional*, defaults to `False`): Whether decoding tidies up spaces.
+
+    Example:
+
+    ```python
+    >>> tokenizer = OdeTransformerTokenizer.train(texts, vocab_size=8000)
+    >>> tokenizer.decode(tokenizer("Ein Haus.").input_ids, skip_special_tokens=True)
+    'Ein Haus.'
+    ```
+    """
+
+    vocab_files_names = {"vocab_file": "tokenizer.model", "tokenizer_file": "tokenizer.json"}
+    model_input_names = ["input_ids", "attention_mask"]
+
+    def __init__(
+        self,
+        vocab: dict[str, int] | list[tuple[str, float]] | None = None,
+        merges: list[tuple[str, str]] | None = None,
+        bos_token: str = "<s>",
+        eos_token: str = "</s>",
+        unk_token: str = "<unk>",
+        pad_token: str = "<pad>",
+        add_bos_token: bool | None = None,
+        add_eos_token: bool | None = None,
+        add_dummy_prefix: bool | None = None,
+        clean_up_tokenization_spaces: bool = False,
+        _spm_precompiled_charsmap: bytes | None = None,
+        **kwargs: Any,
+    ):
+        named = [str(token) for token in (bos_token, pad_token, eos_token, unk_token) if token is not None]
+        backend, file = kwargs.pop("tokenizer_object", None), kwargs.pop("tokenizer_file", None)
+        if backend is None and file is None:
+            vocab = vocab or {token: i for i, token in enumerate(named)}
+            normalizer = _normalizer(_spm_precompiled_charsmap, remove_extra_whitespaces=False)
+            add_dummy_prefix = add_dummy_prefix is not False
+            self._tokenizer = _build_backend(vocab, merges, str(unk_token), named, add_dummy_prefix, normalizer)
+        else:
+            self._tokenizer = copy.deepcopy(backend) if backend is not None else Tokenizer.from_file(file)
+            if add_dummy_prefix is None:
+                add_dummy_prefix = _has_prefix(self._tokenizer)
+            elif add_dummy_prefix != _has_prefix(self._tokenizer):
+                added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
+                _set_prefix(self._tokenizer, named + added, add_dummy_prefix)
+
+        saved = None if self._tokenizer.post_processor is None else self._tokenizer.encode("").ids
+        if add_bos_token is None:
+            add_bos_token = saved is not None and self._tokenizer.token_to_id(str(bos_token)) in saved
+        if add_eos_token is None:
+            add_eos_token = saved is None or self._tokenizer.token_to_id(str(eos_token)) in saved
+        super().__init__(
+            bos_token=bos_token,
+            eos_token=eos_token,
+            unk_token=unk_token,
+            pad_token=pad_token,
+            add_bos_token=add_bos_token,
+            add_eos_token=add_eos_token,
+            add_dummy_prefix=add_dummy_prefix,
+            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+            **kwargs,
+        )
+
+    @classmethod
+    def train(
+        cls, texts: Iterable[str], vocab_size: int, model_type: str = "bpe", **sentencepiece_options: Any
+    ) -> "OdeTransformerTokenizer":
+        """
+        Trains SentencePiece on texts, in memory; the same texts and options give the same tokenizer.
+
+        Args:
+            texts (`Iterable[str]`): The training texts. They are read once.
+            vocab_size (`int`): Number of pieces, with the 4 special and 256 byte pieces.
+            model_type (`str`, *optional*, defaults to `"bpe"`): `"bpe"` or `"unigram"`.
+            sentencepiece_options: Options of `sentencepiece.SentencePieceTrainer`. Unlike SentencePiece's, the defaults
+                lose nothing: `byte_fallback=True`, `normalization_rule_name="identity"`,
+                `remove_extra_whitespaces=False`, `character_coverage=1.0`, and no text is too long.
+
+        Returns:
+            [`OdeTransformerTokenizer`]: a tokenizer of `vocab_size` pieces.
+
+        Raises:
+            ImportError: if sentencepiece or protobuf is not installed.
+            TypeError: if `texts` is not an iterable of strings.
+            ValueError: if there is no text, `vocab_size` does not fit the texts, or an option is unknown, reserved or
+                out of range.
+        """
+        _require_sentencepiece()
+        if model_type not in MODEL_TYPES:
+            raise ValueError(f"model_type={model_type!r} must be one of {MODEL_TYPES}")
+        if not isinstance(vocab_size, int) or vocab_size <= 0:
+            raise ValueError(f"vocab_size={vocab_size!r} must be a positive integer")
+        if isinstance(texts, (str, bytes)):
+            raise TypeError("texts must be an iterable of strings, not one string")
+        if reserved := sorted(RESERVED_OPTIONS.intersection(sentencepiece_options)):
+            raise ValueError(f"{', '.join(reserved)}: fixed by OdeTransformerTokenizer.train, leave it out")
+
+        failures = []  # SentencePiece turns an exception of its iterator into a RuntimeError
+        count = 0
+
+        def checked() -> Iterator[bytes]:
+            nonlocal count
+            try:
+                for text in texts:
+                    if not isinstance(text, str):
+                        raise TypeError(f"texts must hold strings, not {type(text).__name__}: {text!r}")
+                    count += bool(text)
+                    yield text.encode()
+            except Exception as error:
+                failures.append(error)
+                raise
+
+        options = {
+            "byte_fallback": True,
+            "normalization_rule_name": "identity",
+            "remove_extra_whitespaces": False,
+            "character_coverage": 1.0,
+            "max_sentence_length": 2**30,
+            "minloglevel": 2,
+            **{f"{token}_id": i for token, i in SPECIAL_IDS.items()},
+            "pad_piece": "<pad>",
+            **sentencepiece_options,
+        }
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=checked(),
+                model_writer=model,
+                vocab_size=vocab_size,
+                model_type=model_type,
+                **options,
+            )
+        except (RuntimeError, ValueError) as error:
+            if failures:
+                raise failures[0] from None
+            if not count:
+                raise ValueError("texts holds no text to train on") from error
+            raise ValueError(_explain(error, vocab_size)) from error
+        return cls.from_sentencepiece(model.getvalue())
+
+    @classmethod
+    def from_sentencepiece(cls, model: str | os.PathLike | bytes) -> "OdeTransformerTokenizer":
+        """
+        The tokenizer of a trained SentencePiece model.
+
+        Args:
+            model (`str`, `os.PathLike` or `bytes`): a `.model` file, or its content.
+
+        Raises:
+            ImportError: if sentencepiece or protobuf is not installed.
+            ValueError: if the model is neither BPE nor unigram, its special ids are not bos 0, pad 1, eos 2 and unk 3,
+                or it uses a feature that `tokenizers` cannot reproduce: `user_defined_symbols`,
+                `treat_whitespace_as_suffix`, `escape_whitespaces=False` or a denormalizer.
+        """
+        return cls(**_read_sentencepiece(model))
+
+    @classmethod
+    def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
+        model = kwargs.pop("vocab_file", None)
+        if kwargs.get("tokenizer_file") is None:
+            if model is None:
+                raise OSError(f"{kwargs.get('name_or_path')} holds neither a tokenizer.json nor a tokenizer.model")
+            kwargs = {**_read_sentencepiece(model), **kwargs}
+        return kwargs
+
+    def _save_pretrained(
+        self, save_directory: str | os.PathLike, file_names: tuple[str, ...], **kwargs: Any
+    ) -> tuple[str, ...]:
+        # The first file is tokenizer_config.json. All there is to this class is in tokenizer.json, so name a class that
+        # transformers has: the files then load where this package is not installed.
+        with open(file_names[0], encoding="utf-8") as file:
+            config = json.load(file)
+        config["tokenizer_class"] = TokenizersBackend.__name__
+        with open(file_names[0], "w", encoding="utf-8") as file:
+            file.write(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+        return super()._save_pretrained(save_directory, file_names, **kwargs)
