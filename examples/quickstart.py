@@ -15,9 +15,9 @@ import random
 import sys
 from pathlib import Path
 
+import run_translation
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-import run_translation
 
 SIZES = {"train": 20_000, "validation": 500, "test": 1_000}
 
@@ -40,7 +40,6 @@ MODEL = {
     "decoder_attention_heads": 4,
     "encoder_ffn_dim": 256,
     "decoder_ffn_dim": 256,
-    "solver_coefficients": None,
 }
 TRAINING = {
     "vocab_size": 400,
@@ -130,7 +129,7 @@ def arguments(corpus: Path, output_dir: Path, solver: str, tokenizer: Path | Non
     if tokenizer is not None:
         values["tokenizer_name"] = tokenizer
     flags = "do_train do_eval do_predict predict_with_generate overwrite_output_dir".split()
-    values |= {flag: True for flag in flags} | {"output_dir": output_dir, "report_to": "none", "log_level": "error"}
+    values |= dict.fromkeys(flags, True) | {"output_dir": output_dir, "report_to": "none", "log_level": "error"}
     return [argument for name, value in values.items() for argument in (f"--{name}", str(value))]
 
 

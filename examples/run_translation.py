@@ -23,7 +23,7 @@ import logging
 import shutil
 import sys
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +33,6 @@ import sacrebleu
 import torch
 import torch.nn.functional as F
 import transformers
-from modeling_ode_transformer import OdeTransformerTokenizer
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import (
     AutoConfig,
@@ -50,6 +49,9 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import cached_file
+
+from modeling_ode_transformer import OdeTransformerTokenizer
+
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +160,8 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Seq
     if argv and argv[0].endswith(".json"):
         with open_text(argv[0]) as file:
             recipe = json.load(file)
-        unknown = sorted(set(recipe) - {action.dest for action in parser._actions})
+        known = {known.name for arguments in parser.dataclass_types for known in fields(arguments)}
+        unknown = sorted(set(recipe) - known)
         if unknown:
             raise ValueError(f"{argv[0]} holds unknown arguments: {', '.join(unknown)} (--help lists the known ones).")
         parser.set_defaults(**recipe)
@@ -182,9 +185,6 @@ def parse_overrides(text: str | dict | None) -> dict:
         except json.JSONDecodeError:
             overrides[name.strip()] = value.strip()
     return overrides
-
-
-# Data
 
 
 def open_text(path: str | Path):
@@ -242,13 +242,17 @@ def pairs_from_records(records, source_lang: str | None, target_lang: str | None
         raise ValueError(f"{name} needs --source_lang and --target_lang: the keys of its source and target.")
     pairs = []
     for number, record in enumerate(records, 1):
-        record = record.get("translation", record)
-        if source_lang not in record or target_lang not in record:
+        if isinstance(record, dict):
+            record = record.get("translation", record)
+        if not isinstance(record, dict):
+            raise ValueError(f"{name}, record {number}: not an object with {source_lang} and {target_lang}.")
+        source, target = record.get(source_lang), record.get(target_lang)
+        if not isinstance(source, str) or not isinstance(target, str):
             raise ValueError(
-                f"{name}, record {number}: has {', '.join(sorted(record)) or 'nothing'}, "
-                f"not {source_lang} (--source_lang) and {target_lang} (--target_lang)."
+                f"{name}, record {number}: no text under {source_lang} (--source_lang) and {target_lang} "
+                f"(--target_lang), only {record}."
             )
-        pairs.append((record[source_lang], record[target_lang]))
+        pairs.append((source, target))
     return pairs
 
 
@@ -321,10 +325,10 @@ def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: DataArgum
                 "%s: %d of %d %ss cut to %d tokens (--max_%s_length)",
                 *(split, truncated[side], len(pairs), side, limit, side),
             )
-    return dataset if split == "train" else dataset.sort("length", reverse=True)
-
-
-# Tokenizers and model
+    if split == "train":
+        return dataset
+    lengths = dataset["length"][:]
+    return dataset.select(sorted(range(len(dataset)), key=lambda i: -lengths[i]))
 
 
 def load_tokenizers(name: str, target_name: str | None = None, **hub_options):
@@ -403,9 +407,6 @@ def check_lengths(config: PreTrainedConfig, args: DataArguments) -> None:
         length = getattr(args, f"max_{side}_length")
         if limit is not None and length > limit:
             raise ValueError(f"--max_{side}_length {length} exceeds the model's max_position_embeddings, {limit}.")
-
-
-# Training
 
 
 class LengthGroupedSampler(Sampler):
@@ -605,6 +606,7 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
         length_penalty=data_args.length_penalty if data_args.num_beams > 1 else None,
         early_stopping=True if data_args.num_beams > 1 else None,
         max_length=args.generation_max_length or data_args.max_target_length,
+        max_new_tokens=None,
     )
     eval_generation_config = deepcopy(model.generation_config)
     if args.generation_num_beams is not None:

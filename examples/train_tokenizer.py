@@ -12,9 +12,9 @@ import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
-from modeling_ode_transformer import OdeTransformerTokenizer
-
 from run_translation import TARGET_TOKENIZER, parse_overrides, read_lines
+
+from modeling_ode_transformer import OdeTransformerTokenizer
 
 
 def main(argv: list[str] | None = None) -> None:

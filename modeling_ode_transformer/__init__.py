@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """ODE Transformer (ACL 2022) for Hugging Face Transformers. Importing the package makes the Auto classes know it."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from .configuration_ode_transformer import OdeTransformerConfig
 from .convert_fairseq_checkpoint import convert_fairseq_state_dict
@@ -25,6 +25,8 @@ for auto_class, model_class in (
 ):
     auto_class.register(OdeTransformerConfig, model_class, exist_ok=True)
     model_class.register_for_auto_class(auto_class.__name__)
+# Saved tokenizers need no code of this package, so there is none to register for them.
+AutoTokenizer.register(OdeTransformerConfig, tokenizer_class=OdeTransformerTokenizer, exist_ok=True)
 
 __all__ = [
     "OdeTransformerConfig",

@@ -15,7 +15,14 @@ from .integration_ode_transformer import COEFFICIENTS, ButcherTableau, resolve_t
 
 logger = logging.get_logger(__name__)
 
-VECTOR_FIELDS = ("layer", "attention", "ffn", "sublayers")
+# What the scheme integrates (figure 4): the sublayers of each part of a block, in order, and whether steps of the
+# scheme are made over them; a part that is not integrated is residual. An encoder's block has no cross-attention.
+VECTOR_FIELDS: dict[str, tuple[tuple[tuple[str, ...], bool], ...]] = {
+    "layer": ((("self_attention", "cross_attention", "feed_forward"), True),),
+    "attention": ((("self_attention",), True), (("cross_attention",), False), (("feed_forward",), False)),
+    "ffn": ((("self_attention",), False), (("cross_attention",), False), (("feed_forward",), True)),
+    "sublayers": ((("self_attention",), True), (("cross_attention",), True), (("feed_forward",), True)),
+}
 
 # Sizes of the paper (section 4.2 and table 2), by the names used there; parameter counts are with 34040 shared pieces.
 PRESETS: dict[str, dict[str, int]] = {
@@ -43,46 +50,53 @@ PRESETS["small-28"] = {**PRESETS["small-18"], "encoder_layers": 28}  # 37M: H=25
 @strict
 class OdeTransformerConfig(PreTrainedConfig):
     r"""
-    The configuration of an ODE Transformer (Li et al., ACL 2022). The defaults are the paper's base model with RK2 blocks
-    and gated coefficients in the encoder: 61M parameters.
+    The configuration of an ODE Transformer (Li et al., ACL 2022). The defaults are the paper's base model with RK2
+    blocks and gated coefficients in the encoder: 61M parameters.
 
     Args:
         vocab_size (`int`, defaults to 34040): Size of the vocabulary; of the encoder's, where the decoder has its own.
         decoder_vocab_size (`int`, *optional*): Size of the decoder's vocabulary; `None`: encoder and decoder have one.
-        share_encoder_decoder_embeddings (`bool`, defaults to `True`): Whether encoder and decoder embed with one matrix.
-        tie_word_embeddings (`bool`, defaults to `True`): Whether the output projection is the decoder's embedding matrix.
+        share_encoder_decoder_embeddings (`bool`, defaults to `True`): Whether encoder and decoder embed with one
+            matrix.
+        tie_word_embeddings (`bool`, defaults to `True`): Whether the output projection is the decoder's embedding
+            matrix.
         d_model (`int`, defaults to 512): Width of the model.
         encoder_layers, decoder_layers (`int`, defaults to 6): Number of blocks in each stack.
-        encoder_attention_heads, decoder_attention_heads (`int`, defaults to 8): Attention heads; divisors of `d_model`.
+        encoder_attention_heads, decoder_attention_heads (`int`, defaults to 8): Attention heads; divisors of
+            `d_model`.
         encoder_ffn_dim, decoder_ffn_dim (`int`, defaults to 2048): Inner width of the feed-forward sublayers.
         activation_function (`str`, defaults to `"relu"`): Activation of the feed-forward sublayers, a key of `ACT2FN`.
         layer_norm_eps (`float`, defaults to 1e-5): Epsilon of the layer norms.
-        dropout, attention_dropout, activation_dropout (`float`, defaults to 0.1): Probabilities of dropping: of embeddings
-            and sublayer outputs, of attention weights, and after the activation function.
-        word_dropout (`float`, defaults to 0.0): Probability of zeroing the whole embedding of a token, before positions are
-            added and without rescaling.
+        dropout, attention_dropout, activation_dropout (`float`, defaults to 0.1): Probabilities of dropping: of
+            embeddings and sublayer outputs, of attention weights, and after the activation function.
+        word_dropout (`float`, defaults to 0.0): Probability of zeroing the whole embedding of a token, before
+            positions are added and without rescaling.
         max_position_embeddings (`int`, defaults to 1024): Number of learned positions. Sinusoidal ones have no limit.
         position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"`, `"learned"` or `"none"`.
-        scale_embedding (`bool`, defaults to `True`): Whether embeddings are multiplied by the square root of `d_model`.
-        max_relative_position (`int`, defaults to 8): Clipping distance of the relative positions of both self-attentions
-            (Shaw et al., 2018; keys only); 0: none.
+        scale_embedding (`bool`, defaults to `True`): Whether embeddings are multiplied by the square root of
+            `d_model`.
+        max_relative_position (`int`, defaults to 8): Clipping distance of the relative positions of both
+            self-attentions (Shaw et al., 2018; keys only); 0: none.
         encoder_solver (`str` or `dict`, defaults to `"rk2"`), decoder_solver (`str` or `dict`, defaults to `"euler"`):
-            The Runge-Kutta scheme of a stack's blocks: `"euler"`, `"rk2"`, `"midpoint"`, `"ralston"`, `"rk3"`, `"rk4"`,
-            `"rk4_38"`, or an explicit tableau `{"a": [[], [1.0]], "b": [0.5, 0.5]}`.
+            The Runge-Kutta scheme of a stack's blocks: `"euler"`, `"rk2"`, `"midpoint"`, `"ralston"`, `"rk3"`,
+            `"rk4"`, `"rk4_38"`, or an explicit tableau `{"a": [[], [1.0]], "b": [0.5, 0.5]}`.
         solver_coefficients (`str`, *optional*): The weights of the stages: `"fixed"` (the tableau's), `"ones"`,
-            `"learned"`, `"gate"`, `"sigmoid"`, `"tanh"` or `"ema"`. `None` becomes `"gate"` if all stacks of several stages
-            have two, else `"fixed"`. A stack of one stage is always the plain residual one, whatever this says.
+            `"learned"`, `"gate"`, `"sigmoid"`, `"tanh"` or `"ema"`. `None` becomes `"gate"` if all stacks of several
+            stages have two, else `"fixed"`. A stack of one stage is always the plain residual one, whatever this says.
         coefficient_sharing (`str`, defaults to `"stack"`): Whether a `"stack"` or each `"layer"` has its coefficients.
         stage_values (`str`, defaults to `"increment"`): `"increment"`: F is the block's increment, as in the paper;
             `"output"`: F is the block's output, input included, as in the code released with it.
-        vector_field (`str`, defaults to `"layer"`): What the scheme integrates (figure 4): the whole `"layer"`, only the
-            self-`"attention"`, only the `"ffn"`, or each of its `"sublayers"`. What it does not integrate is residual.
+        vector_field (`str`, defaults to `"layer"`): What the scheme integrates (figure 4): the whole `"layer"`, only
+            the self-`"attention"`, only the `"ffn"`, or each of its `"sublayers"`. What it does not integrate is
+            residual.
         steps_per_layer (`int`, defaults to 1): Steps of the scheme in each block.
         step_size (`float`, defaults to 1.0): Size of a step.
         layer_history (`str`, defaults to `"learned_dense"`): What a block sees of the blocks below: a learned
-            combination of all (`"learned_dense"`, DLCL of Wang et al., 2019), their mean (`"dense"`), or the last (`"none"`).
+            combination of all (`"learned_dense"`, DLCL of Wang et al., 2019), their mean (`"dense"`), or the last
+            (`"none"`).
         use_cache (`bool`, defaults to `True`): Whether the decoder returns its cache of keys and values.
-        bos_token_id, pad_token_id, eos_token_id, decoder_start_token_id (`int`, defaults to 0, 1, 2, 2): Special tokens.
+        bos_token_id, pad_token_id, eos_token_id, decoder_start_token_id (`int`, defaults to 0, 1, 2, 2): Special
+            tokens.
 
     Raises:
         `StrictDataclassFieldValidationError`: a value of the wrong type.
@@ -94,7 +108,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     ```python
     >>> from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
 
-    >>> configuration = OdeTransformerConfig(encoder_solver="rk4", d_model=256, encoder_ffn_dim=1024, decoder_ffn_dim=1024)
+    >>> configuration = OdeTransformerConfig(encoder_solver="rk4", d_model=256, encoder_layers=12)
     >>> model = OdeTransformerForConditionalGeneration(configuration)
     ```"""
 
@@ -189,6 +203,13 @@ class OdeTransformerConfig(PreTrainedConfig):
     def decoder_tableau(self) -> ButcherTableau:
         return resolve_tableau(self.decoder_solver)
 
+    @property
+    def decoder_attention_evaluations(self) -> int:
+        """How often a block of the decoder evaluates its self-attention, each time with other keys and values."""
+        parts = VECTOR_FIELDS[self.vector_field]
+        is_integrated = next(integrated for names, integrated in parts if "self_attention" in names)
+        return self.decoder_tableau.num_stages * self.steps_per_layer if is_integrated else 1
+
     def _stages_to_weigh(self) -> dict[str, int]:
         """The number of stages of each solver that has more than one, by the solver's field."""
         tableaus = {"encoder_solver": self.encoder_tableau, "decoder_solver": self.decoder_tableau}
@@ -200,10 +221,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         if not decoder or encoder:
             return self
         config = copy.deepcopy(self)
-        evaluations = 1
-        if self.vector_field != "ffn":
-            evaluations = self.decoder_tableau.num_stages * self.steps_per_layer
-        config.num_hidden_layers = self.decoder_layers * evaluations
+        config.num_hidden_layers = self.decoder_layers * self.decoder_attention_evaluations
         config.num_attention_heads = self.decoder_attention_heads
         config.vocab_size = self.decoder_vocab_size or self.vocab_size
         return config
@@ -216,7 +234,7 @@ class OdeTransformerConfig(PreTrainedConfig):
             "solver_coefficients": tuple(COEFFICIENTS),
             "coefficient_sharing": ("stack", "layer"),
             "stage_values": ("increment", "output"),
-            "vector_field": VECTOR_FIELDS,
+            "vector_field": tuple(VECTOR_FIELDS),
             "layer_history": ("learned_dense", "dense", "none"),
         }
         for field, allowed in choices.items():
@@ -232,7 +250,7 @@ class OdeTransformerConfig(PreTrainedConfig):
                 raise ValueError(f"{field}={getattr(self, field)} must be at least 1.")
         if self.max_relative_position < 0:
             raise ValueError(
-                f"max_relative_position={self.max_relative_position} must not be negative; 0 means no relative positions."
+                f"max_relative_position={self.max_relative_position} must not be negative; 0 means no such positions."
             )
         for field in ("step_size", "layer_norm_eps"):
             value = getattr(self, field)
@@ -240,7 +258,7 @@ class OdeTransformerConfig(PreTrainedConfig):
                 raise ValueError(f"{field}={value} must be a positive number.")
         for field in ("dropout", "attention_dropout", "activation_dropout", "word_dropout"):
             if not 0 <= getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)} is a probability of dropping: at least 0, less than 1.")
+                raise ValueError(f"{field}={getattr(self, field)} must be a probability, at least 0 and less than 1.")
 
         for field in ("encoder_attention_heads", "decoder_attention_heads"):
             if self.d_model % getattr(self, field):
@@ -252,8 +270,8 @@ class OdeTransformerConfig(PreTrainedConfig):
                 raise ValueError(f"decoder_vocab_size={self.decoder_vocab_size} must be at least 1, or None.")
             if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
                 raise ValueError(
-                    f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}, so that the "
-                    "embeddings cannot be shared: set share_encoder_decoder_embeddings=False."
+                    f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}, so that "
+                    "the embeddings cannot be shared: set share_encoder_decoder_embeddings=False."
                 )
         if self.position_embedding_type == "sinusoidal" and self.d_model < 4:
             raise ValueError(f"d_model={self.d_model} is too small for sinusoidal positions, which need at least 4.")
@@ -268,19 +286,19 @@ class OdeTransformerConfig(PreTrainedConfig):
                 if stages.get(field, 1) != 2:
                     raise ValueError(
                         f"solver_coefficients='gate' weighs two stages with g and 1 - g, but {field}="
-                        f"{getattr(self, field)!r} has {stages.get(field, 1)}: choose a solver of two stages (rk2, midpoint, "
-                        "ralston), or other coefficients (fixed, ones, learned, sigmoid, tanh, ema)."
+                        f"{getattr(self, field)!r} has {stages.get(field, 1)}: choose a solver of two stages (rk2, "
+                        "midpoint, ralston), or other coefficients (fixed, ones, learned, sigmoid, tanh, ema)."
                     )
         elif self.solver_coefficients not in ("fixed", "ones") and not stages:
             logger.warning(
-                f"solver_coefficients={self.solver_coefficients!r} has no effect: encoder_solver={self.encoder_solver!r} and "
-                f"decoder_solver={self.decoder_solver!r} have one stage each."
+                f"solver_coefficients={self.solver_coefficients!r} has no effect: "
+                f"encoder_solver={self.encoder_solver!r} and decoder_solver={self.decoder_solver!r} have one stage."
             )
         for field, tableau in (("encoder_solver", self.encoder_tableau), ("decoder_solver", self.decoder_tableau)):
             if (self.solver_coefficients == "fixed" or tableau.num_stages == 1) and not tableau.is_consistent:
                 raise ValueError(
-                    f"The weights of {field}={getattr(self, field)!r} sum to {sum(tableau.b):g}, and fixed coefficients "
-                    "have to sum to 1: correct `b`, or choose solver_coefficients='learned', 'ones' or another mode."
+                    f"The weights of {field}={getattr(self, field)!r} sum to {sum(tableau.b):g}, and fixed "
+                    "coefficients have to sum to 1: correct `b`, or choose other solver_coefficients, as 'learned'."
                 )
 
 

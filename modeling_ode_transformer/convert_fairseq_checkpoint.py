@@ -25,8 +25,8 @@ HISTORIES = {None: "none", "residual": "none", "learnable_dense": "learned_dense
 # What stands before "transformer" in the architectures that can be expressed.
 ARCHITECTURE_PREFIXES = {"ode", "dense", "relative"}
 
-# (pattern, replacement) of parameter names; a name that none matches is refused. The q, k and v of an attention are one
-# matrix in the original.
+# (pattern, replacement) of parameter names; a name that none matches is refused. The q, k and v of an attention are
+# one matrix in the original.
 PARAMETERS = (
     (r"(encoder|decoder)\.embed_(tokens|positions)\.weight", r"model.\1.embed_\2.weight"),
     (r"decoder\.embed_out", r"lm_head.weight"),
@@ -58,8 +58,8 @@ def convert_fairseq_state_dict(
 
     Returns:
         The model, in float32 and in evaluation mode. Its configuration has `stage_values="output"` for the Runge-Kutta
-        architectures, whose released code adds a block's input to each stage. Its generation configuration has what the
-        original's generator always does: no empty output, no pad token.
+        architectures, whose released code adds a block's input to each stage. Its generation configuration has what
+        the original's generator always does: no empty output, no pad token.
 
     Raises:
         ValueError: the architecture, an option or a parameter cannot be expressed, or one is missing; it is named.
@@ -81,7 +81,9 @@ def convert_fairseq_state_dict(
     for name, tensor in converted.items():
         if tensor is None or tensor.shape != expected[name].shape:
             shape = None if tensor is None else tuple(tensor.shape)
-            raise ValueError(f"Parameter {name} has the shape {shape}, but the arguments ask for {tuple(expected[name].shape)}.")
+            raise ValueError(
+                f"Parameter {name} has the shape {shape}, but the arguments ask for {tuple(expected[name].shape)}."
+            )
     model.load_state_dict(converted)
     # The original's generator never ends before the first token, and never chooses the pad token.
     model.generation_config.min_new_tokens = 1
@@ -95,8 +97,8 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
     prefix, found, _ = str(architecture).partition("transformer")
     if not found or not set(prefix.split("_")) - {""} <= ARCHITECTURE_PREFIXES:
         raise ValueError(
-            f"The architecture arch={architecture!r} cannot be expressed: it must be a residual, dense, relative or ode "
-            "transformer."
+            f"The architecture arch={architecture!r} cannot be expressed: it must be a residual, dense, relative or "
+            "ode transformer."
         )
     for option, expressible in (
         ("encoder_normalize_before", True),
@@ -119,16 +121,16 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
         if "ode" not in prefix or key not in SOLVERS:
             known = ", ".join(f"{number} with {kind!r}" for number, kind in SOLVERS)
             raise ValueError(
-                f"arch={architecture!r} with enc_calculate_num={num_stages} and rk_type={key[1]!r} cannot be expressed: an "
-                f"ode transformer has one of {known}."
+                f"arch={architecture!r} with enc_calculate_num={num_stages} and rk_type={key[1]!r} cannot be "
+                f"expressed: an ode transformer has one of {known}."
             )
         solver, coefficients = SOLVERS[key]
 
     histories = [args.get(f"{stack}_history_type") for stack in ("encoder", "decoder")]
     if histories[0] != histories[1] or histories[0] not in HISTORIES:
         raise ValueError(
-            f"encoder_history_type={histories[0]!r} with decoder_history_type={histories[1]!r} cannot be expressed: both "
-            f"must be one of {', '.join(map(repr, HISTORIES))}."
+            f"encoder_history_type={histories[0]!r} with decoder_history_type={histories[1]!r} cannot be expressed: "
+            f"both must be one of {', '.join(map(repr, HISTORIES))}."
         )
     for stack in ("encoder", "decoder"):
         integration = args.get(f"{stack}_integration_type", "avg")

@@ -25,8 +25,8 @@ class ButcherTableau:
         b: one weight per stage.
 
     Raises:
-        ValueError: `a` is not strictly lower triangular, or the lengths of `a` and `b` differ, or there is no stage, or
-            an entry is not a finite number.
+        ValueError: `a` is not strictly lower triangular, or the lengths of `a` and `b` differ, or there is no stage,
+            or an entry is not a finite number.
     """
 
     a: tuple[tuple[float, ...], ...]
@@ -38,8 +38,8 @@ class ButcherTableau:
             raise ValueError("A Butcher tableau needs at least one stage, but `b` is empty.")
         if len(rows) != len(weights):
             raise ValueError(
-                f"A Butcher tableau has one row of `a` for each weight of `b`, but `a` has {len(rows)} rows and `b` has "
-                f"{len(weights)} weights: a={self.a}, b={self.b}."
+                f"A Butcher tableau has one row of `a` for each weight of `b`, but `a` has {len(rows)} rows and `b` "
+                f"has {len(weights)} weights: a={self.a}, b={self.b}."
             )
         for number in (*weights, *(number for row in rows for number in row)):
             if isinstance(number, bool) or not isinstance(number, (int, float)) or abs(number) == float("inf"):
@@ -98,7 +98,8 @@ def resolve_tableau(solver: str | Mapping[str, Sequence] | ButcherTableau) -> Bu
     if isinstance(solver, Mapping) and set(solver) == {"a", "b"}:
         return ButcherTableau(a=solver["a"], b=solver["b"])
     raise ValueError(
-        f'Unknown solver {solver!r}: choose one of {", ".join(TABLEAUS)}, or give a tableau {{"a": [[], ...], "b": [...]}}.'
+        f"Unknown solver {solver!r}: choose one of {', '.join(TABLEAUS)}, or give a tableau "
+        '{"a": [[], ...], "b": [...]}.'
     )
 
 
@@ -109,8 +110,8 @@ class StageCoefficients(nn.Module):
         tableau: the scheme whose stages are weighed.
         hidden_size: the size `d` of the stages' last dimension.
 
-    `forward` takes the `n` stages, each of shape (..., d), and returns `n` weights: floats, scalars, or tensors of shape
-    (..., 1). `reset_parameters` sets the initial values.
+    `forward` takes the `n` stages, each of shape (..., d), and returns `n` weights: floats, scalars, or tensors of
+    shape (..., 1). `reset_parameters` sets the initial values.
     """
 
     def __init__(self, tableau: ButcherTableau, hidden_size: int):
@@ -153,7 +154,8 @@ class LearnedCoefficients(StageCoefficients):
 
 
 class GateCoefficients(StageCoefficients):
-    """For two stages: `g = sigmoid([F1; F2] W + b)`, one scalar per token, and the weights g and 1 - g (eqs. 25-26)."""
+    """For two stages: `g = sigmoid([F1; F2] W + b)`, one scalar per token, and the weights g and 1 - g (eqs.
+    25-26)."""
 
     def __init__(self, tableau, hidden_size):
         super().__init__(tableau, hidden_size)
@@ -169,7 +171,8 @@ class GateCoefficients(StageCoefficients):
 
 
 class SigmoidCoefficients(StageCoefficients):
-    """A gate of its own for each stage, computed from all stages: `gamma_i = sigmoid([F1; ...; Fn] W_i + b_i)` (table 10)."""
+    """A gate of its own for each stage, computed from all stages: `gamma_i = sigmoid([F1; ...; Fn] W_i + b_i)` (table
+    10)."""
 
     activation = staticmethod(torch.sigmoid)
 
@@ -250,7 +253,8 @@ def integrate(
 def weighted_sum(
     y: torch.Tensor, weights: Sequence[float | torch.Tensor], terms: Sequence[torch.Tensor]
 ) -> torch.Tensor:
-    """Returns `y + sum_i weights[i] * terms[i]`; terms with the float weight 0 are left out, those with 1 only added."""
+    """Returns `y + sum_i weights[i] * terms[i]`; terms with the float weight 0 are left out, those with 1 only
+    added."""
     for weight, term in zip(weights, terms, strict=True):
         if isinstance(weight, torch.Tensor):
             y = y + weight * term

@@ -2,13 +2,14 @@
 """The ODE Transformer (Li et al., ACL 2022): a pre-norm Transformer whose blocks are Runge-Kutta steps.
 
 One forward pass, as the data sees it: ids are embedded (scaled, word dropout, positions, dropout); for each layer
-`y = history(states)`, `y' = integrate(vector field of the layer, y)`, and `y'` joins the history; a last combination and a
-layer norm close the stack. The decoder is the same with cross-attention and cache. The heads only project.
+`y = history(states)`, `y' = integrate(vector field of the layer, y)`, and `y'` joins the history; a last combination
+and a layer norm close the stack. The decoder is the same with cross-attention and cache. The heads only project.
 """
 
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -31,13 +32,13 @@ from transformers.utils import TransformersKwargs, auto_docstring, can_return_tu
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .configuration_ode_transformer import OdeTransformerConfig
+from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
 from .integration_ode_transformer import COEFFICIENTS, StageCoefficients, integrate, weighted_sum
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int | None):
-    """Returns the decoder's input for `labels` (batch, length): the start token, then the labels but the last, with pad
-    tokens where labels are -100.
+    """Returns the decoder's input for `labels` (batch, length): the start token, then the labels but the last, with
+    pad tokens where labels are -100.
 
     Raises:
         ValueError: one of the two token ids is None.
@@ -63,8 +64,8 @@ class OdeTransformerScaledWordEmbedding(nn.Embedding):
 
 
 class OdeTransformerSinusoidalPositionalEmbedding(nn.Module):
-    """Sines in the first half and cosines in the second, computed for the positions at hand, so that there is no limit to
-    the length; the padding position has the zero vector."""
+    """Sines in the first half and cosines in the second, computed for the positions at hand, so that there is no
+    limit to the length; the padding position has the zero vector."""
 
     def __init__(self, embedding_dim: int, padding_position: int):
         super().__init__()
@@ -98,9 +99,9 @@ class OdeTransformerRelativeKeys(nn.Module):
 
     def forward(self, query: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
         """Returns the scores to add to `query @ keys`: (batch, heads, queries, keys), from the scaled query of shape
-        (batch, heads, queries, head_dim) and the clipped, shifted distances (queries, keys)."""
+        (batch, heads, queries, head_dim) and the clipped, shifted distances (1 or batch, 1, queries, keys)."""
         scores = torch.matmul(query, self.weight.t())  # (batch, heads, queries, 2m+1)
-        return scores.gather(-1, distances.expand(*scores.shape[:2], *distances.shape))
+        return scores.gather(-1, distances.expand(*scores.shape[:3], -1))
 
 
 def eager_attention_forward(
@@ -124,6 +125,18 @@ def eager_attention_forward(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
+class OdeTransformerFusedProjection(nn.Linear):
+    """A query, key or value projection: a part of one matrix (3d, d) in the original, and initialised so."""
+
+
+def clamp_half(x: torch.Tensor) -> torch.Tensor:
+    """Keeps float16 values finite, with room for an increment: the sums of a Runge-Kutta step are large."""
+    if x.dtype != torch.float16:
+        return x
+    limit = torch.finfo(torch.float16).max - 1000
+    return x.clamp(min=-limit, max=limit)
+
+
 class OdeTransformerAttention(nn.Module):
     """Multi-head attention, with relative positions on the keys if `max_relative_position` is not 0."""
 
@@ -141,16 +154,17 @@ class OdeTransformerAttention(nn.Module):
         self.dropout = config.attention_dropout
         self.is_causal = is_causal
 
-        self.k_proj = nn.Linear(config.d_model, config.d_model)
-        self.v_proj = nn.Linear(config.d_model, config.d_model)
-        self.q_proj = nn.Linear(config.d_model, config.d_model)
+        self.k_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
+        self.v_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
+        self.q_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
         self.out_proj = nn.Linear(config.d_model, config.d_model)
         self.relative_keys = (
             OdeTransformerRelativeKeys(max_relative_position, self.head_dim) if max_relative_position else None
         )
 
     def project_keys_and_values(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the keys and the values of `hidden_states` (batch, length, d): (batch, heads, length, head_dim) each."""
+        """Returns the keys and the values of `hidden_states` (batch, length, d): (batch, heads, length, head_dim)
+        each."""
         return self._split_heads(self.k_proj(hidden_states)), self._split_heads(self.v_proj(hidden_states))
 
     def _split_heads(self, projected: torch.Tensor) -> torch.Tensor:
@@ -202,16 +216,16 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         has_cross_attention: whether the layer attends to an encoder.
     """
 
-    def __init__(
-        self, config: OdeTransformerConfig, stack: str, layer_idx: int, has_cross_attention: bool = False
-    ):
+    def __init__(self, config: OdeTransformerConfig, stack: str, layer_idx: int, has_cross_attention: bool = False):
         super().__init__()
         num_heads, ffn_dim = getattr(config, f"{stack}_attention_heads"), getattr(config, f"{stack}_ffn_dim")
         self.layer_idx = layer_idx
+        self.first_cache_idx = layer_idx * config.decoder_attention_evaluations
         self.dropout = config.dropout
         self.activation_dropout = config.activation_dropout
         self.activation_fn = ACT2FN[config.activation_function]
         self.tableau = getattr(config, f"{stack}_tableau")
+        self.parts = VECTOR_FIELDS[config.vector_field]
         self.step_size = config.step_size
         self.num_steps = config.steps_per_layer
         # A block of one stage is the residual one: the two forms differ in blocks of several.
@@ -233,13 +247,6 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         if config.coefficient_sharing == "layer":
             self.solver_coefficients = make_coefficients(config, stack)
 
-        sublayers = ("self_attention", "cross_attention", "feed_forward")[:: 1 if has_cross_attention else 2]
-        integrated = {"attention": sublayers[:1], "ffn": sublayers[-1:]}.get(config.vector_field, sublayers)
-        if config.vector_field == "layer":
-            self.blocks = ((sublayers, True),)
-        else:
-            self.blocks = tuple(((name,), name in integrated) for name in sublayers)
-
     def forward(
         self,
         hidden_states: torch.Tensor,
@@ -251,8 +258,8 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """Returns the new state (batch, length, d), and the weights of the self-attention and of the cross-attention in
-        the first stage (None where the attention does not give them)."""
+        """Returns the new state (batch, length, d), and the weights of the self-attention and of the cross-attention
+        in the first stage (None where the attention does not give them)."""
         self_cache, cross_cache = past_key_values, None
         if isinstance(past_key_values, EncoderDecoderCache):
             self_cache, cross_cache = past_key_values.self_attention_cache, past_key_values
@@ -267,7 +274,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
                 attention_mask=attention_mask,
                 relative_distances=relative_distances,
                 past_key_values=self_cache,
-                cache_idx=self.layer_idx * self.tableau.num_stages * self.num_steps + evaluation,
+                cache_idx=self.first_cache_idx + evaluation,
                 **kwargs,
             )
             first_weights.setdefault("self", weights)
@@ -288,46 +295,41 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             z = nn.functional.dropout(z, p=self.activation_dropout, training=self.training)
             return self.fc2(z)
 
-        functions = {"self_attention": self_attention, "feed_forward": feed_forward}
+        sublayers = {"self_attention": self_attention, "feed_forward": feed_forward}
         if encoder_keys_and_values is not None:
-            functions["cross_attention"] = cross_attention
+            sublayers["cross_attention"] = cross_attention
 
         def increment(name, z, evaluation):
-            return nn.functional.dropout(functions[name](z, evaluation), p=self.dropout, training=self.training)
+            return nn.functional.dropout(sublayers[name](z, evaluation), p=self.dropout, training=self.training)
 
-        for names, is_integrated in self.blocks:
-            names = [name for name in names if name in functions]
+        def output(names, z, evaluation):
+            z = clamp_half(z)
+            for name in names:
+                z = z + increment(name, z, evaluation)
+            return z
+
+        def total_increment(names, z, evaluation):
+            z = clamp_half(z)
+            total = increment(names[0], z, evaluation)
+            for name in names[1:]:
+                total = total + increment(name, z + total, evaluation)
+            return total
+
+        coefficients = coefficients if self.solver_coefficients is None else self.solver_coefficients
+        for names, is_integrated in self.parts:
+            names = [name for name in names if name in sublayers]
             if not names:
                 continue
-
-            def output(z, evaluation, names=names):
-                for name in names:
-                    z = z + increment(name, z, evaluation)
-                return z
-
-            def total_increment(z, evaluation, names=names):
-                total = increment(names[0], z, evaluation)
-                for name in names[1:]:
-                    total = total + increment(name, z + total, evaluation)
-                return total
-
             if is_integrated and not self.is_residual:
+                field = partial(output if self.field_is_output else total_increment, names)
                 hidden_states = integrate(
-                    output if self.field_is_output else total_increment,
-                    hidden_states,
-                    self.tableau,
-                    coefficients if self.solver_coefficients is None else self.solver_coefficients,
-                    self.step_size,
-                    self.num_steps,
+                    field, hidden_states, self.tableau, coefficients, self.step_size, self.num_steps
                 )
             else:
                 for evaluation in range(self.num_steps if is_integrated else 1):
-                    hidden_states = output(hidden_states, evaluation)
+                    hidden_states = output(names, hidden_states, evaluation)
 
-        if hidden_states.dtype == torch.float16:
-            limit = torch.finfo(torch.float16).max - 1000
-            hidden_states = hidden_states.clamp(min=-limit, max=limit)
-        return hidden_states, first_weights.get("self"), first_weights.get("cross")
+        return clamp_half(hidden_states), first_weights.get("self"), first_weights.get("cross")
 
     def _encoder_keys_and_values(self, encoder_hidden_states, cache):
         """The keys and values of the cross-attention, which all stages share: from the cache once it has them."""
@@ -372,7 +374,8 @@ class LayerHistory(nn.Module):
 
 
 class DenseLayerHistory(LayerHistory):
-    """Dense connections: the mean of the embedding and the normalised outputs of all blocks below (Wang et al., 2019)."""
+    """Dense connections: the mean of the embedding and the normalised outputs of all blocks below (Wang et al.,
+    2019)."""
 
     def __init__(self, config: OdeTransformerConfig, num_layers: int):
         super().__init__(config, num_layers)
@@ -392,7 +395,8 @@ class DenseLayerHistory(LayerHistory):
 
 
 class LearnedDenseLayerHistory(DenseLayerHistory):
-    """DLCL: the mean of `DenseLayerHistory` is where learned weights start, a row for each block and one for the end."""
+    """DLCL: the mean of `DenseLayerHistory` is where learned weights start, a row for each block and one for the
+    end."""
 
     def __init__(self, config: OdeTransformerConfig, num_layers: int):
         super().__init__(config, num_layers)
@@ -424,17 +428,14 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module):
         if isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
+            is_part = isinstance(module, OdeTransformerFusedProjection)
+            init.xavier_uniform_(module.weight, gain=2**-0.5 if is_part else 1)
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
             if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
                 init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, OdeTransformerAttention):
-            # Xavier on the fused (3d, d) matrix of the original
-            for projection in (module.q_proj, module.k_proj, module.v_proj):
-                init.xavier_uniform_(projection.weight, gain=2**-0.5)
         elif isinstance(module, OdeTransformerRelativeKeys):
             init.xavier_uniform_(module.weight)
         elif isinstance(module, LearnedDenseLayerHistory):
@@ -461,8 +462,8 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         if self.config.max_relative_position and "flash" in str(attn_implementation):
             raise ValueError(
                 f"attn_implementation={attn_implementation!r} cannot add the scores of relative positions "
-                f"(max_relative_position={self.config.max_relative_position}): choose 'sdpa', 'eager' or 'flex_attention', "
-                "or a model with max_relative_position=0."
+                f"(max_relative_position={self.config.max_relative_position}): choose 'sdpa', 'eager' or "
+                "'flex_attention', or a model with max_relative_position=0."
             )
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
@@ -508,7 +509,8 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         """Adds positions to scaled word embeddings (batch, length, d), with word dropout before and dropout after.
 
         Positions are counted from 0 by `position_ids`; else they count the tokens that are not padding, by the mask
-        (batch, past + length), else by the ids.
+        (batch, past + length), else by the ids. Without a mask a decoder counts every token, padding too: what it
+        makes of a token does not depend on whether those before come from the cache.
         """
         hidden_states = inputs_embeds
         if self.training and self.config.word_dropout > 0:
@@ -526,8 +528,8 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
             limit = self.embed_positions.num_positions
             if isinstance(past_length, int) and past_length + length > limit:
                 raise ValueError(
-                    f"A sequence of {past_length + length} tokens is longer than max_position_embeddings={limit}: cut it, "
-                    "or use a model with sinusoidal positions."
+                    f"A sequence of {past_length + length} tokens is longer than max_position_embeddings={limit}: "
+                    "cut it, or use a model with sinusoidal positions."
                 )
         if position_ids is not None:
             return position_ids + self.padding_position + 1
@@ -535,26 +537,26 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
             mask = padding_mask != 0
             counts = mask.cumsum(dim=1)[:, -length:]
             mask = mask[:, -length:]
-        elif input_ids is not None and self.config.pad_token_id is not None:
-            mask = input_ids != self.config.pad_token_id
-            counts = mask.cumsum(dim=1) + past_length
         else:
             mask = torch.ones(inputs_embeds.shape[:2], dtype=torch.bool, device=inputs_embeds.device)
             counts = mask.cumsum(dim=1) + past_length
+            if input_ids is not None and self.config.pad_token_id is not None:
+                mask = input_ids != self.config.pad_token_id
+                if self.stack == "encoder":
+                    counts = mask.cumsum(dim=1)
         return counts * mask + self.padding_position
 
-    def relative_distances(
-        self, query_length: int, key_length: int, past_length: int | torch.Tensor, device: torch.device
-    ) -> torch.Tensor | None:
-        """Key position minus query position, clipped and counted from 0: (query_length, key_length)."""
+    def relative_distances(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
+        """Position of the key minus that of the query, clipped and counted from 0: (1 or batch, 1, queries, keys),
+        from the positions of the queries and the keys, (1 or batch, length) each."""
         if not self.max_distance:
             return None
-        queries = torch.arange(query_length, device=device) + past_length
-        keys = torch.arange(key_length, device=device)
-        return (keys - queries.unsqueeze(1)).clamp(-self.max_distance, self.max_distance) + self.max_distance
+        distances = keys.unsqueeze(-2) - queries.unsqueeze(-1)
+        return (distances.clamp(-self.max_distance, self.max_distance) + self.max_distance).unsqueeze(1)
 
     def run_layers(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
-        """The layers, each on its combination of the history, and the final norm. Arguments are those of the layers."""
+        """The layers, each on its combination of the history, and the final norm. Arguments are those of the
+        layers."""
         states = [hidden_states]
         for layer in self.layers:
             output = layer(self.history(states), *args, coefficients=self.solver_coefficients, **kwargs)[0]
@@ -594,11 +596,11 @@ class OdeTransformerEncoder(OdeTransformerStack):
             inputs_embeds = self.embed_tokens(input_ids)
 
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask)
-        length = inputs_embeds.shape[1]
+        positions = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device).unsqueeze(0)
         hidden_states = self.run_layers(
             hidden_states,
             attention_mask=create_bidirectional_mask(self.config, inputs_embeds, attention_mask),
-            relative_distances=self.relative_distances(length, length, 0, inputs_embeds.device),
+            relative_distances=self.relative_distances(positions, positions),
             **kwargs,
         )
         return BaseModelOutput(last_hidden_state=hidden_states)
@@ -608,9 +610,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
     stack = "decoder"
     layer_class = OdeTransformerDecoderLayer
     _can_record_outputs = {
-        "hidden_states": OutputRecorder(
-            OdeTransformerDecoderLayer, index=0, num_hidden_layers_key="decoder_layers"
-        ),
+        "hidden_states": OutputRecorder(OdeTransformerDecoderLayer, index=0, num_hidden_layers_key="decoder_layers"),
         "attentions": OutputRecorder(OdeTransformerDecoderLayer, index=1),
         "cross_attentions": OutputRecorder(OdeTransformerDecoderLayer, index=2),
     }
@@ -649,11 +649,18 @@ class OdeTransformerDecoder(OdeTransformerStack):
         self_cache = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             self_cache = past_key_values.self_attention_cache
+            # Made with an entry for each evaluation of a self-attention; a cross-attention has one for all its stages.
+            del past_key_values.cross_attention_cache.layers[len(self.layers) :]
         query_length = inputs_embeds.shape[1]
         past_length, key_length = 0, query_length
         if self_cache is not None:
             past_length = self_cache.get_seq_length()
             key_length = self_cache.get_mask_sizes(query_length, 0)[0]
+
+        key_positions = torch.arange(key_length, device=inputs_embeds.device).unsqueeze(0)
+        query_positions = torch.arange(query_length, device=inputs_embeds.device).unsqueeze(0) + past_length
+        if position_ids is not None and key_length == query_length:
+            query_positions = key_positions = position_ids
 
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
         attention_mask = create_causal_mask(
@@ -668,7 +675,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
             encoder_hidden_states,
             attention_mask=attention_mask,
             encoder_attention_mask=encoder_attention_mask,
-            relative_distances=self.relative_distances(query_length, key_length, past_length, inputs_embeds.device),
+            relative_distances=self.relative_distances(query_positions, key_positions),
             past_key_values=past_key_values,
             **kwargs,
         )
@@ -834,13 +841,13 @@ class OdeTransformerForConditionalGeneration(
     ) -> Seq2SeqLMOutput:
         r"""
         decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
-            Ids of the decoder's input, which starts with `decoder_start_token_id` (`</s>`). If there are `labels` and no
-            ids, they are the labels shifted to the right.
+            Ids of the decoder's input, which starts with `decoder_start_token_id` (`</s>`). If there are `labels` and
+            no ids, they are the labels shifted to the right.
         decoder_attention_mask (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
             1 for tokens of the decoder's input that are attended to, 0 for padding. The causal mask comes on top.
         labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
-            The target, which ends with `eos_token_id`; -100 where there is no loss. The loss is the mean cross entropy of
-            the other tokens, or their sum divided by `num_items_in_batch`.
+            The target, which ends with `eos_token_id`; -100 where there is no loss. The loss is the mean cross
+            entropy of the other tokens, or their sum divided by `num_items_in_batch`.
         """
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)

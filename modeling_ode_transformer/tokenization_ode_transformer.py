@@ -24,6 +24,7 @@ except ImportError:
 
 SPACE = "▁"  # U+2581, how SentencePiece writes a space inside a piece
 BYTE_PIECES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+RESERVED_SCORE = -1e4  # unigram score of special and byte pieces, below that of any text spelled in characters
 SPECIAL_IDS = {"bos": 0, "pad": 1, "eos": 2, "unk": 3}
 MODEL_TYPES = ("bpe", "unigram")
 
@@ -54,22 +55,25 @@ def _merges(pieces: list[str]) -> list[tuple[str, str]]:
     ]
 
 
-def _literal_guard(pieces: set[str], special_pieces: list[str]) -> pre_tokenizers.PreTokenizer:
+def _literal_guard(pieces: set[str], reserved: Iterable[str]) -> list[pre_tokenizers.PreTokenizer]:
     """
-    Splits the text inside every literal spelling of a special or byte piece.
+    Splits the text inside the spelling of a special or byte piece, next to a character that is no piece.
 
-    Unigram of `tokenizers` would match such a spelling as the piece itself; SentencePiece never does. The cut is made
-    where no piece of the vocabulary crosses it and no run of unknown characters either, if there is such a place, so
-    the segmentation is otherwise the same.
+    Unigram of `tokenizers` would match such a spelling as the piece itself; SentencePiece never does. `RESERVED_SCORE`
+    prevents it, unless the spelling has an unknown character, which scores even lower. No piece has that character, so
+    the cut changes nothing else.
     """
-    bigrams = {piece[i : i + 2] for piece in pieces for i in range(len(piece) - 1)}
-    patterns = []
-    for literal, rest in [(piece, "") for piece in special_pieces] + [("<0x", "[0-9A-F]{2}>")]:
-        cuts = (i for i in range(1, len(literal)) if literal[i - 1 : i + 1] not in bigrams)
-        cut = next((i for i in cuts if literal[i - 1] in pieces or literal[i] in pieces), 1)
-        behind = f"(?<={re.escape(literal[: cut - 1])})" if cut > 1 else ""
-        patterns.append(f"{behind}{re.escape(literal[cut - 1])}(?={re.escape(literal[cut:])}{rest})")
-    return pre_tokenizers.Split(Regex("|".join(patterns)), behavior="merged_with_previous")
+    following: dict[tuple[str, str], list[str]] = {}
+    for literal in sorted(set(reserved)):
+        known = [character in pieces for character in literal]
+        if not all(known):
+            cut = next((i for i in range(1, len(literal)) if known[i - 1] != known[i]), 1)
+            following.setdefault((literal[: cut - 1], literal[cut - 1]), []).append(re.escape(literal[cut:]))
+    patterns = [
+        (f"(?<={re.escape(before)})" if before else "") + f"{re.escape(character)}(?={'|'.join(rests)})"
+        for (before, character), rests in following.items()
+    ]
+    return [pre_tokenizers.Split(Regex("|".join(patterns)), behavior="merged_with_previous")] if patterns else []
 
 
 def _decoder(prefix: bool) -> decoders.Decoder:
@@ -89,7 +93,8 @@ def _normalizer(charsmap: bytes | None, remove_extra_whitespaces: bool) -> norma
 
 def _set_prefix(backend: Tokenizer, special_pieces: list[str], prefix: bool) -> None:
     """Sets how `backend` writes spaces: as U+2581 and, with `prefix`, with one more in front of the text."""
-    pieces = set(backend.get_vocab(with_added_tokens=False)) - BYTE_PIECES.union(special_pieces)
+    reserved = BYTE_PIECES.union(special_pieces)
+    pieces = set(backend.get_vocab(with_added_tokens=False)) - reserved
     steps = []
     if prefix:
         # `Metaspace` adds no prefix to a text that starts with its own mark, and SentencePiece does. Hence the prefix
@@ -99,7 +104,7 @@ def _set_prefix(backend: Tokenizer, special_pieces: list[str], prefix: bool) -> 
         steps.append(pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=False))
         steps.append(pre_tokenizers.Metaspace(" ", prepend_scheme=scheme, split=False))
     if isinstance(backend.model, Unigram):
-        steps.append(_literal_guard(pieces, special_pieces))
+        steps += _literal_guard(pieces, reserved)
     at_spaces = not any(SPACE in piece[1:] for piece in pieces)
     steps.append(pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=at_spaces))
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
@@ -116,14 +121,15 @@ def _build_backend(
     unk_token: str,
     special_pieces: list[str],
     prefix: bool,
-    normalizer: normalizers.Normalizer | None,
+    normalizer: normalizers.Normalizer | None = None,
 ) -> Tokenizer:
     ids = vocab if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
-    byte_fallback = ids.keys() >= BYTE_PIECES
     if merges or isinstance(vocab, dict):
-        model = BPE(ids, merges or [], unk_token=unk_token, fuse_unk=True, byte_fallback=byte_fallback)
+        model = BPE(ids, merges or [], unk_token=unk_token, fuse_unk=True, byte_fallback=True)
     else:
-        model = Unigram([(piece, score) for piece, score in vocab], ids.get(unk_token), byte_fallback)
+        reserved = BYTE_PIECES.union(special_pieces)
+        vocab = [(piece, RESERVED_SCORE if piece in reserved else score) for piece, score in vocab]
+        model = Unigram(vocab, ids.get(unk_token), byte_fallback=True)
     backend = Tokenizer(model)
     backend.normalizer = normalizer
     _set_prefix(backend, special_pieces, prefix)
@@ -184,6 +190,8 @@ def _read_sentencepiece(model: str | os.PathLike | bytes) -> dict[str, Any]:
 def _explain(error: Exception, vocab_size: int) -> str:
     """What SentencePiece's message about the training means for the caller."""
     message = str(error)
+    if "!sentences_.empty()" in message:
+        return "texts holds no text to train on (SentencePiece leaves out empty texts and those with U+2585)"
     if match := re.search(r"Vocabulary size too high .*<= (\d+)", message):
         return (
             f"vocab_size={vocab_size} is too large for these texts, which give at most {match[1]} pieces: lower it, "
@@ -213,7 +221,8 @@ class OdeTransformerTokenizer(TokenizersBackend):
     - A unigram model may cut a text in two equally good ways, mostly in a run of one repeated character. The ids can
       then differ from SentencePiece's, which adds up the scores in single precision.
     - A model with normalization (`normalization_rule_name` other than `"identity"`, `remove_extra_whitespaces`)
-      returns the normalized text. Rules on some rare sequences of combining characters differ between the libraries.
+      returns the normalized text. On sequences of characters that a rule joins (decomposed accents, half-width
+      katakana, Hangul jamo) `tokenizers` applies the rules otherwise than SentencePiece, and the ids can differ.
 
     `save_pretrained` writes a `tokenizer.json` that `AutoTokenizer.from_pretrained` loads as a plain
     `TokenizersBackend`, without this package and without remote code.
@@ -258,16 +267,14 @@ class OdeTransformerTokenizer(TokenizersBackend):
         add_eos_token: bool | None = None,
         add_dummy_prefix: bool | None = None,
         clean_up_tokenization_spaces: bool = False,
-        _spm_precompiled_charsmap: bytes | None = None,
         **kwargs: Any,
     ):
         named = [str(token) for token in (bos_token, pad_token, eos_token, unk_token) if token is not None]
         backend, file = kwargs.pop("tokenizer_object", None), kwargs.pop("tokenizer_file", None)
         if backend is None and file is None:
             vocab = vocab or {token: i for i, token in enumerate(named)}
-            normalizer = _normalizer(_spm_precompiled_charsmap, remove_extra_whitespaces=False)
             add_dummy_prefix = add_dummy_prefix is not False
-            self._tokenizer = _build_backend(vocab, merges, str(unk_token), named, add_dummy_prefix, normalizer)
+            self._tokenizer = _build_backend(vocab, merges, str(unk_token), named, add_dummy_prefix)
         else:
             self._tokenizer = copy.deepcopy(backend) if backend is not None else Tokenizer.from_file(file)
             if add_dummy_prefix is None:
@@ -292,6 +299,7 @@ class OdeTransformerTokenizer(TokenizersBackend):
             clean_up_tokenization_spaces=clean_up_tokenization_spaces,
             **kwargs,
         )
+        self.add_dummy_prefix = add_dummy_prefix
 
     @classmethod
     def train(
@@ -302,10 +310,10 @@ class OdeTransformerTokenizer(TokenizersBackend):
 
         Args:
             texts (`Iterable[str]`): The training texts. They are read once.
-            vocab_size (`int`): Number of pieces, with the 4 special and 256 byte pieces.
+            vocab_size (`int`): Number of pieces, the 4 special and 256 byte pieces included.
             model_type (`str`, *optional*, defaults to `"bpe"`): `"bpe"` or `"unigram"`.
-            sentencepiece_options: Options of `sentencepiece.SentencePieceTrainer`. Unlike SentencePiece's, the defaults
-                lose nothing: `byte_fallback=True`, `normalization_rule_name="identity"`,
+            sentencepiece_options: Options of `sentencepiece.SentencePieceTrainer`. Unlike SentencePiece's, the
+                defaults lose nothing: `byte_fallback=True`, `normalization_rule_name="identity"`,
                 `remove_extra_whitespaces=False`, `character_coverage=1.0`, and no text is too long.
 
         Returns:
@@ -328,15 +336,12 @@ class OdeTransformerTokenizer(TokenizersBackend):
             raise ValueError(f"{', '.join(reserved)}: fixed by OdeTransformerTokenizer.train, leave it out")
 
         failures = []  # SentencePiece turns an exception of its iterator into a RuntimeError
-        count = 0
 
         def checked() -> Iterator[bytes]:
-            nonlocal count
             try:
                 for text in texts:
                     if not isinstance(text, str):
                         raise TypeError(f"texts must hold strings, not {type(text).__name__}: {text!r}")
-                    count += bool(text)
                     yield text.encode()
             except Exception as error:
                 failures.append(error)
@@ -365,8 +370,6 @@ class OdeTransformerTokenizer(TokenizersBackend):
         except (RuntimeError, ValueError) as error:
             if failures:
                 raise failures[0] from None
-            if not count:
-                raise ValueError("texts holds no text to train on") from error
             raise ValueError(_explain(error, vocab_size)) from error
         return cls.from_sentencepiece(model.getvalue())
 
@@ -398,8 +401,8 @@ class OdeTransformerTokenizer(TokenizersBackend):
     def _save_pretrained(
         self, save_directory: str | os.PathLike, file_names: tuple[str, ...], **kwargs: Any
     ) -> tuple[str, ...]:
-        # The first file is tokenizer_config.json. All there is to this class is in tokenizer.json, so name a class that
-        # transformers has: the files then load where this package is not installed.
+        # The first file is tokenizer_config.json. All that encodes is in tokenizer.json, so the class to load it with
+        # can be one that transformers has: the files then need no other package.
         with open(file_names[0], encoding="utf-8") as file:
             config = json.load(file)
         config["tokenizer_class"] = TokenizersBackend.__name__

@@ -1,0 +1,62 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What the tests share: tiny models, the table of tolerances, and no network."""
+
+import os
+
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+
+from modeling_ode_transformer import OdeTransformerConfig
+
+
+# Absolute tolerances of values of order 1, by dtype.
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 5e-6, torch.float16: 1e-2, torch.bfloat16: 8e-2}
+
+TINY = {
+    "vocab_size": 61,
+    "d_model": 32,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 40,
+    "max_position_embeddings": 40,
+}
+SOLVERS = ("euler", "rk2", "midpoint", "ralston", "rk3", "rk4", "rk4_38")
+
+
+def tiny_config(**kwargs) -> OdeTransformerConfig:
+    return OdeTransformerConfig(**{**TINY, **kwargs})
+
+
+def randomize(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
+    """Moves every parameter, norms and coefficients included, off its default: none can be left out unnoticed."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype))
+    return model.eval()
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor, scale: float = 1.0):
+    """Compares with the tolerance of the dtype, times `scale` for values of another order than 1."""
+    torch.testing.assert_close(actual, expected, rtol=0, atol=scale * TOLERANCES[expected.dtype])
+
+
+@pytest.fixture
+def batch() -> dict[str, torch.Tensor]:
+    """Three right-padded sources of 9, 7 and 4 tokens, and decoder inputs of 6."""
+    generator = torch.Generator().manual_seed(1)
+    input_ids = torch.randint(4, 61, (3, 9), generator=generator)
+    attention_mask = torch.arange(9) < torch.tensor([[9], [7], [4]])
+    decoder_input_ids = torch.randint(4, 61, (3, 6), generator=generator)
+    decoder_input_ids[:, 0] = 2
+    return {
+        "input_ids": input_ids.masked_fill(~attention_mask, 1),
+        "attention_mask": attention_mask.long(),
+        "decoder_input_ids": decoder_input_ids,
+    }

@@ -1,0 +1,132 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The configuration: defaults, sizes, validation, saving."""
+
+import json
+import logging
+
+import pytest
+import torch
+from transformers import AutoConfig, DynamicCache, StaticCache
+
+from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
+
+from .conftest import tiny_config
+
+
+def count_parameters(config):
+    with torch.device("meta"):
+        model = OdeTransformerForConditionalGeneration(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "preset, millions", [("base", 61), ("deep", 118), ("big", 211), ("small-18", 29), ("small-28", 37)]
+)
+def test_presets_have_the_parameters_that_the_paper_counts(preset, millions):
+    assert count_parameters(OdeTransformerConfig.from_preset(preset)) == pytest.approx(1e6 * millions, rel=0.0125)
+
+
+def test_the_default_is_the_base_model_within_one_percent():
+    assert count_parameters(OdeTransformerConfig()) == pytest.approx(61e6, rel=0.01)
+
+
+def test_a_runge_kutta_model_has_the_parameters_of_the_residual_one_plus_its_gate():
+    residual = count_parameters(tiny_config(encoder_solver="euler"))
+    assert count_parameters(tiny_config(encoder_solver="rk4")) == residual
+    assert count_parameters(tiny_config(encoder_solver="rk2")) == residual + 2 * 32 + 1
+    per_layer = tiny_config(encoder_solver="rk2", coefficient_sharing="layer")
+    assert count_parameters(per_layer) == residual + 3 * (2 * 32 + 1)
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ValueError, match="'large': choose one of base, deep"):
+        OdeTransformerConfig.from_preset("large")
+
+
+@pytest.mark.parametrize(
+    "encoder, decoder, resolved",
+    [
+        ("rk2", "euler", "gate"),
+        ("midpoint", "ralston", "gate"),
+        ("euler", "rk2", "gate"),
+        ("rk4", "euler", "fixed"),
+        ("rk2", "rk4", "fixed"),
+        ("euler", "euler", "fixed"),
+        ({"a": [[], [0.5]], "b": [0.5, 0.5]}, "euler", "gate"),
+    ],
+)
+def test_coefficients_that_are_not_given_are_resolved_and_saved(encoder, decoder, resolved, tmp_path):
+    config = tiny_config(encoder_solver=encoder, decoder_solver=decoder)
+    assert config.solver_coefficients == resolved
+    config.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["solver_coefficients"] == resolved
+    assert AutoConfig.from_pretrained(tmp_path).to_diff_dict() == config.to_diff_dict()
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"encoder_solver": "rk5"}, "'rk5'.*choose one of euler"),
+        ({"decoder_solver": "heun"}, "'heun'.*choose one of euler"),
+        ({"encoder_solver": {"a": [[1.0]], "b": [1.0]}}, "strictly lower triangular"),
+        ({"encoder_solver": {"a": [[], [1.0]], "b": [0.5, 0.6]}, "solver_coefficients": "fixed"}, "sum to 1.1"),
+        ({"encoder_solver": {"a": [[]], "b": [0.5]}}, "sum to 0.5"),
+        ({"encoder_solver": "rk4", "solver_coefficients": "gate"}, "encoder_solver='rk4' has 4"),
+        ({"decoder_solver": "rk3", "solver_coefficients": "gate"}, "decoder_solver='rk3' has 3"),
+        ({"encoder_solver": "euler", "solver_coefficients": "gate"}, "encoder_solver='euler' has 1"),
+        ({"solver_coefficients": "softmax"}, "'softmax' is unknown: choose one of fixed, ones"),
+        ({"coefficient_sharing": "model"}, "choose one of stack, layer"),
+        ({"stage_values": "both"}, "choose one of increment, output"),
+        ({"vector_field": "cross"}, "choose one of layer, attention, ffn, sublayers"),
+        ({"layer_history": "gru"}, "choose one of learned_dense, dense, none"),
+        ({"position_embedding_type": "rotary"}, "choose one of sinusoidal, learned, none"),
+        ({"activation_function": "rely"}, "'rely' is unknown: choose one of"),
+        ({"encoder_attention_heads": 5}, "d_model=32 is not a multiple of encoder_attention_heads=5"),
+        ({"decoder_attention_heads": 3}, "d_model=32 is not a multiple of decoder_attention_heads=3"),
+        ({"dropout": 1.0}, "dropout=1.0 must be a probability"),
+        ({"word_dropout": -0.1}, "word_dropout=-0.1 must be a probability"),
+        ({"max_relative_position": -1}, "max_relative_position=-1"),
+        ({"steps_per_layer": 0}, "steps_per_layer=0"),
+        ({"step_size": 0.0}, "step_size=0.0"),
+        ({"encoder_layers": 0}, "encoder_layers=0"),
+        ({"decoder_vocab_size": 70}, "decoder_vocab_size=70 differs from vocab_size=61"),
+        ({"d_model": "32"}, "d_model"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings"),
+        ({"encoder_solver": 2}, "encoder_solver"),
+    ],
+)
+def test_what_is_no_model_is_refused_at_construction_and_named(fields, message):
+    with pytest.raises(Exception, match=message) as error:
+        tiny_config(**fields)
+    assert isinstance(error.value, (ValueError, TypeError)) or "Strict" in type(error.value).__name__
+
+
+def test_learned_coefficients_accept_weights_that_do_not_sum_to_one():
+    config = tiny_config(encoder_solver={"a": [[], [1.0]], "b": [0.5, 0.6]}, solver_coefficients="learned")
+    assert config.encoder_tableau.b == (0.5, 0.6)
+
+
+def test_coefficients_without_effect_are_reported(monkeypatch):
+    messages = []
+    logger = logging.getLogger("modeling_ode_transformer.configuration_ode_transformer")
+    monkeypatch.setattr(logger, "warning", messages.append)
+    tiny_config(encoder_solver="euler", solver_coefficients="learned")
+    assert "solver_coefficients='learned' has no effect" in messages[0]
+
+
+@pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
+@pytest.mark.parametrize(
+    "fields, entries",
+    [({}, 2), ({"decoder_solver": "rk4"}, 8), ({"decoder_solver": "rk2", "steps_per_layer": 2}, 8)],
+)
+def test_caches_get_an_entry_for_each_evaluation_of_the_decoders_attention(cache_class, fields, entries):
+    arguments = {"max_cache_len": 8} if cache_class is StaticCache else {}
+    assert len(cache_class(config=tiny_config(**fields), **arguments).layers) == entries
+
+
+def test_generic_names_are_mapped():
+    config = tiny_config()
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (32, 3, 4)
+    decoder = config.get_text_config(decoder=True)
+    assert (decoder.num_hidden_layers, decoder.num_attention_heads) == (2, 2)
+    assert config.num_hidden_layers == 3

@@ -1,0 +1,544 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The models: against transformers' M2M100, hand-written steps, and themselves computed in another way."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+from transformers import M2M100Config, M2M100ForConditionalGeneration
+from transformers.trainer_pt_utils import LabelSmoother
+
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerModel,
+)
+from modeling_ode_transformer.configuration_ode_transformer import VECTOR_FIELDS
+from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS
+
+from .conftest import SOLVERS, TINY, assert_close, randomize, tiny_config
+
+
+PLAIN = {"layer_history": "none", "max_relative_position": 0}
+
+
+def m2m100(dtype=torch.float64):
+    """transformers' pre-norm model at the tiny size, with random weights."""
+    names = {name: value for name, value in TINY.items() if name != "max_position_embeddings"}
+    config = M2M100Config(**names, encoder_layerdrop=0.0, decoder_layerdrop=0.0)
+    torch.manual_seed(0)
+    return randomize(M2M100ForConditionalGeneration(config)).to(dtype)
+
+
+def with_weights_of(other, **kwargs):
+    model = OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **kwargs})).to(other.dtype).eval()
+    missing, unexpected = model.load_state_dict(other.state_dict(), strict=False)
+    assert not unexpected and not [name for name in missing if "coefficients" not in name]
+    return model
+
+
+def reference_encoder(model, batch, step):
+    """The encoder of M2M100 with `step(layer, y)` in place of its layers; the mask is that of no padding."""
+    encoder = model.model.encoder
+    y = encoder.embed_tokens(batch["input_ids"])
+    y = y + encoder.embed_positions(batch["input_ids"])
+    for layer in encoder.layers:
+        y = step(layer, y)
+    return encoder.layer_norm(y)
+
+
+@pytest.fixture
+def full_batch(batch):
+    """The batch without padding."""
+    ids = torch.randint(4, 61, (3, 9), generator=torch.Generator().manual_seed(2))
+    return {**batch, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+# The blocks
+
+
+def test_euler_is_the_plain_pre_norm_model_exactly(batch):
+    reference = m2m100(torch.float32)
+    model = with_weights_of(reference, encoder_solver="euler")
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        reference.set_attn_implementation(implementation)
+        actual, expected = model(**batch), reference(**batch)
+        real = batch["attention_mask"].bool()
+        assert_close(actual.encoder_last_hidden_state[real], expected.encoder_last_hidden_state[real], scale=0.2)
+        assert_close(actual.logits, expected.logits, scale=0.2)
+
+
+def f(layer):
+    """The increment of a whole M2M100 layer."""
+    return lambda z: layer(z, None) - z
+
+
+def A(layer):
+    return lambda z: layer.self_attn(layer.self_attn_layer_norm(z))[0]
+
+
+def B(layer):
+    return lambda z: layer.fc2(torch.relu(layer.fc1(layer.final_layer_norm(z))))
+
+
+def rk2(F, y):
+    return y + (F(y) + F(y + F(y))) / 2
+
+
+def rk4(F, y):
+    k1 = F(y)
+    k2 = F(y + k1 / 2)
+    k3 = F(y + k2 / 2)
+    return y + (k1 + 2 * k2 + 2 * k3 + F(y + k3)) / 6
+
+
+@pytest.mark.parametrize("solver, by_hand", [("rk2", rk2), ("rk4", rk4)])
+@pytest.mark.parametrize("field", VECTOR_FIELDS)
+def test_vector_fields_are_those_of_figure_4(solver, by_hand, field, full_batch):
+    def step(layer, y):
+        if field == "layer":
+            return by_hand(f(layer), y)
+        y = by_hand(A(layer), y) if field in ("attention", "sublayers") else y + A(layer)(y)
+        return by_hand(B(layer), y) if field in ("ffn", "sublayers") else y + B(layer)(y)
+
+    reference = m2m100()
+    model = with_weights_of(reference, encoder_solver=solver, solver_coefficients="fixed", vector_field=field)
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def released_rk2(F, y):
+    k1 = y + F(y)
+    k2 = (y + k1) + F(y + k1)
+    return y + (k1 + k2) / 2
+
+
+@pytest.mark.parametrize(
+    "fields, by_hand",
+    [
+        ({"encoder_solver": "rk2", "solver_coefficients": "ones"}, lambda F, y: y + F(y) + F(y + F(y))),
+        (
+            {"encoder_solver": {"a": [[], [0.5]], "b": [0.25, 0.75]}, "solver_coefficients": "fixed"},
+            lambda F, y: y + F(y) / 4 + 3 * F(y + F(y) / 2) / 4,
+        ),
+        ({"encoder_solver": "rk2", "solver_coefficients": "fixed", "stage_values": "output"}, released_rk2),
+        ({"encoder_solver": "euler", "step_size": 0.5}, lambda F, y: y + F(y) / 2),
+    ],
+)
+def test_other_blocks_are_their_equations(fields, by_hand, full_batch):
+    reference = m2m100()
+    model = with_weights_of(reference, **fields)
+    expected = reference_encoder(reference, full_batch, lambda layer, y: by_hand(f(layer), y))
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def test_the_gate_weighs_each_token(full_batch):
+    reference = m2m100()
+    model = with_weights_of(reference, encoder_solver="rk2", solver_coefficients="gate")
+    gate = model.model.encoder.solver_coefficients.gate
+
+    def step(layer, y):
+        f1 = f(layer)(y)
+        f2 = f(layer)(y + f1)
+        g = torch.sigmoid(torch.cat([f1, f2], -1) @ gate.weight.T + gate.bias)
+        assert g.shape == (3, 9, 1)
+        return y + g * f1 + (1 - g) * f2
+
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def test_two_steps_in_a_block_are_two_blocks_with_the_same_weights(full_batch):
+    reference = m2m100()
+    model = with_weights_of(reference, encoder_solver="euler", steps_per_layer=2)
+    expected = reference_encoder(reference, full_batch, lambda layer, y: layer(layer(y, None), None))
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("field", VECTOR_FIELDS)
+def test_the_decoders_blocks_are_runge_kutta_steps_too(field, full_batch):
+    reference = m2m100()
+    reference.set_attn_implementation("eager")
+    model = with_weights_of(
+        reference, encoder_solver="euler", decoder_solver="rk2", solver_coefficients="fixed", vector_field=field
+    )
+    memory = reference.model.encoder(full_batch["input_ids"]).last_hidden_state
+    ids = full_batch["decoder_input_ids"]
+    causal = torch.full((6, 6), float("-inf"), dtype=torch.float64).triu(1)[None, None]
+    decoder = reference.model.decoder
+    y = decoder.embed_tokens(ids) + decoder.embed_positions(ids)
+    for layer in decoder.layers:
+
+        def A(z, layer=layer):
+            return layer.self_attn(layer.self_attn_layer_norm(z), attention_mask=causal)[0]
+
+        def C(z, layer=layer):
+            return layer.encoder_attn(layer.encoder_attn_layer_norm(z), key_value_states=memory)[0]
+
+        def whole(z, A=A, C=C, layer=layer):
+            x = z + A(z)
+            x = x + C(x)
+            return x + B(layer)(x) - z
+
+        if field == "layer":
+            y = rk2(whole, y)
+            continue
+        y = rk2(A, y) if field in ("attention", "sublayers") else y + A(y)
+        y = rk2(C, y) if field == "sublayers" else y + C(y)
+        y = rk2(B(layer), y) if field in ("ffn", "sublayers") else y + B(layer)(y)
+    expected = reference.lm_head(decoder.layer_norm(y))
+    assert_close(model(**full_batch).logits, expected)
+
+
+def test_dense_history_is_the_start_of_the_learned_one(batch):
+    learned = OdeTransformerModel(tiny_config(layer_history="learned_dense")).eval()
+    dense = OdeTransformerModel(tiny_config(layer_history="dense")).eval()
+    dense.load_state_dict({k: v for k, v in learned.state_dict().items() if not k.endswith("history.weight")})
+    assert_close(dense(**batch).last_hidden_state, learned(**batch).last_hidden_state)
+    assert learned.encoder.history.weight[2].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+
+
+# Embeddings, initialisation, dropout
+
+
+def test_positions_are_the_originals(batch):
+    """Concatenated sines and cosines, divisor half - 1; the first token has position 2, padding the zero vector."""
+    encoder = OdeTransformerModel(tiny_config()).encoder.eval()
+    for ids in (batch["input_ids"], batch["input_ids"].flip(1)):
+        embedded = encoder.embed(torch.zeros(3, 9, 32), ids)
+        for row, tokens in zip(embedded, ids.tolist()):
+            position = 1
+            for vector, token in zip(row, tokens):
+                position += token != 1
+                angles = [position / 10000 ** (i / 15) for i in range(16)]
+                expected = [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
+                assert vector.tolist() == pytest.approx(expected if token != 1 else [0.0] * 32, abs=1e-5)
+
+
+def test_learned_positions_have_a_limit_that_is_named():
+    model = OdeTransformerModel(tiny_config(position_embedding_type="learned")).eval()
+    assert model.encoder.embed_positions.weight.shape == (40 + 2, 32)
+    ids = torch.randint(4, 61, (1, 41))
+    model.encoder(ids[:, :40])
+    with pytest.raises(ValueError, match="41 tokens is longer than max_position_embeddings=40"):
+        model.encoder(ids)
+
+
+def test_without_positions_the_encoder_is_equivariant():
+    torch.manual_seed(0)
+    model = randomize(OdeTransformerModel(tiny_config(position_embedding_type="none", max_relative_position=0)))
+    ids, order = torch.randint(4, 61, (1, 7)), torch.randperm(7)
+    expected = model.encoder(ids).last_hidden_state[:, order]
+    assert_close(model.encoder(ids[:, order]).last_hidden_state, expected)
+
+
+def test_initialisation_is_the_originals():
+    torch.manual_seed(0)
+    model = OdeTransformerForConditionalGeneration(
+        tiny_config(vocab_size=4000, d_model=256, encoder_ffn_dim=512, solver_coefficients="learned")
+    )
+    shared = model.model.shared.weight
+    assert shared[1].abs().max() == 0
+    assert shared[2:].std().item() == pytest.approx(256**-0.5, rel=0.01)
+    layer = model.model.encoder.layers[0]
+    for linear, bound in (
+        (layer.self_attn.q_proj, math.sqrt(6 / (256 + 3 * 256))),
+        (layer.self_attn.out_proj, math.sqrt(6 / (256 + 256))),
+        (layer.fc1, math.sqrt(6 / (256 + 512))),
+    ):
+        assert 0.99 * bound < linear.weight.abs().max().item() <= bound
+        assert linear.bias.abs().max() == 0
+    assert layer.self_attn.relative_keys.weight.shape == (17, 64)
+    assert model.model.encoder.solver_coefficients.weight.tolist() == [1, 1]
+
+
+def test_word_dropout_zeroes_whole_embeddings_without_rescaling():
+    torch.manual_seed(0)
+    encoder = OdeTransformerModel(tiny_config(word_dropout=0.2, dropout=0.0, position_embedding_type="none")).encoder
+    embedded = encoder.train().embed(torch.full((50, 40, 32), 3.0))
+    assert set(embedded.unique().tolist()) == {0.0, 3.0}
+    assert (embedded == embedded[..., :1]).all()
+    assert (embedded == 0).float().mean().item() == pytest.approx(0.2, abs=0.03)
+    assert (encoder.eval().embed(torch.full((2, 4, 32), 3.0)) == 3).all()
+
+
+# Everything that can be combined
+
+
+def all_forms():
+    """One configuration for each choice, in encoder and decoder."""
+    for solver in SOLVERS:
+        yield {"encoder_solver": solver, "decoder_solver": solver}
+    for coefficients in COEFFICIENTS:
+        yield {"decoder_solver": "rk2", "solver_coefficients": coefficients, "coefficient_sharing": "layer"}
+        yield {"decoder_solver": "rk2", "solver_coefficients": coefficients}
+    for field, history in itertools.product(VECTOR_FIELDS, ("learned_dense", "dense", "none")):
+        yield {"decoder_solver": "rk2", "vector_field": field, "layer_history": history}
+    yield {"decoder_solver": "rk4", "stage_values": "output"}
+    yield {"decoder_solver": "rk2", "steps_per_layer": 2, "step_size": 0.5}
+    yield {"decoder_solver": "rk2", "max_relative_position": 0, "position_embedding_type": "learned"}
+    yield {"decoder_solver": "rk2", "position_embedding_type": "none", "scale_embedding": False}
+    yield {"decoder_solver": {"a": [[], [0.3]], "b": [0.2, 0.8]}, "solver_coefficients": "fixed"}
+
+
+FORMS = pytest.mark.parametrize("form", list(all_forms()), ids=str)
+
+
+def build(model_class=OdeTransformerForConditionalGeneration, **fields):
+    torch.manual_seed(0)
+    return randomize(model_class(tiny_config(**fields)))
+
+
+@FORMS
+def test_cached_and_uncached_logits_agree(form, batch):
+    """Step by step with the cache, from a prefix of two, and all at once; in both kinds of model."""
+    model = build(**form).double()
+    ids = batch["decoder_input_ids"]
+    arguments = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    expected = model(**batch).logits
+    outputs = model(**arguments, decoder_input_ids=ids[:, :2])
+    logits = [outputs.logits]
+    for position in range(2, 6):
+        outputs = model(
+            **arguments,
+            decoder_input_ids=ids[:, position : position + 1],
+            past_key_values=outputs.past_key_values,
+        )
+        logits.append(outputs.logits)
+    assert_close(torch.cat(logits, 1), expected)
+
+    language_model = build(OdeTransformerForCausalLM, **form).double()
+    expected = language_model(ids).logits
+    first = language_model(ids[:, :3])
+    second = language_model(ids[:, 3:], past_key_values=first.past_key_values)
+    assert_close(torch.cat([first.logits, second.logits], 1), expected)
+
+
+@FORMS
+def test_padding_changes_nothing(form, batch):
+    model = build(**form).double()
+    expected = model(**batch).logits
+    for i, length in enumerate((9, 7, 4)):
+        ids = batch["input_ids"][i : i + 1, :length]
+        alone = model(ids, decoder_input_ids=batch["decoder_input_ids"][i : i + 1]).logits
+        assert_close(alone[0], expected[i])
+        left = torch.cat([torch.ones(1, 3, dtype=torch.long), ids], 1)
+        padded = model(left, (left != 1).long(), batch["decoder_input_ids"][i : i + 1]).logits
+        assert_close(padded[0], expected[i])
+
+
+@FORMS
+def test_gradient_checkpointing_changes_no_gradient(form, batch):
+    gradients = []
+    for checkpointing in (False, True):
+        model = build(**form, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0).double().train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss.backward()
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        assert gradient is not None, name
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-9, atol=1e-12)
+
+
+@FORMS
+def test_outputs_come_once_for_each_layer_and_eager_is_sdpa(form, batch):
+    model = build(**form)
+    sdpa = model(**batch).logits
+    model.set_attn_implementation("eager")
+    outputs = model(**batch, output_attentions=True, output_hidden_states=True)
+    assert_close(outputs.logits, sdpa)
+    assert [len(x) for x in (outputs.encoder_hidden_states, outputs.decoder_hidden_states)] == [4, 3]
+    assert [tuple(x.shape) for x in outputs.encoder_attentions] == [(3, 4, 9, 9)] * 3
+    assert [tuple(x.shape) for x in outputs.decoder_attentions] == [(3, 2, 6, 6)] * 2
+    assert [tuple(x.shape) for x in outputs.cross_attentions] == [(3, 2, 6, 9)] * 2
+    assert_close(outputs.decoder_attentions[0].sum(-1), torch.ones(3, 2, 6))
+    assert outputs.decoder_attentions[0].triu(1).abs().max() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("decoder_solver", ["euler", "rk4"])
+def test_half_precision_is_close_and_finite(dtype, decoder_solver, batch):
+    model = build(decoder_solver=decoder_solver, solver_coefficients="fixed")
+    expected = model(**batch).logits
+    actual = model.to(dtype)(**batch).logits
+    assert actual.dtype == dtype
+    assert_close(actual, expected.to(dtype), scale=3)
+
+
+def test_large_half_precision_states_are_clamped(batch):
+    model = build(layer_history="none", stage_values="output", encoder_layers=12).half()
+    model.model.shared.weight.data *= 3000
+    assert torch.isfinite(model.model.encoder(batch["input_ids"]).last_hidden_state).all()
+
+
+def test_flex_attention_adds_the_relative_positions(batch):
+    encoder = build(d_model=64, encoder_attention_heads=2, decoder_attention_heads=2).model.encoder
+    arguments = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    real = batch["attention_mask"].bool()
+    expected = encoder(**arguments).last_hidden_state[real]
+    encoder.set_attn_implementation("flex_attention")
+    with torch.no_grad():
+        assert_close(encoder(**arguments).last_hidden_state[real], expected)
+
+
+def test_flash_attention_is_refused_where_it_would_drop_the_relative_positions():
+    model = build()
+    for name in ("flash_attention_2", "flash_attention_3", "kernels-community/flash-attn"):
+        with pytest.raises(ValueError, match=rf"{name}.*max_relative_position=8.*choose 'sdpa'"):
+            model.set_attn_implementation(name)
+    with pytest.raises(ValueError, match=r"max_relative_position=8"):
+        OdeTransformerForConditionalGeneration._from_config(tiny_config(), attn_implementation="flash_attention_2")
+    with pytest.raises(ImportError, match="FlashAttention2"):
+        build(max_relative_position=0).set_attn_implementation("flash_attention_2")
+
+
+@pytest.mark.parametrize("decoder_solver", ["euler", "rk2"])
+def test_the_forward_pass_compiles_into_one_graph(decoder_solver, batch):
+    model = build(decoder_solver=decoder_solver)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert_close(compiled(**batch, use_cache=False).logits, model(**batch).logits)
+
+
+@pytest.mark.parametrize("decoder_solver", ["euler", "rk2"])
+def test_the_forward_pass_exports(decoder_solver, batch):
+    model = build(decoder_solver=decoder_solver)
+    exported = torch.export.export(model, (), {**batch, "use_cache": False}, strict=False)
+    with torch.no_grad():
+        assert_close(exported.module()(**batch, use_cache=False).logits, model(**batch).logits)
+
+
+# Loss
+
+
+def test_the_loss_is_the_cross_entropy_of_unshifted_labels(batch):
+    model = build()
+    labels = torch.randint(4, 61, (3, 6))
+    labels[1, 4:] = -100
+    shifted = torch.cat([torch.full((3, 1), 2), labels[:, :-1].masked_fill(labels[:, :-1] == -100, 1)], 1)
+    arguments = {**batch, "decoder_input_ids": shifted}
+    expected = nn.functional.cross_entropy(model(**arguments).logits.flatten(0, 1), labels.flatten())
+    batch.pop("decoder_input_ids")
+    assert model(**batch, labels=labels).loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert model(**batch, labels=labels, num_items_in_batch=7).loss.item() == pytest.approx(
+        expected.item() * 16 / 7, rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_losses_of_micro_batches_add_up_to_that_of_the_batch(smoothing, batch):
+    """As Trainer computes them: by the model, or by its label smoother from the model's decoder input."""
+    model = build()
+    labels = batch["decoder_input_ids"].clone()
+    labels[0, 2:] = -100
+    number = (labels != -100).sum()
+    expected = nn.functional.cross_entropy(
+        model(
+            batch["input_ids"], batch["attention_mask"], model.prepare_decoder_input_ids_from_labels(labels)
+        ).logits.flatten(0, 1),
+        labels.flatten(),
+        label_smoothing=smoothing,
+    )
+    total = 0.0
+    for i in range(3):
+        arguments = {"input_ids": batch["input_ids"][i : i + 1], "attention_mask": batch["attention_mask"][i : i + 1]}
+        if smoothing:
+            decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels[i : i + 1])
+            outputs = model(**arguments, decoder_input_ids=decoder_input_ids, num_items_in_batch=number)
+            total += LabelSmoother(smoothing)(outputs, labels[i : i + 1], num_items_in_batch=number).item()
+        else:
+            total += model(**arguments, labels=labels[i : i + 1], num_items_in_batch=number).loss.item()
+    assert total == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_the_language_model_predicts_the_next_token():
+    model = build(OdeTransformerForCausalLM, decoder_solver="rk2")
+    ids = torch.randint(4, 61, (2, 8))
+    outputs = model(ids, labels=ids)
+    expected = nn.functional.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    assert outputs.loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert model.model.layers[0].encoder_attn is None
+    changed = torch.cat([ids[:, :5], torch.randint(4, 61, (2, 3))], 1)
+    assert_close(model(changed).logits[:, :5], outputs.logits[:, :5])
+
+
+def test_labels_without_a_start_token_are_refused():
+    model = build()
+    model.config.decoder_start_token_id = None
+    with pytest.raises(ValueError, match=r"config\.decoder_start_token_id is None"):
+        model(torch.ones(1, 2, dtype=torch.long), labels=torch.ones(1, 2, dtype=torch.long))
+
+
+def test_inputs_are_given_once():
+    model = build()
+    ids = torch.full((1, 3), 4)
+    with pytest.raises(ValueError, match="exactly one"):
+        model.model.encoder(input_ids=ids, inputs_embeds=torch.zeros(1, 3, 32))
+    with pytest.raises(ValueError, match="exactly one"):
+        model(input_ids=ids)
+
+
+# Embeddings
+
+
+def test_resizing_reaches_every_embedding():
+    shared = build()
+    shared.resize_token_embeddings(70)
+    separate_matrices = build(share_encoder_decoder_embeddings=False, tie_word_embeddings=False)
+    separate_matrices.resize_token_embeddings(70)
+    for model in (shared, separate_matrices):
+        assert model.config.vocab_size == 70 and model.config.decoder_vocab_size is None
+        for matrix in (model.model.encoder.embed_tokens, model.model.decoder.embed_tokens, model.lm_head):
+            assert matrix.weight.shape == (70, 32)
+        assert model(torch.full((1, 3), 69), decoder_input_ids=torch.full((1, 3), 69)).logits.shape == (1, 3, 70)
+    assert shared.lm_head.weight is shared.model.encoder.embed_tokens.weight
+    assert shared.model.encoder.embed_tokens.embed_scale == pytest.approx(math.sqrt(32))
+
+
+def test_two_vocabularies_are_resized_one_by_one():
+    model = build(share_encoder_decoder_embeddings=False, decoder_vocab_size=40)
+    model.resize_token_embeddings(70)
+    assert model.config.vocab_size == 70 and model.lm_head.weight.shape == (40, 32)
+    model.resize_decoder_token_embeddings(45)
+    assert model.config.decoder_vocab_size == 45 and model.lm_head.weight.shape == (45, 32)
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+    assert model(torch.full((1, 3), 69), decoder_input_ids=torch.full((1, 3), 44)).logits.shape == (1, 3, 45)
+    with pytest.raises(ValueError, match="use resize_token_embeddings"):
+        build().resize_decoder_token_embeddings(70)
+
+
+@pytest.mark.parametrize("shared, tied", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("model_class", [OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM])
+def test_saved_models_come_back(model_class, shared, tied, tmp_path, batch):
+    fields = {
+        "share_encoder_decoder_embeddings": shared,
+        "tie_word_embeddings": tied,
+        "solver_coefficients": "learned",
+    }
+    model = build(model_class, decoder_solver="rk4", **fields)
+    model.save_pretrained(tmp_path)
+    loaded, information = model_class.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(information[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+    if model_class is OdeTransformerForConditionalGeneration:
+        matrices = {id(m.weight) for m in (loaded.model.encoder.embed_tokens, loaded.model.decoder.embed_tokens)}
+        assert len(matrices) == (1 if shared else 2)
+        assert (loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight) == tied
+    half = model_class.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+
+
+def test_missing_parameters_are_initialised_not_garbage(tmp_path):
+    build().save_pretrained(tmp_path)
+    fields = {"solver_coefficients": "learned", "max_relative_position": 4, "layer_history": "learned_dense"}
+    model = OdeTransformerForConditionalGeneration.from_pretrained(
+        tmp_path, **fields, encoder_solver="rk4", ignore_mismatched_sizes=True
+    )
+    assert model.model.encoder.solver_coefficients.weight.tolist() == [1.0] * 4
+    assert model.model.encoder.layers[0].self_attn.relative_keys.weight.abs().max() < 2

@@ -1,0 +1,424 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The example scripts: training from pairs to a saved model, and what they refuse."""
+
+import gzip
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+import sacrebleu
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import quickstart  # noqa: E402
+import run_translation  # noqa: E402
+import train_tokenizer  # noqa: E402
+
+
+MODEL = {
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+}
+SIZES = {"train": 60, "validation": 12, "test": 11}
+
+
+def arguments(corpus, out, **values):
+    """Arguments of a short run on the files of a corpus folder; None leaves an argument out."""
+    defaults = {
+        "output_dir": out,
+        "config_overrides": json.dumps(MODEL),
+        "vocab_size": 330,
+        "max_steps": 4,
+        "per_device_train_batch_size": 20,
+        "per_device_eval_batch_size": 4,
+        "train_sampling_strategy": "group_by_length",
+        "learning_rate": 0.01,
+        "max_target_length": 40,
+        "num_beams": 3,
+        "length_penalty": 0.6,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "do_train": True,
+        "predict_with_generate": True,
+    }
+    for split in SIZES:
+        defaults[f"{split}_source_file"] = corpus / f"{split}.en"
+        defaults[f"{split}_target_file"] = corpus / f"{split}.de"
+    merged = (defaults | values).items()
+    return [item for name, value in merged if value is not None for item in (f"--{name}", str(value))]
+
+
+def losses(output_dir):
+    history = json.loads((output_dir / "trainer_state.json").read_text())["log_history"]
+    return {entry["step"]: entry["loss"] for entry in history if "loss" in entry}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    quickstart.write_corpus(folder, SIZES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(corpus, tmp_path_factory):
+    """Output folder and metrics of a run that trains, evaluates and predicts."""
+    output_dir = tmp_path_factory.mktemp("run") / "output"
+    options = {"do_eval": True, "do_predict": True, "max_steps": 100, "bleu_tokenize": "char"}
+    metrics = run_translation.main(arguments(corpus, output_dir, **options))
+    return output_dir, metrics
+
+
+def test_writes_metrics_and_predictions(run, corpus):
+    output_dir, metrics = run
+    saved = json.loads((output_dir / "all_results.json").read_text())
+    for name in ("train_loss", "eval_bleu", "eval_perplexity", "predict_bleu", "predict_chrf", "predict_nll_loss"):
+        assert saved[name] == metrics[name]
+    assert len(run_translation.read_lines(output_dir / "validation_predictions.txt")) == SIZES["validation"]
+    predictions = run_translation.read_lines(output_dir / "generated_predictions.txt")
+    references = run_translation.read_lines(corpus / "test.de")
+    assert metrics["predict_bleu"] == sacrebleu.corpus_bleu(predictions, [references], tokenize="char").score > 10
+    assert metrics["predict_chrf"] == sacrebleu.corpus_chrf(predictions, [references]).score > 10
+    assert metrics["predict_bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:char|smooth:exp|version:")
+
+
+def test_saved_model_translates_as_predicted(run, corpus):
+    """generate() without arguments uses the beam search asked for, and predictions are in the order of their file."""
+    output_dir, _ = run
+    tokenizer = AutoTokenizer.from_pretrained(output_dir)
+    model = AutoModelForSeq2SeqLM.from_pretrained(output_dir)
+    settings = model.generation_config
+    assert (settings.num_beams, settings.length_penalty, settings.early_stopping) == (3, 0.6, True)
+    assert settings.max_length == 40
+    predictions = run_translation.read_lines(output_dir / "generated_predictions.txt")
+    for source, prediction in zip(run_translation.read_lines(corpus / "test.en"), predictions, strict=True):
+        output = model.generate(**tokenizer(source, return_tensors="pt"))
+        assert tokenizer.decode(output[0], skip_special_tokens=True).strip() == prediction
+
+
+def test_evaluation_loss_is_a_mean_over_tokens(run, corpus):
+    output_dir, metrics = run
+    tokenizer = AutoTokenizer.from_pretrained(output_dir)
+    model = AutoModelForSeq2SeqLM.from_pretrained(output_dir).eval()
+    nll, tokens = 0.0, 0
+    for source, target in run_translation.read_parallel(corpus / "test.en", corpus / "test.de"):
+        labels = tokenizer(text_target=target, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            logits = model(**tokenizer(source, return_tensors="pt"), labels=labels).logits
+        nll -= logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).sum().item()
+        tokens += labels.numel()
+    assert metrics["predict_nll_loss"] == pytest.approx(nll / tokens, rel=1e-5)
+    assert metrics["predict_perplexity"] == pytest.approx(torch.tensor(nll / tokens).exp().item(), rel=1e-5)
+
+
+def test_label_smoothing_under_accumulation_equals_the_full_batch(run, corpus, tmp_path):
+    """Loss and gradient of three accumulated batches of unequal length are those of plain PyTorch on all pairs."""
+    start = tmp_path / "start"
+    tokenizer = AutoTokenizer.from_pretrained(run[0])
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(run[0], dropout=0.0, attention_dropout=0.0, activation_dropout=0.0)
+    AutoModelForSeq2SeqLM.from_config(config).save_pretrained(start)
+    options = {"model_name_or_path": start, "tokenizer_name": run[0], "config_overrides": None}
+    options |= {"label_smoothing_factor": 0.1, "max_train_samples": 12, "max_steps": 1, "max_grad_norm": 1e9}
+    options |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}
+    run_translation.main(arguments(corpus, tmp_path / "out", **options))
+    logged = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"][0]
+
+    pairs = run_translation.read_parallel(corpus / "train.en", corpus / "train.de")[:12]
+    model = AutoModelForSeq2SeqLM.from_pretrained(start)
+    total, tokens = 0.0, 0
+    for source, target in pairs:
+        labels = tokenizer(text_target=target, return_tensors="pt")["input_ids"]
+        log_probs = model(**tokenizer(source, return_tensors="pt"), labels=labels).logits.log_softmax(-1)
+        nll = -log_probs.gather(-1, labels.unsqueeze(-1)).sum()
+        total = total + 0.9 * nll - 0.1 * log_probs.mean(-1).sum()
+        tokens += labels.numel()
+    loss = total / tokens
+    loss.backward()
+    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+    assert logged["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert logged["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+
+
+def test_resuming_in_the_middle_of_an_epoch_gives_the_same_model(corpus, tmp_path):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    options = {"max_steps": 11, "save_strategy": "steps", "save_steps": 6}
+    run_translation.main(arguments(corpus, whole, **options))
+    resumed.mkdir()
+    shutil.copytree(whole / "checkpoint-6", resumed / "checkpoint-6")
+    run_translation.main(arguments(corpus, resumed, **options))
+    assert len(losses(whole)) == 11
+    assert losses(resumed) == losses(whole)
+    expected = AutoModelForSeq2SeqLM.from_pretrained(whole).state_dict()
+    for name, tensor in AutoModelForSeq2SeqLM.from_pretrained(resumed).state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_best_checkpoint_is_the_one_saved(run, corpus, tmp_path):
+    """Too large a learning rate spoils a trained model, so that the best checkpoint is an early one."""
+    options = {"model_name_or_path": run[0], "config_overrides": None, "learning_rate": 0.1, "warmup_steps": 4}
+    options |= {"do_eval": True, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "chrf", "generation_num_beams": 1}
+    metrics = run_translation.main(arguments(corpus, tmp_path, num_beams=1, **options))
+    history = json.loads((tmp_path / "trainer_state.json").read_text())["log_history"]
+    scores = [entry["eval_chrf"] for entry in history if "eval_chrf" in entry]
+    assert len(scores) == 4
+    assert metrics["eval_chrf"] == pytest.approx(max(scores))
+    assert max(scores) > scores[-1]
+
+
+def test_tokenizer_per_language(corpus, tmp_path):
+    options = {"joint_tokenizer": False, "target_vocab_size": 320, "do_predict": True}
+    trained = run_translation.main(arguments(corpus, tmp_path / "run", **options))
+    config = AutoConfig.from_pretrained(tmp_path / "run")
+    assert (config.vocab_size, config.decoder_vocab_size) == (330, 320)
+    assert not config.share_encoder_decoder_embeddings
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "run")) == 330
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "run" / "target_tokenizer")) == 320
+
+    options = {"model_name_or_path": tmp_path / "run", "config_overrides": None, "do_train": None, "do_predict": True}
+    reloaded = run_translation.main(arguments(corpus, tmp_path / "again", **options))
+    assert reloaded["predict_bleu"] == trained["predict_bleu"]
+    assert reloaded["predict_nll_loss"] == pytest.approx(trained["predict_nll_loss"], rel=1e-5)
+    for folder in ("run", "again"):
+        assert (tmp_path / folder / "generated_predictions.txt").exists()
+
+
+def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"learning_rate": 0.5, "config_overrides": MODEL, "num_beams": 2, "do_train": True}))
+    argv = [str(recipe), "--output_dir", str(tmp_path), "--num_beams", "5"]
+    model_args, data_args, args = run_translation.parse_arguments(argv)
+    assert (args.learning_rate, data_args.num_beams, args.do_train) == (0.5, 5, True)
+    assert run_translation.parse_overrides(model_args.config_overrides) == MODEL
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "recipes").glob("*.json")), ids=lambda path: path.stem)
+def test_recipes_are_valid(path, tmp_path, run):
+    model_args, _, _ = run_translation.parse_arguments([str(path), "--output_dir", str(tmp_path)])
+    tokenizer = AutoTokenizer.from_pretrained(run[0])
+    config = run_translation.new_config(model_args, tokenizer, tokenizer)
+    assert config.vocab_size == len(tokenizer)
+
+
+def test_all_formats_read_alike(corpus, tmp_path, monkeypatch):
+    sources, targets = (run_translation.read_lines(corpus / f"test.{language}") for language in ("en", "de"))
+    # Other characters that Python takes for line ends are text, and so is a lone carriage return.
+    sources[0] += " a\u2028b\x85c\rd"
+    pairs = list(zip(sources, targets))
+    nested = [json.dumps({"translation": {"en": source, "de": target}}) for source, target in pairs]
+    flat = [json.dumps({"en": source, "de": target}, ensure_ascii=False) for source, target in pairs]
+    tables = {
+        "t.tsv": [f"{source}\t{target}" for source, target in pairs],
+        "t.json": nested,
+        "t.jsonl": flat,
+        "t.en": sources,
+        "t.de": targets,
+    }
+    for name, lines in tables.items():
+        data = "".join(f"{line}\n" for line in lines).encode()
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + data.replace(b"\n", b"\r\n"))
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(data))
+    languages = {"source_lang": "en", "target_lang": "de"}
+    for name in ("t.tsv", "t.tsv.gz", "t.json", "t.json.gz", "t.jsonl", "t.jsonl.gz"):
+        args = run_translation.DataArguments(test_file=str(tmp_path / name), **languages)
+        assert run_translation.read_split(args, "test") == pairs, name
+    for ending in ("", ".gz"):
+        args = run_translation.DataArguments()
+        args.test_source_file, args.test_target_file = (str(tmp_path / f"t.{lang}{ending}") for lang in ("en", "de"))
+        assert run_translation.read_split(args, "test") == pairs
+
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    (hub / "test.jsonl").write_text("\n".join(nested))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    args = run_translation.DataArguments(dataset_name=str(hub), **languages)
+    assert run_translation.read_split(args, "test") == pairs
+    with pytest.raises(ValueError, match="no split 'train', only test"):
+        run_translation.read_split(args, "train")
+
+
+def test_pairs_with_an_empty_side(tmp_path, caplog):
+    (tmp_path / "a.tsv").write_text("one\teins\n\tzwei\nthree\t \nfour\tvier\n")
+    args = run_translation.DataArguments(train_file=str(tmp_path / "a.tsv"), test_file=str(tmp_path / "a.tsv"))
+    assert run_translation.read_split(args, "train") == [("one", "eins"), ("four", "vier")]
+    assert "dropped 2 of 4 pairs with an empty side" in caplog.text
+    assert len(run_translation.read_split(args, "test")) == 4
+    assert "2 of 4 pairs have an empty side; kept" in caplog.text
+
+
+def test_long_sentences_are_cut_and_counted(run, caplog):
+    tokenizer = AutoTokenizer.from_pretrained(run[0])
+    pairs = [("one", "eins"), ("one " * 50, "eins"), ("two", "zwei " * 50)]
+    args = run_translation.DataArguments(max_source_length=30, max_target_length=20)
+    encoded = run_translation.encode_split(pairs, "train", tokenizer, tokenizer, args)
+    assert [len(ids) for ids in encoded["input_ids"]][1] == 30
+    assert [len(ids) for ids in encoded["labels"]][2] == 20
+    assert encoded["input_ids"][1][-1] == encoded["labels"][2][-1] == tokenizer.eos_token_id
+    assert "1 of 3 sources cut to 30 tokens (--max_source_length)" in caplog.text
+    assert "1 of 3 targets cut to 20 tokens (--max_target_length)" in caplog.text
+
+
+BAD_FILES = {
+    "short.de": "eins\n",
+    "empty.tsv": "",
+    "blank.tsv": " \t \n",
+    "columns.tsv": "one\teins\ntwo\n",
+    "broken.jsonl": '{"en": "one", "de": "eins"}\n{"en": \n',
+    "list.jsonl": '[["one", "eins"]]\n',
+    "french.jsonl": '{"en": "one", "fr": "un"}\n',
+    "table.csv": "one,eins\n",
+    "recipe.json": '{"learning_rat": 0.1}',
+}
+FILES = {"train_source_file": None, "train_target_file": None}
+LANGUAGES = {"source_lang": "en", "target_lang": "de"}
+
+
+@pytest.mark.parametrize(
+    "values, error, message",
+    [
+        ({"train_source_file": "{bad}/none.en"}, FileNotFoundError, r"No file .*none\.en"),
+        ({"train_target_file": "{bad}/short.de"}, ValueError, r"train\.en has 60 lines but .*short\.de has 1"),
+        ({"train_target_file": None}, ValueError, "--train_source_file and --train_target_file go together"),
+        ({"train_file": "{bad}/empty.tsv"}, ValueError, "not both"),
+        (FILES, ValueError, "No train data: give --train_file"),
+        (FILES | {"train_file": "{bad}/empty.tsv"}, ValueError, r"empty\.tsv holds no pair .*0 lines read"),
+        (FILES | {"train_file": "{bad}/blank.tsv"}, ValueError, r"blank\.tsv holds no pair .*1 lines read"),
+        (FILES | {"train_file": "{bad}/columns.tsv"}, ValueError, r"columns\.tsv, line 2: 1 columns"),
+        (FILES | LANGUAGES | {"train_file": "{bad}/broken.jsonl"}, ValueError, r"broken\.jsonl, line 2: not a JSON"),
+        (
+            FILES | LANGUAGES | {"train_file": "{bad}/french.jsonl"},
+            ValueError,
+            "record 1: no text under en .* de .* only",
+        ),
+        (FILES | LANGUAGES | {"train_file": "{bad}/list.jsonl"}, ValueError, "record 1: not an object with en and de"),
+        (FILES | {"train_file": "{bad}/french.jsonl"}, ValueError, "needs --source_lang and --target_lang"),
+        (FILES | {"train_file": "{bad}/table.csv"}, ValueError, r"must be \.tsv, \.json or \.jsonl .*'\.csv'"),
+        ({"train_source_file": "{bad}/latin1.en"}, ValueError, r"latin1\.en is not UTF-8"),
+        ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. They have: .*d_model"),
+        ({"config_overrides": "d_model"}, ValueError, "write name=value"),
+        ({"model_name_or_path": "somewhere"}, ValueError, "brings its own configuration"),
+        ({"max_source_length": 2000}, ValueError, "--max_source_length 2000 exceeds .*max_position_embeddings, 1024"),
+        ({"do_train": None}, ValueError, "Nothing to do"),
+        ({"do_train": None, "do_eval": True}, ValueError, "give --model_name_or_path"),
+        ({"do_predict": True, "predict_with_generate": None}, ValueError, "give --predict_with_generate"),
+        ({"output_dir": "{bad}"}, ValueError, "is not empty and holds no checkpoint"),
+        ({"resume_from_checkpoint": "true"}, FileNotFoundError, "no checkpoint in"),
+        ({"resume_from_checkpoint": "{bad}/none"}, FileNotFoundError, "no folder .*none"),
+        ({"resume_from_checkpoint": "true", "overwrite_output_dir": True}, ValueError, "_output_dir deletes"),
+    ],
+)
+def test_errors_name_the_value_and_the_fix(values, error, message, corpus, tmp_path):
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for name, text in BAD_FILES.items():
+        (bad / name).write_text(text)
+    (bad / "latin1.en").write_bytes("fünf\n".encode("latin-1") * SIZES["train"])
+    values = {name: value.format(bad=bad) if isinstance(value, str) else value for name, value in values.items()}
+    with pytest.raises(error, match=message):
+        run_translation.main(arguments(corpus, tmp_path / "out", **values))
+    with pytest.raises(ValueError, match="unknown arguments: learning_rat"):
+        run_translation.main([str(bad / "recipe.json")])
+
+
+def test_tokenizer_larger_than_the_model_is_refused(run, corpus, tmp_path):
+    train_tokenizer.main(
+        ["--files", *(str(corpus / f"train.{language}") for language in ("en", "de"))]
+        + ["--vocab_size", "400", "--output_dir", str(tmp_path / "large")]
+    )
+    options = {"model_name_or_path": run[0], "tokenizer_name": tmp_path / "large", "config_overrides": None}
+    with pytest.raises(ValueError, match="source tokenizer has 400 pieces, but the model only embeds 330"):
+        run_translation.main(arguments(corpus, tmp_path / "out", **options))
+
+
+def test_train_tokenizer_for_each_language(corpus, tmp_path, capsys):
+    output_dir = tmp_path / "tokenizers"
+    argv = ["--files", str(corpus / "train.en"), "--target_files", str(corpus / "train.de"), "--model_type", "unigram"]
+    argv += ["--vocab_size", "310", "--target_vocab_size", "300", "--output_dir", str(output_dir)]
+    train_tokenizer.main(argv + ["--options", "split_digits=true"])
+    source, target = run_translation.load_tokenizers(str(output_dir))
+    assert (len(source), len(target)) == (310, 300)
+    assert "310 pieces (unigram) from 60 lines" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="is not empty"):
+        train_tokenizer.main(argv)
+
+
+def test_overrides():
+    expected = {"d_model": 256, "dropout": 0.2, "tie_word_embeddings": False, "layer_history": "none"}
+    text = "d_model=256,dropout=0.2,tie_word_embeddings=False,layer_history=none"
+    assert run_translation.parse_overrides(text) == expected
+    assert run_translation.parse_overrides(json.dumps(expected)) == expected
+    assert run_translation.parse_overrides(None) == {}
+
+
+def test_length_grouped_sampler():
+    lengths = torch.randint(1, 50, (103,)).tolist()
+    sampler = run_translation.LengthGroupedSampler(lengths, batch_size=10, seed=1)
+    first = list(sampler)
+    assert sorted(first) == list(range(103))
+    assert first == list(sampler)
+    batches = torch.tensor(lengths)[torch.tensor(first)].split(10)
+    assert sum(batch.max() - batch.min() for batch in batches) <= max(lengths)
+    sampler.set_epoch(1)
+    assert list(sampler) != first
+
+
+@pytest.mark.parametrize(
+    "number, english, german",
+    [
+        (0, "zero", "null"),
+        (1, "one", "eins"),
+        (12, "twelve", "zwölf"),
+        (16, "sixteen", "sechzehn"),
+        (17, "seventeen", "siebzehn"),
+        (21, "twenty-one", "einundzwanzig"),
+        (30, "thirty", "dreißig"),
+        (76, "seventy-six", "sechsundsiebzig"),
+        (100, "one hundred", "einhundert"),
+        (101, "one hundred one", "einhunderteins"),
+        (666, "six hundred sixty-six", "sechshundertsechsundsechzig"),
+        (1000, "one thousand", "eintausend"),
+        (1001, "one thousand one", "eintausendeins"),
+        (1100, "one thousand one hundred", "eintausendeinhundert"),
+        (21_000, "twenty-one thousand", "einundzwanzigtausend"),
+        (101_001, "one hundred one thousand one", "einhunderteintausendeins"),
+        (
+            421_735,
+            "four hundred twenty-one thousand seven hundred thirty-five",
+            "vierhunderteinundzwanzigtausendsiebenhundertfünfunddreißig",
+        ),
+        (
+            999_999,
+            "nine hundred ninety-nine thousand nine hundred ninety-nine",
+            "neunhundertneunundneunzigtausendneunhundertneunundneunzig",
+        ),
+    ],
+)
+def test_number_names(number, english, german):
+    assert quickstart.english(number) == english
+    assert quickstart.german(number) == german
+
+
+def test_numbers_without_a_name():
+    for number in (-1, 1_000_000):
+        with pytest.raises(ValueError, match=f"not {number}"):
+            quickstart.german(number)
+
+
+def test_corpus_splits_do_not_overlap(corpus):
+    lines = [line for split in SIZES for line in run_translation.read_lines(corpus / f"{split}.en")]
+    assert len(set(lines)) == len(lines) == sum(SIZES.values())
