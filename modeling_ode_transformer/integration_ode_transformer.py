@@ -257,7 +257,7 @@ def weighted_sum(
     added."""
     for weight, term in zip(weights, terms, strict=True):
         if isinstance(weight, torch.Tensor):
-            y = y + weight * term
+            y = y + weight.to(term.device) * term
         elif weight != 0.0:
             y = torch.add(y, term, alpha=weight)
     return y

@@ -220,7 +220,8 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         super().__init__()
         num_heads, ffn_dim = getattr(config, f"{stack}_attention_heads"), getattr(config, f"{stack}_ffn_dim")
         self.layer_idx = layer_idx
-        self.first_cache_idx = layer_idx * config.decoder_attention_evaluations
+        self.num_cache_entries = config.decoder_attention_evaluations
+        self.first_cache_idx = layer_idx * self.num_cache_entries
         self.dropout = config.dropout
         self.activation_dropout = config.activation_dropout
         self.activation_fn = ACT2FN[config.activation_function]
@@ -335,12 +336,16 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         """The keys and values of the cross-attention, which all stages share: from the cache once it has them."""
         if cache is None:
             return self.encoder_attn.project_keys_and_values(encoder_hidden_states)
-        if cache.is_updated.get(self.layer_idx):
-            entry = cache.cross_attention_cache.layers[self.layer_idx]
+        first = self.first_cache_idx
+        if cache.is_updated.get(first):
+            entry = cache.cross_attention_cache.layers[first]
             return entry.keys, entry.values
         keys_and_values = self.encoder_attn.project_keys_and_values(encoder_hidden_states)
-        cache.is_updated[self.layer_idx] = True
-        return cache.cross_attention_cache.update(*keys_and_values, self.layer_idx)
+        # transformers makes both caches with as many entries; those of a layer hold the same here.
+        for idx in range(first, first + self.num_cache_entries):
+            cache.is_updated[idx] = True
+            cached = cache.cross_attention_cache.update(*keys_and_values, idx)
+        return cached
 
 
 class OdeTransformerEncoderLayer(OdeTransformerLayer):
@@ -420,7 +425,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["OdeTransformerEncoderLayer", "OdeTransformerDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["past_key_values", "coefficients"]
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_flex_attn = True
@@ -649,8 +654,6 @@ class OdeTransformerDecoder(OdeTransformerStack):
         self_cache = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             self_cache = past_key_values.self_attention_cache
-            # Made with an entry for each evaluation of a self-attention; a cross-attention has one for all its stages.
-            del past_key_values.cross_attention_cache.layers[len(self.layers) :]
         query_length = inputs_embeds.shape[1]
         past_length, key_length = 0, query_length
         if self_cache is not None:
@@ -659,7 +662,9 @@ class OdeTransformerDecoder(OdeTransformerStack):
 
         key_positions = torch.arange(key_length, device=inputs_embeds.device).unsqueeze(0)
         query_positions = torch.arange(query_length, device=inputs_embeds.device).unsqueeze(0) + past_length
-        if position_ids is not None and key_length == query_length:
+        has_own_mask = attention_mask is not None and attention_mask.ndim == 4
+        if position_ids is not None and has_own_mask and key_length == query_length:
+            # Only such a mask can order positions otherwise than the tokens, as in a tree with a common prefix.
             query_positions = key_positions = position_ids
 
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
@@ -742,6 +747,8 @@ class EncoderDecoderEmbeddingsMixin:
 
 @auto_docstring
 class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTrainedModel):
+    _tp_plan = {"shared": "embedding_rowwise"}
+
     def __init__(self, config: OdeTransformerConfig):
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
@@ -849,6 +856,7 @@ class OdeTransformerForConditionalGeneration(
             The target, which ends with `eos_token_id`; -100 where there is no loss. The loss is the mean cross
             entropy of the other tokens, or their sum divided by `num_items_in_batch`.
         """
+        shift_labels = kwargs.pop("shift_labels", labels)  # labels are aligned with the decoder's input already
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         outputs = self.model(
@@ -867,7 +875,7 @@ class OdeTransformerForConditionalGeneration(
         loss = None
         if labels is not None:
             loss = self.loss_function(
-                logits=logits, labels=None, shift_labels=labels, vocab_size=logits.shape[-1], **kwargs
+                logits=logits, labels=None, shift_labels=shift_labels, vocab_size=logits.shape[-1], **kwargs
             )
         return Seq2SeqLMOutput(
             loss=loss,
