@@ -111,6 +111,14 @@ def test_the_cache_holds_an_entry_for_each_stage(decoder_solver):
     assert not any(torch.equal(a, b) for a, b in itertools.pairwise(keys))
 
 
+@SOLVER
+def test_the_cross_attention_cache_has_no_empty_entries(decoder_solver, batch):
+    cache = build(decoder_solver=decoder_solver, solver_coefficients="fixed")(**batch).past_key_values
+    entries = cache.cross_attention_cache.layers
+    assert len(entries) == len(cache.self_attention_cache.layers)
+    assert {tuple(entry.keys.shape) for entry in entries} == {(3, 2, 9, 16)}
+
+
 def test_generation_from_embeddings_is_that_from_ids(batch):
     model = build()
     embeddings = model.get_input_embeddings()(batch["input_ids"][:1])

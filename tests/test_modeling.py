@@ -455,6 +455,27 @@ def test_losses_of_micro_batches_add_up_to_that_of_the_batch(smoothing, batch):
     assert total == pytest.approx(expected.item(), rel=1e-6)
 
 
+def test_shift_labels_take_the_place_of_labels(batch):
+    model = build()
+    labels = torch.randint(4, 61, (3, 6))
+    expected = nn.functional.cross_entropy(model(**batch).logits.flatten(0, 1), labels.flatten())
+    loss = model(**batch, labels=batch["decoder_input_ids"], shift_labels=labels).loss
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_mask_of_the_callers_own_places_tokens_by_their_positions():
+    """Two continuations of one prefix, packed into one row with a 4D mask, are those of two rows."""
+    model = build(OdeTransformerForCausalLM, decoder_solver="rk2").double()
+    prefix, ends = torch.tensor([[5, 9, 11]]), torch.tensor([[7, 8], [12, 13]])
+    expected = model(torch.cat([prefix.expand(2, -1), ends], 1)).logits[:, 3:]
+    mask = torch.tril(torch.ones(7, 7, dtype=torch.bool))
+    mask[5:, 3:5] = False
+    packed = torch.cat([prefix, ends.view(1, 4)], 1)
+    positions = torch.tensor([[0, 1, 2, 3, 4, 3, 4]])
+    actual = model(packed, attention_mask=mask[None, None], position_ids=positions).logits[:, 3:]
+    assert_close(actual.view(2, 2, -1), expected)
+
+
 def test_the_language_model_predicts_the_next_token():
     model = build(OdeTransformerForCausalLM, decoder_solver="rk2")
     ids = torch.randint(4, 61, (2, 8))
@@ -532,6 +553,16 @@ def test_saved_models_come_back(model_class, shared, tied, tmp_path, batch):
         assert (loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight) == tied
     half = model_class.from_pretrained(tmp_path, dtype=torch.bfloat16)
     assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+
+
+def test_weights_on_disk_are_read_when_needed(tmp_path, batch):
+    model = build(solver_coefficients="learned")
+    model.save_pretrained(tmp_path / "model")
+    loaded = OdeTransformerForConditionalGeneration.from_pretrained(
+        tmp_path / "model", device_map={"": "disk"}, offload_folder=tmp_path / "offload"
+    )
+    with torch.no_grad():
+        assert_close(loaded(**batch).logits, model(**batch).logits)
 
 
 def test_missing_parameters_are_initialised_not_garbage(tmp_path):
