@@ -336,7 +336,7 @@ def test_gradient_checkpointing_changes_no_gradient(form, batch):
     for checkpointing in (False, True):
         model = build(**form, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0).double().train()
         if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable()
         model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss.backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
     for name, gradient in gradients[0].items():
