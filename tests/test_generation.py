@@ -5,11 +5,11 @@ import itertools
 
 import pytest
 import torch
-from transformers import DynamicCache, GenerationConfig
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StaticCache
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
 
-from .conftest import randomize, tiny_config
+from .conftest import assert_close, randomize, tiny_config
 
 
 SOLVER = pytest.mark.parametrize("decoder_solver", ["euler", "rk2", "rk4"])
@@ -141,3 +141,19 @@ def test_generate_without_arguments_follows_the_saved_generation_configuration(t
     loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
     assert loaded.generation_config.num_beams == 3
     assert loaded.generate(batch["input_ids"]).tolist() == expected.tolist()
+
+
+def test_decoding_with_a_static_cache_compiles_into_one_graph():
+    for model_class in (OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration):
+        model = build(model_class, decoder_solver="rk2", solver_coefficients="fixed")
+        ids = torch.randint(4, 61, (2, 5), generator=torch.Generator().manual_seed(0))
+        cache, inputs, name = StaticCache(config=model.config, max_cache_len=10), {}, "input_ids"
+        if model.config.is_encoder_decoder:
+            cache = EncoderDecoderCache(cache, StaticCache(config=model.config, max_cache_len=5))
+            inputs, name = {"encoder_outputs": model.get_encoder()(ids)}, "decoder_input_ids"
+        step = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
+        with torch.no_grad():
+            model(**inputs, **{name: ids[:, :3]}, past_key_values=cache)
+            logits = [step(**inputs, **{name: ids[:, i : i + 1]}, past_key_values=cache).logits for i in (3, 4)]
+            expected = model(**inputs, **{name: ids}).logits[:, 3:]
+        assert_close(torch.cat(logits, 1), expected, scale=10)
