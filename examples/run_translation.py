@@ -51,6 +51,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import cached_file
 
 from modeling_ode_transformer import OdeTransformerTokenizer
+from modeling_ode_transformer.modeling_ode_transformer import shift_tokens_right
 
 
 logger = logging.getLogger(__name__)
@@ -398,6 +399,13 @@ def load_model(args: ModelArguments, tokenizer, target_tokenizer):
                 f"The {side} tokenizer has {len(pieces)} pieces, but the model only embeds "
                 f"{embeddings[side].weight.shape[0]}: give the model's own tokenizer."
             )
+    if not hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        # M2M100 shifts labels only in its own loss, and the collator asks the model for this.
+        model.prepare_decoder_input_ids_from_labels = partial(
+            shift_tokens_right,
+            pad_token_id=model.config.pad_token_id,
+            decoder_start_token_id=model.config.decoder_start_token_id,
+        )
     return model
 
 
