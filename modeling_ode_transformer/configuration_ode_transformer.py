@@ -3,25 +3,43 @@
 
 import copy
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import logging
 
-from .integration_ode_transformer import COEFFICIENTS, ButcherTableau, resolve_tableau
+from .integration_ode_transformer import COEFFICIENTS, MULTISTEPS, STARTS, ButcherTableau, resolve_tableau
 
 
 logger = logging.get_logger(__name__)
 
-# What the scheme integrates (figure 4): the sublayers of each part of a block, in order, and whether steps of the
-# scheme are made over them; a part that is not integrated is residual. An encoder's block has no cross-attention.
-VECTOR_FIELDS: dict[str, tuple[tuple[tuple[str, ...], bool], ...]] = {
-    "layer": ((("self_attention", "cross_attention", "feed_forward"), True),),
-    "attention": ((("self_attention",), True), (("cross_attention",), False), (("feed_forward",), False)),
-    "ffn": ((("self_attention",), False), (("cross_attention",), False), (("feed_forward",), True)),
-    "sublayers": ((("self_attention",), True), (("cross_attention",), True), (("feed_forward",), True)),
+
+class Part(NamedTuple):
+    """Sublayers of a block, in order, with the weight of each; and whether steps of the scheme are made over them, or
+    they are residual."""
+
+    sublayers: dict[str, float]
+    is_integrated: bool
+
+
+SELF_ATTENTION, CROSS_ATTENTION, FEED_FORWARD = (
+    {"self_attention": 1.0},
+    {"cross_attention": 1.0},
+    {"feed_forward": 1.0},
+)
+
+# What the scheme integrates (figure 4). An encoder's block has no cross-attention.
+VECTOR_FIELDS: dict[str, tuple[Part, ...]] = {
+    "layer": (Part(SELF_ATTENTION | CROSS_ATTENTION | FEED_FORWARD, True),),
+    "attention": (Part(SELF_ATTENTION, True), Part(CROSS_ATTENTION, False), Part(FEED_FORWARD, False)),
+    "ffn": (Part(SELF_ATTENTION, False), Part(CROSS_ATTENTION, False), Part(FEED_FORWARD, True)),
+    "sublayers": (Part(SELF_ATTENTION, True), Part(CROSS_ATTENTION, True), Part(FEED_FORWARD, True)),
+    # MacaronNet (Lu et al., 2019): Strang's splitting, half a feed-forward step before and after the attention
+    "macaron": (Part({"macaron_feed_forward": 0.5} | SELF_ATTENTION | CROSS_ATTENTION | {"feed_forward": 0.5}, True),),
+    # as the code released with the ODE Transformer has it: the last step is a whole one
+    "macaron_released": (Part({"macaron_feed_forward": 0.5} | SELF_ATTENTION | CROSS_ATTENTION | FEED_FORWARD, True),),
 }
 
 # Sizes of the paper (section 4.2 and table 2), by the names used there; parameter counts are with 34040 shared pieces.
@@ -78,17 +96,32 @@ class OdeTransformerConfig(PreTrainedConfig):
         max_relative_position (`int`, defaults to 8): Clipping distance of the relative positions of both
             self-attentions (Shaw et al., 2018; keys only); 0: none.
         encoder_solver (`str` or `dict`, defaults to `"rk2"`), decoder_solver (`str` or `dict`, defaults to `"euler"`):
-            The Runge-Kutta scheme of a stack's blocks: `"euler"`, `"rk2"`, `"midpoint"`, `"ralston"`, `"rk3"`,
-            `"rk4"`, `"rk4_38"`, or an explicit tableau `{"a": [[], [1.0]], "b": [0.5, 0.5]}`.
+            The scheme of a stack's blocks. Runge-Kutta: `"euler"`, `"rk2"`, `"midpoint"`, `"ralston"`, `"rk3"`,
+            `"rk4"`, `"rk4_38"`, or any explicit tableau, as `{"a": [[], [1.0]], "b": [0.5, 0.5]}`, as a
+            `ButcherTableau` or as the name of a `.json` file (the configuration keeps the tableau, not the name). Of
+            table 7: `"polynet"`, and the multistep schemes `"leapfrog"`, `"multistep"` and `"dlcl"`, which combine a
+            block's increment with the states and increments of the blocks before it.
         solver_coefficients (`str`, *optional*): The weights of the stages: `"fixed"` (the tableau's), `"ones"`,
             `"learned"`, `"gate"`, `"sigmoid"`, `"tanh"` or `"ema"`. `None` becomes `"gate"` if all stacks of several
-            stages have two, else `"fixed"`. A stack of one stage is always the plain residual one, whatever this says.
-        coefficient_sharing (`str`, defaults to `"stack"`): Whether a `"stack"` or each `"layer"` has its coefficients.
+            stages have two of a Runge-Kutta scheme, else `"fixed"`. A stack of one stage is always the plain residual
+            one, whatever this says.
+        coefficient_sharing (`str`, defaults to `"stack"`): Whether a `"stack"` or each `"layer"` has its coefficients,
+            or the stack has them for each `"channel"` (`"learned"` and `"ema"` only).
+        coefficient_start (`str`, defaults to `"ones"`): Where `"learned"` coefficients start: at `"ones"`, at the
+            `"tableau"`, or at `"euler"`: 1, 0, ..., the residual block.
+        normalize_stages (`bool`, defaults to `False`): Whether each stage has a layer norm before it is weighed; the
+            layers of a stack share it (PCformer, Li et al., 2024).
+        predictor_corrector (`bool`, defaults to `False`): Whether the encoder's blocks correct their steps (PCformer):
+            the step is a prediction `P`; F is evaluated once more, at a learned combination of the history with `P` as
+            its newest entry, and the history takes that output in the place of `P`. Needs
+            `layer_history="learned_dense"`.
         stage_values (`str`, defaults to `"increment"`): `"increment"`: F is the block's increment, as in the paper;
             `"output"`: F is the block's output, input included, as in the code released with it.
         vector_field (`str`, defaults to `"layer"`): What the scheme integrates (figure 4): the whole `"layer"`, only
             the self-`"attention"`, only the `"ffn"`, or each of its `"sublayers"`. What it does not integrate is
-            residual.
+            residual. Or a layer with a second feed-forward sublayer, in front: `"macaron"`, in which both count half
+            (MacaronNet, Lu et al., 2019), or `"macaron_released"`, in which only the first does, as in the code
+            released with the paper.
         steps_per_layer (`int`, defaults to 1): Steps of the scheme in each block.
         step_size (`float`, defaults to 1.0): Size of a step.
         layer_history (`str`, defaults to `"learned_dense"`): What a block sees of the blocks below: a learned
@@ -132,6 +165,8 @@ class OdeTransformerConfig(PreTrainedConfig):
         "layers.*.self_attn.relative_keys": "replicated_with_grad_allreduce",
         "layers.*.fc1": "colwise",
         "layers.*.fc2": "rowwise",
+        "layers.*.macaron_fc1": "colwise",
+        "layers.*.macaron_fc2": "rowwise",
     }
     base_model_fsdp_plan = {
         "embed_tokens": "free_full_weight",
@@ -160,10 +195,13 @@ class OdeTransformerConfig(PreTrainedConfig):
     position_embedding_type: str = "sinusoidal"
     scale_embedding: bool = True
     max_relative_position: int = 8
-    encoder_solver: str | dict[str, Any] = "rk2"
-    decoder_solver: str | dict[str, Any] = "euler"
+    encoder_solver: str | dict[str, Any] | ButcherTableau = "rk2"
+    decoder_solver: str | dict[str, Any] | ButcherTableau = "euler"
     solver_coefficients: str | None = None
     coefficient_sharing: str = "stack"
+    coefficient_start: str = "ones"
+    normalize_stages: bool = False
+    predictor_corrector: bool = False
     stage_values: str = "increment"
     vector_field: str = "layer"
     steps_per_layer: int = 1
@@ -179,9 +217,15 @@ class OdeTransformerConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs):
         if self.decoder_vocab_size == self.vocab_size and self.share_encoder_decoder_embeddings:
             self.decoder_vocab_size = None
+        for field in ("encoder_solver", "decoder_solver"):
+            solver = getattr(self, field)
+            if isinstance(solver, str) and solver.endswith(".json"):
+                solver = ButcherTableau.from_json_file(solver)
+            setattr(self, field, solver.to_dict() if isinstance(solver, ButcherTableau) else solver)
         if self.solver_coefficients is None:
-            stages = self._stages_to_weigh().values()
-            self.solver_coefficients = "gate" if stages and set(stages) == {2} else "fixed"
+            stages = set(self._stages_to_weigh().values())
+            runge_kutta = self.encoder_tableau.is_runge_kutta and self.decoder_tableau.is_runge_kutta
+            self.solver_coefficients = "gate" if stages == {2} and runge_kutta else "fixed"
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -207,7 +251,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     def decoder_attention_evaluations(self) -> int:
         """How often a block of the decoder evaluates its self-attention, each time with other keys and values."""
         parts = VECTOR_FIELDS[self.vector_field]
-        is_integrated = next(integrated for names, integrated in parts if "self_attention" in names)
+        is_integrated = next(part.is_integrated for part in parts if "self_attention" in part.sublayers)
         return self.decoder_tableau.num_stages * self.steps_per_layer if is_integrated else 1
 
     def _stages_to_weigh(self) -> dict[str, int]:
@@ -232,7 +276,8 @@ class OdeTransformerConfig(PreTrainedConfig):
             "activation_function": tuple(ACT2FN),
             "position_embedding_type": ("sinusoidal", "learned", "none"),
             "solver_coefficients": tuple(COEFFICIENTS),
-            "coefficient_sharing": ("stack", "layer"),
+            "coefficient_sharing": ("stack", "layer", "channel"),
+            "coefficient_start": tuple(STARTS),
             "stage_values": ("increment", "output"),
             "vector_field": tuple(VECTOR_FIELDS),
             "layer_history": ("learned_dense", "dense", "none"),
@@ -276,6 +321,19 @@ class OdeTransformerConfig(PreTrainedConfig):
         if self.position_embedding_type == "sinusoidal" and self.d_model < 4:
             raise ValueError(f"d_model={self.d_model} is too small for sinusoidal positions, which need at least 4.")
 
+        if self.predictor_corrector and self.layer_history != "learned_dense":
+            raise ValueError(
+                f"predictor_corrector=True corrects over a history of layers, but layer_history="
+                f"{self.layer_history!r}: set layer_history='learned_dense'."
+            )
+        for field in ("encoder_solver", "decoder_solver"):
+            solver = getattr(self, field)
+            parts = VECTOR_FIELDS[self.vector_field]
+            if isinstance(solver, str) and solver in MULTISTEPS and not all(part.is_integrated for part in parts):
+                raise ValueError(
+                    f"{field}={solver!r} steps from block to block, and vector_field={self.vector_field!r} leaves a "
+                    "sublayer out: choose vector_field='layer', 'sublayers' or 'macaron'."
+                )
         self._validate_coefficients()
         super().validate_architecture()
 
@@ -289,7 +347,18 @@ class OdeTransformerConfig(PreTrainedConfig):
                         f"{getattr(self, field)!r} has {stages.get(field, 1)}: choose a solver of two stages (rk2, "
                         "midpoint, ralston), or other coefficients (fixed, ones, learned, sigmoid, tanh, ema)."
                     )
-        elif self.solver_coefficients not in ("fixed", "ones") and not stages:
+        if self.coefficient_sharing == "channel" and not COEFFICIENTS[self.solver_coefficients].can_be_per_channel:
+            choices = [name for name, coefficients in COEFFICIENTS.items() if coefficients.can_be_per_channel]
+            raise ValueError(
+                f"coefficient_sharing='channel' is for solver_coefficients {' or '.join(choices)}, not "
+                f"{self.solver_coefficients!r}: choose one of them, or share by 'stack' or 'layer'."
+            )
+        if self.coefficient_start != "ones" and self.solver_coefficients != "learned":
+            raise ValueError(
+                f"coefficient_start={self.coefficient_start!r} is for solver_coefficients='learned', not "
+                f"{self.solver_coefficients!r}."
+            )
+        if self.solver_coefficients not in ("fixed", "ones", "gate") and not stages:
             logger.warning(
                 f"solver_coefficients={self.solver_coefficients!r} has no effect: "
                 f"encoder_solver={self.encoder_solver!r} and decoder_solver={self.decoder_solver!r} have one stage."

@@ -23,7 +23,7 @@ SOLVERS = {
 HISTORIES = {None: "none", "residual": "none", "learnable_dense": "learned_dense", "dense": "dense"}
 
 # What stands before "transformer" in the architectures that can be expressed.
-ARCHITECTURE_PREFIXES = {"ode", "dense", "relative"}
+ARCHITECTURE_PREFIXES = {"ode", "dense", "relative", "macaron", "polynomial"}
 
 # (pattern, replacement) of parameter names; a name that none matches is refused. The q, k and v of an attention are
 # one matrix in the original.
@@ -36,10 +36,12 @@ PARAMETERS = (
     (r"(encoder|decoder)\.history\.(weight|layer_norms\.\d+\.(?:weight|bias))", r"model.\1.history.\2"),
     (r"encoder\.layers\.(\d+)\.layer_norms\.0\.(.+)", r"model.encoder.layers.\1.self_attn_layer_norm.\2"),
     (r"encoder\.layers\.(\d+)\.layer_norms\.1\.(.+)", r"model.encoder.layers.\1.final_layer_norm.\2"),
+    (r"encoder\.layers\.(\d+)\.layer_norms\.2\.(.+)", r"model.encoder.layers.\1.macaron_layer_norm.\2"),
     (r"((?:encoder|decoder)\.layers\.\d+\.self_attn)\.relative_position_keys", r"model.\1.relative_keys.weight"),
     (
-        r"((?:encoder|decoder)\.layers\.\d+\.(?:self_attn\.out_proj|encoder_attn\.out_proj|fc1|fc2|self_attn_layer_norm"
-        r"|encoder_attn_layer_norm|final_layer_norm)\.(?:weight|bias))",
+        r"((?:encoder|decoder)\.layers\.\d+\.(?:self_attn\.out_proj|encoder_attn\.out_proj|fc1|fc2|macaron_fc1"
+        r"|macaron_fc2|self_attn_layer_norm|encoder_attn_layer_norm|final_layer_norm|macaron_layer_norm)"
+        r"\.(?:weight|bias))",
         r"model.\1",
     ),
 )
@@ -58,8 +60,9 @@ def convert_fairseq_state_dict(
 
     Returns:
         The model, in float32 and in evaluation mode. Its configuration has `stage_values="output"` for the Runge-Kutta
-        architectures, whose released code adds a block's input to each stage. Its generation configuration has what
-        the original's generator always does: no empty output, no pad token.
+        architectures, whose released code adds a block's input to each stage, and `vector_field="macaron_released"`
+        for Macaron, whose released code halves the first feed-forward sublayer only. Its generation configuration has
+        what the original's generator always does: no empty output, no pad token.
 
     Raises:
         ValueError: the architecture, an option or a parameter cannot be expressed, or one is missing; it is named.
@@ -97,8 +100,8 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
     prefix, found, _ = str(architecture).partition("transformer")
     if not found or not set(prefix.split("_")) - {""} <= ARCHITECTURE_PREFIXES:
         raise ValueError(
-            f"The architecture arch={architecture!r} cannot be expressed: it must be a residual, dense, relative or "
-            "ode transformer."
+            f"The architecture arch={architecture!r} cannot be expressed: it must be a residual, dense, relative, "
+            "ode, macaron or polynomial transformer."
         )
     for option, expressible in (
         ("encoder_normalize_before", True),
@@ -125,6 +128,15 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
                 f"expressed: an ode transformer has one of {known}."
             )
         solver, coefficients = SOLVERS[key]
+    vector_field, stage_values = "layer", "output"
+    if "macaron" in prefix:
+        vector_field = "macaron_released"
+    if "polynomial" in prefix:
+        # F + F(F) + ... on each sublayer of the encoder.
+        terms = args["enc_step"]
+        solver = {"a": [[0.0] * (i - 1) + [1.0] * (i > 0) for i in range(terms)], "b": [1.0] * terms}
+        solver["y"] = [1.0] + [0.0] * (terms - 1)
+        vector_field, stage_values = "sublayers", "increment"
 
     histories = [args.get(f"{stack}_history_type") for stack in ("encoder", "decoder")]
     if histories[0] != histories[1] or histories[0] not in HISTORIES:
@@ -165,7 +177,8 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
         max_relative_position=max(args.get("max_relative_length", -1), 0),
         encoder_solver=solver,
         solver_coefficients=coefficients,
-        stage_values="output",
+        stage_values=stage_values,
+        vector_field=vector_field,
         layer_history=HISTORIES[histories[0]],
     )
 

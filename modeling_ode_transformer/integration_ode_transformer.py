@@ -1,20 +1,75 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The mathematics of the ODE Transformer: Butcher tableaus, the weights of their stages and the one Runge-Kutta loop.
+"""The mathematics of the ODE Transformer: Butcher tableaus, the weights of their stages, multistep schemes, and the
+loop that makes their steps.
 
-Nothing here needs transformers. Equation numbers are those of Li et al., "ODE Transformer: An Ordinary Differential
-Equation-Inspired Model for Sequence Generation" (ACL 2022).
+Nothing here needs transformers. Equation and table numbers are those of Li et al., "ODE Transformer: An Ordinary
+Differential Equation-Inspired Model for Sequence Generation" (ACL 2022).
+
+A new one-step scheme is an entry of `TABLEAUS`, a new multistep scheme a class in `MULTISTEPS`, and new weights of the
+stages a class in `COEFFICIENTS`; the configuration takes their names from there.
 """
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import combinations_with_replacement
+from operator import mul
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 
+class OrderCondition(NamedTuple):
+    """What a scheme of order `order` has to fulfil for one rooted tree: `value` equal to `required`."""
+
+    order: int
+    tree: str
+    value: float
+    required: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the two are equal (to 1e-6: users write 0.333333)."""
+        return abs(self.value - self.required) < 1e-6
+
+
+# A rooted tree is the tuple of the trees that hang on its root; the single node is ().
+Tree = tuple["Tree", ...]
+
+
+@cache
+def rooted_trees(order: int) -> tuple[Tree, ...]:
+    """All rooted trees of `order` nodes: 1, 1, 2, 4, 9, 20, ... of them."""
+
+    def forests(nodes: int, largest: int) -> list[Tree]:
+        if nodes == 0:
+            return [()]
+        return [
+            (*trees, *rest)
+            for size in range(min(nodes, largest), 0, -1)
+            for count in range(1, nodes // size + 1)
+            for trees in combinations_with_replacement(rooted_trees(size), count)
+            for rest in forests(nodes - count * size, size - 1)
+        ]
+
+    return tuple(forests(order - 1, order - 1))
+
+
+def tree_size(tree: Tree) -> int:
+    return 1 + sum(map(tree_size, tree))
+
+
+def tree_density(tree: Tree) -> int:
+    return tree_size(tree) * math.prod(map(tree_density, tree))
+
+
 @dataclass(frozen=True)
 class ButcherTableau:
-    """An explicit Runge-Kutta scheme: data, from which `integrate` makes a step.
+    """An explicit one-step scheme: data, from which `integrate` makes a step.
 
     Stage `i` is evaluated at `y + sum_j a[i][j] F_j`, and the step is `y + sum_i b[i] F_i` (eqs. 8-11, where `a` is
     written beta and `b` is written gamma).
@@ -23,17 +78,20 @@ class ButcherTableau:
         a: one row of floats per stage, strictly lower triangular. Row `i` may have any length; the entries from `i` on
             must be zero and are dropped.
         b: one weight per stage.
+        y: how much of the state each stage starts from; None: all of it, as in every Runge-Kutta scheme.
 
     Raises:
-        ValueError: `a` is not strictly lower triangular, or the lengths of `a` and `b` differ, or there is no stage,
-            or an entry is not a finite number.
+        ValueError: `a` is not strictly lower triangular, or the lengths of `a`, `b` and `y` differ, or there is no
+            stage, or an entry is not a finite number.
     """
 
     a: tuple[tuple[float, ...], ...]
     b: tuple[float, ...]
+    y: tuple[float, ...] | None = None
 
     def __post_init__(self):
         rows, weights = tuple(tuple(row) for row in self.a), tuple(self.b)
+        starts = (1.0,) * len(weights) if self.y is None else tuple(self.y)
         if not weights:
             raise ValueError("A Butcher tableau needs at least one stage, but `b` is empty.")
         if len(rows) != len(weights):
@@ -41,7 +99,9 @@ class ButcherTableau:
                 f"A Butcher tableau has one row of `a` for each weight of `b`, but `a` has {len(rows)} rows and `b` "
                 f"has {len(weights)} weights: a={self.a}, b={self.b}."
             )
-        for number in (*weights, *(number for row in rows for number in row)):
+        if len(starts) != len(weights):
+            raise ValueError(f"`y` has {len(starts)} entries for {len(weights)} stages: y={self.y}, b={self.b}.")
+        for number in (*weights, *starts, *(number for row in rows for number in row)):
             if isinstance(number, bool) or not isinstance(number, (int, float)) or abs(number) == float("inf"):
                 raise ValueError(f"The entries of a Butcher tableau are finite numbers, but one is {number!r}.")
             if number != number:
@@ -54,6 +114,7 @@ class ButcherTableau:
                 )
         object.__setattr__(self, "a", tuple(tuple(map(float, row[:i])) for i, row in enumerate(rows)))
         object.__setattr__(self, "b", tuple(map(float, weights)))
+        object.__setattr__(self, "y", tuple(map(float, starts)))
 
     @property
     def num_stages(self) -> int:
@@ -61,13 +122,75 @@ class ButcherTableau:
         return len(self.b)
 
     @property
+    def is_runge_kutta(self) -> bool:
+        """Whether every stage starts from the whole state."""
+        return set(self.y) == {1.0}
+
+    @property
     def is_consistent(self) -> bool:
-        """Whether the weights sum to 1, the condition for order 1 (to 1e-6: users write 0.333333)."""
-        return abs(sum(self.b) - 1.0) < 1e-6
+        """Whether the weights of the stages that start from the state sum to 1, the condition for order 1."""
+        return abs(sum(weight for weight, start in zip(self.b, self.y) if start == 1.0) - 1.0) < 1e-6
+
+    def order_conditions(self, max_order: int | None = None) -> list[OrderCondition]:
+        """The order conditions up to `max_order` (None: the number of stages, which bounds the order of an explicit
+        scheme): one for each rooted tree `t`, `sum_i b_i Phi_i(t) = 1 / gamma(t)` (Butcher, 1963).
+
+        Raises:
+            ValueError: a stage does not start from the whole state, as in no Runge-Kutta scheme.
+        """
+        if not self.is_runge_kutta:
+            raise ValueError(f"y={self.y} is not all ones: order conditions are those of Runge-Kutta schemes.")
+
+        def dot(left: Sequence[float], right: Sequence[float]) -> float:
+            return sum(map(mul, left, right))
+
+        def elementary_weights(tree: Tree) -> list[float]:
+            branches = [elementary_weights(branch) for branch in tree]
+            return [math.prod(dot(row, weights) for weights in branches) for row in self.a]
+
+        def spelled(tree: Tree) -> str:
+            return f"[{''.join(map(spelled, tree))}]" if tree else "t"
+
+        return [
+            OrderCondition(order, spelled(tree), dot(self.b, elementary_weights(tree)), 1 / tree_density(tree))
+            for order in range(1, (max_order or self.num_stages) + 1)
+            for tree in rooted_trees(order)
+        ]
+
+    @property
+    def order(self) -> int:
+        """The order of the scheme with these weights: the error of a step of size h is O(h ** (order + 1))."""
+        violated = [condition.order for condition in self.order_conditions() if not condition.holds]
+        return min(violated) - 1 if violated else self.num_stages
+
+    def report(self) -> str:
+        """The order and the order conditions as text, up to one order more than the scheme fulfils."""
+        lines = [f"order {self.order}, {self.num_stages} evaluations"]
+        for condition in self.order_conditions(self.order + 1):
+            verdict = "holds" if condition.holds else f"violated: {condition.value:.6g}"
+            lines.append(f"  order {condition.order}  {condition.tree:12} = {condition.required:.6g}  {verdict}")
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, list]:
         """The tableau as JSON types, as a configuration keeps it."""
-        return {"a": [list(row) for row in self.a], "b": list(self.b)}
+        tableau = {"a": [list(row) for row in self.a], "b": list(self.b)}
+        return tableau if self.is_runge_kutta else tableau | {"y": list(self.y)}
+
+    @classmethod
+    def from_json_file(cls, path: str | Path) -> "ButcherTableau":
+        """Reads `{"a": [[], [0.5]], "b": [0, 1]}`.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it is no such JSON object, or no tableau.
+        """
+        try:
+            tableau = json.loads(Path(path).read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is not JSON: {error}.") from error
+        if not isinstance(tableau, dict):
+            raise ValueError(f'{path} holds {tableau!r}, not a tableau {{"a": [[], ...], "b": [...]}}.')
+        return resolve_tableau(tableau)
 
 
 TABLEAUS: dict[str, ButcherTableau] = {
@@ -82,24 +205,29 @@ TABLEAUS: dict[str, ButcherTableau] = {
     "rk4": ButcherTableau(a=((), (1 / 2,), (0, 1 / 2), (0, 0, 1)), b=(1 / 6, 1 / 3, 1 / 3, 1 / 6)),
     # the 3/8 rule
     "rk4_38": ButcherTableau(a=((), (1 / 3,), (-1 / 3, 1), (1, -1, 1)), b=(1 / 8, 3 / 8, 3 / 8, 1 / 8)),
+    # PolyNet (Zhang et al., 2017; table 7): y + F(y) + F(F(y)), the first terms of a backward Euler step
+    "polynet": ButcherTableau(a=((), (1,)), b=(1, 1), y=(1, 0)),
 }
 
 
 def resolve_tableau(solver: str | Mapping[str, Sequence] | ButcherTableau) -> ButcherTableau:
-    """Returns the tableau of a solver given by its name, or as a mapping with the entries `a` and `b`.
+    """Returns the tableau of a solver given by its name, or as a mapping with the entries `a`, `b` and perhaps `y`. A
+    multistep scheme evaluates as Euler's does.
 
     Raises:
         ValueError: an unknown name, a mapping with other keys, or an invalid tableau.
     """
     if isinstance(solver, ButcherTableau):
         return solver
+    if isinstance(solver, str) and solver in MULTISTEPS:
+        return TABLEAUS["euler"]
     if isinstance(solver, str) and solver in TABLEAUS:
         return TABLEAUS[solver]
-    if isinstance(solver, Mapping) and set(solver) == {"a", "b"}:
-        return ButcherTableau(a=solver["a"], b=solver["b"])
+    if isinstance(solver, Mapping) and {"a", "b"} <= set(solver) <= {"a", "b", "y"}:
+        return ButcherTableau(**solver)
     raise ValueError(
-        f"Unknown solver {solver!r}: choose one of {', '.join(TABLEAUS)}, or give a tableau "
-        '{"a": [[], ...], "b": [...]}.'
+        f"Unknown solver {solver!r}: choose one of {', '.join([*TABLEAUS, *MULTISTEPS])}, or give a tableau "
+        '{"a": [[], ...], "b": [...]} or the name of a .json file that holds one.'
     )
 
 
@@ -109,14 +237,21 @@ class StageCoefficients(nn.Module):
     Args:
         tableau: the scheme whose stages are weighed.
         hidden_size: the size `d` of the stages' last dimension.
+        per_channel: whether each of the `d` channels has its own weights (only if `can_be_per_channel`).
+        start: where free weights begin, a key of `STARTS`.
 
     `forward` takes the `n` stages, each of shape (..., d), and returns `n` weights: floats, scalars, or tensors of
-    shape (..., 1). `reset_parameters` sets the initial values.
+    shape (..., 1) or (d,). `reset_parameters` sets the initial values of linear layers; a module with a parameter
+    `weight` has `initial_weight()`.
     """
 
-    def __init__(self, tableau: ButcherTableau, hidden_size: int):
+    can_be_per_channel = False
+
+    def __init__(self, tableau: ButcherTableau, hidden_size: int, per_channel: bool = False, start: str = "ones"):
         super().__init__()
         self.tableau = tableau
+        self.start = start
+        self.channels = (hidden_size,) if per_channel else ()
 
     def reset_parameters(self):
         pass
@@ -139,15 +274,26 @@ class OnesCoefficients(StageCoefficients):
         return (1.0,) * len(stages)
 
 
+# Where learned weights start: at 1 as in the paper (section 3.2), at the scheme's own, or at the residual block.
+STARTS: dict[str, Callable[[ButcherTableau], Sequence[float]]] = {
+    "ones": lambda tableau: (1.0,) * tableau.num_stages,
+    "tableau": lambda tableau: tableau.b,
+    "euler": lambda tableau: (1.0,) + (0.0,) * (tableau.num_stages - 1),
+}
+
+
 class LearnedCoefficients(StageCoefficients):
-    """Free scalars, which start at 1 (section 3.2)."""
+    """Free weights, one for each stage: scalars, or of shape (d,) per channel."""
 
-    def __init__(self, tableau, hidden_size):
-        super().__init__(tableau, hidden_size)
-        self.weight = nn.Parameter(torch.ones(tableau.num_stages))
+    can_be_per_channel = True
 
-    def reset_parameters(self):
-        nn.init.ones_(self.weight)
+    def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
+        super().__init__(tableau, hidden_size, per_channel, start)
+        self.weight = nn.Parameter(self.initial_weight())
+
+    def initial_weight(self) -> torch.Tensor:
+        weights = torch.tensor(STARTS[self.start](self.tableau))
+        return weights.view(-1, *[1] * len(self.channels)).repeat(1, *self.channels)
 
     def forward(self, stages):
         return self.weight.unbind()
@@ -157,7 +303,7 @@ class GateCoefficients(StageCoefficients):
     """For two stages: `g = sigmoid([F1; F2] W + b)`, one scalar per token, and the weights g and 1 - g (eqs.
     25-26)."""
 
-    def __init__(self, tableau, hidden_size):
+    def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
         super().__init__(tableau, hidden_size)
         self.gate = nn.Linear(2 * hidden_size, 1)
 
@@ -176,7 +322,7 @@ class SigmoidCoefficients(StageCoefficients):
 
     activation = staticmethod(torch.sigmoid)
 
-    def __init__(self, tableau, hidden_size):
+    def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
         super().__init__(tableau, hidden_size)
         self.gate = nn.Linear(tableau.num_stages * hidden_size, tableau.num_stages)
 
@@ -193,17 +339,20 @@ class TanhCoefficients(SigmoidCoefficients):
 
 
 class EmaCoefficients(StageCoefficients):
-    """`gamma_i = alpha (1 - alpha)^(n - i)` with a learned alpha that starts at 1/2 (PCformer, NeurIPS 2024)."""
+    """`gamma_i = alpha (1 - alpha)^(n - i)` with a learned alpha, scalar or per channel, that starts at 1/2 (PCformer,
+    NeurIPS 2024). The parameter `weight` is alpha."""
 
-    def __init__(self, tableau, hidden_size):
-        super().__init__(tableau, hidden_size)
-        self.alpha = nn.Parameter(torch.full((1,), 0.5))
+    can_be_per_channel = True
 
-    def reset_parameters(self):
-        nn.init.constant_(self.alpha, 0.5)
+    def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
+        super().__init__(tableau, hidden_size, per_channel)
+        self.weight = nn.Parameter(self.initial_weight())
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.full(self.channels or (1,), 0.5)
 
     def forward(self, stages):
-        return [self.alpha * (1 - self.alpha) ** (len(stages) - i) for i in range(1, len(stages) + 1)]
+        return [self.weight * (1 - self.weight) ** (len(stages) - i) for i in range(1, len(stages) + 1)]
 
 
 COEFFICIENTS: dict[str, type[StageCoefficients]] = {
@@ -217,6 +366,75 @@ COEFFICIENTS: dict[str, type[StageCoefficients]] = {
 }
 
 
+class MultistepScheme(nn.Module):
+    """How a step follows from the states before it: `y_{t+1}` from `y_0 ... y_t` and `F(y_0) ... F(y_t)` (table 7).
+
+    Args:
+        num_steps: the number of steps of the whole integration, for schemes with parameters of each step.
+
+    `forward` takes the steps made so far, `t + 1` pairs of a state and its increment, and returns the next state. The
+    first step, which has no state before it, is Euler's. A parameter `weight` starts at `initial_weight()`.
+    """
+
+    def __init__(self, num_steps: int):
+        super().__init__()
+        self.num_steps = num_steps
+
+    def forward(self, steps: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class LeapfrogScheme(MultistepScheme):
+    """`y_{t+1} = y_{t-1} + 2 F(y_t)` (He et al., 2019), of order 2."""
+
+    def forward(self, steps):
+        state, increment = steps[-1]
+        if len(steps) == 1:
+            return state + increment
+        return torch.add(steps[-2][0], increment, alpha=2)
+
+
+class LearnedMultistepScheme(MultistepScheme):
+    """`y_{t+1} = k_t y_t + (1 - k_t) y_{t-1} + F(y_t)` (Lu et al., 2018) with a learned `k` for each step; all start
+    at 1, that is at Euler's scheme."""
+
+    def __init__(self, num_steps):
+        super().__init__(num_steps)
+        self.weight = nn.Parameter(self.initial_weight())
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.ones(self.num_steps)
+
+    def forward(self, steps):
+        state, increment = steps[-1]
+        previous = steps[-2][0] if len(steps) > 1 else state
+        k = self.weight[len(steps) - 1].to(state.device)
+        return k * state + (1 - k) * previous + increment
+
+
+class DynamicLinearCombinationScheme(MultistepScheme):
+    """DLCL as a scheme: `y_{t+1} = y_0 + sum_{l <= t} W_l F(y_l)` (Wang et al., 2019) with a learned row W for each
+    step; all start at 1, that is at Euler's scheme."""
+
+    def __init__(self, num_steps):
+        super().__init__(num_steps)
+        self.weight = nn.Parameter(self.initial_weight())
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.tril(torch.ones(self.num_steps, self.num_steps))
+
+    def forward(self, steps):
+        weights = self.weight[len(steps) - 1, : len(steps)].unbind()
+        return weighted_sum(steps[0][0], weights, [increment for _, increment in steps])
+
+
+MULTISTEPS: dict[str, type[MultistepScheme]] = {
+    "leapfrog": LeapfrogScheme,
+    "multistep": LearnedMultistepScheme,
+    "dlcl": DynamicLinearCombinationScheme,
+}
+
+
 def integrate(
     vector_field: Callable[[torch.Tensor, int], torch.Tensor],
     y: torch.Tensor,
@@ -224,8 +442,9 @@ def integrate(
     coefficients: Callable[[Sequence[torch.Tensor]], Sequence[float | torch.Tensor]] | None = None,
     step_size: float = 1.0,
     num_steps: int = 1,
+    stage_norms: Sequence[Callable[[torch.Tensor], torch.Tensor]] | None = None,
 ) -> torch.Tensor:
-    """Makes `num_steps` explicit Runge-Kutta steps of size h (eqs. 8-11): `F_i = h F(y + sum_j a_ij F_j)`,
+    """Makes `num_steps` explicit steps of size h (eqs. 8-11): `F_i = h F(y + sum_j a_ij F_j)`,
     `y <- y + sum_i gamma_i F_i`.
 
     Args:
@@ -236,18 +455,49 @@ def integrate(
         coefficients: given the stages, their weights; None: the tableau's own.
         step_size: h.
         num_steps: how many steps.
+        stage_norms: for each stage what normalises it before it is weighed; None: nothing does.
 
     Returns:
         The state after the steps, of y's shape.
     """
     for step in range(num_steps):
         stages = []
-        for i, row in enumerate(tableau.a):
-            z = weighted_sum(y, row, stages)
+        for i, (start, row) in enumerate(zip(tableau.y, tableau.a)):
+            z = weighted_sum(y if start == 1.0 else start * y, row, stages)
             stage = vector_field(z, step * tableau.num_stages + i)
             stages.append(stage if step_size == 1.0 else step_size * stage)
+        if stage_norms is not None:
+            stages = [norm(stage) for norm, stage in zip(stage_norms, stages, strict=True)]
         y = weighted_sum(y, tableau.b if coefficients is None else coefficients(stages), stages)
     return y
+
+
+def integrate_multistep(
+    vector_field: Callable[[torch.Tensor, int], torch.Tensor],
+    y: torch.Tensor,
+    scheme: MultistepScheme,
+    steps: tuple[tuple[torch.Tensor, torch.Tensor], ...] = (),
+    step_size: float = 1.0,
+    num_steps: int = 1,
+) -> tuple[torch.Tensor, tuple[tuple[torch.Tensor, torch.Tensor], ...]]:
+    """Makes `num_steps` steps of a multistep scheme, each with one evaluation of the field.
+
+    Args:
+        vector_field: as in `integrate`.
+        y: the state, of any shape and floating dtype.
+        scheme: the scheme.
+        steps: the steps made so far, pairs of a state and its increment.
+        step_size: h.
+        num_steps: how many steps.
+
+    Returns:
+        The state after the steps, and all steps made so far.
+    """
+    for step in range(num_steps):
+        increment = vector_field(y, step)
+        steps = (*steps, (y, increment if step_size == 1.0 else step_size * increment))
+        y = scheme(steps)
+    return y, steps
 
 
 def weighted_sum(

@@ -33,7 +33,15 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
-from .integration_ode_transformer import COEFFICIENTS, StageCoefficients, integrate, weighted_sum
+from .integration_ode_transformer import (
+    COEFFICIENTS,
+    MULTISTEPS,
+    MultistepScheme,
+    StageCoefficients,
+    integrate,
+    integrate_multistep,
+    weighted_sum,
+)
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int | None):
@@ -226,11 +234,16 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         self.activation_dropout = config.activation_dropout
         self.activation_fn = ACT2FN[config.activation_function]
         self.tableau = getattr(config, f"{stack}_tableau")
-        self.parts = VECTOR_FIELDS[config.vector_field]
+        self.parts = [
+            part
+            for part in VECTOR_FIELDS[config.vector_field]
+            if has_cross_attention or set(part.sublayers) != {"cross_attention"}
+        ]
         self.step_size = config.step_size
         self.num_steps = config.steps_per_layer
         # A block of one stage is the residual one: the two forms differ in blocks of several.
         self.is_residual = self.tableau.num_stages == 1 and self.step_size == 1
+        self.corrects = config.predictor_corrector and stack == "encoder"
         self.field_is_output = config.stage_values == "output" and self.tableau.num_stages > 1
 
         self.self_attn = OdeTransformerAttention(
@@ -244,9 +257,18 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         self.fc1 = nn.Linear(config.d_model, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        if any("macaron_feed_forward" in part.sublayers for part in self.parts):
+            self.macaron_fc1 = nn.Linear(config.d_model, ffn_dim)
+            self.macaron_fc2 = nn.Linear(ffn_dim, config.d_model)
+            self.macaron_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.solver_coefficients = None
         if config.coefficient_sharing == "layer":
             self.solver_coefficients = make_coefficients(config, stack)
+
+    @property
+    def num_function_evaluations(self) -> int:
+        """How often one forward pass evaluates the integrated vector field."""
+        return self.tableau.num_stages * self.num_steps + self.corrects
 
     def forward(
         self,
@@ -256,11 +278,17 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         encoder_attention_mask: torch.Tensor | None = None,
         relative_distances: torch.Tensor | None = None,
         coefficients: StageCoefficients | None = None,
+        stage_norms: nn.ModuleList | None = None,
+        multistep: MultistepScheme | None = None,
+        steps: tuple[tuple[torch.Tensor, torch.Tensor], ...] = (),
+        corrector: "LearnedDenseLayerHistory | None" = None,
+        states: list[torch.Tensor] | None = None,
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """Returns the new state (batch, length, d), and the weights of the self-attention and of the cross-attention
-        in the first stage (None where the attention does not give them)."""
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, tuple]:
+        """Returns the new state (batch, length, d), the weights of the self-attention and of the cross-attention in
+        the first stage (None where the attention does not give them), and the steps made so far, where the scheme is a
+        multistep one. With a `corrector`, `states` are those of the layer history."""
         self_cache, cross_cache = past_key_values, None
         if isinstance(past_key_values, EncoderDecoderCache):
             self_cache, cross_cache = past_key_values.self_attention_cache, past_key_values
@@ -292,45 +320,72 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             return output
 
         def feed_forward(z, evaluation):
-            z = self.activation_fn(self.fc1(self.final_layer_norm(z)))
-            z = nn.functional.dropout(z, p=self.activation_dropout, training=self.training)
-            return self.fc2(z)
+            return self._feed_forward(z, self.final_layer_norm, self.fc1, self.fc2)
 
-        sublayers = {"self_attention": self_attention, "feed_forward": feed_forward}
+        def macaron_feed_forward(z, evaluation):
+            return self._feed_forward(z, self.macaron_layer_norm, self.macaron_fc1, self.macaron_fc2)
+
+        functions = {
+            "self_attention": self_attention,
+            "feed_forward": feed_forward,
+            "macaron_feed_forward": macaron_feed_forward,
+        }
         if encoder_keys_and_values is not None:
-            sublayers["cross_attention"] = cross_attention
+            functions["cross_attention"] = cross_attention
 
-        def increment(name, z, evaluation):
-            return nn.functional.dropout(sublayers[name](z, evaluation), p=self.dropout, training=self.training)
+        def increment(sublayer, z, evaluation):
+            name, weight = sublayer
+            increment = nn.functional.dropout(functions[name](z, evaluation), p=self.dropout, training=self.training)
+            return increment if weight == 1.0 else weight * increment
 
-        def output(names, z, evaluation):
+        def output(sublayers, z, evaluation):
             z = clamp_half(z)
-            for name in names:
-                z = z + increment(name, z, evaluation)
+            for sublayer in sublayers:
+                z = z + increment(sublayer, z, evaluation)
             return z
 
-        def total_increment(names, z, evaluation):
+        def total_increment(sublayers, z, evaluation):
             z = clamp_half(z)
-            total = increment(names[0], z, evaluation)
-            for name in names[1:]:
-                total = total + increment(name, z + total, evaluation)
+            total = increment(sublayers[0], z, evaluation)
+            for sublayer in sublayers[1:]:
+                total = total + increment(sublayer, z + total, evaluation)
             return total
 
+        parts = []
+        for part in self.parts:
+            sublayers = [sublayer for sublayer in part.sublayers.items() if sublayer[0] in functions]
+            if sublayers:
+                parts.append((sublayers, part.is_integrated))
+
         coefficients = coefficients if self.solver_coefficients is None else self.solver_coefficients
-        for names, is_integrated in self.parts:
-            names = [name for name in names if name in sublayers]
-            if not names:
-                continue
-            if is_integrated and not self.is_residual:
-                field = partial(output if self.field_is_output else total_increment, names)
+        for sublayers, is_integrated in parts:
+            if is_integrated and multistep is not None:
+                hidden_states, steps = integrate_multistep(
+                    partial(total_increment, sublayers),
+                    hidden_states,
+                    multistep,
+                    steps,
+                    self.step_size,
+                    self.num_steps,
+                )
+            elif is_integrated and not self.is_residual:
+                field = partial(output if self.field_is_output else total_increment, sublayers)
                 hidden_states = integrate(
-                    field, hidden_states, self.tableau, coefficients, self.step_size, self.num_steps
+                    field, hidden_states, self.tableau, coefficients, self.step_size, self.num_steps, stage_norms
                 )
             else:
                 for evaluation in range(self.num_steps if is_integrated else 1):
-                    hidden_states = output(names, hidden_states, evaluation)
+                    hidden_states = output(sublayers, hidden_states, evaluation)
 
-        return clamp_half(hidden_states), first_weights.get("self"), first_weights.get("cross")
+        if corrector is not None:
+            hidden_states = corrector(corrector.extend(states, clamp_half(hidden_states)))
+            for sublayers, _ in parts:
+                hidden_states = output(sublayers, hidden_states, 0)
+        return clamp_half(hidden_states), first_weights.get("self"), first_weights.get("cross"), steps
+
+    def _feed_forward(self, z, layer_norm, fc1, fc2):
+        z = self.activation_fn(fc1(layer_norm(z)))
+        return fc2(nn.functional.dropout(z, p=self.activation_dropout, training=self.training))
 
     def _encoder_keys_and_values(self, encoder_hidden_states, cache):
         """The keys and values of the cross-attention, which all stages share: from the cache once it has them."""
@@ -361,7 +416,9 @@ def make_coefficients(config: OdeTransformerConfig, stack: str) -> StageCoeffici
     tableau = getattr(config, f"{stack}_tableau")
     if tableau.num_stages == 1:
         return None
-    return COEFFICIENTS[config.solver_coefficients](tableau, config.d_model)
+    per_channel = config.coefficient_sharing == "channel"
+    coefficients = COEFFICIENTS[config.solver_coefficients]
+    return coefficients(tableau, config.d_model, per_channel=per_channel, start=config.coefficient_start)
 
 
 class LayerHistory(nn.Module):
@@ -405,10 +462,10 @@ class LearnedDenseLayerHistory(DenseLayerHistory):
 
     def __init__(self, config: OdeTransformerConfig, num_layers: int):
         super().__init__(config, num_layers)
-        self.weight = nn.Parameter(self.initial_weight(num_layers + 1))
+        self.weight = nn.Parameter(self.initial_weight())
 
-    @staticmethod
-    def initial_weight(size: int) -> torch.Tensor:
+    def initial_weight(self) -> torch.Tensor:
+        size = len(self.layer_norms) + 1
         return torch.tril(torch.ones(size, size)) / torch.arange(1, size + 1).unsqueeze(1)
 
     def weights(self, count):
@@ -425,7 +482,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["OdeTransformerEncoderLayer", "OdeTransformerDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values", "coefficients"]
+    _skip_keys_device_placement = ["past_key_values", "coefficients", "stage_norms", "multistep", "corrector"]
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_flex_attn = True
@@ -443,12 +500,33 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, OdeTransformerRelativeKeys):
             init.xavier_uniform_(module.weight)
-        elif isinstance(module, LearnedDenseLayerHistory):
-            init.copy_(module.weight, module.initial_weight(module.weight.shape[0]))
+        elif isinstance(module, (LearnedDenseLayerHistory, StageCoefficients, MultistepScheme)) and hasattr(
+            module, "initial_weight"
+        ):
+            init.copy_(module.weight, module.initial_weight())
         elif isinstance(module, StageCoefficients):
             module.reset_parameters()
         else:
             super()._init_weights(module)
+
+    def num_function_evaluations(self, per_layer: bool = False) -> int | dict[str, list[int]]:
+        """How often one forward pass evaluates the layers' vector fields, for comparisons at equal cost.
+
+        A Runge-Kutta block evaluates its field once for each stage of each step, a corrector once more. Where only a
+        part of a block is integrated (`vector_field`), that part is counted.
+
+        Args:
+            per_layer: whether to return the counts of each layer, by stack.
+
+        Returns:
+            The sum over all layers of all stacks; or `{"encoder": [2, 2, ...], "decoder": [1, 1, ...]}`.
+        """
+        counts = {
+            stack.stack: [layer.num_function_evaluations for layer in stack.layers]
+            for stack in self.modules()
+            if isinstance(stack, OdeTransformerStack)
+        }
+        return counts if per_layer else sum(sum(layers) for layers in counts.values())
 
     def init_parallel_plans(self):
         super().init_parallel_plans()
@@ -493,12 +571,26 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
                 config.max_position_embeddings, config.d_model, self.padding_position
             )
         self.solver_coefficients = None
-        if config.coefficient_sharing == "stack":
+        if config.coefficient_sharing != "layer":
             self.solver_coefficients = make_coefficients(config, self.stack)
         self.layers = nn.ModuleList(
             self.layer_class(config, self.stack, layer_idx, **layer_kwargs) for layer_idx in range(num_layers)
         )
         self.history = HISTORIES[config.layer_history](config, num_layers)
+        num_stages = getattr(config, f"{self.stack}_tableau").num_stages
+        self.stage_norms = None
+        if config.normalize_stages and num_stages > 1:
+            self.stage_norms = nn.ModuleList(
+                nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) for _ in range(num_stages)
+            )
+        self.multistep = None
+        if (solver := getattr(config, f"{self.stack}_solver")) in tuple(MULTISTEPS):
+            steps_per_layer = len(self.layers[0].parts) * config.steps_per_layer
+            self.multistep = MULTISTEPS[solver](num_layers * steps_per_layer)
+        # PCformer, encoder side: the layer history with the prediction, which the corrector starts from.
+        self.corrector = None
+        if config.predictor_corrector and self.stack == "encoder":
+            self.corrector = LearnedDenseLayerHistory(config, num_layers)
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
@@ -562,9 +654,11 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
     def run_layers(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
         """The layers, each on its combination of the history, and the final norm. Arguments are those of the
         layers."""
-        states = [hidden_states]
+        states, steps = [hidden_states], ()
+        modules = {"coefficients": self.solver_coefficients, "stage_norms": self.stage_norms}
+        modules |= {"multistep": self.multistep, "corrector": self.corrector}
         for layer in self.layers:
-            output = layer(self.history(states), *args, coefficients=self.solver_coefficients, **kwargs)[0]
+            output, _, _, steps = layer(self.history(states), *args, **modules, steps=steps, states=states, **kwargs)
             states = self.history.extend(states, output)
         return self.layer_norm(self.history(states))
 

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, DynamicCache, StaticCache
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer.integration_ode_transformer import TABLEAUS, ButcherTableau
 
 from .conftest import tiny_config
 
@@ -52,6 +53,7 @@ def test_an_unknown_preset_is_refused():
         ("rk4", "euler", "fixed"),
         ("rk2", "rk4", "fixed"),
         ("euler", "euler", "fixed"),
+        ("polynet", "euler", "fixed"),
         ({"a": [[], [0.5]], "b": [0.5, 0.5]}, "euler", "gate"),
     ],
 )
@@ -75,7 +77,12 @@ def test_coefficients_that_are_not_given_are_resolved_and_saved(encoder, decoder
         ({"decoder_solver": "rk3", "solver_coefficients": "gate"}, "decoder_solver='rk3' has 3"),
         ({"encoder_solver": "euler", "solver_coefficients": "gate"}, "encoder_solver='euler' has 1"),
         ({"solver_coefficients": "softmax"}, "'softmax' is unknown: choose one of fixed, ones"),
-        ({"coefficient_sharing": "model"}, "choose one of stack, layer"),
+        ({"coefficient_sharing": "model"}, "choose one of stack, layer, channel"),
+        ({"coefficient_sharing": "channel"}, "is for solver_coefficients learned or ema, not 'gate'"),
+        ({"coefficient_start": "zeros"}, "'zeros' is unknown: choose one of ones, tableau, euler"),
+        ({"coefficient_start": "euler"}, "is for solver_coefficients='learned', not 'gate'"),
+        ({"predictor_corrector": True, "layer_history": "none"}, "layer_history='none'"),
+        ({"decoder_solver": "leapfrog", "vector_field": "ffn"}, "decoder_solver='leapfrog' steps from block to"),
         ({"stage_values": "both"}, "choose one of increment, output"),
         ({"vector_field": "cross"}, "choose one of layer, attention, ffn, sublayers"),
         ({"layer_history": "gru"}, "choose one of learned_dense, dense, none"),
@@ -101,6 +108,20 @@ def test_what_is_no_model_is_refused_at_construction_and_named(fields, message):
     assert isinstance(error.value, (ValueError, TypeError)) or "Strict" in type(error.value).__name__
 
 
+def test_a_tableau_may_be_an_object_or_a_file_and_is_saved_as_numbers(tmp_path):
+    path = tmp_path / "ralston.json"
+    path.write_text(json.dumps(TABLEAUS["ralston"].to_dict()))
+    polynet = ButcherTableau(a=[[], [1]], b=[1, 1], y=[1, 0])
+    config = tiny_config(encoder_solver=str(path), decoder_solver=polynet)
+    path.unlink()
+    assert config.encoder_tableau == TABLEAUS["ralston"]
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert loaded.encoder_tableau == TABLEAUS["ralston"] and loaded.decoder_tableau == TABLEAUS["polynet"]
+    with pytest.raises(FileNotFoundError, match=r"ralston\.json"):
+        tiny_config(encoder_solver=str(path))
+
+
 def test_learned_coefficients_accept_weights_that_do_not_sum_to_one():
     config = tiny_config(encoder_solver={"a": [[], [1.0]], "b": [0.5, 0.6]}, solver_coefficients="learned")
     assert config.encoder_tableau.b == (0.5, 0.6)
@@ -122,6 +143,32 @@ def test_coefficients_without_effect_are_reported(monkeypatch):
 def test_caches_get_an_entry_for_each_evaluation_of_the_decoders_attention(cache_class, fields, entries):
     arguments = {"max_cache_len": 8} if cache_class is StaticCache else {}
     assert len(cache_class(config=tiny_config(**fields), **arguments).layers) == entries
+
+
+@pytest.mark.parametrize(
+    "fields, encoder, decoder",
+    [
+        ({}, [2, 2, 2], [1, 1]),
+        ({"encoder_solver": "rk4", "decoder_solver": "rk3"}, [4, 4, 4], [3, 3]),
+        ({"encoder_solver": "euler", "steps_per_layer": 2}, [2, 2, 2], [2, 2]),
+        ({"encoder_solver": "leapfrog", "decoder_solver": "multistep"}, [1, 1, 1], [1, 1]),
+        ({"predictor_corrector": True, "solver_coefficients": "ema"}, [3, 3, 3], [1, 1]),
+    ],
+)
+def test_function_evaluations_are_those_that_are_made(fields, encoder, decoder):
+    """Counted at the attention of each layer, which a whole layer's field calls once."""
+    model = OdeTransformerForConditionalGeneration(tiny_config(**fields))
+    calls = {"encoder": [0] * 3, "decoder": [0] * 2}
+    for stack, counts in calls.items():
+        for i, layer in enumerate(getattr(model.model, stack).layers):
+
+            def count(*_, counts=counts, i=i):
+                counts[i] += 1
+
+            layer.self_attn.register_forward_hook(count)
+    model(input_ids=torch.tensor([[5, 6]]), decoder_input_ids=torch.tensor([[2]]))
+    assert calls == {"encoder": encoder, "decoder": decoder} == model.num_function_evaluations(per_layer=True)
+    assert model.num_function_evaluations() == sum(encoder) + sum(decoder)
 
 
 def test_generic_names_are_mapped():

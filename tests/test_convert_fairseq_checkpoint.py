@@ -55,7 +55,7 @@ def run(model, io, source="", target=""):
 def test_every_architecture_that_is_promised_has_reference_numbers():
     kinds = {(load(name)[2]["args"]["arch"], load(name)[2]["args"].get("rk_type")) for name in NAMES}
     assert {kind for _, kind in kinds} == {None, "standard", "initialization", "learnable"}
-    assert len(NAMES) == 11
+    assert len(NAMES) == 13
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

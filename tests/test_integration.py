@@ -2,6 +2,7 @@
 """The integrators alone: against closed forms, hand-written steps and numpy."""
 
 import dataclasses
+import json
 import math
 import subprocess
 import sys
@@ -12,10 +13,13 @@ import torch
 
 from modeling_ode_transformer.integration_ode_transformer import (
     COEFFICIENTS,
+    MULTISTEPS,
     TABLEAUS,
     ButcherTableau,
     integrate,
+    integrate_multistep,
     resolve_tableau,
+    rooted_trees,
 )
 
 from .conftest import SOLVERS
@@ -25,23 +29,110 @@ ORDERS = {"euler": 1, "rk2": 2, "midpoint": 2, "ralston": 2, "rk3": 3, "rk4": 4,
 
 
 def test_schemes_are_those_of_the_specification():
-    assert tuple(TABLEAUS) == SOLVERS
+    assert tuple(TABLEAUS) == (*SOLVERS, "polynet")
+    assert tuple(MULTISTEPS) == ("leapfrog", "multistep", "dlcl")
+
+
+def convergence(solve, exact):
+    """The slope of the error over the step size, from solutions in float64 with 16 to 128 steps."""
+    steps = np.array([16, 32, 64, 128])
+    errors = [abs(solve(int(number)) - exact) for number in steps]
+    return -np.polyfit(np.log(steps), np.log(errors), 1)[0]
+
+
+def oscillating(z, evaluation):
+    """y' = y cos(t), whose solution from 1 is exp(sin t); t is a second component, t' = 1."""
+    return torch.stack([z[0] * torch.cos(z[1]), torch.ones_like(z[1])])
+
+
+OSCILLATING_START = torch.tensor([1.0, 0.0], dtype=torch.float64)
 
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_error_shrinks_with_the_order_of_the_scheme(name):
-    """For y' = y cos(t), y(0) = 1, the solution is exp(sin t); t is a second component, t' = 1."""
+    def solve(number):
+        return integrate(oscillating, OSCILLATING_START, TABLEAUS[name], None, 2 / number, number)[0].item()
 
-    def field(z, evaluation):
-        return torch.stack([z[0] * torch.cos(z[1]), torch.ones_like(z[1])])
+    assert abs(convergence(solve, math.exp(math.sin(2))) - ORDERS[name]) < 0.2
 
-    steps = np.array([16, 32, 64, 128])
-    errors = []
-    for number in steps:
-        y = integrate(field, torch.tensor([1.0, 0.0], dtype=torch.float64), TABLEAUS[name], None, 2 / number, number)
-        errors.append(abs(y[0].item() - math.exp(math.sin(2))))
-    slope = -np.polyfit(np.log(steps), np.log(errors), 1)[0]
-    assert abs(slope - ORDERS[name]) < 0.2
+
+def test_error_of_polynet_shrinks_as_a_first_order_scheme_on_a_linear_field():
+    """F(F(y)) approximates a backward step where F is linear, as in y' = -y."""
+
+    def solve(number):
+        y = torch.ones((), dtype=torch.float64)
+        return integrate(lambda z, _: -z, y, TABLEAUS["polynet"], None, 2 / number, number).item()
+
+    assert abs(convergence(solve, math.exp(-2)) - 1) < 0.2
+
+
+@pytest.mark.parametrize("name, order", [("leapfrog", 2), ("multistep", 1), ("dlcl", 1)])
+def test_error_of_a_multistep_scheme_shrinks_with_its_order(name, order):
+    """The learned schemes at their start, where they are Euler's."""
+
+    def solve(number):
+        scheme = MULTISTEPS[name](number).double()
+        y, _ = integrate_multistep(oscillating, OSCILLATING_START, scheme, (), 2 / number, number)
+        return y[0].item()
+
+    assert abs(convergence(solve, math.exp(math.sin(2))) - order) < 0.2
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_order_conditions_give_the_order_that_the_error_shows(name):
+    assert TABLEAUS[name].order == ORDERS[name]
+
+
+def test_rooted_trees_are_as_many_as_their_generating_function_says():
+    """Cayley's numbers, 1 1 2 4 9 20 48 115, all of them different trees."""
+
+    def canonical(tree):
+        return tuple(sorted(map(canonical, tree)))
+
+    counts = [len({canonical(tree) for tree in rooted_trees(order)}) for order in range(1, 9)]
+    assert counts == [1, 1, 2, 4, 9, 20, 48, 115] == [len(rooted_trees(order)) for order in range(1, 9)]
+
+
+# Butcher's fifth-order scheme in six stages, and Fehlberg's fourth-order weights of another six.
+BUTCHER_5 = {
+    "a": [
+        [],
+        [1 / 4],
+        [1 / 8, 1 / 8],
+        [0, -1 / 2, 1],
+        [3 / 16, 0, 0, 9 / 16],
+        [-3 / 7, 2 / 7, 12 / 7, -12 / 7, 8 / 7],
+    ],
+    "b": [7 / 90, 0, 32 / 90, 12 / 90, 32 / 90, 7 / 90],
+}
+FEHLBERG_4 = {
+    "a": [
+        [],
+        [1 / 4],
+        [3 / 32, 9 / 32],
+        [1932 / 2197, -7200 / 2197, 7296 / 2197],
+        [439 / 216, -8, 3680 / 513, -845 / 4104],
+        [-8 / 27, 2, -3544 / 2565, 1859 / 4104, -11 / 40],
+    ],
+    "b": [25 / 216, 0, 1408 / 2565, 2197 / 4104, -1 / 5, 0],
+}
+
+
+@pytest.mark.parametrize("tableau, order", [(BUTCHER_5, 5), (FEHLBERG_4, 4)])
+def test_order_conditions_of_schemes_from_the_literature(tableau, order):
+    assert resolve_tableau(tableau).order == order
+
+
+def test_violated_order_conditions_are_reported():
+    """a = 0.3, b = (0.2, 0.8): consistent, and b2 a21 = 0.24 instead of 1/2."""
+    tableau = resolve_tableau({"a": [[], [0.3]], "b": [0.2, 0.8]})
+    first, second = tableau.order_conditions()
+    assert first.holds and not second.holds
+    assert (second.order, second.required) == (2, 0.5) and second.value == pytest.approx(0.24)
+    assert tableau.order == 1
+    assert "order 1, 2 evaluations" in tableau.report() and "violated: 0.24" in tableau.report()
+    with pytest.raises(ValueError, match=r"y=\(1.0, 0.0\)"):
+        TABLEAUS["polynet"].order_conditions()
 
 
 def F(z):
@@ -53,6 +144,8 @@ def by_hand(name, y, h):
     f1 = h * F(y)
     if name == "euler":
         return y + f1
+    if name == "polynet":
+        return y + f1 + h * F(f1)
     if name == "rk2":
         return y + (f1 + h * F(y + f1)) / 2
     if name == "midpoint":
@@ -71,12 +164,74 @@ def by_hand(name, y, h):
     return y + (f1 + 3 * f2 + 3 * f3 + h * F(y + f1 - f2 + f3)) / 8
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", TABLEAUS)
 @pytest.mark.parametrize("h", [1.0, 0.25])
 def test_a_step_is_the_equation_of_its_scheme(name, h):
     y = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     actual = integrate(lambda z, _: F(z), y, TABLEAUS[name], step_size=h)
     torch.testing.assert_close(actual, by_hand(name, y, h), rtol=1e-13, atol=1e-13)
+
+
+def multistep_by_hand(name, y, weight):
+    """Three steps of size 1, from table 7."""
+    y0, y1 = y, y + F(y)
+    if name == "leapfrog":
+        y2 = y0 + 2 * F(y1)
+        return y1 + 2 * F(y2)
+    if name == "multistep":
+        y2 = weight[1] * y1 + (1 - weight[1]) * y0 + F(y1)
+        return weight[2] * y2 + (1 - weight[2]) * y1 + F(y2)
+    y1 = y0 + weight[0, 0] * F(y0)
+    y2 = y0 + weight[1, 0] * F(y0) + weight[1, 1] * F(y1)
+    return y0 + weight[2, 0] * F(y0) + weight[2, 1] * F(y1) + weight[2, 2] * F(y2)
+
+
+@pytest.mark.parametrize("name", MULTISTEPS)
+def test_multistep_schemes_are_their_equations_however_the_steps_are_grouped(name):
+    torch.manual_seed(0)
+    y, scheme = torch.randn(3, 5, dtype=torch.float64), MULTISTEPS[name](3).double()
+    with torch.no_grad():
+        for parameter in scheme.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    expected = multistep_by_hand(name, y, getattr(scheme, "weight", None))
+    actual, steps = integrate_multistep(lambda z, _: F(z), y, scheme, num_steps=3)
+    torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-13)
+    assert len(steps) == 3
+    state, steps = integrate_multistep(lambda z, _: F(z), y, scheme)
+    state, steps = integrate_multistep(lambda z, _: F(z), state, scheme, steps, num_steps=2)
+    assert torch.equal(state, actual)
+
+
+@pytest.mark.parametrize("name", ["multistep", "dlcl"])
+def test_learned_multistep_schemes_start_at_the_residual_network(name):
+    y = torch.randn(4, dtype=torch.float64)
+    actual, _ = integrate_multistep(lambda z, _: F(z), y, MULTISTEPS[name](5).double(), num_steps=5)
+    expected = integrate(lambda z, _: F(z), y, TABLEAUS["euler"], num_steps=5)
+    torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-13)
+
+
+def test_gradients_of_rk2_blocks_shrink_by_half_and_with_gamma_1_do_not():
+    """Eq. 21: dE/dy_t is dE/dy_L times 1/2 per block times prod(1 + g_k); eq. 24, gamma = 1: times prod(g_k), and no
+    such factor. g_k = (1 + F'(y)) (1 + F'(y + F(y))) (eq. 22); the blocks are F_k(y) = w_k sin(y), F' = w_k cos."""
+    weights = torch.tensor([0.3, -0.7, 0.5, 1.1, -0.4], dtype=torch.float64)
+    for gamma, block_factor in ((0.5, lambda g: (1 + g) / 2), (1.0, lambda g: g)):
+        start = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
+        y, product = start, 1.0
+        for w in weights:
+            value = y.item()
+            inner = value + w.item() * math.sin(value)
+            g = (1 + w.item() * math.cos(value)) * (1 + w.item() * math.cos(inner))
+            product *= block_factor(g)
+            y = integrate(lambda z, _, w=w: w * torch.sin(z), y, TABLEAUS["rk2"], lambda stages, c=gamma: (c, c))
+        (gradient,) = torch.autograd.grad(y, start)
+        assert gradient.item() == pytest.approx(product, rel=1e-12)
+
+
+def test_normalised_stages_are_normalised_before_they_are_weighed_only():
+    y = torch.randn(2, 6, dtype=torch.float64)
+    norm = torch.nn.LayerNorm(6).double()
+    actual = integrate(lambda z, _: F(z), y, TABLEAUS["rk2"], stage_norms=[norm, lambda stage: 2 * stage])
+    torch.testing.assert_close(actual, y + norm(F(y)) / 2 + F(y + F(y)), rtol=0, atol=1e-13)
 
 
 def test_evaluations_are_numbered_over_all_stages_of_all_steps():
@@ -129,6 +284,18 @@ def test_a_tableau_is_frozen_and_comes_back_from_its_dictionary():
     assert resolve_tableau(square) == TABLEAUS["ralston"]
 
 
+def test_a_tableau_comes_from_a_json_file(tmp_path):
+    path = tmp_path / "scheme.json"
+    path.write_text(json.dumps(TABLEAUS["polynet"].to_dict()))
+    assert ButcherTableau.from_json_file(path) == TABLEAUS["polynet"]
+    with pytest.raises(ValueError, match=r"`y` has 1 entries for 2 stages"):
+        ButcherTableau(a=[[], [1]], b=[0.5, 0.5], y=[1])
+    for text, message in (("{", "not JSON"), ("[1]", r"holds \[1\]"), ('{"a": [[]]}', "Unknown solver")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            ButcherTableau.from_json_file(path)
+
+
 @pytest.mark.parametrize("solver", ["heun", {"a": [[]]}, {"a": [[]], "b": [1], "c": [0]}, 4])
 def test_an_unknown_solver_is_refused_with_the_choices(solver):
     with pytest.raises(ValueError, match="choose one of euler, rk2, midpoint"):
@@ -150,7 +317,7 @@ def expected_weights(mode, module, stages):
     if mode == "learned":
         return list(parameters["weight"])
     if mode == "ema":
-        alpha = parameters["alpha"][0]
+        alpha = parameters["weight"]
         return [alpha * (1 - alpha) ** (n - i) for i in range(1, n + 1)]
     scores = np.concatenate(stages, -1) @ parameters["gate.weight"].T + parameters["gate.bias"]
     if mode == "gate":
@@ -179,12 +346,30 @@ def test_coefficients_are_their_formulas(name, mode):
         )
 
 
+@pytest.mark.parametrize("mode", ["learned", "ema"])
+def test_each_channel_may_have_its_coefficients(mode):
+    torch.manual_seed(0)
+    module = COEFFICIENTS[mode](TABLEAUS["rk4"], 6, per_channel=True).double()
+    with torch.no_grad():
+        module.weight.add_(0.3 * torch.randn_like(module.weight))
+    stages = [torch.randn(2, 3, 6, dtype=torch.float64) for _ in range(4)]
+    for weight, expected in zip(module(stages), expected_weights(mode, module, stages), strict=True):
+        assert weight.shape == (6,)
+        np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("start, weights", [("ones", [1, 1]), ("tableau", [0.25, 0.75]), ("euler", [1, 0])])
+def test_learned_coefficients_start_where_they_are_told(start, weights):
+    module = COEFFICIENTS["learned"](TABLEAUS["ralston"], 6, start=start)
+    assert module.weight.tolist() == weights
+
+
 @pytest.mark.parametrize(
     "mode, start", [("learned", [1.0, 1.0]), ("ema", [0.25, 0.5]), ("fixed", [0.5, 0.5]), ("ones", [1.0, 1.0])]
 )
 def test_coefficients_start_where_the_papers_say(mode, start):
     module = COEFFICIENTS[mode](TABLEAUS["rk2"], 6)
-    assert [float(weight) for weight in module([torch.ones(1, 6)] * 2)] == start
+    assert [torch.as_tensor(weight).item() for weight in module([torch.ones(1, 6)] * 2)] == start
 
 
 def test_the_mathematics_needs_no_transformers():

@@ -16,12 +16,13 @@ from modeling_ode_transformer import (
     OdeTransformerModel,
 )
 from modeling_ode_transformer.configuration_ode_transformer import VECTOR_FIELDS
-from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS
+from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS, MULTISTEPS
 
 from .conftest import SOLVERS, TINY, assert_close, randomize, tiny_config
 
 
 PLAIN = {"layer_history": "none", "max_relative_position": 0}
+FIGURE_4 = ("layer", "attention", "ffn", "sublayers")
 
 
 def m2m100(dtype=torch.float64):
@@ -96,7 +97,7 @@ def rk4(F, y):
 
 
 @pytest.mark.parametrize("solver, by_hand", [("rk2", rk2), ("rk4", rk4)])
-@pytest.mark.parametrize("field", VECTOR_FIELDS)
+@pytest.mark.parametrize("field", FIGURE_4)
 def test_vector_fields_are_those_of_figure_4(solver, by_hand, field, full_batch):
     def step(layer, y):
         if field == "layer":
@@ -126,6 +127,7 @@ def released_rk2(F, y):
         ),
         ({"encoder_solver": "rk2", "solver_coefficients": "fixed", "stage_values": "output"}, released_rk2),
         ({"encoder_solver": "euler", "step_size": 0.5}, lambda F, y: y + F(y) / 2),
+        ({"encoder_solver": "polynet"}, lambda F, y: y + F(y) + F(F(y))),
     ],
 )
 def test_other_blocks_are_their_equations(fields, by_hand, full_batch):
@@ -158,7 +160,7 @@ def test_two_steps_in_a_block_are_two_blocks_with_the_same_weights(full_batch):
     assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
 
 
-@pytest.mark.parametrize("field", VECTOR_FIELDS)
+@pytest.mark.parametrize("field", FIGURE_4)
 def test_the_decoders_blocks_are_runge_kutta_steps_too(field, full_batch):
     reference = m2m100()
     reference.set_attn_implementation("eager")
@@ -191,6 +193,95 @@ def test_the_decoders_blocks_are_runge_kutta_steps_too(field, full_batch):
         y = rk2(B(layer), y) if field in ("ffn", "sublayers") else y + B(layer)(y)
     expected = reference.lm_head(decoder.layer_norm(y))
     assert_close(model(**full_batch).logits, expected)
+
+
+def states_of(reference, batch, next_state):
+    """The encoder of M2M100 whose states follow from all before: `next_state(layers, states)`."""
+    encoder = reference.model.encoder
+    states = [encoder.embed_tokens(batch["input_ids"]) + encoder.embed_positions(batch["input_ids"])]
+    for t in range(len(encoder.layers)):
+        states.append(next_state([f(layer) for layer in encoder.layers[: t + 1]], states))
+    return encoder.layer_norm(states[-1])
+
+
+@pytest.mark.parametrize("solver", MULTISTEPS)
+def test_multistep_schemes_of_table_7_step_over_the_layers(solver, full_batch):
+    reference = m2m100()
+    model = OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, encoder_solver=solver)).double().eval()
+    model.load_state_dict(reference.state_dict(), strict=False)
+    scheme = randomize(model.model.encoder.multistep)
+
+    def next_state(fields, states):
+        t, increment = len(states) - 1, fields[-1](states[-1])
+        if solver == "dlcl":
+            return states[0] + sum(scheme.weight[t, i] * F(y) for i, (F, y) in enumerate(zip(fields, states)))
+        if t == 0:
+            return states[0] + increment
+        if solver == "leapfrog":
+            return states[-2] + 2 * increment
+        return scheme.weight[t] * states[-1] + (1 - scheme.weight[t]) * states[-2] + increment
+
+    expected = states_of(reference, full_batch, next_state)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def test_a_multistep_scheme_over_sublayers_steps_over_each(full_batch):
+    reference = m2m100()
+    fields = {"encoder_solver": "leapfrog", "vector_field": "sublayers"}
+    model = OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, **fields)).double().eval()
+    model.load_state_dict(reference.state_dict(), strict=False)
+    states = []
+
+    def step(layer, y):
+        for F in (A(layer), B(layer)):
+            states.append(y)
+            y = y + F(y) if len(states) == 1 else states[-2] + 2 * F(y)
+        return y
+
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("field, last", [("macaron", 0.5), ("macaron_released", 1.0)])
+def test_macaron_is_a_split_step(field, last, full_batch):
+    reference = m2m100()
+    model = OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, encoder_solver="euler", vector_field=field))
+    randomize(model).double().load_state_dict(reference.state_dict(), strict=False)
+    blocks = iter(model.model.encoder.layers)
+
+    def step(layer, y):
+        block = next(blocks)
+        y = y + block.macaron_fc2(torch.relu(block.macaron_fc1(block.macaron_layer_norm(y)))) / 2
+        y = y + A(layer)(y)
+        return y + last * B(layer)(y)
+
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def test_the_predictor_corrector_block_is_that_of_pcformer(full_batch):
+    """P = y + sum_i alpha (1 - alpha)^(n - i) LN_i(F_i), corrected by one evaluation at a sum over the history."""
+    reference = m2m100()
+    fields = {"encoder_solver": "rk2", "solver_coefficients": "ema", "predictor_corrector": True}
+    config = tiny_config(max_relative_position=0, normalize_stages=True, **fields)
+    model = randomize(OdeTransformerForConditionalGeneration(config)).double()
+    model.load_state_dict(reference.state_dict(), strict=False)
+    encoder = model.model.encoder
+    alpha, (norm_1, norm_2) = encoder.solver_coefficients.weight, encoder.stage_norms
+    predicting, correcting = encoder.corrector, encoder.history
+    ids = full_batch["input_ids"]
+    history = [reference.model.encoder.embed_tokens(ids) + reference.model.encoder.embed_positions(ids)]
+    y = correcting.weight[0, 0] * history[0]
+    for t, layer in enumerate(reference.model.encoder.layers):
+        F1 = f(layer)(y)
+        F2 = f(layer)(y + F1)
+        P = y + alpha * (1 - alpha) * norm_1(F1) + alpha * norm_2(F2)
+        newest = [*history, predicting.layer_norms[t](P)]
+        x = sum(w * h for w, h in zip(predicting.weight[t + 1], newest))
+        history.append(correcting.layer_norms[t](layer(x, None)))
+        y = sum(w * h for w, h in zip(correcting.weight[t + 1], history))
+    expected = reference.model.encoder.layer_norm(y)
+    assert_close(encoder(ids).last_hidden_state, expected)
 
 
 def test_dense_history_is_the_start_of_the_learned_one(batch):
@@ -275,6 +366,12 @@ def all_forms():
     for coefficients in COEFFICIENTS:
         yield {"decoder_solver": "rk2", "solver_coefficients": coefficients, "coefficient_sharing": "layer"}
         yield {"decoder_solver": "rk2", "solver_coefficients": coefficients}
+    for solver in (*MULTISTEPS, "polynet"):
+        yield {"encoder_solver": solver, "decoder_solver": solver}
+    yield {"encoder_solver": "leapfrog", "decoder_solver": "dlcl", "vector_field": "sublayers", "steps_per_layer": 2}
+    for coefficients in ("learned", "ema"):
+        yield {"decoder_solver": "rk2", "solver_coefficients": coefficients, "coefficient_sharing": "channel"}
+    yield {"predictor_corrector": True, "solver_coefficients": "ema", "normalize_stages": True}
     for field, history in itertools.product(VECTOR_FIELDS, ("learned_dense", "dense", "none")):
         yield {"decoder_solver": "rk2", "vector_field": field, "layer_history": history}
     yield {"decoder_solver": "rk4", "stage_values": "output"}
