@@ -493,17 +493,28 @@ def test_flash_attention_is_refused_where_it_would_drop_the_relative_positions()
         build(max_relative_position=0).set_attn_implementation("flash_attention_2")
 
 
-@pytest.mark.parametrize("decoder_solver", ["euler", "rk2"])
-def test_the_forward_pass_compiles_into_one_graph(decoder_solver, batch):
-    model = build(decoder_solver=decoder_solver)
+TRACED = pytest.mark.parametrize(
+    "form",
+    [
+        {"decoder_solver": "euler"},
+        {"decoder_solver": "rk2"},
+        {"decoder_solver": "dlcl", "predictor_corrector": True, "normalize_stages": True},
+    ],
+    ids=str,
+)
+
+
+@TRACED
+def test_the_forward_pass_compiles_into_one_graph(form, batch):
+    model = build(**form)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
         assert_close(compiled(**batch, use_cache=False).logits, model(**batch).logits)
 
 
-@pytest.mark.parametrize("decoder_solver", ["euler", "rk2"])
-def test_the_forward_pass_exports(decoder_solver, batch):
-    model = build(decoder_solver=decoder_solver)
+@TRACED
+def test_the_forward_pass_exports(form, batch):
+    model = build(**form)
     exported = torch.export.export(model, (), {**batch, "use_cache": False}, strict=False)
     with torch.no_grad():
         assert_close(exported.module()(**batch, use_cache=False).logits, model(**batch).logits)
@@ -670,3 +681,11 @@ def test_missing_parameters_are_initialised_not_garbage(tmp_path):
     )
     assert model.model.encoder.solver_coefficients.weight.tolist() == [1.0] * 4
     assert model.model.encoder.layers[0].self_attn.relative_keys.weight.abs().max() < 2
+    fields = {"solver_coefficients": "ema", "coefficient_sharing": "channel", "predictor_corrector": True}
+    model = OdeTransformerForConditionalGeneration.from_pretrained(
+        tmp_path, **fields, encoder_solver="rk2", decoder_solver="multistep", normalize_stages=True
+    )
+    assert model.model.encoder.solver_coefficients.weight.tolist() == [0.5] * 32
+    assert model.model.encoder.corrector.weight[1].tolist() == [0.5, 0.5, 0, 0]
+    assert model.model.encoder.stage_norms[1].weight.tolist() == [1] * 32
+    assert model.model.decoder.multistep.weight.tolist() == [1, 1]
