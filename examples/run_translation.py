@@ -17,13 +17,11 @@ and likewise for validation and test; every file may be gzipped (`.gz`). A run t
 configuration with the beam search asked for, the metrics (`all_results.json`) and the predictions.
 """
 
-import gzip
 import json
 import logging
-import shutil
 import sys
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -31,23 +29,30 @@ import datasets
 import numpy as np
 import sacrebleu
 import torch
-import torch.nn.functional as F
-import transformers
-from torch.utils.data import Sampler, SequentialSampler
+from script_utils import (
+    TARGET_TOKENIZER,
+    BaseDataArguments,
+    BaseModelArguments,
+    TokenMeanMixin,
+    config_with_overrides,
+    find_checkpoint,
+    parse_with_recipe,
+    read_dataset,
+    read_lines,
+    set_up_logging,
+)
+from script_utils import parse_overrides as parse_overrides
 from transformers import (
-    AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
     GenerationConfig,
-    HfArgumentParser,
     PreTrainedConfig,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import cached_file
 
 from modeling_ode_transformer import OdeTransformerTokenizer
@@ -56,31 +61,11 @@ from modeling_ode_transformer.modeling_ode_transformer import shift_tokens_right
 
 logger = logging.getLogger(__name__)
 
-TARGET_TOKENIZER = "target_tokenizer"
-
 
 @dataclass
-class ModelArguments:
+class ModelArguments(BaseModelArguments):
     """The model and its tokenizers: a checkpoint, or a configuration to start from."""
 
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Checkpoint to start from (folder or Hub name); none: a new model."}
-    )
-    config_name: str | None = field(
-        default=None, metadata={"help": "Configuration of a new model: folder, JSON file or Hub name."}
-    )
-    model_type: str = field(
-        default="ode_transformer", metadata={"help": "Architecture of a new model where --config_name does not say."}
-    )
-    config_overrides: str | None = field(
-        default=None,
-        metadata={"help": "Fields of a new model, as 'd_model=256,encoder_solver=rk4' or as a JSON object."},
-    )
-    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub checkpoint."})
-    trust_remote_code: bool = field(default=False, metadata={"help": "Run modelling code stored in the checkpoint."})
-    tokenizer_name: str | None = field(
-        default=None, metadata={"help": "Tokenizer (folder or Hub name); none: the checkpoint's, or a new one."}
-    )
     target_tokenizer_name: str | None = field(
         default=None,
         metadata={"help": f"Tokenizer of the target side; none: folder {TARGET_TOKENIZER} of the tokenizer, if any."},
@@ -96,22 +81,13 @@ class ModelArguments:
         default="bpe", metadata={"help": "SentencePiece model of a new tokenizer.", "choices": ["bpe", "unigram"]}
     )
 
-    def __post_init__(self):
-        if self.model_name_or_path and (self.config_name or self.config_overrides):
-            raise ValueError(
-                f"--model_name_or_path {self.model_name_or_path} brings its own configuration: leave out "
-                "--config_name and --config_overrides, or leave out --model_name_or_path to start from a new model."
-            )
-
 
 @dataclass
-class DataArguments:
+class DataArguments(BaseDataArguments):
     """The translation pairs, their lengths, and how translations are searched and scored."""
 
     source_lang: str | None = field(default=None, metadata={"help": "Key of the source in jsonl files and datasets."})
     target_lang: str | None = field(default=None, metadata={"help": "Key of the target in jsonl files and datasets."})
-    dataset_name: str | None = field(default=None, metadata={"help": "Name of a dataset of the datasets library."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration name of that dataset."})
     train_file: str | None = field(default=None, metadata={"help": "Training pairs, TSV or jsonl (.gz accepted)."})
     validation_file: str | None = field(default=None, metadata={"help": "Validation pairs, TSV or jsonl."})
     test_file: str | None = field(default=None, metadata={"help": "Test pairs, TSV or jsonl."})
@@ -121,9 +97,6 @@ class DataArguments:
     validation_target_file: str | None = field(default=None, metadata={"help": "Validation targets, line by line."})
     test_source_file: str | None = field(default=None, metadata={"help": "Test sources, one a line."})
     test_target_file: str | None = field(default=None, metadata={"help": "Test targets, line by line."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use only so many first training pairs."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use only so many first validation pairs."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Use only so many first test pairs."})
     max_source_length: int = field(
         default=256, metadata={"help": "Longest source in tokens, end mark included; longer ones are cut."}
     )
@@ -147,63 +120,11 @@ class DataArguments:
     bleu_tokenize: str = field(
         default="13a", metadata={"help": "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, char, ..."}
     )
-    early_stopping_patience: int | None = field(
-        default=None, metadata={"help": "Stop after so many evaluations without a new best (--metric_for_best_model)."}
-    )
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Start anew in an output_dir that is not empty; old checkpoints are deleted."}
-    )
 
 
 def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Seq2SeqTrainingArguments]:
     """Arguments from the command line; a first argument that ends in `.json` is a file of defaults for them."""
-    parser = HfArgumentParser((ModelArguments, DataArguments, Seq2SeqTrainingArguments))
-    if argv and argv[0].endswith(".json"):
-        with open_text(argv[0]) as file:
-            recipe = json.load(file)
-        known = {known.name for arguments in parser.dataclass_types for known in fields(arguments)}
-        unknown = sorted(set(recipe) - known)
-        if unknown:
-            raise ValueError(f"{argv[0]} holds unknown arguments: {', '.join(unknown)} (--help lists the known ones).")
-        parser.set_defaults(**recipe)
-        argv = argv[1:]
-    return parser.parse_args_into_dataclasses(args=argv)
-
-
-def parse_overrides(text: str | dict | None) -> dict:
-    """`{"d_model": 256, "encoder_solver": "rk4"}` from that mapping, its JSON, or "d_model=256,encoder_solver=rk4"."""
-    if not isinstance(text, str):
-        return dict(text or {})
-    if text.lstrip().startswith("{"):
-        return json.loads(text)
-    overrides = {}
-    for item in text.split(","):
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise ValueError(f"Cannot read {item!r} in {text!r}: write name=value,name=value or a JSON object.")
-        try:
-            overrides[name.strip()] = json.loads(value.lower())
-        except json.JSONDecodeError:
-            overrides[name.strip()] = value.strip()
-    return overrides
-
-
-def open_text(path: str | Path):
-    """Opens a UTF-8 file, gzipped if its name ends in `.gz`; only "\\n" ends a line. FileNotFoundError if missing."""
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"No file {path} (looked in {path.parent.resolve()}).")
-    # utf-8-sig drops a byte order mark.
-    return (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n")
-
-
-def read_lines(path: str | Path) -> list[str]:
-    """The lines of a text file without their ends; ValueError if it is not UTF-8."""
-    try:
-        with open_text(path) as file:
-            return [line.rstrip("\r\n") for line in file]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}): convert it first.") from error
+    return parse_with_recipe((ModelArguments, DataArguments, Seq2SeqTrainingArguments), argv)
 
 
 def read_parallel(source_file: str, target_file: str) -> list[tuple[str, str]]:
@@ -271,18 +192,14 @@ def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
         name, pairs = source_file, read_parallel(source_file, target_file)
     elif args.dataset_name:
         name = f"{args.dataset_name} ({split})"
-        splits = datasets.load_dataset(args.dataset_name, args.dataset_config_name)
-        if split not in splits:
-            raise ValueError(f"{args.dataset_name} has no split {split!r}, only {', '.join(splits)}.")
-        pairs = pairs_from_records(splits[split], args.source_lang, args.target_lang, name)
+        pairs = pairs_from_records(read_dataset(args, split), args.source_lang, args.target_lang, name)
     else:
         raise ValueError(
             f"No {split} data: give --{split}_file, or --{split}_source_file and --{split}_target_file, "
             "or --dataset_name."
         )
 
-    limits = {"train": args.max_train_samples, "validation": args.max_eval_samples, "test": args.max_predict_samples}
-    pairs = pairs[: limits[split]]
+    pairs = pairs[: args.max_samples(split)]
     full = [(source, target) for source, target in pairs if source.strip() and target.strip()]
     if not full:
         raise ValueError(f"{name} holds no pair with text on both sides ({len(pairs)} lines read).")
@@ -357,18 +274,7 @@ def train_tokenizers(pairs: list[tuple[str, str]], args: ModelArguments, folder:
 
 def new_config(args: ModelArguments, tokenizer, target_tokenizer) -> PreTrainedConfig:
     """Configuration of a new model: `config_name`, then sizes and ids of the tokenizers, then `config_overrides`."""
-    values = {"model_type": args.model_type}
-    if args.config_name:
-        values |= PreTrainedConfig.get_config_dict(args.config_name)[0]
-    overrides = parse_overrides(args.config_overrides)
-    known = AutoConfig.for_model(values["model_type"])
-    unknown = sorted(name for name in overrides if not hasattr(known, name))
-    if unknown:
-        raise ValueError(
-            f"--config_overrides: configurations of type {values['model_type']} have no {', '.join(unknown)}. "
-            f"They have: {', '.join(sorted(known.to_dict()))}."
-        )
-    values |= {
+    values = {
         "vocab_size": len(tokenizer),
         "bos_token_id": target_tokenizer.bos_token_id,
         "eos_token_id": target_tokenizer.eos_token_id,
@@ -377,7 +283,7 @@ def new_config(args: ModelArguments, tokenizer, target_tokenizer) -> PreTrainedC
     }
     if target_tokenizer is not tokenizer:
         values |= {"decoder_vocab_size": len(target_tokenizer), "share_encoder_decoder_embeddings": False}
-    return AutoConfig.for_model(**(values | overrides))
+    return config_with_overrides(args, values)
 
 
 def load_model(args: ModelArguments, tokenizer, target_tokenizer):
@@ -417,46 +323,8 @@ def check_lengths(config: PreTrainedConfig, args: DataArguments) -> None:
             raise ValueError(f"--max_{side}_length {length} exceeds the model's max_position_embeddings, {limit}.")
 
 
-class LengthGroupedSampler(Sampler):
-    """Batches of pairs of similar length, in random order, the same for the same seed and epoch.
-
-    Trainer's own sampler of that name goes from long to short again and again, and after a resumption in the middle
-    of an epoch it draws another order.
-    """
-
-    def __init__(self, lengths: list[int], batch_size: int, seed: int):
-        self.lengths = torch.tensor(lengths)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int):
-        self.epoch = epoch
-
-    def __len__(self):
-        return len(self.lengths)
-
-    def __iter__(self):
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        shuffled = torch.randperm(len(self), generator=generator)
-        # Sorting whole epochs would make the same batches again and again; a hundred batches keep padding low.
-        groups = [group[self.lengths[group].argsort(stable=True)] for group in shuffled.split(100 * self.batch_size)]
-        batches = list(torch.cat(groups).split(self.batch_size))
-        # A short last batch stays last, as DataLoader cuts this sequence into batches from its start.
-        short = [batches.pop()] if len(batches[-1]) < self.batch_size else []
-        order = torch.randperm(len(batches), generator=generator).tolist()
-        return iter(torch.cat([batches[i] for i in order] + short).tolist())
-
-
-def summed_loss(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
-    """Cross entropy in nats, summed over target tokens; logits (batch, length, vocabulary), labels -100 to skip."""
-    return F.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), label_smoothing=label_smoothing, reduction="sum"
-    )
-
-
-class TranslationTrainer(Seq2SeqTrainer):
-    """Seq2SeqTrainer whose losses are means over target tokens, in training, under accumulation and in evaluation.
+class TranslationTrainer(TokenMeanMixin, Seq2SeqTrainer):
+    """Seq2SeqTrainer whose losses are means over target tokens.
 
     `eval_generation_config` is the search of the evaluations. A `target_tokenizer` other than the source's is saved in
     every checkpoint as well. Evaluation adds nll_loss (without label smoothing) and perplexity to the metrics.
@@ -465,21 +333,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def __init__(self, *args, eval_generation_config: GenerationConfig, target_tokenizer, **kwargs):
         self.eval_generation_config = eval_generation_config
         self.target_tokenizer = target_tokenizer
-        super().__init__(*args, compute_loss_func=self.mean_loss, **kwargs)
-
-    def mean_loss(self, outputs, labels, num_items_in_batch):
-        return summed_loss(outputs.logits, labels, self.args.label_smoothing_factor) / num_items_in_batch
-
-    def _get_train_sampler(self, train_dataset=None):
-        if self.args.train_sampling_strategy != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        return LengthGroupedSampler(self.train_dataset["length"][:], batch_size, seed)
-
-    def _get_eval_sampler(self, eval_dataset):
-        # Trainer would reorder evaluation too when grouping by length, and predictions would lose their references.
-        return SequentialSampler(eval_dataset)
+        super().__init__(*args, **kwargs)
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         inputs = self._prepare_inputs(inputs)
@@ -492,18 +346,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             )
         with torch.no_grad(), self.compute_loss_context_manager():
             logits = model(**inputs).logits
-        sums = [summed_loss(logits, labels, smoothing) for smoothing in (self.args.label_smoothing_factor, 0.0)]
-        self.loss_sums += torch.stack([*sums, (labels != -100).sum()])
+        self.add_losses(logits, labels)
         return None, predictions, labels
-
-    def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
-        self.loss_sums = torch.zeros(3, device=self.args.device)
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        loss, nll, tokens = self.accelerator.reduce(self.loss_sums, "sum").tolist()
-        output.metrics[f"{metric_key_prefix}_loss"] = loss / tokens
-        output.metrics[f"{metric_key_prefix}_nll_loss"] = nll / tokens
-        output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(nll / tokens))
-        return output
 
     def save_model(self, output_dir=None, _internal_call=False):
         super().save_model(output_dir, _internal_call)
@@ -550,40 +394,10 @@ def predict_split(trainer: TranslationTrainer, dataset, prefix: str, bleu_tokeni
     return metrics
 
 
-def find_checkpoint(data_args: DataArguments, args: Seq2SeqTrainingArguments) -> str | None:
-    """The checkpoint to resume from: the one asked for, or the last one in the output folder, or none."""
-    folder = Path(args.output_dir)
-    asked = args.resume_from_checkpoint
-    if data_args.overwrite_output_dir:
-        if asked:
-            raise ValueError(f"--overwrite_output_dir deletes what --resume_from_checkpoint {asked} asks for.")
-        if args.should_save:
-            for stale in [*folder.glob("checkpoint-*"), *folder.glob(TARGET_TOKENIZER)]:
-                shutil.rmtree(stale)
-        return None
-    if asked and str(asked).lower() != "true":
-        if not Path(asked).is_dir():
-            raise FileNotFoundError(f"--resume_from_checkpoint: no folder {asked}.")
-        return asked
-    last = get_last_checkpoint(folder) if folder.is_dir() else None
-    if last is None and asked:
-        raise FileNotFoundError(f"--resume_from_checkpoint: no checkpoint in {folder}.")
-    if last is None and folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(
-            f"--output_dir {folder} is not empty and holds no checkpoint to resume from: choose another folder, or "
-            "give --overwrite_output_dir to write into it."
-        )
-    if last is not None:
-        logger.warning("Resuming from %s; --overwrite_output_dir starts anew", last)
-    return last
-
-
 def main(argv: list[str] | None = None) -> dict[str, float | str]:
     """Runs the script with the given arguments (default: the command line's) and returns all metrics by name."""
     model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stdout)
-    logger.setLevel(logging.INFO if args.log_level == "passive" else args.get_process_log_level())
-    transformers.utils.logging.set_verbosity(args.get_process_log_level())
+    set_up_logging(args, logger)
 
     if not (args.do_train or args.do_eval or args.do_predict):
         raise ValueError("Nothing to do: give --do_train, --do_eval or --do_predict.")

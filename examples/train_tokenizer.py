@@ -12,7 +12,7 @@ import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
-from run_translation import TARGET_TOKENIZER, parse_overrides, read_lines
+from script_utils import TARGET_TOKENIZER, parse_overrides, read_lines
 
 from modeling_ode_transformer import OdeTransformerTokenizer
 

@@ -19,6 +19,7 @@ sys.path.insert(0, str(EXAMPLES))
 
 import quickstart  # noqa: E402
 import run_translation  # noqa: E402
+import script_utils  # noqa: E402
 import train_tokenizer  # noqa: E402
 
 
@@ -367,7 +368,7 @@ def test_overrides():
 
 def test_length_grouped_sampler():
     lengths = torch.randint(1, 50, (103,)).tolist()
-    sampler = run_translation.LengthGroupedSampler(lengths, batch_size=10, seed=1)
+    sampler = script_utils.LengthGroupedSampler(lengths, batch_size=10, seed=1)
     first = list(sampler)
     assert sorted(first) == list(range(103))
     assert first == list(sampler)

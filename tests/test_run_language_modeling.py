@@ -1,0 +1,410 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The language modeling script: from lines of words to a saved model, its perplexity, and what it refuses."""
+
+import gzip
+import json
+import math
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import run_language_modeling  # noqa: E402
+import script_utils  # noqa: E402
+
+
+MODEL = {
+    "d_model": 32,
+    "decoder_layers": 1,
+    "decoder_attention_heads": 2,
+    "decoder_ffn_dim": 32,
+    "decoder_solver": "rk2",
+    "solver_coefficients": "gate",
+    "layer_history": "none",
+}
+WORDS = "the a company bank market said fell rose quickly N shares of <unk> to in".split()
+SIZES = {"train": 80, "validation": 21, "test": 17}
+EOS, UNK = 2, 3
+
+
+def arguments(corpus, out, **values):
+    """Arguments of a short run on the files of a corpus folder; None leaves an argument out, a list repeats it."""
+    defaults = {
+        "output_dir": out,
+        "config_overrides": json.dumps(MODEL),
+        "block_size": 16,
+        "max_steps": 4,
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 3,
+        "learning_rate": 0.01,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "do_train": True,
+    }
+    defaults |= {f"{split}_file": corpus / f"{split}.txt" for split in SIZES}
+    merged = (defaults | values).items()
+    listed = [(name, value if isinstance(value, list) else [value]) for name, value in merged if value is not None]
+    return [item for name, items in listed for value in items for item in (f"--{name}", str(value))]
+
+
+def read_words(path):
+    """The words of a file and the ends of its lines, read by no code of the script."""
+    return [word for line in path.read_text().splitlines() for word in (*line.split(), "</s>")]
+
+
+def log_history(output_dir):
+    return json.loads((output_dir / "trainer_state.json").read_text())["log_history"]
+
+
+def nll_of_words(model, examples):
+    """Negative log-likelihoods, one forward for each example of ids whose first is context only."""
+    losses = []
+    for ids in examples:
+        with torch.no_grad():
+            log_probs = model(torch.tensor([ids[:-1]])).logits[0].log_softmax(-1)
+        losses += [-log_probs[i, word].item() for i, word in enumerate(ids[1:])]
+    return losses
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Random sentences; those for validation and test hold words that training does not."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rng = random.Random(0)
+    for split, size in SIZES.items():
+        words = WORDS if split == "train" else [*WORDS, "novel", "unheard"]
+        sentences = [" ".join(rng.choices(words, k=rng.randint(1, 12))) for _ in range(size)]
+        (folder / f"{split}.txt").write_text("".join(f" {sentence} \n" for sentence in sentences))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(corpus, tmp_path_factory):
+    """Output folder and metrics of a run that trains, evaluates, tests and generates, in bfloat16 autocast."""
+    output_dir = tmp_path_factory.mktemp("run") / "output"
+    options = {"do_eval": True, "do_predict": True, "max_steps": 12, "bf16": True, "label_smoothing_factor": 0.1}
+    options |= {"prompt": ["the company said", ""], "max_new_tokens": 8, "num_beams": 2}
+    metrics = run_language_modeling.main(arguments(corpus, output_dir, **options))
+    return output_dir, metrics
+
+
+@pytest.fixture(scope="module")
+def saved(run):
+    """The tokenizer's vocabulary and the model of that run."""
+    return AutoTokenizer.from_pretrained(run[0]).get_vocab(), AutoModelForCausalLM.from_pretrained(run[0]).eval()
+
+
+def ids_of(words, vocab):
+    return [vocab.get(word, UNK) for word in words]
+
+
+def test_counts_of_words(run, corpus):
+    output_dir, metrics = run
+    results = json.loads((output_dir / "all_results.json").read_text())
+    for split, prefix in (("train", "train"), ("validation", "eval"), ("test", "predict")):
+        words = read_words(corpus / f"{split}.txt")
+        assert metrics[f"{prefix}_words"] == results[f"{prefix}_words"] == len(words)
+        unknown = sum(word in ("<unk>", "novel", "unheard") for word in words)
+        assert metrics[f"{prefix}_unk_words"] == results[f"{prefix}_unk_words"] == unknown > 0
+        assert metrics[f"{prefix}_samples"] == math.ceil(len(words) / 16)
+
+
+def test_unknown_words_are_logged(run, corpus, tmp_path, caplog):
+    options = {"model_name_or_path": run[0], "config_overrides": None, "do_train": None, "do_predict": True}
+    run_language_modeling.main(arguments(corpus, tmp_path, **options))
+    counts = Counter(read_words(corpus / "test.txt"))
+    first, second = sorted(("novel", "unheard"), key=lambda word: -counts[word])
+    number = counts["novel"] + counts["unheard"]
+    message = f"test: {number} words (2 different ones, as '{first}', '{second}') are not in the vocabulary"
+    assert message in caplog.text
+
+
+def test_perplexity_in_blocks_equals_a_plain_loop(run, saved, corpus):
+    """Every word is predicted once, from the words before it in its block and the last one of the block before; in
+    float32 although training ran in bfloat16."""
+    vocab, model = saved
+    for split, prefix in (("validation", "eval"), ("test", "predict")):
+        ids = [EOS, *ids_of(read_words(corpus / f"{split}.txt"), vocab)]
+        losses = nll_of_words(model, [ids[start : start + 17] for start in range(0, len(ids) - 1, 16)])
+        mean = sum(losses) / len(losses)
+        assert run[1][f"{prefix}_words"] == len(losses)
+        assert run[1][f"{prefix}_nll_loss"] == pytest.approx(mean, rel=1e-6)
+        assert run[1][f"{prefix}_perplexity"] == pytest.approx(math.exp(mean), rel=1e-6)
+        assert run[1][f"{prefix}_loss"] > mean
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 30])
+def test_perplexity_of_lines_equals_a_plain_loop(run, saved, corpus, tmp_path, batch_size):
+    vocab, model = saved
+    options = {"model_name_or_path": run[0], "config_overrides": None, "do_train": None, "do_eval": True}
+    options |= {"block_size": 0, "per_device_eval_batch_size": batch_size}
+    metrics = run_language_modeling.main(arguments(corpus, tmp_path, **options))
+    lines = [line.split() for line in (corpus / "validation.txt").read_text().splitlines()]
+    losses = nll_of_words(model, [ids_of(["</s>", *words, "</s>"], vocab) for words in lines])
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-6)
+    assert metrics["eval_samples"] == SIZES["validation"]
+
+
+def test_examples_hold_every_word_once():
+    encoded = [[4, 5, 6], [], [7, 8]]
+    stream = [4, 5, 6, 2, 2, 7, 8, 2]
+    for block_size in (1, 3, 4, 7, 8, 100):
+        examples = run_language_modeling.make_examples(encoded, block_size, eos_token_id=2)
+        assert [word for block in examples["labels"] for word in block] == stream
+        assert [word for block in examples["input_ids"] for word in block] == [2, *stream[:-1]]
+        assert examples["length"][:-1] == [block_size] * (len(examples) - 1)
+    examples = run_language_modeling.make_examples(encoded, 0, eos_token_id=2)
+    assert examples["labels"][:] == [[4, 5, 6, 2], [2], [7, 8, 2]]
+    assert examples["input_ids"][:] == [[2, 4, 5, 6], [2], [2, 7, 8]]
+
+
+def test_loss_under_accumulation_equals_the_full_batch(run, corpus, tmp_path):
+    """Loss and gradient of three accumulated batches of unequal numbers of words are those of plain PyTorch."""
+    start = tmp_path / "start"
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(run[0], dropout=0.0, attention_dropout=0.0, activation_dropout=0.0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(start)
+    options = {"model_name_or_path": start, "tokenizer_name": run[0], "config_overrides": None, "block_size": 0}
+    options |= {"label_smoothing_factor": 0.1, "max_train_samples": 12, "max_steps": 1, "max_grad_norm": 1e9}
+    options |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}
+    run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))
+    logged = log_history(tmp_path / "out")[0]
+
+    vocab = AutoTokenizer.from_pretrained(run[0]).get_vocab()
+    model = AutoModelForCausalLM.from_pretrained(start)
+    total, words = 0.0, 0
+    for line in (corpus / "train.txt").read_text().splitlines()[:12]:
+        ids = torch.tensor([ids_of(["</s>", *line.split(), "</s>"], vocab)])
+        log_probs = model(ids[:, :-1]).logits.log_softmax(-1)
+        nll = -log_probs.gather(-1, ids[:, 1:].unsqueeze(-1)).sum()
+        total = total + 0.9 * nll - 0.1 * log_probs.mean(-1).sum()
+        words += ids.shape[1] - 1
+    loss = total / words
+    loss.backward()
+    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+    assert logged["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert logged["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"block_size": 0, "train_sampling_strategy": "group_by_length"}])
+def test_resuming_in_the_middle_of_an_epoch_gives_the_same_model(corpus, tmp_path, options):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    options = options | {"max_steps": 7, "save_strategy": "steps", "save_steps": 3}
+    run_language_modeling.main(arguments(corpus, whole, **options))
+    resumed.mkdir()
+    shutil.copytree(whole / "checkpoint-3", resumed / "checkpoint-3")
+    run_language_modeling.main(arguments(corpus, resumed, **options))
+    losses = [{entry["step"]: entry["loss"] for entry in log_history(d) if "loss" in entry} for d in (whole, resumed)]
+    assert len(losses[0]) == 7
+    assert losses[1] == losses[0]
+    expected = AutoModelForCausalLM.from_pretrained(whole).state_dict()
+    for name, tensor in AutoModelForCausalLM.from_pretrained(resumed).state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_best_checkpoint_is_the_one_saved(run, corpus, tmp_path):
+    """Too large a learning rate spoils a trained model, so that the best checkpoint is an early one."""
+    options = {"model_name_or_path": run[0], "config_overrides": None, "learning_rate": 0.5, "warmup_steps": 3}
+    options |= {"do_eval": True, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "perplexity", "greater_is_better": False}
+    metrics = run_language_modeling.main(arguments(corpus, tmp_path, lr_scheduler_type="inverse_sqrt", **options))
+    perplexities = [entry["eval_perplexity"] for entry in log_history(tmp_path) if "eval_perplexity" in entry]
+    assert len(perplexities) == 4
+    assert metrics["eval_perplexity"] == pytest.approx(min(perplexities), rel=1e-6)
+    assert min(perplexities) < perplexities[-1]
+
+
+def test_generates_what_the_saved_model_generates(run, saved, corpus, tmp_path, capsys):
+    """The same text right after training, from the saved model, and by generate() with the saved configuration."""
+    output_dir, _ = run
+    vocab, model = saved
+    generated = (output_dir / "generated.txt").read_text()
+    words = {i: word for word, i in vocab.items()}
+    expected = []
+    for prompt in (["the", "company", "said"], []):
+        ids = torch.tensor([ids_of(["</s>", *prompt], vocab)])
+        new = model.generate(ids)[0, ids.shape[1] :].tolist()
+        assert len(new) <= 8
+        expected.append(" ".join([*prompt, *(words[i] for i in new if i != EOS)]))
+    assert generated == "".join(f"{text}\n" for text in expected)
+
+    (tmp_path / "prompts.txt").write_text("the company said\n\n")
+    options = {"model_name_or_path": output_dir, "max_new_tokens": 8, "num_beams": 2, "output_dir": tmp_path / "out"}
+    options |= {"prompt_file": tmp_path / "prompts.txt", "use_cpu": True, "report_to": "none"}
+    run_language_modeling.main([item for name, value in options.items() for item in (f"--{name}", str(value))])
+    assert (tmp_path / "out" / "generated.txt").read_text() == generated
+    assert generated in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["generated.txt"]
+
+
+def test_sampling_draws_from_the_whole_distribution():
+    """Of a hundred words, equally likely by a very high temperature, 600 draws find more than the likeliest fifty."""
+    tokenizer = run_language_modeling.build_tokenizer([" ".join(f"w{i}" for i in range(96))])
+    config = AutoConfig.for_model("ode_transformer", vocab_size=100, **MODEL)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        # The same logits for every word, whatever comes before it.
+        model.model.layer_norm.weight.zero_()
+        model.model.layer_norm.bias.normal_()
+    args = run_language_modeling.DataArguments(do_sample=True, temperature=1e4, max_new_tokens=600)
+    model.generation_config.update(**run_language_modeling.generation_options(args), suppress_tokens=[EOS])
+    words = run_language_modeling.continue_text(model, tokenizer, "w1").split()
+    assert len(words) == 601
+    assert len(set(words)) > 90
+
+
+def test_unknown_words_of_a_prompt_are_kept_and_logged(run, saved, caplog):
+    tokenizer = AutoTokenizer.from_pretrained(run[0])
+    text = run_language_modeling.continue_text(saved[1], tokenizer, "the zebra")
+    assert text.startswith("the zebra")
+    assert "prompt 'the zebra': 1 words (1 different ones, as 'zebra') are not in the vocabulary" in caplog.text
+
+
+def test_vocabulary(tmp_path):
+    lines = [" b a b <unk> ", "c a</s> b <unk> <unk> <unk>", "c <s>x"]
+    tokenizer = run_language_modeling.build_tokenizer(lines)
+    special = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+    assert tokenizer.get_vocab() == special | {"b": 4, "c": 5, "<s>x": 6, "a": 7, "a</s>": 8}
+    assert run_language_modeling.build_tokenizer(lines, 6).get_vocab() == special | {"b": 4, "c": 5}
+    # The spelling of a special token in a word is text; as a word, it is <unk>, or refused.
+    assert run_language_modeling.encode_lines(["a</s> <unk> a<unk> <s>x"], "text", tokenizer) == [[8, 3, 3, 6]]
+
+    tokenizer.save_pretrained(tmp_path)
+    code = (
+        "from transformers import AutoTokenizer; import sys\n"
+        f"tokenizer = AutoTokenizer.from_pretrained({str(tmp_path)!r})\n"
+        "assert not any('ode_transformer' in name for name in sys.modules)\n"
+        "print(tokenizer('b  zebra <unk>').input_ids, tokenizer.decode([4, 3, 5]), tokenizer.padding_side)\n"
+        "print([tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert result.stdout == "[2, 4, 3, 3] b <unk> c right\n[0, 1, 2, 3]\n"
+
+
+def test_all_sources_read_alike(tmp_path, monkeypatch):
+    lines = ["a b", "", "c\u2028d \x85 e", "f"]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    (tmp_path / "a.txt").write_bytes(data)
+    (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbf" + data.replace(b"\n", b"\r\n"))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(data))
+    for name in ("a.txt", "b.txt", "a.txt.gz"):
+        args = run_language_modeling.DataArguments(test_file=str(tmp_path / name))
+        assert run_language_modeling.read_split(args, "test") == lines, name
+    args.max_predict_samples = 2
+    assert run_language_modeling.read_split(args, "test") == lines[:2]
+
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    records = [{"words": "a b\n"}, {"words": ""}, {"words": f"{lines[2]}\nf"}]
+    (hub / "test.jsonl").write_text("\n".join(json.dumps(record) for record in records))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    args = run_language_modeling.DataArguments(dataset_name=str(hub), text_column="words")
+    assert run_language_modeling.read_split(args, "test") == lines
+    args.text_column = "text"
+    with pytest.raises(ValueError, match=r"has no column 'text' \(--text_column\), only words"):
+        run_language_modeling.read_split(args, "test")
+
+
+def test_command_line_overrides_change_single_fields_of_a_recipe(tmp_path):
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"config_overrides": MODEL, "prompt": ["one"], "do_train": True}))
+    argv = [str(recipe), "--output_dir", str(tmp_path)]
+    for given, expected in (
+        ([], MODEL),
+        (
+            ["--config_overrides", "decoder_solver=euler,d_model=64"],
+            MODEL | {"decoder_solver": "euler", "d_model": 64},
+        ),
+        (["--config_overrides", '{"solver_coefficients": null}'], MODEL | {"solver_coefficients": None}),
+        (["--config_overrides", "", "--model_name_or_path", "somewhere"], {}),
+    ):
+        model_args, _, _ = run_language_modeling.parse_arguments(argv + given)
+        assert script_utils.parse_overrides(model_args.config_overrides) == expected
+    with pytest.raises(ValueError, match=r"brings its own configuration.*drop a recipe's with --config_overrides ''"):
+        run_language_modeling.parse_arguments([*argv, "--model_name_or_path", "somewhere"])
+    _, data_args, _ = run_language_modeling.parse_arguments([*argv, "--prompt", "two", "three", "--prompt", "four"])
+    assert data_args.prompt == ["one", "two", "three", "four"]
+
+
+@pytest.mark.parametrize("solver", [{}, {"decoder_solver": "euler"}, {"solver_coefficients": "fixed"}])
+def test_recipe_is_valid(tmp_path, solver):
+    """Blocks and batches make updates of 4096 words, and each solver of table 5 fits the recipe."""
+    argv = [str(EXAMPLES / "recipes" / "ptb.json"), "--output_dir", str(tmp_path)]
+    argv += ["--config_overrides", json.dumps(solver)] if solver else []
+    model_args, data_args, args = run_language_modeling.parse_arguments(argv)
+    run_language_modeling.check_arguments(model_args, data_args, args)
+    assert data_args.block_size * args.per_device_train_batch_size == 4096
+    config = run_language_modeling.new_config(model_args, run_language_modeling.build_tokenizer(["a"]))
+    assert (config.vocab_size, config.d_model, config.decoder_layers) == (5, 512, 1)
+    assert {name: getattr(config, name) for name in solver} == solver
+
+
+BAD_FILES = {"empty.txt": "", "blank.txt": " \n\n", "reserved.txt": "a b\nc </s> d\n", "recipe.json": '{"block": 3}'}
+
+
+@pytest.mark.parametrize(
+    "values, error, message",
+    [
+        ({"train_file": "{bad}/none.txt"}, FileNotFoundError, r"No file .*none\.txt"),
+        ({"train_file": None}, ValueError, "No train data: give --train_file or --dataset_name"),
+        ({"train_file": "{bad}/empty.txt"}, ValueError, r"empty\.txt holds no text \(0 lines"),
+        ({"train_file": "{bad}/blank.txt"}, ValueError, r"blank\.txt holds no text \(2 lines"),
+        ({"train_file": "{bad}/latin1.txt"}, ValueError, r"latin1\.txt is not UTF-8"),
+        ({"train_file": "{bad}/reserved.txt"}, ValueError, "train, line 2: '</s>' is a special token"),
+        ({"vocab_size": 4}, ValueError, "--vocab_size 4 leaves no room"),
+        ({"block_size": -1}, ValueError, "--block_size -1 must be at least 0"),
+        ({"block_size": 1025, "train_file": "{bad}/long.txt"}, ValueError, "example has 1025 words.*is 1024: give"),
+        ({"max_new_tokens": 0}, ValueError, "--max_new_tokens 0 must be at least 1"),
+        ({"num_beams": 0}, ValueError, "--num_beams 0 must be at least 1"),
+        ({"temperature": 0.5}, ValueError, "--temperature 0.5 .*needs --do_sample"),
+        ({"temperature": -1, "do_sample": True}, ValueError, "--temperature -1.0 must be above 0"),
+        ({"metric_for_best_model": "perplexity"}, ValueError, "give --greater_is_better False"),
+        ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. They have: .*d_model"),
+        ({"model_name_or_path": "somewhere"}, ValueError, "brings its own configuration"),
+        ({"do_train": None}, ValueError, "Nothing to do"),
+        ({"do_train": None, "prompt": "a"}, ValueError, "give --model_name_or_path"),
+        ({"output_dir": "{bad}"}, ValueError, "is not empty and holds no checkpoint"),
+        ({"resume_from_checkpoint": "true"}, FileNotFoundError, "no checkpoint in"),
+    ],
+)
+def test_errors_name_the_value_and_the_fix(values, error, message, corpus, tmp_path):
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for name, text in BAD_FILES.items():
+        (bad / name).write_text(text)
+    (bad / "latin1.txt").write_bytes("fünf\n".encode("latin-1"))
+    (bad / "long.txt").write_text("a b c\n" * 300)
+    values = {name: value.format(bad=bad) if isinstance(value, str) else value for name, value in values.items()}
+    with pytest.raises(error, match=message):
+        run_language_modeling.main(arguments(corpus, tmp_path / "out", **values))
+    with pytest.raises(ValueError, match="unknown arguments: block"):
+        run_language_modeling.main([str(bad / "recipe.json")])
+
+
+def test_tokenizers_that_do_not_fit_are_refused(run, corpus, tmp_path):
+    options = {"model_name_or_path": run[0], "tokenizer_name": tmp_path / "large", "config_overrides": None}
+    run_language_modeling.build_tokenizer([" ".join(map(str, range(100)))]).save_pretrained(tmp_path / "large")
+    with pytest.raises(ValueError, match="has 104 words, but the model only embeds 18"):
+        run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))
+
+    pieces = run_language_modeling.build_tokenizer((corpus / "train.txt").read_text().splitlines())
+    pieces.backend_tokenizer.pre_tokenizer = Sequence([WhitespaceSplit(), Split("o", "isolated")])
+    pieces.save_pretrained(tmp_path / "pieces")
+    options["tokenizer_name"] = tmp_path / "pieces"
+    with pytest.raises(ValueError, match=r"words became \d+ tokens\. This script needs a tokenizer of whole words"):
+        run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))
