@@ -5,6 +5,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 
 from .configuration_ode_transformer import OdeTransformerConfig
 from .convert_fairseq_checkpoint import convert_fairseq_state_dict
+from .integration_ode_transformer import ButcherTableau
 from .modeling_ode_transformer import (
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
@@ -29,6 +30,7 @@ for auto_class, model_class in (
 AutoTokenizer.register(OdeTransformerConfig, tokenizer_class=OdeTransformerTokenizer, exist_ok=True)
 
 __all__ = [
+    "ButcherTableau",
     "OdeTransformerConfig",
     "OdeTransformerForCausalLM",
     "OdeTransformerForConditionalGeneration",

@@ -1,0 +1,47 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Examples of the README, run as they stand."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from modeling_ode_transformer import OdeTransformerModel
+from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS, integrate_multistep
+
+from .conftest import tiny_config
+
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(heading):
+    """The (language, text) of the code blocks of a section."""
+    section = re.split(r"\n#+ ", README.partition(f"# {heading}\n")[2])[0]
+    return re.findall(r"```(\w*)\n(.*?)```", section, re.DOTALL)
+
+
+def test_a_scheme_of_ones_own_works_as_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (_, from_data), (_, printed), (_, new_class) = blocks("Your own scheme")
+    names = {}
+    exec(from_data, names)
+    assert capsys.readouterr().out == printed
+    assert names["config"].encoder_tableau == names["heun3"]
+
+    exec(new_class, names)
+    try:
+        model = OdeTransformerModel(tiny_config(encoder_solver="adams_bashforth", layer_history="none")).eval()
+        assert type(model.encoder.multistep).__name__ == "AdamsBashforthScheme"
+        model(input_ids=torch.tensor([[5, 6]]), decoder_input_ids=torch.tensor([[2]]))
+        # of order 2: y' = -y in 100 and 200 steps
+        errors = []
+        for number in (100, 200):
+            y = torch.ones((), dtype=torch.float64)
+            scheme = MULTISTEPS["adams_bashforth"](number)
+            y, _ = integrate_multistep(lambda z, _: -z, y, scheme, step_size=1 / number, num_steps=number)
+            errors.append(abs(y.item() - 0.36787944117144233))
+        assert errors[0] / errors[1] == pytest.approx(4, rel=0.05)
+    finally:
+        del MULTISTEPS["adams_bashforth"]
