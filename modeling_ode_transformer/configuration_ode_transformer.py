@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import logging
 
-from .integration_ode_transformer import COEFFICIENTS, MULTISTEPS, STARTS, ButcherTableau, resolve_tableau
+from .integration_ode_transformer import COEFFICIENTS, STARTS, ButcherTableau, resolve_multistep, resolve_tableau
 
 
 logger = logging.get_logger(__name__)
@@ -90,9 +90,18 @@ class OdeTransformerConfig(PreTrainedConfig):
         word_dropout (`float`, defaults to 0.0): Probability of zeroing the whole embedding of a token, before
             positions are added and without rescaling.
         max_position_embeddings (`int`, defaults to 1024): Number of learned positions. Sinusoidal ones have no limit.
-        position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"`, `"learned"` or `"none"`.
+        position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (frequencies
+            `10000^(-k/(d/2 - 1))`, as fairseq's and M2M100's), `"sinusoidal_vaswani"` (`10000^(-2k/d)`, of Vaswani et
+            al., 2017, as Pegasus's), `"learned"` or `"none"`.
+        position_counting (`str`, defaults to `"mask"`): What counts as a position: the tokens of the attention
+            `"mask"`, else of the ids; the `"ids"` that are not padding, whatever the mask (as M2M100); or every place,
+            padding too (`"absolute"`, as mBART and Pegasus). The first two begin after the padding position,
+            `pad_token_id`; the last begins at 0 and has no padding position.
         scale_embedding (`bool`, defaults to `True`): Whether embeddings are multiplied by the square root of
             `d_model`.
+        embedding_layer_norm (`bool`, defaults to `False`): Whether a layer norm follows the addition of positions, as
+            in mBART.
+        lm_head_bias (`bool`, defaults to `False`): Whether the output projection has a bias.
         max_relative_position (`int`, defaults to 8): Clipping distance of the relative positions of both
             self-attentions (Shaw et al., 2018; keys only); 0: none.
         encoder_solver (`str` or `dict`, defaults to `"rk2"`), decoder_solver (`str` or `dict`, defaults to `"euler"`):
@@ -130,6 +139,8 @@ class OdeTransformerConfig(PreTrainedConfig):
         use_cache (`bool`, defaults to `True`): Whether the decoder returns its cache of keys and values.
         bos_token_id, pad_token_id, eos_token_id, decoder_start_token_id (`int`, defaults to 0, 1, 2, 2): Special
             tokens.
+        decoder_start_from_labels (`bool`, defaults to `False`): Whether the decoder's input made from labels starts
+            with their last token, the language of mBART, in place of `decoder_start_token_id`.
 
     Raises:
         `StrictDataclassFieldValidationError`: a value of the wrong type.
@@ -171,6 +182,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     base_model_fsdp_plan = {
         "embed_tokens": "free_full_weight",
         "layers.*": "free_full_weight",
+        "layernorm_embedding": "keep_full_weight",
         "layer_norm": "keep_full_weight",
     }
 
@@ -193,7 +205,10 @@ class OdeTransformerConfig(PreTrainedConfig):
     word_dropout: float | int = 0.0
     max_position_embeddings: int = 1024
     position_embedding_type: str = "sinusoidal"
+    position_counting: str = "mask"
     scale_embedding: bool = True
+    embedding_layer_norm: bool = False
+    lm_head_bias: bool = False
     max_relative_position: int = 8
     encoder_solver: str | dict[str, Any] | ButcherTableau = "rk2"
     decoder_solver: str | dict[str, Any] | ButcherTableau = "euler"
@@ -213,6 +228,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     pad_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 2
+    decoder_start_from_labels: bool = False
 
     def __post_init__(self, **kwargs):
         if self.decoder_vocab_size == self.vocab_size and self.share_encoder_decoder_embeddings:
@@ -274,7 +290,8 @@ class OdeTransformerConfig(PreTrainedConfig):
         """Part of the validation at construction and on save: names, ranges, and what has to fit together."""
         choices = {
             "activation_function": tuple(ACT2FN),
-            "position_embedding_type": ("sinusoidal", "learned", "none"),
+            "position_embedding_type": ("sinusoidal", "sinusoidal_vaswani", "learned", "none"),
+            "position_counting": ("mask", "ids", "absolute"),
             "solver_coefficients": tuple(COEFFICIENTS),
             "coefficient_sharing": ("stack", "layer", "channel"),
             "coefficient_start": tuple(STARTS),
@@ -329,7 +346,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         for field in ("encoder_solver", "decoder_solver"):
             solver = getattr(self, field)
             parts = VECTOR_FIELDS[self.vector_field]
-            if isinstance(solver, str) and solver in MULTISTEPS and not all(part.is_integrated for part in parts):
+            if resolve_multistep(solver) is not None and not all(part.is_integrated for part in parts):
                 raise ValueError(
                     f"{field}={solver!r} steps from block to block, and vector_field={self.vector_field!r} leaves a "
                     "sublayer out: choose vector_field='layer', 'sublayers' or 'macaron'."

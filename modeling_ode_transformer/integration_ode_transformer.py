@@ -219,7 +219,7 @@ def resolve_tableau(solver: str | Mapping[str, Sequence] | ButcherTableau) -> Bu
     """
     if isinstance(solver, ButcherTableau):
         return solver
-    if isinstance(solver, str) and solver in MULTISTEPS:
+    if resolve_multistep(solver) is not None:
         return TABLEAUS["euler"]
     if isinstance(solver, str) and solver in TABLEAUS:
         return TABLEAUS[solver]
@@ -229,6 +229,11 @@ def resolve_tableau(solver: str | Mapping[str, Sequence] | ButcherTableau) -> Bu
         f"Unknown solver {solver!r}: choose one of {', '.join([*TABLEAUS, *MULTISTEPS])}, or give a tableau "
         '{"a": [[], ...], "b": [...]} or the name of a .json file that holds one.'
     )
+
+
+def resolve_multistep(solver: str | Mapping[str, Sequence] | ButcherTableau) -> "type[MultistepScheme] | None":
+    """Returns the class of a multistep scheme given by its name; None for other solvers."""
+    return MULTISTEPS.get(solver) if isinstance(solver, str) else None
 
 
 class StageCoefficients(nn.Module):

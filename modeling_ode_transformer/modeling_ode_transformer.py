@@ -35,11 +35,11 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
 from .integration_ode_transformer import (
     COEFFICIENTS,
-    MULTISTEPS,
     MultistepScheme,
     StageCoefficients,
     integrate,
     integrate_multistep,
+    resolve_multistep,
     weighted_sum,
 )
 
@@ -60,6 +60,13 @@ def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_s
     return shifted.masked_fill_(shifted == -100, pad_token_id)
 
 
+def last_tokens(labels: torch.Tensor, pad_token_id: int) -> torch.Tensor:
+    """The last token, neither padding nor -100, of each row of right-padded `labels` (batch, length): (batch,)."""
+    lengths = ((labels != -100) & (labels != pad_token_id)).sum(dim=1, keepdim=True)
+    tokens = labels.gather(1, (lengths - 1).clamp(min=0)).squeeze(1)
+    return tokens.masked_fill(tokens == -100, pad_token_id)
+
+
 class OdeTransformerScaledWordEmbedding(nn.Embedding):
     """An embedding times a constant."""
 
@@ -73,28 +80,50 @@ class OdeTransformerScaledWordEmbedding(nn.Embedding):
 
 class OdeTransformerSinusoidalPositionalEmbedding(nn.Module):
     """Sines in the first half and cosines in the second, computed for the positions at hand, so that there is no
-    limit to the length; the padding position has the zero vector."""
+    limit to the length; the padding position, if there is one, has the zero vector."""
 
-    def __init__(self, embedding_dim: int, padding_position: int):
+    def __init__(self, embedding_dim: int, padding_position: int | None):
         super().__init__()
         self.embedding_dim = embedding_dim
         self.padding_position = padding_position
 
-    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+    def angles(self, positions: torch.Tensor) -> torch.Tensor:
         half = self.embedding_dim // 2
         exponents = torch.arange(half, device=positions.device, dtype=torch.int64).float()
         frequencies = torch.exp(exponents * -(math.log(10000) / (half - 1)))
-        angles = positions.unsqueeze(-1).float() * frequencies  # (batch, length, half)
-        embeddings = torch.cat([torch.sin(angles), torch.cos(angles)], dim=-1)
-        embeddings = nn.functional.pad(embeddings, (0, self.embedding_dim % 2))
+        return positions.unsqueeze(-1).float() * frequencies  # (batch, length, half)
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        angles = self.angles(positions)
+        embeddings = torch.cat([torch.sin(angles), torch.cos(angles)], dim=-1).float()
+        # An odd dimension lacks a number or has one too many.
+        embeddings = nn.functional.pad(embeddings, (0, self.embedding_dim - embeddings.shape[-1]))
+        if self.padding_position is None:
+            return embeddings
         return embeddings * (positions != self.padding_position).unsqueeze(-1)
 
 
-class OdeTransformerLearnedPositionalEmbedding(nn.Embedding):
-    """One vector for each of `num_positions` positions, which begin after the padding position."""
+class OdeTransformerVaswaniPositionalEmbedding(OdeTransformerSinusoidalPositionalEmbedding):
+    """The same with the frequencies of Vaswani et al. (2017). Pegasus computes its table in float64."""
 
-    def __init__(self, num_positions: int, embedding_dim: int, padding_position: int):
-        super().__init__(num_positions + padding_position + 1, embedding_dim, padding_idx=padding_position)
+    def angles(self, positions):
+        dtype = torch.float32 if positions.device.type == "mps" else torch.float64  # mps has no float64
+        exponents = torch.arange(0, self.embedding_dim, 2, device=positions.device).to(dtype) / self.embedding_dim
+        return positions.unsqueeze(-1).to(dtype) * 10000**-exponents
+
+
+SINUSOIDS = {
+    "sinusoidal": OdeTransformerSinusoidalPositionalEmbedding,
+    "sinusoidal_vaswani": OdeTransformerVaswaniPositionalEmbedding,
+}
+
+
+class OdeTransformerLearnedPositionalEmbedding(nn.Embedding):
+    """One vector for each of `num_positions` positions, which begin after the padding position if there is one."""
+
+    def __init__(self, num_positions: int, embedding_dim: int, padding_position: int | None):
+        first = 0 if padding_position is None else padding_position + 1
+        super().__init__(first + num_positions, embedding_dim, padding_idx=padding_position)
         self.num_positions = num_positions
 
 
@@ -561,15 +590,20 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         super().__init__(config)
         num_layers = getattr(config, f"{self.stack}_layers")
         self.padding_position = 1 if config.pad_token_id is None else config.pad_token_id
+        if config.position_counting == "absolute":
+            self.padding_position = None
         self.max_distance = config.max_relative_position
         self.embed_tokens = make_word_embedding(config, vocab_size)
         self.embed_positions = None
-        if config.position_embedding_type == "sinusoidal":
-            self.embed_positions = OdeTransformerSinusoidalPositionalEmbedding(config.d_model, self.padding_position)
+        if config.position_embedding_type in SINUSOIDS:
+            self.embed_positions = SINUSOIDS[config.position_embedding_type](config.d_model, self.padding_position)
         elif config.position_embedding_type == "learned":
             self.embed_positions = OdeTransformerLearnedPositionalEmbedding(
                 config.max_position_embeddings, config.d_model, self.padding_position
             )
+        self.layernorm_embedding = None
+        if config.embedding_layer_norm:
+            self.layernorm_embedding = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.solver_coefficients = None
         if config.coefficient_sharing != "layer":
             self.solver_coefficients = make_coefficients(config, self.stack)
@@ -584,9 +618,8 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
                 nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) for _ in range(num_stages)
             )
         self.multistep = None
-        if (solver := getattr(config, f"{self.stack}_solver")) in tuple(MULTISTEPS):
-            steps_per_layer = len(self.layers[0].parts) * config.steps_per_layer
-            self.multistep = MULTISTEPS[solver](num_layers * steps_per_layer)
+        if (scheme := resolve_multistep(getattr(config, f"{self.stack}_solver"))) is not None:
+            self.multistep = scheme(num_layers * len(self.layers[0].parts) * config.steps_per_layer)
         # PCformer, encoder side: the layer history with the prediction, which the corrector starts from.
         self.corrector = None
         if config.predictor_corrector and self.stack == "encoder":
@@ -605,9 +638,10 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
     ) -> torch.Tensor:
         """Adds positions to scaled word embeddings (batch, length, d), with word dropout before and dropout after.
 
-        Positions are counted from 0 by `position_ids`; else they count the tokens that are not padding, by the mask
-        (batch, past + length), else by the ids. Without a mask a decoder counts every token, padding too: what it
-        makes of a token does not depend on whether those before come from the cache.
+        Positions are counted from 0 by `position_ids`; else as the configuration's `position_counting` says. With
+        "mask", they count the tokens that are not padding, by the mask (batch, past + length), else by the ids.
+        Without a mask a decoder counts every token, padding too: what it makes of a token does not depend on whether
+        those before come from the cache. With "ids" it does, as in M2M100: padding counts if it is in the cache.
         """
         hidden_states = inputs_embeds
         if self.training and self.config.word_dropout > 0:
@@ -617,6 +651,8 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         if self.embed_positions is not None:
             positions = self._positions(inputs_embeds, input_ids, padding_mask, position_ids, past_length)
             hidden_states = hidden_states + self.embed_positions(positions).to(hidden_states)
+        if self.layernorm_embedding is not None:
+            hidden_states = self.layernorm_embedding(hidden_states)
         return nn.functional.dropout(hidden_states, p=self.config.dropout, training=self.training)
 
     def _positions(self, inputs_embeds, input_ids, padding_mask, position_ids, past_length):
@@ -628,9 +664,13 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
                     f"A sequence of {past_length + length} tokens is longer than max_position_embeddings={limit}: "
                     "cut it, or use a model with sinusoidal positions."
                 )
+        if self.config.position_counting == "absolute":
+            every = torch.arange(length, device=inputs_embeds.device).unsqueeze(0) + past_length
+            return every if position_ids is None else position_ids
         if position_ids is not None:
             return position_ids + self.padding_position + 1
-        if padding_mask is not None and padding_mask.ndim == 2 and padding_mask.shape[1] >= length:
+        is_mask = padding_mask is not None and padding_mask.ndim == 2 and padding_mask.shape[1] >= length
+        if is_mask and self.config.position_counting == "mask":
             mask = padding_mask != 0
             counts = mask.cumsum(dim=1)[:, -length:]
             mask = mask[:, -length:]
@@ -639,8 +679,8 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
             counts = mask.cumsum(dim=1) + past_length
             if input_ids is not None and self.config.pad_token_id is not None:
                 mask = input_ids != self.config.pad_token_id
-                if self.stack == "encoder":
-                    counts = mask.cumsum(dim=1)
+                if self.stack == "encoder" or self.config.position_counting == "ids":
+                    counts = mask.cumsum(dim=1) + past_length
         return counts * mask + self.padding_position
 
     def relative_distances(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
@@ -916,7 +956,8 @@ class OdeTransformerForConditionalGeneration(
     def __init__(self, config: OdeTransformerConfig):
         super().__init__(config)
         self.model = OdeTransformerModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size or config.vocab_size, bias=False)
+        vocab_size = config.decoder_vocab_size or config.vocab_size
+        self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
         if config.tie_word_embeddings:
             shared = config.share_encoder_decoder_embeddings
             source = "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"
@@ -984,8 +1025,72 @@ class OdeTransformerForConditionalGeneration(
         )
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """The decoder's input for `labels` (batch, length); see `shift_tokens_right`."""
-        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+        """The decoder's input for `labels` (batch, length); see `shift_tokens_right`. If the configuration says
+        `decoder_start_from_labels`, it starts with the last token of the labels in place of the start token."""
+        pad_token_id, start = self.config.pad_token_id, self.config.decoder_start_token_id
+        if self.config.decoder_start_from_labels:
+            start = pad_token_id
+        decoder_input_ids = shift_tokens_right(labels, pad_token_id, start)
+        if self.config.decoder_start_from_labels:
+            decoder_input_ids[:, 0] = last_tokens(labels, pad_token_id)
+        return decoder_input_ids
+
+    @classmethod
+    def from_residual(
+        cls,
+        model_or_path: PreTrainedModel | str,
+        encoder_solver: str | dict = "rk2",
+        solver_coefficients: str = "learned",
+        **kwargs,
+    ) -> "OdeTransformerForConditionalGeneration":
+        """Makes an ODE Transformer with the weights of a pre-norm encoder-decoder of transformers: M2M100 and NLLB,
+        mBART and mBART-50, Pegasus, Blenderbot.
+
+        Learned coefficients start at Euler's (1, 0, ...): the model computes the function of the original, to the
+        rounding of its dtype, and training it puts the later stages to use. With other coefficients it starts
+        elsewhere, which is logged as a warning. The ids of the tokens stay, so that the original's tokenizer is the
+        model's: save it beside the model.
+
+        Args:
+            model_or_path: the model, whose parameters are copied; or its folder or name on the Hub, from which
+                `AutoModelForSeq2SeqLM` loads it.
+            encoder_solver: the scheme of the encoder, as in the configuration.
+            solver_coefficients: the weights of the stages, as in the configuration; without effect if all schemes have
+                one stage.
+            kwargs: other fields of the configuration that do not come with the weights: `decoder_solver` (defaults to
+                `"euler"`), `coefficient_sharing`, `vector_field`, `dropout`, ...
+
+        Returns:
+            The model in evaluation mode, with the dtype, device, attention implementation and generation configuration
+            of the original. Two things are not the original's: layers are not dropped in training (a warning says so
+            if they were), and a decoder without input makes none from the encoder's, as mBART's does. Embeddings
+            given in place of ids are scaled already, in Pegasus's decoder too.
+
+        Raises:
+            ValueError: the family is post-norm or otherwise no stack of Euler steps, which is found before weights are
+                loaded; the model has no language modeling head, or parameters that its family has not; or a field
+                comes with the weights and cannot be chosen. It is named.
+            TypeError: a keyword is no field of the configuration.
+        """
+        from .convert_residual import from_residual
+
+        return from_residual(cls, model_or_path, encoder_solver, solver_coefficients, **kwargs)
+
+    def to_residual(self) -> PreTrainedModel:
+        """Makes the residual model of transformers that computes the same function as this one, a copy in evaluation
+        mode: the reverse of `from_residual`.
+
+        The blocks have to be Euler steps of size 1, or steps of several stages whose learned coefficients are exactly
+        (1, 0, ...); without layer history and relative positions. Sinusoidal positions make an
+        `M2M100ForConditionalGeneration`, which counts tokens by the ids: where the mask does too, logits are equal.
+        What `from_residual` made of another family becomes that family's model.
+
+        Raises:
+            ValueError: the model has what the residual one cannot express; fields and values are named.
+        """
+        from .convert_residual import to_residual
+
+        return to_residual(self)
 
 
 def select_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
@@ -1013,7 +1118,7 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
         if not config.tie_word_embeddings:
             self._tied_weights_keys = None
         self.model = OdeTransformerDecoder(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
     @can_return_tuple

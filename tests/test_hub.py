@@ -24,7 +24,12 @@ from .conftest import randomize, tiny_config
 
 
 PACKAGE = Path(modeling_ode_transformer.__file__).parent
-PUBLISHED = ("configuration_ode_transformer", "integration_ode_transformer", "modeling_ode_transformer")
+PUBLISHED = (
+    "configuration_ode_transformer",
+    "convert_residual",
+    "integration_ode_transformer",
+    "modeling_ode_transformer",
+)
 
 
 def run_python(program: str, tmp_path: Path, *arguments: str) -> str:

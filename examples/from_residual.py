@@ -1,0 +1,120 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""A residual model of transformers goes on as an ODE Transformer: does the second stage help?
+
+    python examples/from_residual.py --data_dir data/multi30k --output_dir from_residual
+
+1. trains an `M2M100ForConditionalGeneration`, the pre-norm model of transformers itself, on Multi30k en-de;
+2. makes an RK2 model with learned coefficients of it (`from_residual`), which at first computes the same function;
+3. trains both further, for as many updates, on the same batches;
+4. writes `results.json` with the scores before and after, and prints them as a table.
+
+The training is `run_translation.py` with the recipe below. A run that is started again goes on where it was.
+"""
+
+import json
+import sys
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from pathlib import Path
+
+from run_translation import main as run_translation
+from run_translation import read_lines
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration, set_seed
+
+from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer
+
+
+RECIPE = Path(__file__).parent / "recipes" / "multi30k_en_de.json"
+
+
+def make_residual_model(sentences: list[str], folder: Path) -> None:
+    """Writes a new M2M100 of the recipe's size, and its tokenizer of 8000 BPE pieces."""
+    tokenizer = OdeTransformerTokenizer.train(sentences, 8000, model_type="bpe")
+    config = M2M100Config(
+        vocab_size=len(tokenizer),
+        d_model=256,
+        encoder_layers=3,
+        decoder_layers=3,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=1024,
+        decoder_ffn_dim=1024,
+        encoder_layerdrop=0.0,
+        decoder_layerdrop=0.0,
+        dropout=0.2,
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        init_std=256**-0.5,
+        bos_token_id=tokenizer.bos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.eos_token_id,
+    )
+    M2M100ForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def train(start: Path, output_dir: Path, data_dir: Path, arguments: list[str]) -> dict:
+    """Trains the model of the folder `start` with the recipe and returns its metrics, from a finished run's file if
+    there is one."""
+    results = output_dir / "all_results.json"
+    if not results.is_file():
+        files = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+        for split, name in files.items():
+            for side, language in (("source", "en"), ("target", "de")):
+                arguments += [f"--{split}_{side}_file", str(data_dir / f"{name}.{language}.gz")]
+        recipe = json.loads(RECIPE.read_text(encoding="utf-8"))
+        del recipe["config_overrides"]
+        output_dir.mkdir(parents=True, exist_ok=True)
+        recipe_file = output_dir.with_suffix(".json")
+        recipe_file.write_text(json.dumps(recipe, indent=2), encoding="utf-8")
+        arguments += ["--model_name_or_path", str(start), "--output_dir", str(output_dir)]
+        run_translation([str(recipe_file), *arguments])
+    return json.loads(results.read_text(encoding="utf-8"))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the script with the given arguments (default: the command line's)."""
+    parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--data_dir", type=Path, required=True, help="folder with Multi30k's train.en.gz, ...")
+    parser.add_argument("--output_dir", type=Path, required=True, help="folder to write")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs of the residual model")
+    parser.add_argument("--further_epochs", type=int, default=4, help="epochs of both models after the conversion")
+    parser.add_argument("--learning_rate", type=float, default=2e-3, help="peak rate of the residual model")
+    parser.add_argument("--further_learning_rate", type=float, default=5e-4, help="first rate after the conversion")
+    parser.add_argument("--seed", type=int, default=1)
+    args, training_arguments = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
+    set_seed(args.seed)
+
+    start, residual = args.output_dir / "start", args.output_dir / "residual"
+    if not (start / "model.safetensors").is_file():
+        lines = [line for name in ("train.en.gz", "train.de.gz") for line in read_lines(args.data_dir / name)]
+        make_residual_model([line for line in lines if line.strip()], start)
+
+    seed = ["--seed", str(args.seed), *training_arguments]
+    first = ["--num_train_epochs", str(args.epochs), "--learning_rate", str(args.learning_rate), *seed]
+    results = {"residual": train(start, residual, args.data_dir, first)}
+
+    converted = args.output_dir / "converted"
+    model = AutoModelForSeq2SeqLM.from_pretrained(residual)
+    ode = OdeTransformerForConditionalGeneration.from_residual(model, encoder_solver="rk2")
+    ode.save_pretrained(converted)
+    AutoTokenizer.from_pretrained(residual).save_pretrained(converted)
+
+    further = ["--num_train_epochs", str(args.further_epochs), "--learning_rate", str(args.further_learning_rate)]
+    further += ["--lr_scheduler_type", "linear", "--warmup_steps", "0", *seed]
+    for name, folder in (("residual, continued", residual), ("RK2, continued", converted)):
+        output_dir = args.output_dir / f"{folder.name}_continued"
+        results[name] = train(folder, output_dir, args.data_dir, list(further))
+    weight = AutoModelForSeq2SeqLM.from_pretrained(args.output_dir / "converted_continued").model.encoder
+    results["coefficients"] = weight.solver_coefficients.weight.tolist()
+    (args.output_dir / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+    columns = ("eval_bleu", "eval_perplexity", "predict_bleu", "predict_chrf", "predict_perplexity", "train_loss")
+    print("| model |", " | ".join(columns), "|")
+    for name in ("residual", "residual, continued", "RK2, continued"):
+        print(f"| {name} |", " | ".join(f"{results[name][column]:.2f}" for column in columns), "|")
+    print("coefficients of the RK2 stages, from (1, 0):", results["coefficients"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,424 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""From pre-norm encoder-decoders of transformers to ODE Transformers that compute the same function, and back.
+
+A family is an entry of `FAMILIES`. All name their parameters as M2M100 does; they differ in what `Family` holds.
+"""
+
+import copy
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+from transformers.utils import logging
+
+from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
+from .integration_ode_transformer import (
+    LearnedCoefficients,
+    MultistepScheme,
+    StageCoefficients,
+    resolve_multistep,
+    resolve_tableau,
+)
+from .modeling_ode_transformer import SINUSOIDS
+
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What sets a family of pre-norm models apart from the others.
+
+    Args:
+        fields: its values of this package's configuration, the same in all its models.
+        unused_positions: how many vectors of a table of learned positions precede that of the first position.
+        has_position_table: whether positions are parameters, learned or not.
+        has_logits_bias: whether there is a `final_logits_bias`.
+    """
+
+    fields: dict[str, Any]
+    unused_positions: int = 0
+    has_position_table: bool = True
+    has_logits_bias: bool = True
+
+
+FAMILIES: dict[str, Family] = {
+    "m2m_100": Family(  # NLLB too
+        {
+            "position_embedding_type": "sinusoidal",
+            "position_counting": "ids",
+            "embedding_layer_norm": False,
+            "decoder_start_from_labels": False,
+        },
+        has_position_table=False,
+        has_logits_bias=False,
+    ),
+    "mbart": Family(  # mBART-50 too
+        {
+            "position_embedding_type": "learned",
+            "position_counting": "absolute",
+            "embedding_layer_norm": True,
+            "decoder_start_from_labels": True,
+        },
+        unused_positions=2,
+    ),
+    "pegasus": Family(
+        {
+            "position_embedding_type": "sinusoidal_vaswani",
+            "position_counting": "absolute",
+            "embedding_layer_norm": False,
+            "decoder_start_from_labels": False,
+        },
+    ),
+    "blenderbot": Family(
+        {
+            "position_embedding_type": "learned",
+            "position_counting": "absolute",
+            "embedding_layer_norm": False,
+            "decoder_start_from_labels": False,
+        },
+    ),
+}
+
+POST_NORM = "its layer norms follow the residual additions (post-norm), so that a layer is no Euler step y + F(y)"
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(
+        ("bart", "blenderbot-small", "fsmt", "led", "marian", "mvp", "plbart", "prophetnet"),
+        POST_NORM,
+    ),
+    **dict.fromkeys(("bigbird_pegasus", "pegasus_x"), "its attention is sparse"),
+    "nllb-moe": "its feed-forward sublayers are mixtures of experts",
+    **dict.fromkeys(
+        ("t5", "mt5", "umt5", "longt5", "switch_transformers"),
+        "its norms have no mean and its attention adds relative position biases",
+    ),
+    "ode_transformer": "it is an ODE Transformer already",
+}
+
+# Fields that have one name and one meaning in all families and here.
+SAME_FIELDS = (
+    "vocab_size",
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "max_position_embeddings",
+    "activation_function",
+    "scale_embedding",
+    "bos_token_id",
+    "pad_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+)
+# The same, but free to be changed: they do not change what a trained model computes.
+FREE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "use_cache")
+# What all families have in common.
+PLAIN_FIELDS = {
+    "is_encoder_decoder": True,
+    "decoder_vocab_size": None,
+    "layer_norm_eps": 1e-5,
+    "max_relative_position": 0,
+    "layer_history": "none",
+}
+LAYERDROP_FIELDS = ("encoder_layerdrop", "decoder_layerdrop")
+# Found from the weights.
+SHARING_FIELDS = ("share_encoder_decoder_embeddings", "tie_word_embeddings")
+DERIVED_FIELDS = {*SAME_FIELDS, *PLAIN_FIELDS, *SHARING_FIELDS, *FAMILIES["m2m_100"].fields, "lm_head_bias"}
+
+# Fields of this package alone. The first do not change an Euler step; the next have these values in one, if its
+# scheme has several stages; all others have to be at their defaults.
+WITHOUT_EFFECT_ON_EULER = {"coefficient_sharing", "vector_field", "word_dropout", "encoder_solver", "decoder_solver"}
+EULER_STAGES = {"solver_coefficients": "learned", "coefficient_start": "euler", "stage_values": "increment"}
+# The fields of a plain layer; MacaronNet's has parameters more.
+PLAIN_VECTOR_FIELDS = [
+    name
+    for name, parts in VECTOR_FIELDS.items()
+    if all("macaron_feed_forward" not in part.sublayers for part in parts)
+]
+
+
+def from_residual(
+    model_class: type[PreTrainedModel],
+    model_or_path: PreTrainedModel | str,
+    encoder_solver: str | dict[str, Any],
+    solver_coefficients: str,
+    **kwargs,
+) -> PreTrainedModel:
+    """See `OdeTransformerForConditionalGeneration.from_residual`."""
+    is_instance = isinstance(model_or_path, nn.Module)
+    source_config = model_or_path.config if is_instance else AutoConfig.from_pretrained(model_or_path)
+    family = find_family(source_config)
+    check_fields(kwargs, source_config.model_type)
+    model = model_or_path if is_instance else AutoModelForSeq2SeqLM.from_pretrained(model_or_path)
+    expected_class = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(source_config)]
+    if not isinstance(model, expected_class):
+        raise ValueError(f"A {type(model).__name__} cannot be converted: give its {expected_class.__name__}.")
+    for field in LAYERDROP_FIELDS:
+        if getattr(source_config, field):
+            logger.warning(
+                f"{field}={getattr(source_config, field)} is left out: an ODE Transformer drops no layers in training."
+            )
+
+    state, fields = read_weights(model, family)
+    fields |= {field: getattr(source_config, field, None) for field in (*SAME_FIELDS, *FREE_FIELDS)}
+    fields |= {
+        **PLAIN_FIELDS,
+        "decoder_solver": "euler",
+        "encoder_solver": encoder_solver,
+        "solver_coefficients": solver_coefficients,
+        **kwargs,
+    }
+    config = make_configuration(fields)
+    warn_of_changes(config)
+    if is_instance:
+        state = {name: tensor.detach().clone() for name, tensor in state.items()}
+    return build(model_class, config, state, model)
+
+
+def find_family(config: PreTrainedConfig) -> Family:
+    """The entry of a configuration's family.
+
+    Raises:
+        ValueError: its models are no pre-norm encoder-decoders, or not known.
+    """
+    if config.model_type not in FAMILIES:
+        reason = REFUSED.get(config.model_type, "its family is not known here")
+        raise ValueError(
+            f"A model of the type {config.model_type!r} cannot become an ODE Transformer: {reason}. The families that "
+            f"can are {', '.join(FAMILIES)}."
+        )
+    return FAMILIES[config.model_type]
+
+
+def check_fields(fields: dict[str, Any], model_type: str):
+    """Refuses what is no field of the configuration, and what comes with the weights of the model."""
+    known = {field.name for field in dataclasses.fields(OdeTransformerConfig)}
+    known &= set(OdeTransformerConfig.__annotations__)
+    for field, value in fields.items():
+        if field not in known:
+            raise TypeError(f"{field}={value!r} is not a field of OdeTransformerConfig.")
+        if field in DERIVED_FIELDS:
+            raise ValueError(
+                f"{field}={value!r} cannot be chosen: it comes with the weights of the {model_type} model. Leave it "
+                "out."
+            )
+    if fields.get("vector_field", "layer") not in PLAIN_VECTOR_FIELDS:
+        raise ValueError(
+            f"vector_field={fields['vector_field']!r} needs parameters that the {model_type} model has not: choose "
+            f"one of {', '.join(PLAIN_VECTOR_FIELDS)}."
+        )
+
+
+def read_weights(model: PreTrainedModel, family: Family) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The parameters of a model by their names here, and the fields that they and the family decide."""
+    state = dict(model.state_dict())
+    for name, tensor in state.items():
+        if tensor.is_meta or not tensor.is_floating_point():
+            raise ValueError(
+                f"{name} has no values to convert (dtype {tensor.dtype}, device {tensor.device}): load the model "
+                "without quantization and without offloading."
+            )
+    fields = dict(family.fields)
+
+    encoder, decoder, head = model.model.encoder.embed_tokens, model.model.decoder.embed_tokens, model.lm_head
+    fields["share_encoder_decoder_embeddings"] = encoder.weight is decoder.weight
+    fields["tie_word_embeddings"] = head.weight is decoder.weight
+    # Where the embeddings are not shared, no part of the model reads `shared`.
+    del state["model.shared.weight"]
+    if fields["share_encoder_decoder_embeddings"]:
+        state["model.shared.weight"] = state.pop("model.encoder.embed_tokens.weight")
+        del state["model.decoder.embed_tokens.weight"]
+    if fields["tie_word_embeddings"]:
+        del state["lm_head.weight"]
+
+    bias = state.pop("final_logits_bias") if family.has_logits_bias else torch.zeros(1)
+    fields["lm_head_bias"] = bool(bias.any())
+    if fields["lm_head_bias"]:
+        state["lm_head.bias"] = bias.squeeze(0)
+
+    if family.has_position_table:
+        names = [f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")]
+        tables = [state.pop(name)[family.unused_positions :] for name in names]
+        sinusoids = SINUSOIDS.get(fields["position_embedding_type"])
+        if sinusoids is not None and not all(is_table(sinusoids, table) for table in tables):
+            logger.warning(
+                "The positions of the model are not the sinusoids of its family: they become "
+                "position_embedding_type='learned'."
+            )
+            fields["position_embedding_type"] = "learned"
+        if fields["position_embedding_type"] == "learned":
+            state |= dict(zip(names, tables))
+    return state, fields
+
+
+def is_table(sinusoids: type[nn.Module], table: torch.Tensor) -> bool:
+    """Whether a table of positions (length, d) is that of a sinusoidal embedding, as its dtype keeps it."""
+    expected = sinusoids(table.shape[1], None)(torch.arange(len(table), device=table.device)).to(table.dtype)
+    return torch.allclose(table, expected, rtol=0, atol=torch.finfo(table.dtype).eps)
+
+
+def make_configuration(fields: dict[str, Any]) -> OdeTransformerConfig:
+    """The configuration, where `solver_coefficients` has a value even if there is nothing to weigh; learned ones start
+    at Euler's if nothing else is said."""
+    solvers = (fields["encoder_solver"], fields["decoder_solver"])
+    if all(resolve_tableau(solver).num_stages == 1 for solver in solvers):
+        fields = {**fields, "solver_coefficients": None}
+    elif fields["solver_coefficients"] == "learned":
+        fields = {"coefficient_start": "euler", **fields}
+    return OdeTransformerConfig(**fields)
+
+
+def warn_of_changes(config: OdeTransformerConfig):
+    """Warns of the fields that make the steps others than Euler's of size 1, from the start."""
+    has_stages = max(config.encoder_tableau.num_stages, config.decoder_tableau.num_stages) > 1
+    changes = own_fields(config)
+    changes |= {field: getattr(config, field) for field in EULER_STAGES if has_stages}
+    for field in ("encoder_solver", "decoder_solver"):
+        solver = getattr(config, field)
+        if solver == "leapfrog" or resolve_tableau(solver).y[0] != 1.0:
+            changes[field] = solver
+    changes = [f"{field}={value!r}" for field, value in changes.items() if value != EULER_STAGES.get(field)]
+    if changes:
+        logger.warning(
+            f"With {', '.join(changes)} the converted model does not compute the function of the original, but makes "
+            "steps of another kind with its layers: train it before use. With solver_coefficients='learned' and "
+            "coefficient_start='euler', one step of size 1 and the increment as stage, it would start at the function "
+            "of the original."
+        )
+
+
+def own_fields(config: OdeTransformerConfig) -> dict[str, Any]:
+    """The fields without which a model would be residual, where they are not at their defaults."""
+    others = DERIVED_FIELDS | WITHOUT_EFFECT_ON_EULER | EULER_STAGES.keys() | set(FREE_FIELDS)
+    return {
+        field: getattr(config, field)
+        for field in OdeTransformerConfig.__annotations__
+        if field not in others and getattr(config, field) != getattr(OdeTransformerConfig, field)
+    }
+
+
+def build(
+    model_class: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    state: dict[str, torch.Tensor],
+    source: PreTrainedModel,
+) -> PreTrainedModel:
+    """A model with these parameters, and all else as `source` has it: dtype, device, attention, generation."""
+    model, report = model_class.from_pretrained(
+        None,
+        config=config,
+        state_dict=state,
+        dtype=source.dtype,
+        attn_implementation=source.config._attn_implementation,
+        output_loading_info=True,
+    )
+    # What the solvers have of their own starts as in a new model.
+    new = [name for name, module in model.named_modules() if isinstance(module, (StageCoefficients, MultistepScheme))]
+    new = tuple(f"{name}." for name in [*new, "model.encoder.stage_norms", "model.decoder.stage_norms"])
+    missing = {name for name in report["missing_keys"] if not name.startswith(new)}
+    for problem, names in (("lacks", missing), ("has what its family has not,", report["unexpected_keys"])):
+        if names:
+            raise ValueError(f"The {type(source).__name__} {problem} {', '.join(sorted(names))}.")
+    model.name_or_path = model.config.name_or_path = source.name_or_path
+    model.generation_config = copy.deepcopy(source.generation_config)
+    return model.to(source.device)
+
+
+def to_residual(model: PreTrainedModel) -> PreTrainedModel:
+    """See `OdeTransformerForConditionalGeneration.to_residual`."""
+    config = model.config
+    model_type = find_model_type(config)
+    family = FAMILIES[model_type]
+    check_residual(model, model_type)
+    if config.word_dropout:
+        logger.warning(f"word_dropout={config.word_dropout} is left out: {model_type} has none in training.")
+
+    state = {
+        name: tensor.clone() for name, tensor in model.state_dict().items() if ".solver_coefficients." not in name
+    }
+    for name in model.all_tied_weights_keys:
+        del state[name]
+    if not config.share_encoder_decoder_embeddings:
+        state["model.shared.weight"] = state["model.encoder.embed_tokens.weight"].clone()  # which nothing reads
+    if family.has_logits_bias:
+        bias = state.pop("lm_head.bias", torch.zeros(config.vocab_size))
+        state["final_logits_bias"] = bias.unsqueeze(0)
+    if family.has_position_table:
+        for stack in ("encoder", "decoder"):
+            positions = torch.arange(config.max_position_embeddings, device=model.device)
+            table = getattr(model.model, stack).embed_positions(positions).detach()
+            name = f"model.{stack}.embed_positions.weight"
+            state[name] = nn.functional.pad(table, (0, 0, family.unused_positions, 0))
+
+    fields = {field: getattr(config, field) for field in (*SAME_FIELDS, *FREE_FIELDS, "tie_word_embeddings")}
+    target = AutoConfig.for_model(model_type, **fields, **dict.fromkeys(LAYERDROP_FIELDS, 0.0))
+    return build(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(target)], target, state, model)
+
+
+def embedding_fields(config: OdeTransformerConfig) -> dict[str, Any]:
+    """The fields by which families differ."""
+    fields = {field: getattr(config, field) for field in FAMILIES["m2m_100"].fields}
+    if fields["position_counting"] == "mask":
+        fields["position_counting"] = "ids"  # the same where the mask is that of the ids that are not padding
+    return fields
+
+
+def find_model_type(config: OdeTransformerConfig) -> str:
+    """The family whose embeddings the configuration has; M2M100, from which to name what differs, if none has."""
+    fields = embedding_fields(config)
+    return next((model_type for model_type, family in FAMILIES.items() if family.fields == fields), "m2m_100")
+
+
+def is_euler(coefficients: LearnedCoefficients) -> bool:
+    """Whether the first stage counts 1, all others 0, and the first is evaluated at the state."""
+    first, others = coefficients.weight[0], coefficients.weight[1:]
+    return bool((first == 1).all() and (others == 0).all()) and coefficients.tableau.y[0] == 1.0
+
+
+def check_residual(model: PreTrainedModel, model_type: str):
+    """Refuses a model that is no Euler model of the family.
+
+    Raises:
+        ValueError: it names all the fields and values that the family cannot express.
+    """
+    config, family = model.config, FAMILIES[model_type]
+    actual = {field: getattr(config, field) for field in OdeTransformerConfig.__annotations__}
+    actual |= embedding_fields(config)
+    required = {**PLAIN_FIELDS, **family.fields, "share_encoder_decoder_embeddings": config.tie_word_embeddings}
+    required |= {field: getattr(OdeTransformerConfig, field) for field in own_fields(config)}
+    if not family.has_logits_bias:
+        required["lm_head_bias"] = False
+    problems = [
+        f"{field}={getattr(config, field)!r} would have to be {value!r}"
+        for field, value in required.items()
+        if actual[field] != value
+    ]
+    if config.pad_token_id is None:
+        problems.append("pad_token_id=None would have to be an id")
+    if config.vector_field not in PLAIN_VECTOR_FIELDS:
+        problems.append(f"vector_field={config.vector_field!r} would have to be 'layer'")
+    for stack in ("encoder", "decoder"):
+        solver = getattr(config, f"{stack}_solver")
+        if resolve_multistep(solver) is not None:
+            problems.append(f"{stack}_solver={solver!r} is a multistep scheme")
+        all_coefficients = [m for m in getattr(model.model, stack).modules() if isinstance(m, StageCoefficients)]
+        if getattr(config, f"{stack}_tableau").num_stages > 1 and config.stage_values != EULER_STAGES["stage_values"]:
+            problems.append(f"{stack}_solver={solver!r} with stage_values={config.stage_values!r} is no Euler step")
+        for coefficients in all_coefficients:
+            if not isinstance(coefficients, LearnedCoefficients):
+                problem = f"solver_coefficients={config.solver_coefficients!r}"
+            elif not is_euler(coefficients):
+                problem = f"the learned coefficients {coefficients.weight.tolist()}"
+            else:
+                continue
+            problems.append(f"{stack}_solver={solver!r} with {problem} is no Euler step")
+            break
+    if problems:
+        raise ValueError(f"The model cannot be written as a residual one ({model_type}): {'; '.join(problems)}.")

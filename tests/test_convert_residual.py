@@ -1,0 +1,485 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Residual models as ODE Transformers and back: against the models of transformers themselves."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    EncoderDecoderCache,
+    M2M100ForConditionalGeneration,
+    M2M100Model,
+    StaticCache,
+)
+from transformers.models.m2m_100.modeling_m2m_100 import shift_tokens_right
+from transformers.models.mbart.modeling_mbart import shift_tokens_right as wrap_tokens_right
+from transformers.models.pegasus.modeling_pegasus import PegasusSinusoidalPositionalEmbedding
+
+from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer.modeling_ode_transformer import OdeTransformerVaswaniPositionalEmbedding
+
+from .conftest import TINY, assert_close, randomize, tiny_config
+from .test_hub import run_python
+
+
+FAMILIES = ("m2m_100", "mbart", "pegasus", "blenderbot")
+EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
+PLAIN = {"layer_history": "none", "max_relative_position": 0, "encoder_solver": "euler"}
+SOURCE, TARGET = 9, 6
+
+
+def original(family, dtype=torch.float32, **fields):
+    """A tiny model of a family with random parameters and final bias; the sinusoids of Pegasus stay."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, **{**TINY, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, **fields})
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    positions = {name: p.clone() for name, p in model.named_parameters() if not p.requires_grad}
+    randomize(model)
+    model.load_state_dict(positions, strict=False)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.normal_()
+    # Pegasus has no such id in its configuration, and mBART leaves it to its user.
+    model.generation_config.decoder_start_token_id = model.generation_config.decoder_start_token_id or 2
+    model.generation_config.update(do_sample=False, max_length=None, max_new_tokens=10)
+    return model.to(dtype)
+
+
+def convert(model, *args, **kwargs):
+    return OdeTransformerForConditionalGeneration.from_residual(model, *args, **kwargs)
+
+
+def padding_masks():
+    lengths, places = torch.tensor([[SOURCE], [7], [4]]), torch.arange(SOURCE)
+    return {"right": places < lengths, "left": places >= SOURCE - lengths}
+
+
+def batches(model):
+    """Inputs of all kinds. Ids are any, padding too, wherever there is no mask."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, 61, (3, SOURCE), generator=generator)
+    embeddings = torch.randn(3, SOURCE, 32, generator=generator).to(model.dtype)
+    decoder = {"decoder_input_ids": torch.randint(0, 61, (3, TARGET), generator=generator)}
+    yield {"input_ids": ids, **decoder}
+    yield {"input_ids": ids, "attention_mask": torch.ones_like(ids), **decoder}
+    yield {"inputs_embeds": embeddings, **decoder}
+    for mask in padding_masks().values():
+        padded = ids.masked_fill(~mask, model.config.pad_token_id)
+        yield {"input_ids": padded, **decoder}
+        for inputs in ({"input_ids": padded}, {"inputs_embeds": embeddings}):
+            yield {**inputs, "attention_mask": mask.long(), **decoder}
+
+
+def capture_warnings(monkeypatch):
+    messages = []
+    monkeypatch.setattr(logging.getLogger("modeling_ode_transformer.convert_residual"), "warning", messages.append)
+    return messages
+
+
+# The same function
+
+
+@EVERY_FAMILY
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"encoder_solver": "rk4", "decoder_solver": "rk2", "coefficient_sharing": "layer"},
+        {"encoder_solver": "euler"},
+        {"decoder_solver": {"a": [[], [0.3]], "b": [0.1, 0.2]}, "vector_field": "sublayers"},
+        {"coefficient_sharing": "channel", "encoder_solver": "polynet"},
+        {"encoder_solver": "dlcl", "decoder_solver": "multistep"},
+    ],
+)
+def test_logits_are_those_of_the_original(family, dtype, fields, monkeypatch):
+    messages = capture_warnings(monkeypatch)
+    reference = original(family, dtype)
+    model = convert(reference, **fields)
+    assert not model.training and model.dtype == dtype and not messages
+    # The eager attention here has its softmax in float32.
+    for implementation in ("eager", "sdpa") if dtype == torch.float32 else ("sdpa",):
+        model.set_attn_implementation(implementation)
+        reference.set_attn_implementation(implementation)
+        for batch in batches(reference):
+            actual, expected = model(**batch), reference(**batch)
+            assert_close(actual.logits, expected.logits, scale=0.5)
+
+
+@EVERY_FAMILY
+def test_scaled_and_separate_embeddings_and_other_ids_are_kept(family):
+    """Of the two flags, each family has the other default for one at least; without tying, three matrices differ."""
+    ids = {"pad_token_id": 3, "bos_token_id": 4, "eos_token_id": 5, "decoder_start_token_id": 6}
+    fields = {"tie_word_embeddings": False, "activation_function": "silu", **ids}
+    reference = original(family, scale_embedding=not AutoConfig.for_model(family).scale_embedding, **fields)
+    model = convert(reference)
+    assert {field: getattr(model.config, field) for field in fields} == fields
+    for batch in batches(reference):
+        assert_close(model(**batch).logits, reference(**batch).logits)
+
+
+def test_sinusoids_of_pegasus_are_those_of_its_table_at_all_positions():
+    for dimension in (32, 33):
+        table = PegasusSinusoidalPositionalEmbedding(1024, dimension)
+        actual = OdeTransformerVaswaniPositionalEmbedding(dimension, None)(torch.arange(1024))
+        assert_close(actual, table.create_weight(), scale=0.05)
+
+
+def test_a_table_of_pegasus_that_is_not_its_sinusoids_is_carried(monkeypatch):
+    messages = capture_warnings(monkeypatch)
+    reference = randomize(original("pegasus"))
+    model = convert(reference)
+    assert model.config.position_embedding_type == "learned" and "position_embedding_type='learned'" in messages[0]
+    for batch in batches(reference):
+        assert_close(model(**batch).logits, reference(**batch).logits)
+
+
+def test_a_bias_of_zeros_is_left_out():
+    reference = original("mbart")
+    reference.final_logits_bias.zero_()
+    model = convert(reference)
+    assert model.lm_head.bias is None
+    batch = next(batches(reference))
+    assert_close(model(**batch).logits, reference(**batch).logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("family", ["m2m_100", "pegasus"])
+def test_a_model_in_half_precision_stays_so(family, dtype):
+    reference = original(family, dtype)
+    model = convert(reference)
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    batch = next(batches(reference))
+    assert_close(model(**batch).logits, reference(**batch).logits, scale=2)
+
+
+# Generation
+
+
+@EVERY_FAMILY
+@pytest.mark.parametrize("arguments", [{}, {"forced_bos_token_id": 11}, {"use_cache": False}, {"num_beams": 1}])
+def test_beams_are_those_of_the_original(family, arguments):
+    reference = original(family)
+    with torch.no_grad():
+        reference.lm_head.weight.mul_(3)
+    model = convert(reference)
+    assert model.generation_config.to_dict() == reference.generation_config.to_dict()
+    for mask in padding_masks().values():
+        ids = torch.randint(7, 61, (3, SOURCE), generator=torch.Generator().manual_seed(3))
+        inputs = {"input_ids": ids.masked_fill(~mask, reference.config.pad_token_id), "attention_mask": mask.long()}
+        inputs |= {"num_beams": 4, "num_return_sequences": 1, "return_dict_in_generate": True, "output_scores": True}
+        actual, expected = (m.generate(**{**inputs, **arguments}) for m in (model, reference))
+        assert actual.sequences.tolist() == expected.sequences.tolist()
+        if inputs["num_beams"] == arguments.get("num_beams", 4):
+            assert_close(actual.sequences_scores, expected.sequences_scores)
+
+
+@EVERY_FAMILY
+def test_decoding_with_a_cache_is_decoding_without(family):
+    model = convert(original(family), decoder_solver="rk2")
+    torch.nn.init.ones_(model.model.decoder.solver_coefficients.weight)
+    ids = torch.randint(7, 61, (3, SOURCE), generator=torch.Generator().manual_seed(3))
+    expected = model(ids, decoder_input_ids=ids).logits
+    encoder_outputs = model.get_encoder()(ids)
+    static = [StaticCache(config=model.config, max_cache_len=SOURCE) for _ in range(2)]
+    for cache in (None, EncoderDecoderCache(*static)):
+        logits = []
+        for part in ids.split([4, 1, 1, 3], dim=1):
+            outputs = model(
+                encoder_outputs=encoder_outputs, decoder_input_ids=part, past_key_values=cache, use_cache=True
+            )
+            cache = outputs.past_key_values
+            logits.append(outputs.logits)
+        assert_close(torch.cat(logits, 1), expected)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal_vaswani"])
+@pytest.mark.parametrize("counting", ["absolute", "ids"])
+def test_a_left_padded_prompt_of_a_language_model_is_continued_as_alone(positions, counting):
+    torch.manual_seed(0)
+    fields = {"embedding_layer_norm": True, "lm_head_bias": True, "decoder_solver": "rk2"}
+    config = tiny_config(position_embedding_type=positions, position_counting=counting, **fields)
+    model = randomize(OdeTransformerForCausalLM(config))
+    model.generation_config.update(do_sample=False, max_length=None, min_new_tokens=8, max_new_tokens=8)
+    prompts = [torch.tensor([[5, 9, 11, 7]]), torch.tensor([[8, 6]])]
+    alone = [model.generate(prompt)[0, prompt.shape[1] :].tolist() for prompt in prompts]
+    padded = torch.tensor([[5, 9, 11, 7], [1, 1, 8, 6]])
+    together = model.generate(padded, attention_mask=(padded != 1).long())
+    assert together[:, 4:].tolist() == alone
+
+
+def test_absolute_positions_may_be_given_and_end_where_the_table_does():
+    config = tiny_config(position_embedding_type="learned", position_counting="absolute")
+    model = randomize(OdeTransformerForCausalLM(config))
+    ids = torch.randint(4, 61, (2, 40), generator=torch.Generator().manual_seed(0))
+    given = model(ids, position_ids=torch.arange(40)[None]).logits
+    torch.testing.assert_close(given, model(ids).logits, rtol=0, atol=0)
+    cache = model(ids[:, :30]).past_key_values
+    rest = model(ids[:, 30:], position_ids=torch.arange(30, 40)[None], past_key_values=cache).logits
+    assert_close(rest, given[:, 30:])
+    with pytest.raises(ValueError, match="41 tokens is longer than max_position_embeddings=40"):
+        model(torch.cat([ids, ids[:, :1]], 1))
+
+
+# Training
+
+
+@EVERY_FAMILY
+def test_training_starts_with_the_loss_and_the_gradients_of_the_original_and_reaches_the_second_stage(family):
+    reference = original(family)
+    model = convert(reference, decoder_solver="rk2")
+    pad = reference.config.pad_token_id
+    labels = torch.randint(7, 61, (3, TARGET), generator=torch.Generator().manual_seed(4))
+    labels[1, 4:], labels[2, 2:] = -100, pad
+    shifted = wrap_tokens_right(labels, pad) if family == "mbart" else None
+    if shifted is None:
+        shifted = shift_tokens_right(labels, pad, reference.config.decoder_start_token_id)
+    assert model.prepare_decoder_input_ids_from_labels(labels).tolist() == shifted.tolist()
+
+    ids = torch.randint(7, 61, (3, SOURCE), generator=torch.Generator().manual_seed(5))
+    losses = [m(input_ids=ids, labels=labels).loss for m in (model, reference)]
+    assert_close(*losses)
+    for loss in losses:
+        loss.backward()
+    expected = {name: p.grad for name, p in reference.named_parameters() if p.grad is not None}
+    for name, parameter in model.named_parameters():
+        if "coefficients" in name:
+            assert parameter.grad[1].abs() > 1e-4
+        elif name.endswith("embed_positions.weight"):
+            assert_close(parameter.grad, expected[name][-40:])
+        elif name != "lm_head.bias":  # a buffer in the original
+            assert_close(parameter.grad, expected[name])
+
+
+def test_the_parameters_are_copies():
+    reference = original("m2m_100")
+    model = convert(reference)
+    before = [tensor.clone() for tensor in reference.state_dict().values()]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    assert all(torch.equal(a, b) for a, b in zip(before, reference.state_dict().values()))
+
+
+def test_embeddings_and_their_bias_are_resized_together():
+    reference = original("mbart")
+    models = (convert(reference), reference)
+    for model in models:
+        model.resize_token_embeddings(66, mean_resizing=False)
+    batch = next(batches(reference))
+    actual, expected = (model(**batch).logits for model in models)
+    assert actual.shape == expected.shape and models[0].lm_head.bias.shape == (66,)
+    assert_close(actual[..., :61], expected[..., :61])
+
+
+# What is logged and refused
+
+
+@pytest.mark.parametrize(
+    "arguments, field",
+    [
+        ({"solver_coefficients": "gate"}, "solver_coefficients='gate'"),
+        ({"solver_coefficients": "fixed", "encoder_solver": "rk4"}, "solver_coefficients='fixed'"),
+        ({"solver_coefficients": "ema"}, "solver_coefficients='ema'"),
+        ({"stage_values": "output"}, "stage_values='output'"),
+        ({"steps_per_layer": 2, "step_size": 0.5}, "step_size=0.5"),
+        ({"coefficient_start": "tableau"}, "coefficient_start='tableau'"),
+        ({"normalize_stages": True}, "normalize_stages=True"),
+        ({"encoder_solver": "leapfrog"}, "encoder_solver='leapfrog'"),
+    ],
+)
+def test_another_function_is_reported(arguments, field, monkeypatch):
+    messages = capture_warnings(monkeypatch)
+    reference = original("m2m_100")
+    model = convert(reference, **arguments)
+    assert len(messages) == 1 and field in messages[0] and "train it before use" in messages[0]
+    batch = next(batches(reference))
+    logits = model(**batch).logits
+    assert logits.isfinite().all() and (logits - reference(**batch).logits).abs().max() > 1e-3
+
+
+def test_layers_dropped_in_training_are_reported(monkeypatch):
+    messages = capture_warnings(monkeypatch)
+    convert(original("m2m_100", encoder_layerdrop=0.05))
+    assert len(messages) == 1 and "encoder_layerdrop=0.05" in messages[0]
+
+
+@pytest.mark.parametrize(
+    "model_type, reason",
+    [
+        ("bart", "post-norm"),
+        ("marian", "post-norm"),
+        ("plbart", "post-norm"),
+        ("bigbird_pegasus", "sparse"),
+        ("nllb-moe", "mixtures of experts"),
+        ("t5", "relative position biases"),
+        ("ode_transformer", "already"),
+        ("prophetnet", "post-norm"),
+        ("encodec", "not known"),
+    ],
+)
+def test_another_family_is_refused_before_its_weights_are_read(model_type, reason, tmp_path):
+    AutoConfig.for_model(model_type).save_pretrained(tmp_path)  # no weights
+    with pytest.raises(ValueError, match=f"'{model_type}' cannot become an ODE Transformer: .*{reason}"):
+        convert(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"d_model": 64}, "d_model=64 cannot be chosen"),
+        ({"encoder_layers": 2}, "encoder_layers=2 cannot be chosen"),
+        ({"vocab_size": 70}, "vocab_size=70 cannot be chosen"),
+        ({"layer_history": "dense"}, "layer_history='dense' cannot be chosen"),
+        ({"max_relative_position": 8}, "max_relative_position=8 cannot be chosen"),
+        ({"position_counting": "mask"}, "position_counting='mask' cannot be chosen"),
+        ({"is_encoder_decoder": False}, "is_encoder_decoder=False cannot be chosen"),
+        ({"solver": "rk2"}, "solver='rk2' is not a field"),
+        ({"num_beams": 4}, "num_beams=4 is not a field"),
+        ({"encoder_solver": "rk5"}, "Unknown solver 'rk5'"),
+        ({"coefficient_sharing": "model"}, "coefficient_sharing='model'"),
+        ({"vector_field": "macaron"}, "vector_field='macaron' needs parameters that the m2m_100 model has not"),
+        ({"predictor_corrector": True}, "predictor_corrector=True corrects over a history"),
+    ],
+)
+def test_fields_that_cannot_be_chosen_are_refused_by_name(fields, message):
+    with pytest.raises(Exception, match=message) as error:
+        convert(original("m2m_100"), **fields)
+    assert isinstance(error.value, (ValueError, TypeError)) or "Strict" in type(error.value).__name__
+
+
+def test_models_without_their_head_or_with_more_than_their_family_are_refused():
+    reference = original("m2m_100")
+    with pytest.raises(ValueError, match="M2M100Model cannot be converted: give its M2M100ForConditionalGeneration"):
+        convert(M2M100Model(reference.config))
+    quantized = copy.deepcopy(reference)
+    quantized.model.encoder.layers[0].fc1.weight = torch.nn.Parameter(torch.zeros(2).to(torch.int8), False)
+    with pytest.raises(ValueError, match=r"fc1.weight has no values to convert \(dtype torch.int8"):
+        convert(quantized)
+    reference.model.encoder.layers[1].adapter = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"has what its family has not, model\.encoder\.layers\.1\.adapter\.bias"):
+        convert(reference)
+
+
+# Folders
+
+
+@EVERY_FAMILY
+def test_a_folder_is_converted_saved_and_opened_again(family, tmp_path):
+    reference = original(family, torch.bfloat16, dropout=0.3)
+    reference.save_pretrained(tmp_path / "original")
+    model = convert(str(tmp_path / "original"), "rk2", "learned", attention_dropout=0.2)
+    assert model.dtype == torch.bfloat16
+    assert (model.config.dropout, model.config.attention_dropout) == (0.3, 0.2)
+    model.save_pretrained(tmp_path / "converted")
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "converted")
+    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
+    assert loaded.generation_config.decoder_start_token_id == reference.generation_config.decoder_start_token_id
+    for batch in batches(reference):
+        torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=0, atol=0)
+        assert_close(loaded(**batch).logits, reference(**batch).logits, scale=2)
+
+
+WITHOUT_PACKAGE = """
+import sys
+sys.modules["modeling_ode_transformer"] = None
+from transformers import AutoModelForSeq2SeqLM
+model = AutoModelForSeq2SeqLM.from_pretrained("converted", trust_remote_code=True)
+assert type(model).__module__.startswith("transformers_modules.")
+model.to_residual().save_pretrained("back")
+type(model).from_residual("back", "rk4").save_pretrained("again")
+"""
+
+
+def test_the_code_saved_with_a_model_converts_without_the_package(tmp_path):
+    reference = original("m2m_100")
+    convert(reference).save_pretrained(tmp_path / "converted")
+    run_python(WITHOUT_PACKAGE, tmp_path)
+    batch = next(batches(reference))
+    for name in ("back", "again"):
+        model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name)
+        assert_close(model(**batch).logits, reference(**batch).logits)
+    assert model.config.encoder_solver == "rk4"
+
+
+# And back
+
+
+@EVERY_FAMILY
+@pytest.mark.parametrize("tie", [True, False])
+def test_what_was_converted_becomes_the_original_again(family, tie):
+    reference = original(family, tie_word_embeddings=tie)
+    back = convert(reference, decoder_solver="rk2").to_residual()
+    assert type(back) is type(reference) and not back.training
+    assert back.generation_config.to_dict() == reference.generation_config.to_dict()
+    fields = AutoConfig.for_model(family, **TINY).to_dict().keys() - {"architectures", "dtype", "transformers_version"}
+    assert {f: getattr(back.config, f) for f in fields} == {f: getattr(reference.config, f) for f in fields}
+    for name, tensor in back.state_dict().items():
+        expected = reference.state_dict()[name]
+        # No part of the model reads the first two positions of mBART, and `shared` where embeddings are separate.
+        if name.endswith("embed_positions.weight"):
+            tensor, expected = tensor[-40:], expected[-40:]
+        if tie or name != "model.shared.weight":
+            torch.testing.assert_close(tensor, expected, rtol=0, atol=0)
+    for batch in batches(reference):
+        torch.testing.assert_close(back(**batch).logits, reference(**batch).logits, rtol=0, atol=0)
+
+
+def test_an_euler_model_becomes_an_m2m100(batch, tmp_path):
+    torch.manual_seed(0)
+    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, vector_field="ffn")))
+    model.generation_config.update(num_beams=3, max_new_tokens=8, max_length=None)
+    residual = model.to_residual()
+    assert type(residual) is M2M100ForConditionalGeneration
+    residual.save_pretrained(tmp_path)
+    residual = M2M100ForConditionalGeneration.from_pretrained(tmp_path)
+    assert_close(residual(**batch).logits, model(**batch).logits)
+    source = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    assert residual.generate(**source).tolist() == model.generate(**source).tolist()
+    with torch.no_grad():
+        model.model.encoder.layers[0].fc1.weight.zero_()
+    assert residual.model.encoder.layers[0].fc1.weight.any()
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"layer_history": "dense"}, "layer_history='dense' would have to be 'none'"),
+        ({"max_relative_position": 8}, "max_relative_position=8 would have to be 0"),
+        ({"encoder_solver": "rk2"}, "encoder_solver='rk2' with solver_coefficients='gate' is no Euler step"),
+        ({"decoder_solver": "rk4"}, "decoder_solver='rk4' with solver_coefficients='fixed' is no Euler step"),
+        (
+            {"encoder_solver": "rk2", "solver_coefficients": "learned"},
+            r"encoder_solver='rk2' with the learned coefficients \[1.0, 1.0\] is no Euler step",
+        ),
+        ({"encoder_solver": "rk2", "stage_values": "output"}, "stage_values='output'"),
+        ({"steps_per_layer": 2}, "steps_per_layer=2 would have to be 1"),
+        ({"step_size": 0.5}, "step_size=0.5 would have to be 1.0"),
+        ({"position_embedding_type": "learned"}, "position_embedding_type='learned' would have to be 'sinusoidal'"),
+        ({"position_embedding_type": "none"}, "position_embedding_type='none' would have to be 'sinusoidal'"),
+        ({"embedding_layer_norm": True}, "embedding_layer_norm=True would have to be False"),
+        ({"lm_head_bias": True}, "lm_head_bias=True would have to be False"),
+        ({"layer_norm_eps": 1e-6}, "layer_norm_eps=1e-06 would have to be 1e-05"),
+        ({"tie_word_embeddings": False}, "share_encoder_decoder_embeddings=True would have to be False"),
+        (
+            {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50},
+            "decoder_vocab_size=50 would have to be None",
+        ),
+        ({"pad_token_id": None}, "pad_token_id=None would have to be an id"),
+        ({"layer_history": "dense", "step_size": 0.5}, "layer_history='dense'.*; step_size=0.5"),
+        ({"encoder_solver": "dlcl"}, "encoder_solver='dlcl' is a multistep scheme"),
+        ({"vector_field": "macaron"}, "vector_field='macaron' would have to be 'layer'"),
+    ],
+)
+def test_what_a_residual_model_cannot_express_is_refused_by_field_and_value(fields, message):
+    model = OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **fields}))
+    with pytest.raises(ValueError, match=message):
+        model.to_residual()
+
+
+def test_word_dropout_that_a_residual_model_has_not_is_reported(monkeypatch):
+    messages = capture_warnings(monkeypatch)
+    OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, word_dropout=0.2)).to_residual()
+    assert len(messages) == 1 and "word_dropout=0.2" in messages[0]
