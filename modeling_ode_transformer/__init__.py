@@ -4,7 +4,6 @@
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from .configuration_ode_transformer import OdeTransformerConfig
-from .convert_fairseq_checkpoint import convert_fairseq_state_dict
 from .integration_ode_transformer import ButcherTableau
 from .modeling_ode_transformer import (
     OdeTransformerForCausalLM,
@@ -12,6 +11,7 @@ from .modeling_ode_transformer import (
     OdeTransformerModel,
     OdeTransformerPreTrainedModel,
 )
+from .tokenization_fairseq_ode_transformer import FairseqTokenizer
 from .tokenization_ode_transformer import OdeTransformerTokenizer
 
 
@@ -26,11 +26,24 @@ for auto_class, model_class in (
 ):
     auto_class.register(OdeTransformerConfig, model_class, exist_ok=True)
     model_class.register_for_auto_class(auto_class.__name__)
-# Saved tokenizers need no code of this package, so there is none to register for them.
-AutoTokenizer.register(OdeTransformerConfig, tokenizer_class=OdeTransformerTokenizer, exist_ok=True)
+# The last one is the default. A saved `OdeTransformerTokenizer` needs no code of this package.
+for tokenizer_class in (FairseqTokenizer, OdeTransformerTokenizer):
+    AutoTokenizer.register(OdeTransformerConfig, tokenizer_class=tokenizer_class, exist_ok=True)
+FairseqTokenizer.register_for_auto_class()
+
+
+def __getattr__(name: str):
+    # Imported here, the command `python -m modeling_ode_transformer.convert_fairseq_checkpoint` would be run twice.
+    if name == "convert_fairseq_state_dict":
+        from .convert_fairseq_checkpoint import convert_fairseq_state_dict
+
+        return convert_fairseq_state_dict
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ButcherTableau",
+    "FairseqTokenizer",
     "OdeTransformerConfig",
     "OdeTransformerForCausalLM",
     "OdeTransformerForConditionalGeneration",

@@ -1,15 +1,42 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""From the original's fairseq 0.6.2 parameters to a model of this package, which computes the same numbers."""
+"""From the original's fairseq 0.6.2 checkpoints to a model of this package, which computes the same numbers.
+
+    python -m modeling_ode_transformer.convert_fairseq_checkpoint checkpoint_best.pt --source_dict dict.en.txt \\
+        --target_dict dict.de.txt --bpe_codes codes --output_dir converted
+
+writes a folder that `from_pretrained` opens: the model, its tokenizer and a generation configuration. Several
+checkpoints of one training are averaged. If the target has another dictionary, its tokenizer is in the subfolder
+`target_tokenizer`.
+"""
 
 import re
-from collections.abc import Mapping
+import sys
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
 from .configuration_ode_transformer import OdeTransformerConfig
+from .convert_fairseq_tokenizer import make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
 from .modeling_ode_transformer import OdeTransformerForConditionalGeneration
 
+
+# As examples/run_translation.py names it.
+TARGET_TOKENIZER = "target_tokenizer"
+
+
+class Meter:
+    """Holds what a statistic of the training held; nothing of it is used."""
+
+
+# What a checkpoint holds besides tensors and plain data. Unpickling them runs no code.
+SAFE_GLOBALS = [
+    Namespace,
+    *((Meter, f"fairseq.meters.{name}") for name in ("AverageMeter", "StopwatchMeter", "TimeMeter")),
+]
 
 # The solver and the coefficients of an `ode_transformer`, by (enc_calculate_num, rk_type).
 SOLVERS = {
@@ -47,6 +74,83 @@ PARAMETERS = (
 )
 FUSED_PROJECTION = re.compile(r"((?:encoder|decoder)\.layers\.\d+\.(?:self|encoder)_attn)\.in_proj_(weight|bias)")
 WITHOUT_NUMBERS = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor)")
+
+
+def load_fairseq_checkpoint(
+    path: str | Path, trust_file: bool = False
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The parameters and the architecture's arguments of a checkpoint, on the CPU.
+
+    Args:
+        path: the file.
+        trust_file: unpickle whatever the file holds, **which can run any code**. Otherwise only tensors, plain data,
+            `argparse.Namespace` and fairseq's meters are read.
+
+    Raises:
+        ValueError: the file is no checkpoint, or holds something else; it is named.
+    """
+    try:
+        with torch.serialization.safe_globals(SAFE_GLOBALS):
+            checkpoint = torch.load(path, map_location="cpu", weights_only=not trust_file)
+    except UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        found = f"holds {found[1]}" if found else "holds more than tensors and plain data, or is damaged"
+        raise ValueError(
+            f"{path} {found}, so it was not loaded: that could run any code. If you trust whoever made the file, "
+            "--trust_file unpickles it."
+        ) from error
+    except (EOFError, KeyError, RuntimeError) as error:
+        raise ValueError(f"{path} is no file of torch.save, or is damaged: {error}") from error
+    except (AttributeError, ImportError) as error:
+        raise ValueError(f"{path} holds objects whose code is missing here: {error}") from error
+
+    found = checkpoint if isinstance(checkpoint, Mapping) else {}
+    state_dict, args = found.get("model"), found.get("args")
+    args = vars(args) if isinstance(args, Namespace) else args
+    tensors = state_dict.values() if isinstance(state_dict, Mapping) else [None]
+    if not (isinstance(args, Mapping) and all(isinstance(tensor, torch.Tensor) for tensor in tensors)):
+        entries = ", ".join(map(repr, found)) if found else f"a {type(checkpoint).__name__}"
+        raise ValueError(
+            f"{path} is no checkpoint of fairseq 0.6.2: it must hold arguments as 'args' and tensors as 'model', but "
+            f"holds {entries}."
+        )
+    return dict(state_dict), dict(args)
+
+
+def average_fairseq_checkpoints(
+    paths: Sequence[str | Path], trust_file: bool = False
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The mean of the parameters of checkpoints, in float32, and the arguments of the first; see
+    `load_fairseq_checkpoint`. The sum is in float64. One checkpoint is left as it is.
+
+    Raises:
+        ValueError: the checkpoints differ in their architecture, or in the names or shapes of their parameters.
+    """
+    state_dict, args = load_fairseq_checkpoint(paths[0], trust_file)
+    if len(paths) == 1:
+        return state_dict, args
+    shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
+    config = make_configuration(state_dict, args).to_dict()
+    total = {name: tensor.double() for name, tensor in state_dict.items()}
+    for path in paths[1:]:
+        state_dict, other_args = load_fairseq_checkpoint(path, trust_file)
+        other_shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
+        problem = f"{paths[0]} and {path} cannot be averaged: they differ in"
+        if differing := sorted(
+            name for name in shapes.keys() | other_shapes if shapes.get(name) != other_shapes.get(name)
+        ):
+            name = differing[0]
+            raise ValueError(
+                f"{problem} {len(differing)} parameters, first {name}, with the shapes {shapes.get(name)} and "
+                f"{other_shapes.get(name)} (None: not there)."
+            )
+        other_config = make_configuration(state_dict, other_args).to_dict()
+        if differing := [name for name in config if config[name] != other_config[name]]:
+            values = (f"{name} ({config[name]!r} and {other_config[name]!r})" for name in differing)
+            raise ValueError(f"{problem} {', '.join(values)}.")
+        for name, tensor in state_dict.items():
+            total[name] += tensor
+    return {name: (tensor / len(paths)).float() for name, tensor in total.items()}, args
 
 
 def convert_fairseq_state_dict(
@@ -205,3 +309,72 @@ def rename_parameters(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch
         else:
             raise ValueError(f"Parameter {name!r} belongs to no architecture that can be expressed.")
     return renamed
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command with the given arguments (default: the command line's)."""
+    parser = ArgumentParser(
+        prog="python -m modeling_ode_transformer.convert_fairseq_checkpoint",
+        description="Convert checkpoints of the original ODE Transformer (fairseq 0.6.2) into a folder that "
+        "from_pretrained opens.",
+        formatter_class=ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("checkpoints", nargs="+", type=Path, help="a checkpoint, or several to average")
+    parser.add_argument("--source_dict", required=True, type=Path, help="fairseq's dictionary of the source")
+    parser.add_argument("--target_dict", required=True, type=Path, help="fairseq's dictionary of the target")
+    parser.add_argument(
+        "--bpe_codes",
+        type=Path,
+        help="codes of subword-nmt or fastBPE; none: the tokenizer takes texts that are split into pieces already",
+    )
+    parser.add_argument("--target_bpe_codes", type=Path, help="codes of the target; none: --bpe_codes")
+    parser.add_argument("--output_dir", required=True, type=Path, help="folder to write; it must be empty")
+    parser.add_argument("--num_beams", type=int, default=4, help="beams of the generation configuration")
+    parser.add_argument(
+        "--length_penalty", type=float, default=0.6, help="beams score sum of log-probabilities / length ** this"
+    )
+    parser.add_argument("--max_length", type=int, default=256, help="longest output in tokens")
+    parser.add_argument(
+        "--trust_file",
+        action="store_true",
+        help="unpickle everything in the checkpoints, which can run any code: only for files from people you trust",
+    )
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    if args.output_dir.exists() and not (args.output_dir.is_dir() and not any(args.output_dir.iterdir())):
+        raise ValueError(f"--output_dir {args.output_dir} is not an empty folder: choose another one.")
+    if args.target_bpe_codes and not args.bpe_codes:
+        raise ValueError(f"--target_bpe_codes {args.target_bpe_codes} needs --bpe_codes, the codes of the source.")
+    for option in ("num_beams", "max_length"):
+        if getattr(args, option) < 1:
+            raise ValueError(f"--{option} {getattr(args, option)} must be at least 1.")
+
+    dictionaries = [read_dictionary(path) for path in (args.source_dict, args.target_dict)]
+    codes = [path and read_bpe_codes(path) for path in (args.bpe_codes, args.target_bpe_codes or args.bpe_codes)]
+    state_dict, original_args = average_fairseq_checkpoints(args.checkpoints, args.trust_file)
+    model = convert_fairseq_state_dict(state_dict, original_args)
+    if model.config.share_encoder_decoder_embeddings and dictionaries[0] != dictionaries[1]:
+        raise ValueError(
+            f"The source and the target share their embeddings, but --source_dict {args.source_dict} and "
+            f"--target_dict {args.target_dict} differ: give the joint dictionary as both."
+        )
+    limit = model.config.max_position_embeddings
+    if args.max_length > limit:
+        raise ValueError(f"--max_length {args.max_length} exceeds the model's max_position_embeddings, {limit}.")
+    sizes = [embedding.weight.shape[0] for embedding in (model.get_input_embeddings(), model.get_output_embeddings())]
+    tokenizers = [
+        make_tokenizer(pad_dictionary(tokens, size, path), merges, model_max_length=limit)
+        for tokens, size, path, merges in zip(dictionaries, sizes, (args.source_dict, args.target_dict), codes)
+    ]
+    beams = {"early_stopping": True, "length_penalty": args.length_penalty} if args.num_beams > 1 else {}
+    model.generation_config.update(num_beams=args.num_beams, max_length=args.max_length, **beams)
+
+    model.save_pretrained(args.output_dir)
+    tokenizers[0].save_pretrained(args.output_dir)
+    print(f"{args.output_dir}: {model.num_parameters():,} parameters, {len(tokenizers[0])} tokens")
+    if dictionaries[0] != dictionaries[1] or codes[0] != codes[1]:
+        tokenizers[1].save_pretrained(args.output_dir / TARGET_TOKENIZER)
+        print(f"{args.output_dir / TARGET_TOKENIZER}: {len(tokenizers[1])} tokens")
+
+
+if __name__ == "__main__":
+    main()

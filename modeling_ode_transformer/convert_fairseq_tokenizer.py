@@ -1,0 +1,128 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""From fairseq's dictionaries and the codes of subword-nmt or fastBPE to tokenizers with the same ids."""
+
+import os
+
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, processors
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerBase, TokenizersBackend
+
+from .tokenization_fairseq_ode_transformer import FairseqTokenizer
+
+
+# Id 0 is no beginning of sequence in fairseq 0.6.2, but it stands where later versions have one.
+SPECIAL_TOKENS = {"bos_token": "<Lua heritage>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+# fairseq pads its dictionaries to a multiple of this.
+PADDING_FACTOR = 8
+
+
+def read_lines(path: str | os.PathLike) -> list[str]:
+    """The lines of a UTF-8 file without their ends; ValueError if it is not UTF-8."""
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            return [line.rstrip("\r\n") for line in file]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error}.") from error
+
+
+def read_dictionary(path: str | os.PathLike) -> list[str]:
+    """The tokens of a fairseq dictionary (`dict.en.txt`: a token and its count a line) in the order of their ids.
+
+    The special tokens `<Lua heritage>`, `<pad>`, `</s>` and `<unk>`, which the file does not hold, come first.
+
+    Raises:
+        ValueError: a line is no token with a count, or its token was there before; the file and the line are named.
+    """
+    numbers = dict.fromkeys(SPECIAL_TOKENS.values())
+    for number, line in enumerate(read_lines(path), 1):
+        token, _, count = line.rpartition(" ")
+        if not token or not count.isdecimal():
+            raise ValueError(f"{path}, line {number}: {line!r} is not a token, a space and its count.")
+        if token in numbers:
+            before = "a special token" if numbers[token] is None else f"on line {numbers[token]} already"
+            raise ValueError(f"{path}, line {number}: the token {token!r} is {before}.")
+        numbers[token] = number
+    return list(numbers)
+
+
+def pad_dictionary(tokens: list[str], size: int, path: str | os.PathLike) -> list[str]:
+    """The tokens with those that fairseq adds to reach a multiple of 8, if that is the size of the embedding.
+
+    Raises:
+        ValueError: the dictionary, padded or not, has another size than the embedding; both are named.
+    """
+    padded = len(tokens) + -len(tokens) % PADDING_FACTOR
+    if size not in (len(tokens), padded):
+        raise ValueError(
+            f"{path} has {len(tokens)} tokens with the {len(SPECIAL_TOKENS)} special ones, {padded} if padded to a "
+            f"multiple of {PADDING_FACTOR}, but the model embeds {size}: give the dictionary it was trained with."
+        )
+    known, padded_tokens, i = set(tokens), list(tokens), 0
+    while len(padded_tokens) < size:
+        token = f"madeupword{i:04d}"
+        if token not in known:
+            padded_tokens.append(token)
+        i += 1
+    return padded_tokens
+
+
+def read_bpe_codes(path: str | os.PathLike) -> list[tuple[str, str]]:
+    """The merges of subword-nmt (first line `#version: 0.2`) or fastBPE (a third column with counts), best first.
+
+    Raises:
+        ValueError: codes of subword-nmt 0.1, which ends words in another way, or a malformed line.
+    """
+    lines = [line.strip(" ") for line in read_lines(path)]
+    while lines and not lines[-1]:
+        lines.pop()
+    if not lines:
+        raise ValueError(f"{path} holds no BPE codes.")
+    columns, first = 3, 1
+    if lines[0].startswith("#version:"):
+        version = lines.pop(0).removeprefix("#version:").strip()
+        columns, first = 2, 2
+        if version != "0.2":
+            raise ValueError(f"{path} holds BPE codes of version {version}; only 0.2 can be read.")
+    elif len(lines[0].split(" ")) == 2:
+        raise ValueError(
+            f"{path} holds BPE codes of subword-nmt 0.1 (it lacks the line '#version: 0.2'), which cannot be read. If "
+            "a newer version learned them, put that line back."
+        )
+    merges = {}
+    for number, line in enumerate(lines, first):
+        pair, count = line.split(" ")[:2], line.split(" ")[2:]
+        if len(pair) + len(count) != columns or not all(pair) or not all(map(str.isdecimal, count)):
+            form = "a pair" if columns == 2 else "a pair and its count"
+            raise ValueError(f"{path}, line {number}: {line!r} is not {form}, separated by single spaces.")
+        # A pair that comes twice has its first rank.
+        merges.setdefault(tuple(pair))
+    return list(merges)
+
+
+def make_tokenizer(
+    tokens: list[str], merges: list[tuple[str, str]] | None = None, **kwargs: object
+) -> PreTrainedTokenizerBase:
+    """A tokenizer that gives the ids of fairseq and appends `</s>`; decoding joins pieces that end in `@@`.
+
+    Args:
+        tokens: the dictionary, as `read_dictionary` gives it.
+        merges: the byte pair encoding, as `read_bpe_codes` gives it. Without it, texts must be split already
+            ("a low@@ er house"): their words are looked up.
+        kwargs: further arguments of the tokenizer.
+
+    Returns:
+        A `FairseqTokenizer` with merges; without them a plain `tokenizer.json`, which needs no package.
+    """
+    vocab = {token: i for i, token in enumerate(tokens)}
+    if merges is not None:
+        return FairseqTokenizer(vocab=vocab, merges=merges, **SPECIAL_TOKENS, **kwargs)
+    eos = SPECIAL_TOKENS["eos_token"]
+    backend = Tokenizer(WordLevel(vocab, unk_token=SPECIAL_TOKENS["unk_token"]))
+    # The white space of Python's str.split.
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\x1c-\x1f]+"), "removed")
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, vocab[eos])]
+    )
+    steps = [decoders.Replace(Regex(r"\z"), " "), decoders.Fuse(), decoders.Replace("@@ ", "")]
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 0, 1)])
+    return TokenizersBackend(tokenizer_object=backend, **SPECIAL_TOKENS, split_special_tokens=True, **kwargs)

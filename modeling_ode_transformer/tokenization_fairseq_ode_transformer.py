@@ -1,0 +1,116 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Tokenizer of a converted model: the byte pair encoding of subword-nmt, then a look-up in fairseq's dictionary."""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from transformers import PreTrainedTokenizer
+
+
+class FairseqTokenizer(PreTrainedTokenizer):
+    """
+    Tokenizer of a fairseq model whose texts were split by subword-nmt (or fastBPE) with the separator `@@`.
+
+    A piece that is not in the dictionary is `<unk>`, also where subword-nmt needs it on the way to a longer piece. A
+    `tokenizers` model has no such pieces, so this class cannot be a `tokenizer.json`. It is Python, and a saved one
+    carries its code.
+
+    A text must be tokenized as the model's training texts were, before their byte pair encoding (usually by Moses).
+    Encoding appends `</s>`: `A </s>`, and for a pair `A </s> B </s>`. Decoding joins the pieces of a word and does not
+    undo Moses. The spelling of a special token inside a text is plain text, as for fairseq, unless
+    `split_special_tokens=False`.
+
+    Args:
+        vocab_file (`str`, *optional*): JSON file of `vocab`.
+        merges_file (`str`, *optional*): `merges` in the format of subword-nmt 0.2.
+        vocab (`dict[str, int]`, *optional*): Ids of the dictionary's tokens, special tokens included; instead of
+            `vocab_file`.
+        merges (`Sequence[tuple[str, str]]`, *optional*): Pairs to merge, best first, each once; the end of a word is
+            part of its last symbol, as `</w>`. Instead of `merges_file`.
+        bos_token (`str`, *optional*, defaults to `"<Lua heritage>"`): What fairseq has at id 0; not used.
+        eos_token (`str`, *optional*, defaults to `"</s>"`): End of sequence, added to each text.
+        unk_token (`str`, *optional*, defaults to `"<unk>"`): What becomes of a piece outside the dictionary.
+        pad_token (`str`, *optional*, defaults to `"<pad>"`): Padding.
+        split_special_tokens (`bool`, *optional*, defaults to `True`): Whether special tokens are only added, never
+            read from a text.
+    """
+
+    vocab_files_names = {"vocab_file": "vocab.json", "merges_file": "merges.txt"}
+    model_input_names = ["input_ids", "attention_mask"]
+    add_bpe_version_header = True
+
+    def __init__(
+        self,
+        vocab_file: str | os.PathLike | None = None,
+        merges_file: str | os.PathLike | None = None,
+        vocab: dict[str, int] | None = None,
+        merges: Sequence[tuple[str, str]] | None = None,
+        bos_token: str = "<Lua heritage>",
+        eos_token: str = "</s>",
+        unk_token: str = "<unk>",
+        pad_token: str = "<pad>",
+        split_special_tokens: bool = True,
+        **kwargs: Any,
+    ):
+        if vocab is None:
+            with open(vocab_file, encoding="utf-8") as file:
+                vocab = json.load(file)
+        if merges is None:
+            with open(merges_file, encoding="utf-8", newline="\n") as file:
+                merges = [tuple(line.rstrip("\r\n").split(" ")) for line in file][1:]
+        # The names under which the base class saves them.
+        self.encoder = dict(vocab)
+        self.bpe_ranks = {pair: rank for rank, pair in enumerate(merges)}
+        self.decoder = {i: token for token, i in self.encoder.items()}
+        self.segmented: dict[str, str] = {}
+        kwargs["special_tokens_pattern"] = "eos"
+        super().__init__(
+            bos_token=bos_token,
+            eos_token=eos_token,
+            unk_token=unk_token,
+            pad_token=pad_token,
+            split_special_tokens=split_special_tokens,
+            **kwargs,
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.encoder)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {**self.encoder, **self.added_tokens_encoder}
+
+    def _segment(self, word: str) -> str:
+        """The pieces of a word, separated by "@@ "."""
+        symbols = [*word[:-1], word[-1] + "</w>"]
+        while known := [pair for pair in pairwise(symbols) if pair in self.bpe_ranks]:
+            best = min(known, key=self.bpe_ranks.__getitem__)
+            merged, i = [], 0
+            while i < len(symbols):
+                width = 2 if tuple(symbols[i : i + 2]) == best else 1
+                merged.append("".join(symbols[i : i + width]))
+                i += width
+            symbols = merged
+        return "@@ ".join(symbols).removesuffix("</w>")
+
+    def _tokenize(self, text: str, **kwargs: Any) -> list[str]:
+        pieces = []
+        for word in re.split("[ \r\n]+", text):
+            if word and word not in self.segmented:
+                self.segmented[word] = self._segment(word)
+            pieces.append(self.segmented.get(word, ""))
+        # Only a space separates words for subword-nmt, but any white space separates pieces for fairseq.
+        return " ".join(pieces).split()
+
+    def _convert_token_to_id(self, token: str) -> int:
+        return self.encoder.get(token, self.encoder[self.unk_token])
+
+    def _convert_id_to_token(self, index: int) -> str:
+        return self.decoder.get(index, self.unk_token)
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        return f"{' '.join(tokens)} ".replace("@@ ", "").rstrip(" ")

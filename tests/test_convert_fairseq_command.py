@@ -1,0 +1,346 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The command that converts fairseq's checkpoints: files as fairseq writes them, read, averaged or refused."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from argparse import Namespace
+from collections import OrderedDict
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+
+import modeling_ode_transformer
+from modeling_ode_transformer import FairseqTokenizer, convert_fairseq_state_dict
+from modeling_ode_transformer.convert_fairseq_checkpoint import load_fairseq_checkpoint, main
+
+from .conftest import assert_close
+
+
+GOLDEN = Path(__file__).parent / "golden"
+SHARED, SEPARATE = "rk2_learnable_iii_rpr8_dlcl", "extra_rk2_learnable_iii_noShare"
+CODES = "#version: 0.2\nl o\nlo w\nlo w</w>\ne r</w>\nn e\nne w</w>\n"
+PIECES = ["low@@", "low", "er", "new", "a", "l@@", "o@@", "w@@"]
+# The golden models embed 60 tokens, 4 of them special.
+TOKENS = [*PIECES, *(f"word{i}" for i in range(56 - len(PIECES)))]
+
+
+@cache
+def golden(name: str):
+    """The original's parameters, its inputs and outputs, and its arguments."""
+    parts = {"weights": OrderedDict(), "io": {}}
+    for key, tensor in load_file(GOLDEN / name / "tensors.safetensors").items():
+        part, _, key = key.partition(".")
+        parts[part][key] = tensor
+    return parts["weights"], parts["io"], json.loads((GOLDEN / name / "reference.json").read_text())["args"]
+
+
+@pytest.fixture
+def meters(monkeypatch):
+    """What fairseq's trainer saves of its statistics, in classes that are only there while the file is written."""
+    module = ModuleType("fairseq.meters")
+    for name in ("AverageMeter", "StopwatchMeter", "TimeMeter"):
+        setattr(module, name, type(name, (), {"__module__": module.__name__}))
+    values = OrderedDict((name, getattr(module, name)()) for name in ("AverageMeter", "StopwatchMeter", "TimeMeter"))
+    for value in values.values():
+        vars(value).update(avg=torch.tensor(2.5), sum=5, start=None)
+    monkeypatch.setitem(sys.modules, "fairseq", ModuleType("fairseq"))
+    monkeypatch.setitem(sys.modules, "fairseq.meters", module)
+    return values
+
+
+def write_checkpoint(path: Path, state_dict, args, save_options=None, **entries) -> Path:
+    """A file with what fairseq 0.6.2 saves, and further entries."""
+    checkpoint = {
+        "args": Namespace(**args),
+        "model": state_dict,
+        "optimizer_history": [{"optimizer_name": "FairseqAdam", "lr_scheduler_state": {"best": None}}],
+        "extra_state": {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}, "val_loss": 4.5, **entries},
+        "last_optimizer_state": {"state": {0: {"step": 7, "exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1}]},
+    }
+    torch.save(checkpoint, path, **(save_options or {}))
+    return path
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Arguments of the command for the golden models, and a function that writes a checkpoint of one of them."""
+    (tmp_path / "dict.txt").write_text("".join(f"{token} {99 - i}\n" for i, token in enumerate(TOKENS)))
+    (tmp_path / "dict.de.txt").write_text("".join(f"{token} 1\n" for token in reversed(TOKENS)))
+    (tmp_path / "codes").write_text(CODES)
+
+    class Files:
+        dictionary, other_dictionary, codes = (tmp_path / name for name in ("dict.txt", "dict.de.txt", "codes"))
+        output = tmp_path / "out"
+
+        def checkpoint(
+            self, name=SHARED, file="checkpoint_best.pt", change=None, changed_args=None, **options
+        ) -> Path:
+            weights, _, args = golden(name)
+            weights = OrderedDict((key, change(tensor) if change else tensor) for key, tensor in weights.items())
+            return write_checkpoint(tmp_path / file, weights, {**args, **(changed_args or {})}, **options)
+
+        def run(self, *checkpoints, target=None, options=()):
+            dictionaries = ["--source_dict", self.dictionary, "--target_dict", target or self.dictionary]
+            main([str(word) for word in [*checkpoints, *dictionaries, "--output_dir", self.output, *options]])
+            return AutoModelForSeq2SeqLM.from_pretrained(self.output)
+
+    return Files()
+
+
+def logits(model, io):
+    source = io["src_tokens"]
+    with torch.no_grad():
+        return model(
+            input_ids=source,
+            attention_mask=(source != 1).long(),
+            decoder_input_ids=io["prev_output_tokens"],
+        ).logits
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("name", [SHARED, SEPARATE, "residual_i_plain", "rk4_standard_i_plain"])
+def test_the_folder_computes_what_the_original_computes(name, zipped, files, meters, monkeypatch):
+    checkpoint = files.checkpoint(
+        name, save_options={"_use_new_zipfile_serialization": zipped}, train_meters=meters, best=4.25
+    )
+    monkeypatch.delitem(sys.modules, "fairseq.meters")
+    monkeypatch.delitem(sys.modules, "fairseq")
+    model = files.run(checkpoint)
+    assert_close(logits(model, golden(name)[1]), golden(name)[1]["logits"])
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert not list(files.output.glob("*.bin")) and (files.output / "model.safetensors").is_file()
+
+
+def test_parameters_in_half_precision_are_read_exactly(files):
+    model = files.run(files.checkpoint(change=torch.Tensor.half))
+    weights, io, args = golden(SHARED)
+    rounded = {name: tensor.half().float() for name, tensor in weights.items()}
+    assert torch.equal(logits(model, io), logits(convert_fairseq_state_dict(rounded, args), io))
+
+
+def test_several_checkpoints_are_averaged(files):
+    names = ["checkpoint3.pt", "checkpoint4.pt", "checkpoint5.pt"]
+    generator = torch.Generator().manual_seed(0)
+    noise = [{}, {}, {}]
+    weights, _, args = golden(SHARED)
+    for name, tensor in weights.items():
+        for part in noise:
+            part[name] = (tensor + torch.randn(tensor.shape, generator=generator)).half()
+    paths = [write_checkpoint(files.dictionary.parent / name, part, args) for name, part in zip(names, noise)]
+    mean = {name: sum(part[name].double().numpy() for part in noise) / 3 for name in weights}
+    expected = convert_fairseq_state_dict({name: torch.from_numpy(value) for name, value in mean.items()}, args)
+    averaged = files.run(*paths).state_dict()
+    assert averaged.keys() == expected.state_dict().keys()
+    for name, tensor in expected.state_dict().items():
+        torch.testing.assert_close(averaged[name], tensor, rtol=2e-7, atol=0)
+
+
+@pytest.mark.parametrize(
+    "name, changed_args, message",
+    [
+        (SHARED, {"rk_type": "initialization"}, r"solver_coefficients \('gate' and 'learned'\)"),
+        (SHARED, {"encoder_attention_heads": 2}, r"encoder_attention_heads \(4 and 2\)"),
+        (SEPARATE, {}, r"1 parameters, first decoder.embed_out, with the shapes None and \(60, 32\)"),
+        ("rk2_learnable_i_plain", {}, r"first .*history"),
+    ],
+)
+def test_checkpoints_of_different_models_are_not_averaged(name, changed_args, message, files):
+    first, second = files.checkpoint(file="first.pt"), files.checkpoint(name, "second.pt", changed_args=changed_args)
+    problem = "first.pt and .*second.pt cannot be averaged: they differ in"
+    with pytest.raises(ValueError, match=f"{problem} .*{message}"):
+        files.run(first, second)
+    assert not files.output.exists()
+
+
+class Malicious:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, command: str):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_code_in_a_checkpoint_does_not_run(zipped, files):
+    created = files.dictionary.parent / "created"
+    checkpoint = files.checkpoint(
+        save_options={"_use_new_zipfile_serialization": zipped}, meters=Malicious(f"touch '{created}'")
+    )
+    with pytest.raises(ValueError, match=rf"checkpoint_best.pt holds {os.system.__module__}.system, .*--trust_file"):
+        files.run(checkpoint)
+    assert not created.exists() and not files.output.exists()
+
+
+def test_other_objects_are_read_only_when_told_to_trust_the_file(files):
+    checkpoint = files.checkpoint(value=np.float64(3), folder=Path("data"))
+    with pytest.raises(ValueError, match=r"checkpoint_best.pt holds \S*(numpy|pathlib)\S*, .*--trust_file"):
+        files.run(checkpoint)
+    model = files.run(checkpoint, options=["--trust_file"])
+    assert_close(logits(model, golden(SHARED)[1]), golden(SHARED)[1]["logits"])
+
+
+def test_code_that_is_missing_here_is_named(files, meters, monkeypatch):
+    checkpoint = files.checkpoint(train_meters=meters)
+    monkeypatch.delitem(sys.modules, "fairseq.meters")
+    monkeypatch.delitem(sys.modules, "fairseq")
+    with pytest.raises(ValueError, match=r"code is missing here: No module named 'fairseq'"):
+        files.run(checkpoint, options=["--trust_file"])
+
+
+def test_allowed_classes_are_allowed_only_while_a_checkpoint_is_read(files):
+    before = set(torch.serialization.get_safe_globals())
+    load_fairseq_checkpoint(files.checkpoint())
+    assert set(torch.serialization.get_safe_globals()) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 and no more"])
+def test_damaged_files_are_refused_by_name(content, files):
+    path = files.dictionary.parent / "damaged.pt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"damaged.pt .*damaged"):
+        files.run(path)
+
+
+@pytest.mark.parametrize(
+    "checkpoint, found",
+    [
+        ({"cfg": {}, "args": None, "model": {}}, "'cfg', 'args', 'model'"),
+        ({"args": Namespace(), "model": {"a": 1}}, "'args', 'model'"),
+        ([torch.ones(1)], "a list"),
+    ],
+)
+def test_files_of_others_are_refused_with_what_they_hold(checkpoint, found, files):
+    path = files.dictionary.parent / "other.pt"
+    torch.save(checkpoint, path)
+    with pytest.raises(ValueError, match=f"other.pt is no checkpoint of fairseq 0.6.2: .* holds {found}"):
+        files.run(path)
+
+
+def test_architectures_that_cannot_be_expressed_are_refused_by_name(files):
+    checkpoint = files.checkpoint(changed_args={"arch": "lightconv"})
+    with pytest.raises(ValueError, match="arch='lightconv' cannot be expressed"):
+        files.run(checkpoint)
+    assert not files.output.exists()
+
+
+def test_one_dictionary_gives_one_tokenizer(files):
+    files.run(files.checkpoint(SEPARATE), options=["--bpe_codes", files.codes])
+    tokenizer = AutoTokenizer.from_pretrained(files.output)
+    assert type(tokenizer) is FairseqTokenizer
+    assert tokenizer("a new lower low 🙂").input_ids == [8, 7, 4, 6, 5, 3, 2]
+    assert tokenizer.decode([8, 7, 4, 6, 2], skip_special_tokens=True) == "a new lower"
+    assert len(tokenizer) == 60 and tokenizer.model_max_length == 1024
+    assert not (files.output / "target_tokenizer").exists()
+
+
+@pytest.mark.parametrize("with_codes", [True, False])
+def test_another_target_dictionary_gives_a_target_tokenizer(with_codes, files):
+    options = ["--bpe_codes", files.codes] if with_codes else []
+    files.run(files.checkpoint(SEPARATE), target=files.other_dictionary, options=options)
+    text = "a lower" if with_codes else "a low@@ er"
+    # The other dictionary has the same tokens from the last to the first.
+    for folder, expected in (("", [8, 4, 6, 2]), ("target_tokenizer", [55, 59, 57, 2])):
+        tokenizer = AutoTokenizer.from_pretrained(files.output, subfolder=folder)
+        assert tokenizer(text).input_ids == expected
+        assert tokenizer.decode(expected, skip_special_tokens=True) == "a lower"
+
+
+def test_other_target_codes_give_a_target_tokenizer(files):
+    codes = files.dictionary.parent / "codes.de"
+    codes.write_text("#version: 0.2\ne r</w>\n")
+    files.run(files.checkpoint(), options=["--bpe_codes", files.codes, "--target_bpe_codes", codes])
+    for folder, expected in (("", [4, 6, 2]), ("target_tokenizer", [9, 10, 11, 6, 2])):
+        assert AutoTokenizer.from_pretrained(files.output, subfolder=folder)("lower").input_ids == expected
+
+
+def test_shared_embeddings_need_one_dictionary(files):
+    with pytest.raises(ValueError, match=r"share their embeddings, but --source_dict .*dict.txt and .*dict.de.txt"):
+        files.run(files.checkpoint(), target=files.other_dictionary)
+    assert not files.output.exists()
+
+
+def test_dictionaries_of_another_size_are_refused_with_the_sizes(files):
+    for lines, message in ((TOKENS[1:], "has 59 tokens"), ([*TOKENS, "more"], "has 61 tokens")):
+        files.other_dictionary.write_text("".join(f"{token} 1\n" for token in lines))
+        with pytest.raises(ValueError, match=rf"dict.de.txt {message} .* the model embeds 60"):
+            files.run(files.checkpoint(SEPARATE), target=files.other_dictionary)
+    assert not files.output.exists()
+
+
+def test_a_padded_embedding_gets_a_padded_dictionary(files):
+    def pad(tensor):
+        return torch.cat([tensor, torch.zeros(4, tensor.shape[1])]) if len(tensor) == 60 else tensor
+
+    model = files.run(files.checkpoint(change=pad))
+    tokenizer = AutoTokenizer.from_pretrained(files.output)
+    assert len(tokenizer) == model.config.vocab_size == 64
+    assert tokenizer.convert_ids_to_tokens([59, 60, 63]) == [TOKENS[-1], "madeupword0000", "madeupword0003"]
+
+
+def test_the_search_is_the_one_asked_for(files):
+    options = ["--num_beams", "5", "--length_penalty", "1.3", "--max_length", "22"]
+    model = files.run(files.checkpoint(), options=options)
+    saved = GenerationConfig.from_pretrained(files.output)
+    assert (saved.num_beams, saved.length_penalty, saved.max_length) == (5, 1.3, 22)
+    _, io, args = golden(SHARED)
+    source = io["src_tokens"]
+    inputs = {"input_ids": source, "attention_mask": (source != 1).long()}
+    expected = convert_fairseq_state_dict(golden(SHARED)[0], args).generate(
+        **inputs, num_beams=5, length_penalty=1.3, max_length=22, early_stopping=True
+    )
+    assert torch.equal(model.generate(**inputs), expected)
+
+
+def test_the_search_is_the_original_s_by_default(files):
+    files.run(files.checkpoint())
+    saved = GenerationConfig.from_pretrained(files.output)
+    assert (saved.num_beams, saved.length_penalty, saved.max_length, saved.early_stopping) == (4, 0.6, 256, True)
+    assert (saved.min_new_tokens, saved.suppress_tokens, saved.decoder_start_token_id) == (1, [1], 2)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--num_beams", "0"], "--num_beams 0 must be at least 1"),
+        (["--max_length", "1025"], "--max_length 1025 exceeds the model's max_position_embeddings, 1024"),
+        (["--max_length", "0"], "--max_length 0 must be at least 1"),
+        (["--target_bpe_codes", "codes.de"], "--target_bpe_codes codes.de needs --bpe_codes"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_by_name(options, message, files):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        files.run(files.checkpoint(), options=options)
+    assert not files.output.exists()
+
+
+def test_nothing_is_overwritten(files):
+    checkpoint = files.checkpoint()
+    files.output.mkdir()
+    files.run(checkpoint)
+    before = {path: path.read_bytes() for path in files.output.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=r"--output_dir .*out is not an empty folder"):
+        files.run(checkpoint)
+    assert before == {path: path.read_bytes() for path in files.output.rglob("*") if path.is_file()}
+    files.output = files.dictionary
+    with pytest.raises(ValueError, match=r"--output_dir .*dict.txt is not an empty folder"):
+        files.run(checkpoint)
+
+
+def test_the_command_runs_as_a_module_without_warnings(files):
+    environment = {**os.environ, "PYTHONPATH": str(Path(modeling_ode_transformer.__file__).parents[1])}
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m"]
+    command += ["modeling_ode_transformer.convert_fairseq_checkpoint"]
+    shown = subprocess.run([*command, "--help"], capture_output=True, text=True, env=environment)
+    assert shown.returncode == 0 and not shown.stderr, shown.stderr
+    assert "--trust_file" in shown.stdout and "--bpe_codes" in shown.stdout
