@@ -252,6 +252,15 @@ def test_generates_what_the_saved_model_generates(run, saved, corpus, tmp_path, 
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["generated.txt"]
 
 
+def test_no_dropout_in_generation_right_after_training(corpus, tmp_path):
+    overrides = json.dumps(MODEL | {"dropout": 0.5})
+    options = {"config_overrides": overrides, "prompt": ["the company", "a"]}
+    run_language_modeling.main(arguments(corpus, tmp_path / "a", **options))
+    options |= {"model_name_or_path": tmp_path / "a", "config_overrides": None, "do_train": None}
+    run_language_modeling.main(arguments(corpus, tmp_path / "b", **options))
+    assert (tmp_path / "a" / "generated.txt").read_text() == (tmp_path / "b" / "generated.txt").read_text()
+
+
 def test_sampling_draws_from_the_whole_distribution():
     """Of a hundred words, equally likely by a very high temperature, 600 draws find more than the likeliest fifty."""
     tokenizer = run_language_modeling.build_tokenizer([" ".join(f"w{i}" for i in range(96))])

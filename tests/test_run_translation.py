@@ -208,7 +208,10 @@ def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
     assert run_translation.parse_overrides(model_args.config_overrides) == MODEL
 
 
-@pytest.mark.parametrize("path", sorted((EXAMPLES / "recipes").glob("*.json")), ids=lambda path: path.stem)
+RECIPES = sorted(path for path in (EXAMPLES / "recipes").glob("*.json") if "source_lang" in path.read_text())
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipes_are_valid(path, tmp_path, run):
     model_args, _, _ = run_translation.parse_arguments([str(path), "--output_dir", str(tmp_path)])
     tokenizer = AutoTokenizer.from_pretrained(run[0])
