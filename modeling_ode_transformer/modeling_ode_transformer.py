@@ -1109,9 +1109,16 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
     def __init__(self, config: OdeTransformerConfig):
         config = copy.deepcopy(config)
         config.is_encoder_decoder = False
+        if config.predictor_corrector:
+            raise ValueError(
+                "predictor_corrector=True corrects the blocks of an encoder, and a causal language model has none: "
+                "set it to False."
+            )
         # The generic names (num_hidden_layers, ...) are the encoder's fields, and the decoder is all there is.
-        for size in ("layers", "attention_heads", "ffn_dim"):
-            setattr(config, f"encoder_{size}", getattr(config, f"decoder_{size}"))
+        for field in ("layers", "attention_heads", "ffn_dim", "solver"):
+            setattr(config, f"encoder_{field}", getattr(config, f"decoder_{field}"))
+        if config.decoder_tableau.num_stages == 1:
+            config.solver_coefficients, config.coefficient_sharing, config.coefficient_start = "fixed", "stack", "ones"
         if config.decoder_vocab_size is not None:
             config.vocab_size, config.decoder_vocab_size = config.decoder_vocab_size, None
         super().__init__(config)

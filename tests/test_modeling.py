@@ -595,6 +595,16 @@ def test_the_language_model_predicts_the_next_token():
     assert_close(model(changed).logits[:, :5], outputs.logits[:, :5])
 
 
+def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_path):
+    model = OdeTransformerForCausalLM(tiny_config(encoder_solver="rk2", decoder_solver="euler"))
+    assert (model.config.encoder_solver, model.config.solver_coefficients) == ("euler", "fixed")
+    assert (model.config.encoder_layers, model.num_function_evaluations()) == (2, 2)
+    model.save_pretrained(tmp_path)
+    assert OdeTransformerForCausalLM.from_pretrained(tmp_path).config.encoder_solver == "euler"
+    with pytest.raises(ValueError, match="a causal language model has none"):
+        OdeTransformerForCausalLM(tiny_config(predictor_corrector=True))
+
+
 def test_labels_without_a_start_token_are_refused():
     model = build()
     model.config.decoder_start_token_id = None
