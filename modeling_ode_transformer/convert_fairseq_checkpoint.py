@@ -92,15 +92,15 @@ def load_fairseq_checkpoint(
     try:
         with torch.serialization.safe_globals(SAFE_GLOBALS):
             checkpoint = torch.load(path, map_location="cpu", weights_only=not trust_file)
-    except UnpicklingError as error:
+    except (EOFError, KeyError, RuntimeError, UnpicklingError) as error:
+        if trust_file or not isinstance(error, UnpicklingError):
+            raise ValueError(f"{path} is no file of torch.save, or is damaged: {error}") from error
         found = re.search(r"GLOBAL (\S+)", str(error))
         found = f"holds {found[1]}" if found else "holds more than tensors and plain data, or is damaged"
         raise ValueError(
             f"{path} {found}, so it was not loaded: that could run any code. If you trust whoever made the file, "
             "--trust_file unpickles it."
         ) from error
-    except (EOFError, KeyError, RuntimeError) as error:
-        raise ValueError(f"{path} is no file of torch.save, or is damaged: {error}") from error
     except (AttributeError, ImportError) as error:
         raise ValueError(f"{path} holds objects whose code is missing here: {error}") from error
 

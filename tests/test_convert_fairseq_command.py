@@ -208,8 +208,9 @@ def test_allowed_classes_are_allowed_only_while_a_checkpoint_is_read(files):
 def test_damaged_files_are_refused_by_name(content, files):
     path = files.dictionary.parent / "damaged.pt"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"damaged.pt .*damaged"):
-        files.run(path)
+    for options in ([], ["--trust_file"]):
+        with pytest.raises(ValueError, match=r"damaged.pt .*is damaged"):
+            files.run(path, options=options)
 
 
 @pytest.mark.parametrize(
