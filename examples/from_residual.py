@@ -26,9 +26,9 @@ from modeling_ode_transformer import OdeTransformerForConditionalGeneration, Ode
 RECIPE = Path(__file__).parent / "recipes" / "multi30k_en_de.json"
 
 
-def make_residual_model(sentences: list[str], folder: Path) -> None:
-    """Writes a new M2M100 of the recipe's size, and its tokenizer of 8000 BPE pieces."""
-    tokenizer = OdeTransformerTokenizer.train(sentences, 8000, model_type="bpe")
+def make_residual_model(sentences: list[str], vocab_size: int, folder: Path) -> None:
+    """Writes a new M2M100 of the recipe's size, and its tokenizer of `vocab_size` BPE pieces."""
+    tokenizer = OdeTransformerTokenizer.train(sentences, vocab_size, model_type="bpe")
     config = M2M100Config(
         vocab_size=len(tokenizer),
         d_model=256,
@@ -55,20 +55,31 @@ def make_residual_model(sentences: list[str], folder: Path) -> None:
 
 def train(start: Path, output_dir: Path, data_dir: Path, arguments: list[str]) -> dict:
     """Trains the model of the folder `start` with the recipe and returns its metrics, from a finished run's file if
-    there is one."""
-    results = output_dir / "all_results.json"
+    there is one.
+
+    Raises:
+        ValueError: the run in the folder had other arguments.
+    """
+    results, arguments_file = output_dir / "all_results.json", output_dir.with_suffix(".arguments.json")
+    if arguments_file.is_file() and (given := json.loads(arguments_file.read_text(encoding="utf-8"))) != arguments:
+        raise ValueError(
+            f"{output_dir} holds a run with the arguments {' '.join(given)}, not {' '.join(arguments)}: choose "
+            "another --output_dir."
+        )
     if not results.is_file():
+        output_dir.parent.mkdir(parents=True, exist_ok=True)
+        arguments_file.write_text(json.dumps(arguments), encoding="utf-8")
+        files_of_run = []
         files = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
         for split, name in files.items():
             for side, language in (("source", "en"), ("target", "de")):
-                arguments += [f"--{split}_{side}_file", str(data_dir / f"{name}.{language}.gz")]
+                files_of_run += [f"--{split}_{side}_file", str(data_dir / f"{name}.{language}.gz")]
         recipe = json.loads(RECIPE.read_text(encoding="utf-8"))
         del recipe["config_overrides"]
-        output_dir.mkdir(parents=True, exist_ok=True)
         recipe_file = output_dir.with_suffix(".json")
         recipe_file.write_text(json.dumps(recipe, indent=2), encoding="utf-8")
-        arguments += ["--model_name_or_path", str(start), "--output_dir", str(output_dir)]
-        run_translation([str(recipe_file), *arguments])
+        folders = ["--model_name_or_path", str(start), "--output_dir", str(output_dir)]
+        run_translation([str(recipe_file), *files_of_run, *folders, *arguments])
     return json.loads(results.read_text(encoding="utf-8"))
 
 
@@ -77,6 +88,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("--data_dir", type=Path, required=True, help="folder with Multi30k's train.en.gz, ...")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder to write")
+    parser.add_argument("--vocab_size", type=int, default=8000, help="BPE pieces of both languages")
     parser.add_argument("--epochs", type=int, default=10, help="epochs of the residual model")
     parser.add_argument("--further_epochs", type=int, default=4, help="epochs of both models after the conversion")
     parser.add_argument("--learning_rate", type=float, default=2e-3, help="peak rate of the residual model")
@@ -88,9 +100,9 @@ def main(argv: list[str] | None = None) -> None:
     start, residual = args.output_dir / "start", args.output_dir / "residual"
     if not (start / "model.safetensors").is_file():
         lines = [line for name in ("train.en.gz", "train.de.gz") for line in read_lines(args.data_dir / name)]
-        make_residual_model([line for line in lines if line.strip()], start)
+        make_residual_model([line for line in lines if line.strip()], args.vocab_size, start)
 
-    seed = ["--seed", str(args.seed), *training_arguments]
+    seed = ["--seed", str(args.seed), *training_arguments]  # others go to run_translation.py
     first = ["--num_train_epochs", str(args.epochs), "--learning_rate", str(args.learning_rate), *seed]
     results = {"residual": train(start, residual, args.data_dir, first)}
 
@@ -104,9 +116,9 @@ def main(argv: list[str] | None = None) -> None:
     further += ["--lr_scheduler_type", "linear", "--warmup_steps", "0", *seed]
     for name, folder in (("residual, continued", residual), ("RK2, continued", converted)):
         output_dir = args.output_dir / f"{folder.name}_continued"
-        results[name] = train(folder, output_dir, args.data_dir, list(further))
-    weight = AutoModelForSeq2SeqLM.from_pretrained(args.output_dir / "converted_continued").model.encoder
-    results["coefficients"] = weight.solver_coefficients.weight.tolist()
+        results[name] = train(folder, output_dir, args.data_dir, further)
+    encoder = AutoModelForSeq2SeqLM.from_pretrained(args.output_dir / "converted_continued").model.encoder
+    results["coefficients"] = encoder.solver_coefficients.weight.tolist()
     (args.output_dir / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 
     columns = ("eval_bleu", "eval_perplexity", "predict_bleu", "predict_chrf", "predict_perplexity", "train_loss")

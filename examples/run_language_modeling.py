@@ -45,6 +45,7 @@ from script_utils import (
     config_with_overrides,
     find_checkpoint,
     parse_with_recipe,
+    position_limit,
     read_dataset,
     read_lines,
     set_up_logging,
@@ -245,7 +246,7 @@ def make_examples(encoded: list[list[int]], block_size: int, eos_token_id: int) 
 def new_config(args: ModelArguments, tokenizer) -> PreTrainedConfig:
     """Configuration of a new model: `config_name`, then size and ids of the tokenizer, then `config_overrides`."""
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    return config_with_overrides(args, {"vocab_size": len(tokenizer), **ids})
+    return config_with_overrides(args, {"vocab_size": len(tokenizer), "is_encoder_decoder": False, **ids})
 
 
 def load_model(args: ModelArguments, tokenizer) -> PreTrainedModel:
@@ -269,7 +270,7 @@ def load_model(args: ModelArguments, tokenizer) -> PreTrainedModel:
 
 
 def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig) -> None:
-    limit = getattr(config, "max_position_embeddings", None)
+    limit = position_limit(config)
     longest = max(examples["length"])
     if limit is not None and longest > limit:
         raise ValueError(
@@ -358,6 +359,11 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
     set_up_logging(args, logger)
     check_arguments(model_args, data_args, args)
+    generated = Path(args.output_dir) / "generated.txt"
+    if generated.exists() and not (args.do_train or data_args.overwrite_output_dir):
+        raise ValueError(
+            f"{generated} is there already: choose another --output_dir, or give --overwrite_output_dir to replace it."
+        )
     prompts = [*(data_args.prompt or []), *(read_lines(data_args.prompt_file) if data_args.prompt_file else [])]
     checkpoint = find_checkpoint(data_args, args) if args.do_train else None
     set_seed(args.seed)
@@ -415,9 +421,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         with without_autocast(model):
             texts = [continue_text(model, tokenizer, prompt) for prompt in prompts]
         print("\n".join(texts))
-        path = Path(args.output_dir) / "generated.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\n")
+        generated.parent.mkdir(parents=True, exist_ok=True)
+        generated.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\n")
     if args.push_to_hub:
         trainer.push_to_hub()
     return metrics

@@ -37,6 +37,7 @@ from script_utils import (
     config_with_overrides,
     find_checkpoint,
     parse_with_recipe,
+    position_limit,
     read_dataset,
     read_lines,
     set_up_logging,
@@ -316,7 +317,7 @@ def load_model(args: ModelArguments, tokenizer, target_tokenizer):
 
 
 def check_lengths(config: PreTrainedConfig, args: DataArguments) -> None:
-    limit = getattr(config, "max_position_embeddings", None)
+    limit = position_limit(config)
     for side in ("source", "target"):
         length = getattr(args, f"max_{side}_length")
         if limit is not None and length > limit:

@@ -291,3 +291,10 @@ class TokenMeanMixin:
     def _get_eval_sampler(self, eval_dataset):
         # Trainer would reorder evaluation too when grouping by length, and predictions would lose their references.
         return SequentialSampler(eval_dataset)
+
+
+def position_limit(config: PreTrainedConfig) -> int | None:
+    """The most tokens of a sequence; None where positions are computed for any length."""
+    if getattr(config, "position_embedding_type", "learned") in ("learned", "absolute"):
+        return getattr(config, "max_position_embeddings", None)
+    return None

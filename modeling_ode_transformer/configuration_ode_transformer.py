@@ -42,6 +42,8 @@ VECTOR_FIELDS: dict[str, tuple[Part, ...]] = {
     "macaron_released": (Part({"macaron_feed_forward": 0.5} | SELF_ATTENTION | CROSS_ATTENTION | FEED_FORWARD, True),),
 }
 
+SOLVER_FIELDS = {"encoder": "encoder_solver", "decoder": "decoder_solver"}
+
 # Sizes of the paper (section 4.2 and table 2), by the names used there; parameter counts are with 34040 shared pieces.
 PRESETS: dict[str, dict[str, int]] = {
     "base": {},  # 61M
@@ -230,17 +232,21 @@ class OdeTransformerConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = 2
     decoder_start_from_labels: bool = False
 
+    def __setattr__(self, name, value):
+        # A configuration keeps numbers: neither an object that JSON lacks nor the name of a file.
+        if name in SOLVER_FIELDS.values():
+            if isinstance(value, str) and value.endswith(".json"):
+                value = ButcherTableau.from_json_file(value)
+            if isinstance(value, ButcherTableau):
+                value = value.to_dict()
+        super().__setattr__(name, value)
+
     def __post_init__(self, **kwargs):
         if self.decoder_vocab_size == self.vocab_size and self.share_encoder_decoder_embeddings:
             self.decoder_vocab_size = None
-        for field in ("encoder_solver", "decoder_solver"):
-            solver = getattr(self, field)
-            if isinstance(solver, str) and solver.endswith(".json"):
-                solver = ButcherTableau.from_json_file(solver)
-            setattr(self, field, solver.to_dict() if isinstance(solver, ButcherTableau) else solver)
         if self.solver_coefficients is None:
             stages = set(self._stages_to_weigh().values())
-            runge_kutta = self.encoder_tableau.is_runge_kutta and self.decoder_tableau.is_runge_kutta
+            runge_kutta = all(tableau.is_runge_kutta for tableau in self._tableaus().values())
             self.solver_coefficients = "gate" if stages == {2} and runge_kutta else "fixed"
         super().__post_init__(**kwargs)
 
@@ -270,10 +276,14 @@ class OdeTransformerConfig(PreTrainedConfig):
         is_integrated = next(part.is_integrated for part in parts if "self_attention" in part.sublayers)
         return self.decoder_tableau.num_stages * self.steps_per_layer if is_integrated else 1
 
+    def _tableaus(self) -> dict[str, ButcherTableau]:
+        """The tableaus of the stacks that there are, by the solver's field."""
+        stacks = ("encoder", "decoder") if self.is_encoder_decoder else ("decoder",)
+        return {SOLVER_FIELDS[stack]: getattr(self, f"{stack}_tableau") for stack in stacks}
+
     def _stages_to_weigh(self) -> dict[str, int]:
         """The number of stages of each solver that has more than one, by the solver's field."""
-        tableaus = {"encoder_solver": self.encoder_tableau, "decoder_solver": self.decoder_tableau}
-        return {field: tableau.num_stages for field, tableau in tableaus.items() if tableau.num_stages > 1}
+        return {field: tableau.num_stages for field, tableau in self._tableaus().items() if tableau.num_stages > 1}
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "OdeTransformerConfig":
         """The configuration itself, or for `decoder=True` a copy whose generic names describe the decoder: caches are
@@ -343,21 +353,29 @@ class OdeTransformerConfig(PreTrainedConfig):
                 f"predictor_corrector=True corrects over a history of layers, but layer_history="
                 f"{self.layer_history!r}: set layer_history='learned_dense'."
             )
-        for field in ("encoder_solver", "decoder_solver"):
-            solver = getattr(self, field)
-            parts = VECTOR_FIELDS[self.vector_field]
-            if resolve_multistep(solver) is not None and not all(part.is_integrated for part in parts):
-                raise ValueError(
-                    f"{field}={solver!r} steps from block to block, and vector_field={self.vector_field!r} leaves a "
-                    "sublayer out: choose vector_field='layer', 'sublayers' or 'macaron'."
-                )
+        integrated = [name for name, parts in VECTOR_FIELDS.items() if all(part.is_integrated for part in parts)]
+        multistep = [
+            f"{field}={getattr(self, field)!r}"
+            for field in self._tableaus()
+            if resolve_multistep(getattr(self, field)) is not None
+        ]
+        if multistep and self.vector_field not in integrated:
+            raise ValueError(
+                f"{multistep[0]} steps from block to block, and vector_field={self.vector_field!r} leaves a sublayer "
+                f"out: choose one of {', '.join(integrated)}."
+            )
+        if multistep and self.layer_history != "none":
+            logger.warning(
+                f"{multistep[0]} combines the states of blocks, and so does layer_history={self.layer_history!r}: the "
+                "scheme of the paper's table 7 has layer_history='none'."
+            )
         self._validate_coefficients()
         super().validate_architecture()
 
     def _validate_coefficients(self):
         stages = self._stages_to_weigh()
         if self.solver_coefficients == "gate":
-            for field in stages or ("encoder_solver", "decoder_solver"):
+            for field in stages or self._tableaus():
                 if stages.get(field, 1) != 2:
                     raise ValueError(
                         f"solver_coefficients='gate' weighs two stages with g and 1 - g, but {field}="
@@ -375,16 +393,23 @@ class OdeTransformerConfig(PreTrainedConfig):
                 f"coefficient_start={self.coefficient_start!r} is for solver_coefficients='learned', not "
                 f"{self.solver_coefficients!r}."
             )
-        if self.solver_coefficients not in ("fixed", "ones", "gate") and not stages:
-            logger.warning(
-                f"solver_coefficients={self.solver_coefficients!r} has no effect: "
-                f"encoder_solver={self.encoder_solver!r} and decoder_solver={self.decoder_solver!r} have one stage."
-            )
-        for field, tableau in (("encoder_solver", self.encoder_tableau), ("decoder_solver", self.decoder_tableau)):
+        if not stages:
+            needs_stages = {
+                "solver_coefficients": self.solver_coefficients not in ("fixed", "ones", "gate"),
+                "normalize_stages": self.normalize_stages,
+                "stage_values": self.stage_values == "output",
+            }
+            idle = ", ".join(f"{field}={getattr(self, field)!r}" for field, idle in needs_stages.items() if idle)
+            if idle:
+                solvers = " and ".join(f"{field}={getattr(self, field)!r}" for field in self._tableaus())
+                logger.warning(f"{idle} has no effect: {solvers} has one stage.")
+        for field, tableau in self._tableaus().items():
             if (self.solver_coefficients == "fixed" or tableau.num_stages == 1) and not tableau.is_consistent:
+                advice = ", or choose other solver_coefficients, as 'learned'" if tableau.num_stages > 1 else ""
                 raise ValueError(
-                    f"The weights of {field}={getattr(self, field)!r} sum to {sum(tableau.b):g}, and fixed "
-                    "coefficients have to sum to 1: correct `b`, or choose other solver_coefficients, as 'learned'."
+                    f"The weights of {field}={getattr(self, field)!r} sum to {tableau.total_weight:g}, counting the "
+                    "stages that start from the whole state, and fixed coefficients have to sum to 1: correct the "
+                    f"tableau{advice}."
                 )
 
 

@@ -9,6 +9,7 @@ checkpoints of one training are averaged. If the target has another dictionary, 
 `target_tokenizer`.
 """
 
+import math
 import re
 import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
@@ -49,6 +50,13 @@ SOLVERS = {
 }
 HISTORIES = {None: "none", "residual": "none", "learnable_dense": "learned_dense", "dense": "dense"}
 
+# Arguments without which there is no telling what the architecture is.
+REQUIRED = tuple(
+    f"{stack}_{size}"
+    for stack in ("encoder", "decoder")
+    for size in ("embed_dim", "ffn_embed_dim", "layers", "attention_heads")
+)
+
 # What stands before "transformer" in the architectures that can be expressed.
 ARCHITECTURE_PREFIXES = {"ode", "dense", "relative", "macaron", "polynomial"}
 
@@ -87,8 +95,11 @@ def load_fairseq_checkpoint(
             `argparse.Namespace` and fairseq's meters are read.
 
     Raises:
+        FileNotFoundError: there is no such file.
         ValueError: the file is no checkpoint, or holds something else; it is named.
     """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path} is no file: give a checkpoint.")
     try:
         with torch.serialization.safe_globals(SAFE_GLOBALS):
             checkpoint = torch.load(path, map_location="cpu", weights_only=not trust_file)
@@ -207,6 +218,8 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
             f"The architecture arch={architecture!r} cannot be expressed: it must be a residual, dense, relative, "
             "ode, macaron or polynomial transformer."
         )
+    if missing := [option for option in REQUIRED if args.get(option) is None]:
+        raise ValueError(f"The architecture's arguments lack {', '.join(missing)}.")
     for option, expressible in (
         ("encoder_normalize_before", True),
         ("decoder_normalize_before", True),
@@ -232,15 +245,17 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
                 f"expressed: an ode transformer has one of {known}."
             )
         solver, coefficients = SOLVERS[key]
-    vector_field, stage_values = "layer", "output"
+    vector_field, stage_values = "layer", "increment" if num_stages == 1 else "output"
     if "macaron" in prefix:
         vector_field = "macaron_released"
     if "polynomial" in prefix:
         # F + F(F) + ... on each sublayer of the encoder.
-        terms = args["enc_step"]
+        terms = args.get("enc_step")
+        if not isinstance(terms, int) or terms < 1:
+            raise ValueError(f"enc_step={terms!r} cannot be expressed: a polynomial transformer has at least 1 term.")
         solver = {"a": [[0.0] * (i - 1) + [1.0] * (i > 0) for i in range(terms)], "b": [1.0] * terms}
         solver["y"] = [1.0] + [0.0] * (terms - 1)
-        vector_field, stage_values = "sublayers", "increment"
+        vector_field = "sublayers"
 
     histories = [args.get(f"{stack}_history_type") for stack in ("encoder", "decoder")]
     if histories[0] != histories[1] or histories[0] not in HISTORIES:
@@ -347,6 +362,9 @@ def main(argv: list[str] | None = None) -> None:
     for option in ("num_beams", "max_length"):
         if getattr(args, option) < 1:
             raise ValueError(f"--{option} {getattr(args, option)} must be at least 1.")
+
+    if not math.isfinite(args.length_penalty):
+        raise ValueError(f"--length_penalty {args.length_penalty} must be a finite number.")
 
     dictionaries = [read_dictionary(path) for path in (args.source_dict, args.target_dict)]
     codes = [path and read_bpe_codes(path) for path in (args.bpe_codes, args.target_bpe_codes or args.bpe_codes)]

@@ -6,6 +6,8 @@ A family is an entry of `FAMILIES`. All name their parameters as M2M100 does; th
 
 import copy
 import dataclasses
+import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,7 +154,9 @@ def from_residual(
     **kwargs,
 ) -> PreTrainedModel:
     """See `OdeTransformerForConditionalGeneration.from_residual`."""
-    is_instance = isinstance(model_or_path, nn.Module)
+    is_instance = isinstance(model_or_path, PreTrainedModel)
+    if not is_instance and not isinstance(model_or_path, (str, os.PathLike)):
+        raise TypeError(f"from_residual takes a model of transformers, or its folder or name, not {model_or_path!r}.")
     source_config = model_or_path.config if is_instance else AutoConfig.from_pretrained(model_or_path)
     family = find_family(source_config)
     check_fields(kwargs, source_config.model_type)
@@ -209,6 +213,10 @@ def check_fields(fields: dict[str, Any], model_type: str):
                 f"{field}={value!r} cannot be chosen: it comes with the weights of the {model_type} model. Leave it "
                 "out."
             )
+    if fields.get("predictor_corrector"):
+        raise ValueError(
+            f"predictor_corrector=True needs a layer history, which the {model_type} model has not: leave it out."
+        )
     if fields.get("vector_field", "layer") not in PLAIN_VECTOR_FIELDS:
         raise ValueError(
             f"vector_field={fields['vector_field']!r} needs parameters that the {model_type} model has not: choose "
@@ -279,6 +287,8 @@ def warn_of_changes(config: OdeTransformerConfig):
     """Warns of the fields that make the steps others than Euler's of size 1, from the start."""
     has_stages = max(config.encoder_tableau.num_stages, config.decoder_tableau.num_stages) > 1
     changes = own_fields(config)
+    if not has_stages:
+        changes.pop("normalize_stages", None)
     changes |= {field: getattr(config, field) for field in EULER_STAGES if has_stages}
     for field in ("encoder_solver", "decoder_solver"):
         solver = getattr(config, field)
@@ -304,6 +314,18 @@ def own_fields(config: OdeTransformerConfig) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def only_errors(name: str):
+    """Keeps a logger from saying less than errors."""
+    target = logging.get_logger(name)
+    level = target.level
+    target.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        target.setLevel(level)
+
+
 def build(
     model_class: type[PreTrainedModel],
     config: PreTrainedConfig,
@@ -311,14 +333,15 @@ def build(
     source: PreTrainedModel,
 ) -> PreTrainedModel:
     """A model with these parameters, and all else as `source` has it: dtype, device, attention, generation."""
-    model, report = model_class.from_pretrained(
-        None,
-        config=config,
-        state_dict=state,
-        dtype=source.dtype,
-        attn_implementation=source.config._attn_implementation,
-        output_loading_info=True,
-    )
+    with only_errors("transformers.modeling_utils"):  # not a report of missing keys, which are judged below
+        model, report = model_class.from_pretrained(
+            None,
+            config=config,
+            state_dict=state,
+            dtype=source.dtype,
+            attn_implementation=source.config._attn_implementation,
+            output_loading_info=True,
+        )
     # What the solvers have of their own starts as in a new model.
     new = [name for name, module in model.named_modules() if isinstance(module, (StageCoefficients, MultistepScheme))]
     new = tuple(f"{name}." for name in [*new, "model.encoder.stage_norms", "model.decoder.stage_norms"])

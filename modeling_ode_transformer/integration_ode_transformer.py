@@ -67,6 +67,10 @@ def tree_density(tree: Tree) -> int:
     return tree_size(tree) * math.prod(map(tree_density, tree))
 
 
+def is_sequence(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
 @dataclass(frozen=True)
 class ButcherTableau:
     """An explicit one-step scheme: data, from which `integrate` makes a step.
@@ -90,6 +94,13 @@ class ButcherTableau:
     y: tuple[float, ...] | None = None
 
     def __post_init__(self):
+        for name in ("a", "b", "y"):
+            value = getattr(self, name)
+            if not is_sequence(value) and not (name == "y" and value is None):
+                raise ValueError(f"{name}={value!r} of a Butcher tableau must be a list.")
+        for i, row in enumerate(self.a):
+            if not is_sequence(row):
+                raise ValueError(f"Row {i} of a Butcher tableau's `a` must be a list, but is {row!r}.")
         rows, weights = tuple(tuple(row) for row in self.a), tuple(self.b)
         starts = (1.0,) * len(weights) if self.y is None else tuple(self.y)
         if not weights:
@@ -127,9 +138,14 @@ class ButcherTableau:
         return set(self.y) == {1.0}
 
     @property
+    def total_weight(self) -> float:
+        """The sum of the weights of the stages that start from the whole state, which is 1 in a scheme of order 1."""
+        return sum(weight for weight, start in zip(self.b, self.y) if start == 1.0)
+
+    @property
     def is_consistent(self) -> bool:
-        """Whether the weights of the stages that start from the state sum to 1, the condition for order 1."""
-        return abs(sum(weight for weight, start in zip(self.b, self.y) if start == 1.0) - 1.0) < 1e-6
+        """Whether `total_weight` is 1 (to 1e-6: users write 0.333333)."""
+        return abs(self.total_weight - 1.0) < 1e-6
 
     def order_conditions(self, max_order: int | None = None) -> list[OrderCondition]:
         """The order conditions up to `max_order` (None: the number of stages, which bounds the order of an explicit
@@ -138,12 +154,17 @@ class ButcherTableau:
         Raises:
             ValueError: a stage does not start from the whole state, as in no Runge-Kutta scheme.
         """
+        last = self.num_stages if max_order is None else max_order
+        return [condition for order in range(1, last + 1) for condition in self._conditions_of_order(order)]
+
+    def _conditions_of_order(self, order: int) -> list[OrderCondition]:
         if not self.is_runge_kutta:
             raise ValueError(f"y={self.y} is not all ones: order conditions are those of Runge-Kutta schemes.")
 
         def dot(left: Sequence[float], right: Sequence[float]) -> float:
             return sum(map(mul, left, right))
 
+        @cache
         def elementary_weights(tree: Tree) -> list[float]:
             branches = [elementary_weights(branch) for branch in tree]
             return [math.prod(dot(row, weights) for weights in branches) for row in self.a]
@@ -153,15 +174,16 @@ class ButcherTableau:
 
         return [
             OrderCondition(order, spelled(tree), dot(self.b, elementary_weights(tree)), 1 / tree_density(tree))
-            for order in range(1, (max_order or self.num_stages) + 1)
             for tree in rooted_trees(order)
         ]
 
     @property
     def order(self) -> int:
         """The order of the scheme with these weights: the error of a step of size h is O(h ** (order + 1))."""
-        violated = [condition.order for condition in self.order_conditions() if not condition.holds]
-        return min(violated) - 1 if violated else self.num_stages
+        order = 0
+        while order < self.num_stages and all(condition.holds for condition in self._conditions_of_order(order + 1)):
+            order += 1
+        return order
 
     def report(self) -> str:
         """The order and the order conditions as text, up to one order more than the scheme fulfils."""
@@ -181,12 +203,12 @@ class ButcherTableau:
         """Reads `{"a": [[], [0.5]], "b": [0, 1]}`.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            OSError: there is no such file, or it cannot be read.
             ValueError: it is no such JSON object, or no tableau.
         """
         try:
-            tableau = json.loads(Path(path).read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
+            tableau = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not JSON: {error}.") from error
         if not isinstance(tableau, dict):
             raise ValueError(f'{path} holds {tableau!r}, not a tableau {{"a": [[], ...], "b": [...]}}.')
@@ -211,8 +233,8 @@ TABLEAUS: dict[str, ButcherTableau] = {
 
 
 def resolve_tableau(solver: str | Mapping[str, Sequence] | ButcherTableau) -> ButcherTableau:
-    """Returns the tableau of a solver given by its name, or as a mapping with the entries `a`, `b` and perhaps `y`. A
-    multistep scheme evaluates as Euler's does.
+    """Returns the tableau of a solver given by its name, by the name of a `.json` file, or as a mapping with the
+    entries `a`, `b` and perhaps `y`. A multistep scheme evaluates as Euler's does.
 
     Raises:
         ValueError: an unknown name, a mapping with other keys, or an invalid tableau.
@@ -223,6 +245,8 @@ def resolve_tableau(solver: str | Mapping[str, Sequence] | ButcherTableau) -> Bu
         return TABLEAUS["euler"]
     if isinstance(solver, str) and solver in TABLEAUS:
         return TABLEAUS[solver]
+    if isinstance(solver, str) and solver.endswith(".json"):
+        return ButcherTableau.from_json_file(solver)
     if isinstance(solver, Mapping) and {"a", "b"} <= set(solver) <= {"a", "b", "y"}:
         return ButcherTableau(**solver)
     raise ValueError(
@@ -401,7 +425,7 @@ class LeapfrogScheme(MultistepScheme):
 
 class LearnedMultistepScheme(MultistepScheme):
     """`y_{t+1} = k_t y_t + (1 - k_t) y_{t-1} + F(y_t)` (Lu et al., 2018) with a learned `k` for each step; all start
-    at 1, that is at Euler's scheme."""
+    at 1, that is at Euler's scheme. That of the first step, where `y_{-1}` is `y_0`, has no effect."""
 
     def __init__(self, num_steps):
         super().__init__(num_steps)

@@ -28,7 +28,13 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, auto_docstring, can_return_tuple, is_torchdynamo_compiling
+from transformers.utils import (
+    TransformersKwargs,
+    auto_docstring,
+    can_return_tuple,
+    is_torchdynamo_compiling,
+    logging,
+)
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -42,6 +48,9 @@ from .integration_ode_transformer import (
     resolve_multistep,
     weighted_sum,
 )
+
+
+logger = logging.get_logger(__name__)
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int | None):
@@ -538,6 +547,21 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         else:
             super()._init_weights(module)
 
+    def activation_checkpointing_enable(self, activation_checkpointing_kwargs: dict | None = None, **kwargs):
+        """As in transformers.
+
+        Raises:
+            ValueError: `use_reentrant=True` for a multistep scheme or a corrector, whose blocks share states.
+        """
+        stacks = [stack for stack in self.modules() if isinstance(stack, OdeTransformerStack)]
+        shares_states = any(stack.multistep is not None or stack.corrector is not None for stack in stacks)
+        if shares_states and (activation_checkpointing_kwargs or {}).get("use_reentrant"):
+            raise ValueError(
+                "use_reentrant=True loses the gradients of states that blocks share in a multistep scheme or a "
+                "corrector: give use_reentrant=False, the default."
+            )
+        super().activation_checkpointing_enable(activation_checkpointing_kwargs, **kwargs)
+
     def num_function_evaluations(self, per_layer: bool = False) -> int | dict[str, list[int]]:
         """How often one forward pass evaluates the layers' vector fields, for comparisons at equal cost.
 
@@ -611,11 +635,15 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
             self.layer_class(config, self.stack, layer_idx, **layer_kwargs) for layer_idx in range(num_layers)
         )
         self.history = HISTORIES[config.layer_history](config, num_layers)
-        num_stages = getattr(config, f"{self.stack}_tableau").num_stages
+        tableau = getattr(config, f"{self.stack}_tableau")
         self.stage_norms = None
-        if config.normalize_stages and num_stages > 1:
+        if config.normalize_stages and tableau.num_stages > 1:
+            # A stage that never counts has no norm: its parameters would have no gradient.
             self.stage_norms = nn.ModuleList(
-                nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) for _ in range(num_stages)
+                nn.Identity()
+                if config.solver_coefficients == "fixed" and weight == 0.0
+                else nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+                for weight in tableau.b
             )
         self.multistep = None
         if (scheme := resolve_multistep(getattr(config, f"{self.stack}_solver"))) is not None:
@@ -1070,7 +1098,7 @@ class OdeTransformerForConditionalGeneration(
             ValueError: the family is post-norm or otherwise no stack of Euler steps, which is found before weights are
                 loaded; the model has no language modeling head, or parameters that its family has not; or a field
                 comes with the weights and cannot be chosen. It is named.
-            TypeError: a keyword is no field of the configuration.
+            TypeError: a keyword is no field of the configuration, or `model_or_path` is neither.
         """
         from .convert_residual import from_residual
 
@@ -1113,6 +1141,11 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
             raise ValueError(
                 "predictor_corrector=True corrects the blocks of an encoder, and a causal language model has none: "
                 "set it to False."
+            )
+        if config.encoder_solver not in (type(config).encoder_solver, config.decoder_solver):
+            logger.warning(
+                f"encoder_solver={config.encoder_solver!r} has no effect: a causal language model has a decoder only, "
+                f"with decoder_solver={config.decoder_solver!r}."
             )
         # The generic names (num_hidden_layers, ...) are the encoder's fields, and the decoder is all there is.
         for field in ("layers", "attention_heads", "ffn_dim", "solver"):

@@ -82,7 +82,11 @@ def test_coefficients_that_are_not_given_are_resolved_and_saved(encoder, decoder
         ({"coefficient_start": "zeros"}, "'zeros' is unknown: choose one of ones, tableau, euler"),
         ({"coefficient_start": "euler"}, "is for solver_coefficients='learned', not 'gate'"),
         ({"predictor_corrector": True, "layer_history": "none"}, "layer_history='none'"),
-        ({"decoder_solver": "leapfrog", "vector_field": "ffn"}, "decoder_solver='leapfrog' steps from block to"),
+        (
+            {"decoder_solver": "leapfrog", "vector_field": "ffn"},
+            "choose one of layer, sublayers, macaron",
+        ),
+        ({"encoder_solver": {"a": [[]], "b": [1], "y": [0]}}, "sum to 0, counting the stages that start from the who"),
         ({"stage_values": "both"}, "choose one of increment, output"),
         ({"vector_field": "cross"}, "choose one of layer, attention, ffn, sublayers"),
         ({"layer_history": "gru"}, "choose one of learned_dense, dense, none"),
@@ -121,6 +125,11 @@ def test_a_tableau_may_be_an_object_or_a_file_and_is_saved_as_numbers(tmp_path):
     assert loaded.encoder_tableau == TABLEAUS["ralston"] and loaded.decoder_tableau == TABLEAUS["polynet"]
     with pytest.raises(FileNotFoundError, match=r"ralston\.json"):
         tiny_config(encoder_solver=str(path))
+    changed = tmp_path / "midpoint.json"
+    changed.write_text(json.dumps(TABLEAUS["midpoint"].to_dict()))
+    for solver in (TABLEAUS["midpoint"], str(changed)):
+        config = AutoConfig.from_pretrained(tmp_path, decoder_solver=solver)
+        assert json.loads(config.to_json_string())["decoder_solver"] == TABLEAUS["midpoint"].to_dict()
 
 
 def test_learned_coefficients_accept_weights_that_do_not_sum_to_one():
@@ -128,12 +137,26 @@ def test_learned_coefficients_accept_weights_that_do_not_sum_to_one():
     assert config.encoder_tableau.b == (0.5, 0.6)
 
 
-def test_coefficients_without_effect_are_reported(monkeypatch):
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"encoder_solver": "euler", "solver_coefficients": "learned"}, "solver_coefficients='learned' has no effect"),
+        ({"encoder_solver": "euler", "normalize_stages": True}, "normalize_stages=True has no effect"),
+        ({"encoder_solver": "euler", "stage_values": "output"}, "stage_values='output' has no effect"),
+        ({"encoder_solver": "leapfrog"}, "layer_history='learned_dense': the scheme of the paper's table 7"),
+    ],
+)
+def test_what_has_no_effect_or_a_doubtful_one_is_reported(fields, message, monkeypatch):
     messages = []
     logger = logging.getLogger("modeling_ode_transformer.configuration_ode_transformer")
     monkeypatch.setattr(logger, "warning", messages.append)
-    tiny_config(encoder_solver="euler", solver_coefficients="learned")
-    assert "solver_coefficients='learned' has no effect" in messages[0]
+    tiny_config(**fields)
+    assert len(messages) == 1 and message in messages[0]
+
+
+def test_a_configuration_without_encoder_weighs_the_decoders_stages():
+    config = tiny_config(encoder_solver="rk4", decoder_solver="rk2", is_encoder_decoder=False)
+    assert config.solver_coefficients == "gate"
 
 
 @pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])

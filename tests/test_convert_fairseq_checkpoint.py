@@ -175,6 +175,16 @@ def test_options_that_cannot_be_expressed_are_refused_by_name(option, value):
         convert_fairseq_state_dict(weights, {**reference["args"], option: value})
 
 
+def test_arguments_that_are_missing_are_named():
+    weights, _, reference = load("polynomial_step2_i_plain")
+    args = {name: value for name, value in reference["args"].items() if name not in ("encoder_layers", "enc_step")}
+    with pytest.raises(ValueError, match="arguments lack encoder_layers"):
+        convert_fairseq_state_dict(weights, args)
+    for terms in (None, 0):
+        with pytest.raises(ValueError, match=f"enc_step={terms}"):
+            convert_fairseq_state_dict(weights, {**reference["args"], "enc_step": terms})
+
+
 def test_parameters_that_do_not_fit_are_refused_by_name():
     weights, _, reference = load("rk2_learnable_i_plain")
     args = reference["args"]

@@ -300,6 +300,14 @@ def test_another_function_is_reported(arguments, field, monkeypatch):
     assert logits.isfinite().all() and (logits - reference(**batch).logits).abs().max() > 1e-3
 
 
+def test_a_scheme_may_be_a_file(tmp_path):
+    path = tmp_path / "ralston.json"
+    path.write_text('{"a": [[], [0.6666666666666666]], "b": [0.25, 0.75]}')
+    assert convert(original("m2m_100"), encoder_solver=str(path)).config.encoder_tableau.b == (0.25, 0.75)
+    with pytest.raises(TypeError, match="not None"):
+        OdeTransformerForConditionalGeneration.from_residual(None)
+
+
 def test_layers_dropped_in_training_are_reported(monkeypatch):
     messages = capture_warnings(monkeypatch)
     convert(original("m2m_100", encoder_layerdrop=0.05))
@@ -341,7 +349,7 @@ def test_another_family_is_refused_before_its_weights_are_read(model_type, reaso
         ({"encoder_solver": "rk5"}, "Unknown solver 'rk5'"),
         ({"coefficient_sharing": "model"}, "coefficient_sharing='model'"),
         ({"vector_field": "macaron"}, "vector_field='macaron' needs parameters that the m2m_100 model has not"),
-        ({"predictor_corrector": True}, "predictor_corrector=True corrects over a history"),
+        ({"predictor_corrector": True}, "predictor_corrector=True needs a layer history"),
     ],
 )
 def test_fields_that_cannot_be_chosen_are_refused_by_name(fields, message):

@@ -129,7 +129,7 @@ def test_violated_order_conditions_are_reported():
     first, second = tableau.order_conditions()
     assert first.holds and not second.holds
     assert (second.order, second.required) == (2, 0.5) and second.value == pytest.approx(0.24)
-    assert tableau.order == 1
+    assert tableau.order == 1 and tableau.order_conditions(max_order=0) == []
     assert "order 1, 2 evaluations" in tableau.report() and "violated: 0.24" in tableau.report()
     with pytest.raises(ValueError, match=r"y=\(1.0, 0.0\)"):
         TABLEAUS["polynet"].order_conditions()
@@ -268,6 +268,10 @@ def test_the_gradient_of_a_block_is_that_of_finite_differences():
         ([[]], [float("nan")], "nan"),
         ([[]], [float("inf")], "inf"),
         ([[]], ["1"], "'1'"),
+        (1, [1], "a=1 of a Butcher tableau must be a list"),
+        ({"0": []}, [1], "a={'0': \\[\\]} of a Butcher tableau must be a list"),
+        ([[]], None, "b=None of a Butcher tableau must be a list"),
+        ([[], 1], [1, 0], "Row 1 of a Butcher tableau's `a` must be a list, but is 1"),
     ],
 )
 def test_an_invalid_tableau_is_refused_and_the_value_named(a, b, message):
@@ -290,6 +294,9 @@ def test_a_tableau_comes_from_a_json_file(tmp_path):
     assert ButcherTableau.from_json_file(path) == TABLEAUS["polynet"]
     with pytest.raises(ValueError, match=r"`y` has 1 entries for 2 stages"):
         ButcherTableau(a=[[], [1]], b=[0.5, 0.5], y=[1])
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"scheme\.json is not JSON"):
+        ButcherTableau.from_json_file(path)
     for text, message in (("{", "not JSON"), ("[1]", r"holds \[1\]"), ('{"a": [[]]}', "Unknown solver")):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):

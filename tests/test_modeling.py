@@ -2,6 +2,7 @@
 """The models: against transformers' M2M100, hand-written steps, and themselves computed in another way."""
 
 import itertools
+import logging
 import math
 
 import pytest
@@ -15,6 +16,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
 )
+from modeling_ode_transformer import modeling_ode_transformer as modeling
 from modeling_ode_transformer.configuration_ode_transformer import VECTOR_FIELDS
 from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS, MULTISTEPS
 
@@ -372,6 +374,7 @@ def all_forms():
     for coefficients in ("learned", "ema"):
         yield {"decoder_solver": "rk2", "solver_coefficients": coefficients, "coefficient_sharing": "channel"}
     yield {"predictor_corrector": True, "solver_coefficients": "ema", "normalize_stages": True}
+    yield {"decoder_solver": "midpoint", "solver_coefficients": "fixed", "normalize_stages": True}
     for field, history in itertools.product(VECTOR_FIELDS, ("learned_dense", "dense", "none")):
         yield {"decoder_solver": "rk2", "vector_field": field, "layer_history": history}
     yield {"decoder_solver": "rk4", "stage_values": "output"}
@@ -439,6 +442,13 @@ def test_gradient_checkpointing_changes_no_gradient(form, batch):
     for name, gradient in gradients[0].items():
         assert gradient is not None, name
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", [{"encoder_solver": "leapfrog"}, {"predictor_corrector": True}])
+def test_reentrant_checkpointing_is_refused_where_blocks_share_states(form):
+    with pytest.raises(ValueError, match="use_reentrant=False"):
+        build(**form).activation_checkpointing_enable({"use_reentrant": True})
+    build().activation_checkpointing_enable({"use_reentrant": True})
 
 
 @FORMS
@@ -595,12 +605,16 @@ def test_the_language_model_predicts_the_next_token():
     assert_close(model(changed).logits[:, :5], outputs.logits[:, :5])
 
 
-def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_path):
+def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_path, monkeypatch):
     model = OdeTransformerForCausalLM(tiny_config(encoder_solver="rk2", decoder_solver="euler"))
     assert (model.config.encoder_solver, model.config.solver_coefficients) == ("euler", "fixed")
     assert (model.config.encoder_layers, model.num_function_evaluations()) == (2, 2)
     model.save_pretrained(tmp_path)
     assert OdeTransformerForCausalLM.from_pretrained(tmp_path).config.encoder_solver == "euler"
+    messages = []
+    monkeypatch.setattr(logging.getLogger(modeling.__name__), "warning", messages.append)
+    OdeTransformerForCausalLM(tiny_config(encoder_solver="rk4"))
+    assert len(messages) == 1 and "encoder_solver='rk4' has no effect" in messages[0]
     with pytest.raises(ValueError, match="a causal language model has none"):
         OdeTransformerForCausalLM(tiny_config(predictor_corrector=True))
 

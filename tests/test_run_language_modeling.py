@@ -24,6 +24,8 @@ sys.path.insert(0, str(EXAMPLES))
 import run_language_modeling  # noqa: E402
 import script_utils  # noqa: E402
 
+from modeling_ode_transformer import OdeTransformerForCausalLM  # noqa: E402
+
 
 MODEL = {
     "d_model": 32,
@@ -350,8 +352,19 @@ def test_command_line_overrides_change_single_fields_of_a_recipe(tmp_path):
     assert data_args.prompt == ["one", "two", "three", "four"]
 
 
-@pytest.mark.parametrize("solver", [{}, {"decoder_solver": "euler"}, {"solver_coefficients": "fixed"}])
-def test_recipe_is_valid(tmp_path, solver):
+@pytest.mark.parametrize(
+    "solver, coefficients",
+    [
+        ({}, "gate"),
+        ({"decoder_solver": "euler"}, "fixed"),
+        ({"decoder_solver": "leapfrog"}, "fixed"),
+        ({"decoder_solver": "rk4"}, "fixed"),
+        ({"solver_coefficients": "fixed"}, "fixed"),
+        ({"solver_coefficients": "ones"}, "ones"),
+        ({"solver_coefficients": "learned"}, "learned"),
+    ],
+)
+def test_recipe_is_valid(tmp_path, solver, coefficients):
     """Blocks and batches make updates of 4096 words, and each solver of table 5 fits the recipe."""
     argv = [str(EXAMPLES / "recipes" / "ptb.json"), "--output_dir", str(tmp_path)]
     argv += ["--config_overrides", json.dumps(solver)] if solver else []
@@ -361,6 +374,9 @@ def test_recipe_is_valid(tmp_path, solver):
     config = run_language_modeling.new_config(model_args, run_language_modeling.build_tokenizer(["a"]))
     assert (config.vocab_size, config.d_model, config.decoder_layers) == (5, 512, 1)
     assert {name: getattr(config, name) for name in solver} == solver
+    assert config.solver_coefficients == coefficients
+    model = OdeTransformerForCausalLM(config)
+    assert model.config.decoder_solver == model.config.encoder_solver == solver.get("decoder_solver", "rk2")
 
 
 BAD_FILES = {"empty.txt": "", "blank.txt": " \n\n", "reserved.txt": "a b\nc </s> d\n", "recipe.json": '{"block": 3}'}
@@ -377,7 +393,15 @@ BAD_FILES = {"empty.txt": "", "blank.txt": " \n\n", "reserved.txt": "a b\nc </s>
         ({"train_file": "{bad}/reserved.txt"}, ValueError, "train, line 2: '</s>' is a special token"),
         ({"vocab_size": 4}, ValueError, "--vocab_size 4 leaves no room"),
         ({"block_size": -1}, ValueError, "--block_size -1 must be at least 0"),
-        ({"block_size": 1025, "train_file": "{bad}/long.txt"}, ValueError, "example has 1025 words.*is 1024: give"),
+        (
+            {
+                "block_size": 1025,
+                "train_file": "{bad}/long.txt",
+                "config_overrides": "position_embedding_type=learned",
+            },
+            ValueError,
+            "example has 1025 words.*is 1024: give",
+        ),
         ({"max_new_tokens": 0}, ValueError, "--max_new_tokens 0 must be at least 1"),
         ({"num_beams": 0}, ValueError, "--num_beams 0 must be at least 1"),
         ({"temperature": 0.5}, ValueError, "--temperature 0.5 .*needs --do_sample"),

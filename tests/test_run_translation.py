@@ -316,7 +316,11 @@ LANGUAGES = {"source_lang": "en", "target_lang": "de"}
         ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. They have: .*d_model"),
         ({"config_overrides": "d_model"}, ValueError, "write name=value"),
         ({"model_name_or_path": "somewhere"}, ValueError, "brings its own configuration"),
-        ({"max_source_length": 2000}, ValueError, "--max_source_length 2000 exceeds .*max_position_embeddings, 1024"),
+        (
+            {"max_source_length": 2000, "config_overrides": "position_embedding_type=learned"},
+            ValueError,
+            "--max_source_length 2000 exceeds .*max_position_embeddings, 1024",
+        ),
         ({"do_train": None}, ValueError, "Nothing to do"),
         ({"do_train": None, "do_eval": True}, ValueError, "give --model_name_or_path"),
         ({"do_predict": True, "predict_with_generate": None}, ValueError, "give --predict_with_generate"),

@@ -1,0 +1,45 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""examples/from_residual.py from end to end, on a few generated sentences."""
+
+import gzip
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+import from_residual
+
+
+def test_both_models_go_on_from_the_same_one_for_as_many_updates(tmp_path, capsys):
+    words = random.Random(0)
+    for name, count in (("train", 40), ("val", 5), ("test_2016_flickr", 5)):
+        for language in ("en", "de"):
+            lines = [" ".join(words.choices("one two three four five six".split(), k=5)) for _ in range(count)]
+            with gzip.open(tmp_path / f"{name}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.write("".join(f"{line}\n" for line in lines))
+    arguments = ["--data_dir", str(tmp_path), "--output_dir", str(tmp_path / "out"), "--vocab_size", "282"]
+    arguments += ["--epochs", "1", "--further_epochs", "2", "--per_device_train_batch_size", "20", "--bf16", "False"]
+    arguments += ["--max_target_length", "12", "--disable_tqdm", "True"]
+    from_residual.main(arguments)
+
+    folders = ("residual", "residual_continued", "converted_continued")
+    states = [json.loads((tmp_path / "out" / name / "trainer_state.json").read_text()) for name in folders]
+    assert [state["global_step"] for state in states] == [2, 4, 4]
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert set(results) == {"residual", "residual, continued", "RK2, continued", "coefficients"}
+    # Both started at one function: the first loss is that of the same model on the same batch, but for dropout.
+    losses = [state["log_history"][0]["eval_loss"] for state in states[1:]]
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)
+    assert results["coefficients"] != [1.0, 0.0]
+    printed = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("| R") or line.startswith("| res") for line in printed) == 3
+
+    before = (tmp_path / "out" / "residual" / "model.safetensors").stat().st_mtime_ns
+    from_residual.main(arguments)
+    assert (tmp_path / "out" / "residual" / "model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(ValueError, match=r"--num_train_epochs 1 .*, not --num_train_epochs 3"):
+        from_residual.main([*arguments, "--epochs", "3"])
