@@ -41,7 +41,6 @@ import torch
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
-    TokenMeanMixin,
     config_with_overrides,
     find_checkpoint,
     parse_with_recipe,
@@ -66,6 +65,8 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+
+from modeling_ode_transformer.training import TokenTrainerMixin
 
 
 logger = logging.getLogger(__name__)
@@ -240,7 +241,8 @@ def make_examples(encoded: list[list[int]], block_size: int, eos_token_id: int) 
     else:
         labels, before = sentences, [eos_token_id] * len(sentences)
     inputs = [[first, *words[:-1]] for first, words in zip(before, labels)]
-    return datasets.Dataset.from_dict({"input_ids": inputs, "labels": labels, "length": [len(w) for w in labels]})
+    columns = {"input_ids": inputs, "labels": labels, "length": [len(words) for words in labels]}
+    return datasets.Dataset.from_dict(columns | {"index": range(len(labels))})
 
 
 def new_config(args: ModelArguments, tokenizer) -> PreTrainedConfig:
@@ -293,7 +295,7 @@ def without_autocast(model: PreTrainedModel):
         model.forward = autocast
 
 
-class LanguageModelTrainer(TokenMeanMixin, Trainer):
+class LanguageModelTrainer(TokenTrainerMixin, Trainer):
     """Trainer for labels that are already shifted, which evaluates in the precision of the weights."""
 
     def __init__(self, *args, **kwargs):
@@ -365,7 +367,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
             f"{generated} is there already: choose another --output_dir, or give --overwrite_output_dir to replace it."
         )
     prompts = [*(data_args.prompt or []), *(read_lines(data_args.prompt_file) if data_args.prompt_file else [])]
-    checkpoint = find_checkpoint(data_args, args) if args.do_train else None
+    checkpoint = find_checkpoint(model_args, data_args, args) if args.do_train else None
     set_seed(args.seed)
 
     needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What the training scripts beside it share: arguments and recipes, texts, checkpoints, losses per token."""
+"""What the training scripts beside it share: arguments and recipes, texts, checkpoints."""
 
 import gzip
 import json
@@ -10,20 +10,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import datasets
-import numpy as np
-import torch
-import torch.nn.functional as F
 import transformers
-from torch.utils.data import Sampler, SequentialSampler
+from accelerate import PartialState
 from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 import modeling_ode_transformer  # noqa: F401  (makes AutoConfig and the AutoModel classes know it)
+from modeling_ode_transformer.training import TARGET_TOKENIZER, incomplete_reason, last_complete_checkpoint
 
 
 logger = logging.getLogger(__name__)
-
-TARGET_TOKENIZER = "target_tokenizer"
 
 
 @dataclass
@@ -179,118 +174,48 @@ def set_up_logging(args: TrainingArguments, script_logger: logging.Logger) -> No
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
 
 
-def find_checkpoint(data_args: BaseDataArguments, args: TrainingArguments) -> str | None:
-    """The checkpoint to resume from: the one asked for, or the last one in the output folder, or none."""
+def find_checkpoint(
+    model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
+) -> str | None:
+    """The checkpoint to resume from: the one asked for, or the last complete one in the output folder, or none.
+
+    The arguments of a run are written into its folder when it starts (`arguments.json`). A run that was stopped before
+    its first checkpoint starts again from the beginning.
+    """
     folder = Path(args.output_dir)
     asked = args.resume_from_checkpoint
+    arguments_file = folder / "arguments.json"
     if data_args.overwrite_output_dir:
         if asked:
             raise ValueError(f"--overwrite_output_dir deletes what --resume_from_checkpoint {asked} asks for.")
         if args.should_save:
             for stale in [*folder.glob("checkpoint-*"), *folder.glob(TARGET_TOKENIZER)]:
                 shutil.rmtree(stale)
-        return None
-    if asked and str(asked).lower() != "true":
+    elif asked and str(asked).lower() != "true":
         if not Path(asked).is_dir():
             raise FileNotFoundError(f"--resume_from_checkpoint: no folder {asked}.")
+        if reason := incomplete_reason(asked):
+            raise ValueError(f"--resume_from_checkpoint {asked}: {reason}. Choose an earlier checkpoint.")
         return asked
-    last = get_last_checkpoint(folder) if folder.is_dir() else None
-    if last is None and asked:
-        raise FileNotFoundError(f"--resume_from_checkpoint: no checkpoint in {folder}.")
-    if last is None and folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(
-            f"--output_dir {folder} is not empty and holds no checkpoint to resume from: choose another folder, or "
-            "give --overwrite_output_dir to write into it."
-        )
-    if last is not None:
+    elif last := last_complete_checkpoint(folder):
         logger.warning("Resuming from %s; --overwrite_output_dir starts anew", last)
-    return last
-
-
-class LengthGroupedSampler(Sampler):
-    """Batches of examples of similar length, in random order, the same for the same seed and epoch.
-
-    Trainer's own sampler of that name goes from long to short again and again, and after a resumption in the middle
-    of an epoch it draws another order.
-    """
-
-    def __init__(self, lengths: list[int], batch_size: int, seed: int):
-        self.lengths = torch.tensor(lengths)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int):
-        self.epoch = epoch
-
-    def __len__(self):
-        return len(self.lengths)
-
-    def __iter__(self):
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        shuffled = torch.randperm(len(self), generator=generator)
-        # Sorting whole epochs would make the same batches again and again; a hundred batches keep padding low.
-        groups = [group[self.lengths[group].argsort(stable=True)] for group in shuffled.split(100 * self.batch_size)]
-        batches = list(torch.cat(groups).split(self.batch_size))
-        # A short last batch stays last, as DataLoader cuts this sequence into batches from its start.
-        short = [batches.pop()] if len(batches[-1]) < self.batch_size else []
-        order = torch.randperm(len(batches), generator=generator).tolist()
-        return iter(torch.cat([batches[i] for i in order] + short).tolist())
-
-
-def losses_by_row(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
-    """Cross entropy in nats, in float32, summed over the tokens of each row: (batch,).
-
-    Args:
-        logits: (batch, length, vocabulary), aligned with the labels.
-        labels: (batch, length), -100 to skip.
-        label_smoothing: Share of the target spread evenly over the vocabulary.
-    """
-    losses = F.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), label_smoothing=label_smoothing, reduction="none"
-    )
-    return losses.view_as(labels).sum(-1)
-
-
-class TokenMeanMixin:
-    """For a Trainer: losses are means over target tokens, in training, under accumulation and in evaluation.
-
-    Labels have to be aligned with the logits, and `prediction_step` has to pass both to `add_losses`. Evaluation then
-    adds loss, nll_loss (without label smoothing) and perplexity to the metrics. The training data need a column
-    "length" for `train_sampling_strategy="group_by_length"`; evaluation keeps the order of its data.
-    """
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, compute_loss_func=self.mean_loss, **kwargs)
-
-    def mean_loss(self, outputs, labels, num_items_in_batch):
-        return losses_by_row(outputs.logits, labels, self.args.label_smoothing_factor).sum() / num_items_in_batch
-
-    def add_losses(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        losses = [losses_by_row(logits, labels, smoothing) for smoothing in (self.args.label_smoothing_factor, 0.0)]
-        rows = torch.stack([*losses, (labels != -100).sum(-1)], dim=-1)
-        # Leaves out the examples that several processes repeat to fill their last batch.
-        self.loss_sums += self.accelerator.gather_for_metrics(rows).sum(0)
-
-    def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
-        self.loss_sums = torch.zeros(3, device=self.args.device)
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        loss, nll, tokens = self.loss_sums.tolist()
-        output.metrics[f"{metric_key_prefix}_loss"] = loss / tokens
-        output.metrics[f"{metric_key_prefix}_nll_loss"] = nll / tokens
-        output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(nll / tokens))
-        return output
-
-    def _get_train_sampler(self, train_dataset=None):
-        if self.args.train_sampling_strategy != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        return LengthGroupedSampler(self.train_dataset["length"][:], batch_size, seed)
-
-    def _get_eval_sampler(self, eval_dataset):
-        # Trainer would reorder evaluation too when grouping by length, and predictions would lose their references.
-        return SequentialSampler(eval_dataset)
+        return str(last)
+    elif asked:
+        raise FileNotFoundError(f"--resume_from_checkpoint: no checkpoint in {folder}.")
+    elif folder.is_dir() and any(folder.iterdir()):
+        if not arguments_file.is_file() or (folder / "config.json").is_file():
+            raise ValueError(
+                f"--output_dir {folder} is not empty and holds no checkpoint to resume from: choose another folder, "
+                "or give --overwrite_output_dir to write into it."
+            )
+        logger.warning("The run in %s was stopped before its first checkpoint: starting from the beginning", folder)
+    # No process may see what another one writes before it has looked for itself.
+    PartialState().wait_for_everyone()
+    if args.should_save:
+        arguments = {"model": vars(model_args), "data": vars(data_args), "training": args.to_sanitized_dict()}
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments_file.write_text(json.dumps(arguments, indent=1, default=str), encoding="utf-8")
+    return None
 
 
 def position_limit(config: PreTrainedConfig) -> int | None:

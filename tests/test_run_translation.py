@@ -20,7 +20,10 @@ sys.path.insert(0, str(EXAMPLES))
 import quickstart  # noqa: E402
 import run_translation  # noqa: E402
 import script_utils  # noqa: E402
+import seq2seq_utils  # noqa: E402
 import train_tokenizer  # noqa: E402
+
+from modeling_ode_transformer.training import LengthGroupedSampler  # noqa: E402
 
 
 MODEL = {
@@ -89,9 +92,9 @@ def test_writes_metrics_and_predictions(run, corpus):
     saved = json.loads((output_dir / "all_results.json").read_text())
     for name in ("train_loss", "eval_bleu", "eval_perplexity", "predict_bleu", "predict_chrf", "predict_nll_loss"):
         assert saved[name] == metrics[name]
-    assert len(run_translation.read_lines(output_dir / "validation_predictions.txt")) == SIZES["validation"]
-    predictions = run_translation.read_lines(output_dir / "generated_predictions.txt")
-    references = run_translation.read_lines(corpus / "test.de")
+    assert len(script_utils.read_lines(output_dir / "validation_predictions.txt")) == SIZES["validation"]
+    predictions = script_utils.read_lines(output_dir / "generated_predictions.txt")
+    references = script_utils.read_lines(corpus / "test.de")
     assert metrics["predict_bleu"] == sacrebleu.corpus_bleu(predictions, [references], tokenize="char").score > 10
     assert metrics["predict_chrf"] == sacrebleu.corpus_chrf(predictions, [references]).score > 10
     assert metrics["predict_bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:char|smooth:exp|version:")
@@ -105,8 +108,8 @@ def test_saved_model_translates_as_predicted(run, corpus):
     settings = model.generation_config
     assert (settings.num_beams, settings.length_penalty, settings.early_stopping) == (3, 0.6, True)
     assert settings.max_length == 40
-    predictions = run_translation.read_lines(output_dir / "generated_predictions.txt")
-    for source, prediction in zip(run_translation.read_lines(corpus / "test.en"), predictions, strict=True):
+    predictions = script_utils.read_lines(output_dir / "generated_predictions.txt")
+    for source, prediction in zip(script_utils.read_lines(corpus / "test.en"), predictions, strict=True):
         output = model.generate(**tokenizer(source, return_tensors="pt"))
         assert tokenizer.decode(output[0], skip_special_tokens=True).strip() == prediction
 
@@ -203,9 +206,9 @@ def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
     recipe = tmp_path / "recipe.json"
     recipe.write_text(json.dumps({"learning_rate": 0.5, "config_overrides": MODEL, "num_beams": 2, "do_train": True}))
     argv = [str(recipe), "--output_dir", str(tmp_path), "--num_beams", "5"]
-    model_args, data_args, args = run_translation.parse_arguments(argv)
+    model_args, data_args, args = seq2seq_utils.parse_arguments(run_translation.TRANSLATION, argv)
     assert (args.learning_rate, data_args.num_beams, args.do_train) == (0.5, 5, True)
-    assert run_translation.parse_overrides(model_args.config_overrides) == MODEL
+    assert script_utils.parse_overrides(model_args.config_overrides) == MODEL
 
 
 RECIPES = sorted(path for path in (EXAMPLES / "recipes").glob("*.json") if "source_lang" in path.read_text())
@@ -213,14 +216,16 @@ RECIPES = sorted(path for path in (EXAMPLES / "recipes").glob("*.json") if "sour
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipes_are_valid(path, tmp_path, run):
-    model_args, _, _ = run_translation.parse_arguments([str(path), "--output_dir", str(tmp_path)])
+    model_args, _, _ = seq2seq_utils.parse_arguments(
+        run_translation.TRANSLATION, [str(path), "--output_dir", str(tmp_path)]
+    )
     tokenizer = AutoTokenizer.from_pretrained(run[0])
-    config = run_translation.new_config(model_args, tokenizer, tokenizer)
+    config = seq2seq_utils.new_config(model_args, tokenizer, tokenizer)
     assert config.vocab_size == len(tokenizer)
 
 
 def test_all_formats_read_alike(corpus, tmp_path, monkeypatch):
-    sources, targets = (run_translation.read_lines(corpus / f"test.{language}") for language in ("en", "de"))
+    sources, targets = (script_utils.read_lines(corpus / f"test.{language}") for language in ("en", "de"))
     # Other characters that Python takes for line ends are text, and so is a lone carriage return.
     sources[0] += " a\u2028b\x85c\rd"
     pairs = list(zip(sources, targets))
@@ -269,7 +274,7 @@ def test_long_sentences_are_cut_and_counted(run, caplog):
     tokenizer = AutoTokenizer.from_pretrained(run[0])
     pairs = [("one", "eins"), ("one " * 50, "eins"), ("two", "zwei " * 50)]
     args = run_translation.DataArguments(max_source_length=30, max_target_length=20)
-    encoded = run_translation.encode_split(pairs, "train", tokenizer, tokenizer, args)
+    encoded = seq2seq_utils.encode_split(pairs, "train", tokenizer, tokenizer, args)
     assert [len(ids) for ids in encoded["input_ids"]][1] == 30
     assert [len(ids) for ids in encoded["labels"]][2] == 20
     assert encoded["input_ids"][1][-1] == encoded["labels"][2][-1] == tokenizer.eos_token_id
@@ -358,7 +363,7 @@ def test_train_tokenizer_for_each_language(corpus, tmp_path, capsys):
     argv = ["--files", str(corpus / "train.en"), "--target_files", str(corpus / "train.de"), "--model_type", "unigram"]
     argv += ["--vocab_size", "310", "--target_vocab_size", "300", "--output_dir", str(output_dir)]
     train_tokenizer.main(argv + ["--options", "split_digits=true"])
-    source, target = run_translation.load_tokenizers(str(output_dir))
+    source, target = seq2seq_utils.load_tokenizers(str(output_dir))
     assert (len(source), len(target)) == (310, 300)
     assert "310 pieces (unigram) from 60 lines" in capsys.readouterr().out
     with pytest.raises(ValueError, match="is not empty"):
@@ -368,14 +373,14 @@ def test_train_tokenizer_for_each_language(corpus, tmp_path, capsys):
 def test_overrides():
     expected = {"d_model": 256, "dropout": 0.2, "tie_word_embeddings": False, "layer_history": "none"}
     text = "d_model=256,dropout=0.2,tie_word_embeddings=False,layer_history=none"
-    assert run_translation.parse_overrides(text) == expected
-    assert run_translation.parse_overrides(json.dumps(expected)) == expected
-    assert run_translation.parse_overrides(None) == {}
+    assert script_utils.parse_overrides(text) == expected
+    assert script_utils.parse_overrides(json.dumps(expected)) == expected
+    assert script_utils.parse_overrides(None) == {}
 
 
 def test_length_grouped_sampler():
     lengths = torch.randint(1, 50, (103,)).tolist()
-    sampler = script_utils.LengthGroupedSampler(lengths, batch_size=10, seed=1)
+    sampler = LengthGroupedSampler(lengths, batch_size=10, seed=1)
     first = list(sampler)
     assert sorted(first) == list(range(103))
     assert first == list(sampler)
@@ -428,5 +433,5 @@ def test_numbers_without_a_name():
 
 
 def test_corpus_splits_do_not_overlap(corpus):
-    lines = [line for split in SIZES for line in run_translation.read_lines(corpus / f"{split}.en")]
+    lines = [line for split in SIZES for line in script_utils.read_lines(corpus / f"{split}.en")]
     assert len(set(lines)) == len(lines) == sum(SIZES.values())

@@ -1,0 +1,390 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What the sequence-to-sequence scripts share: from pairs of texts to a trained, scored and saved model.
+
+A script says what is special about its task (`Task`): where pairs come from, and how outputs are scored.
+"""
+
+import logging
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import datasets
+import numpy as np
+import torch
+from script_utils import (
+    BaseDataArguments,
+    BaseModelArguments,
+    config_with_overrides,
+    find_checkpoint,
+    parse_with_recipe,
+    position_limit,
+    set_up_logging,
+)
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    EarlyStoppingCallback,
+    PreTrainedConfig,
+    set_seed,
+)
+from transformers.utils import cached_file
+
+from modeling_ode_transformer import OdeTransformerTokenizer
+from modeling_ode_transformer.modeling_ode_transformer import shift_tokens_right
+from modeling_ode_transformer.training import (
+    TARGET_TOKENIZER,
+    TokenSeq2SeqTrainer,
+    TokenSeq2SeqTrainingArguments,
+)
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Seq2SeqModelArguments(BaseModelArguments):
+    """The model and its tokenizers: a checkpoint, or a configuration to start from."""
+
+    target_tokenizer_name: str | None = field(
+        default=None,
+        metadata={"help": f"Tokenizer of the target side; none: folder {TARGET_TOKENIZER} of the tokenizer, if any."},
+    )
+    joint_tokenizer: bool = field(
+        default=True, metadata={"help": "Train one tokenizer on both languages, or (False) one for each."}
+    )
+    vocab_size: int = field(default=8000, metadata={"help": "Pieces of a new tokenizer."})
+    target_vocab_size: int | None = field(
+        default=None, metadata={"help": "Pieces of a new target tokenizer; none: --vocab_size."}
+    )
+    tokenizer_model_type: str = field(
+        default="bpe", metadata={"help": "SentencePiece model of a new tokenizer.", "choices": ["bpe", "unigram"]}
+    )
+
+
+@dataclass
+class Seq2SeqDataArguments(BaseDataArguments):
+    """How long texts may be, and how outputs are searched."""
+
+    max_source_length: int = field(
+        default=256, metadata={"help": "Longest source in tokens, end mark included; longer ones are cut."}
+    )
+    max_target_length: int = field(
+        default=256, metadata={"help": "Longest target in tokens, end mark included; longer ones are cut."}
+    )
+    pad_to_multiple_of: int | None = field(
+        default=None,
+        metadata={"help": "Pad batches to a multiple of this; none: 8 in half precision on GPUs, else 1."},
+    )
+    num_beams: int = field(
+        default=4,
+        metadata={
+            "help": "Beams of the final evaluation and prediction and of the saved generation configuration; "
+            "--generation_num_beams is for the evaluations during training."
+        },
+    )
+    length_penalty: float = field(
+        default=1.0, metadata={"help": "Finished beams score sum of log-probabilities / length ** this."}
+    )
+    min_target_length: int | None = field(
+        default=None, metadata={"help": "Fewest tokens of an output, end mark included."}
+    )
+    no_repeat_ngram_size: int | None = field(
+        default=None, metadata={"help": "Outputs do not repeat a sequence of so many tokens."}
+    )
+    samples: list[str] | None = field(
+        default=None, metadata={"help": "Sources whose outputs are printed at the end of the run."}
+    )
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is special about a task.
+
+    Args:
+        data_arguments: Class of its data arguments.
+        read_split: Takes these and "train", "validation" or "test"; returns (source, target) pairs of texts. All
+            pairs of a split that is scored, in the order of its file.
+        score: Takes output texts, the dataset of `encode_split` that they are outputs for (columns source, target and
+            index, the place in the file), the data arguments and the split; returns metrics by name.
+    """
+
+    data_arguments: type[Seq2SeqDataArguments]
+    read_split: Callable[[Seq2SeqDataArguments, str], list[tuple[str, str]]]
+    score: Callable[[list[str], datasets.Dataset, Seq2SeqDataArguments, str], dict[str, float | str]]
+
+
+def parse_arguments(
+    task: Task, argv: list[str]
+) -> tuple[Seq2SeqModelArguments, Seq2SeqDataArguments, TokenSeq2SeqTrainingArguments]:
+    """Arguments from the command line; a first argument that ends in `.json` is a file of defaults for them."""
+    return parse_with_recipe((Seq2SeqModelArguments, task.data_arguments, TokenSeq2SeqTrainingArguments), argv)
+
+
+def check_pairs(pairs: list[tuple[str, str]], name: str, split: str, args: BaseDataArguments) -> list[tuple[str, str]]:
+    """The pairs to use: as many as asked for, in training without those that have an empty side.
+
+    Raises:
+        ValueError: no pair has text on both sides.
+    """
+    pairs = pairs[: args.max_samples(split)]
+    full = [(source, target) for source, target in pairs if source.strip() and target.strip()]
+    if not full:
+        raise ValueError(f"{name} holds no pair with text on both sides ({len(pairs)} lines read).")
+    if len(full) < len(pairs) and split == "train":
+        logger.warning("%s: dropped %d of %d pairs with an empty side", name, len(pairs) - len(full), len(pairs))
+        pairs = full
+    elif len(full) < len(pairs):
+        logger.warning("%s: %d of %d pairs have an empty side; kept", name, len(pairs) - len(full), len(pairs))
+    logger.info("%s: %d pairs", name, len(pairs))
+    return pairs
+
+
+def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDataArguments) -> datasets.Dataset:
+    """Token ids of (source, target) pairs.
+
+    Returns a dataset with the columns input_ids, labels, source_length, target_length, length (of both), source,
+    target (the texts) and index (the pair's place in `pairs`). Pairs for evaluation are sorted by length, longest
+    first, to save padding.
+    """
+    truncated = {"source": 0, "target": 0}
+
+    def encode(texts, side, tokenizer, max_length):
+        encoded = tokenizer(texts, verbose=False)["input_ids"]
+        for i, ids in enumerate(encoded):
+            if len(ids) > max_length:
+                truncated[side] += 1
+                encoded[i] = tokenizer(texts[i], truncation=True, max_length=max_length)["input_ids"]
+        return encoded
+
+    def encode_batch(batch):
+        sources = encode(batch["source"], "source", tokenizer, args.max_source_length)
+        targets = encode(batch["target"], "target", target_tokenizer, args.max_target_length)
+        lengths = {"source_length": list(map(len, sources)), "target_length": list(map(len, targets))}
+        lengths["length"] = list(map(sum, zip(*lengths.values())))
+        return {"input_ids": sources, "labels": targets} | lengths
+
+    sources, targets = zip(*pairs)
+    dataset = datasets.Dataset.from_dict({"source": sources, "target": targets, "index": range(len(pairs))})
+    dataset = dataset.map(encode_batch, batched=True, desc=f"Encoding the {split} pairs")
+    for side, limit in (("source", args.max_source_length), ("target", args.max_target_length)):
+        if truncated[side]:
+            logger.warning(
+                "%s: %d of %d %ss cut to %d tokens (--max_%s_length)",
+                *(split, truncated[side], len(pairs), side, limit, side),
+            )
+    if split == "train":
+        return dataset
+    lengths = dataset["length"][:]
+    return dataset.select(sorted(range(len(dataset)), key=lambda i: -lengths[i]))
+
+
+def load_tokenizers(name: str, target_name: str | None = None, **hub_options):
+    """The tokenizer in a folder or on the Hub, and that of its target side: another one if there is one, or itself."""
+    tokenizer = AutoTokenizer.from_pretrained(name, **hub_options)
+    if target_name is not None:
+        return tokenizer, AutoTokenizer.from_pretrained(target_name, **hub_options)
+    try:
+        cached_file(name, f"{TARGET_TOKENIZER}/tokenizer_config.json", revision=hub_options.get("revision"))
+    except OSError:
+        return tokenizer, tokenizer
+    return tokenizer, AutoTokenizer.from_pretrained(name, subfolder=TARGET_TOKENIZER, **hub_options)
+
+
+def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, folder: Path) -> None:
+    """Trains a joint tokenizer, or one for each language, on pairs, and saves it in a folder."""
+    sources, targets = zip(*pairs)
+    train = partial(OdeTransformerTokenizer.train, model_type=args.tokenizer_model_type)
+    if args.joint_tokenizer:
+        train(sources + targets, args.vocab_size).save_pretrained(folder)
+    else:
+        train(sources, args.vocab_size).save_pretrained(folder)
+        train(targets, args.target_vocab_size or args.vocab_size).save_pretrained(folder / TARGET_TOKENIZER)
+
+
+def new_config(args: Seq2SeqModelArguments, tokenizer, target_tokenizer) -> PreTrainedConfig:
+    """Configuration of a new model: `config_name`, then sizes and ids of the tokenizers, then `config_overrides`."""
+    values = {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": target_tokenizer.bos_token_id,
+        "eos_token_id": target_tokenizer.eos_token_id,
+        "pad_token_id": target_tokenizer.pad_token_id,
+        "decoder_start_token_id": target_tokenizer.eos_token_id,
+    }
+    if target_tokenizer is not tokenizer:
+        values |= {"decoder_vocab_size": len(target_tokenizer), "share_encoder_decoder_embeddings": False}
+    return config_with_overrides(args, values)
+
+
+def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
+    """The checkpoint's model in float32, or a new one; ValueError if the vocabularies do not fit."""
+    if args.model_name_or_path:
+        # Training in the half precision of the saved weights would lose small updates: --bf16 and --fp16 autocast.
+        model = AutoModelForSeq2SeqLM.from_pretrained(
+            args.model_name_or_path,
+            revision=args.model_revision,
+            trust_remote_code=args.trust_remote_code,
+            dtype=torch.float32,
+        )
+    else:
+        model = AutoModelForSeq2SeqLM.from_config(new_config(args, tokenizer, target_tokenizer))
+    embeddings = {"source": model.get_input_embeddings(), "target": model.get_output_embeddings()}
+    for side, pieces in (("source", tokenizer), ("target", target_tokenizer)):
+        if len(pieces) > embeddings[side].weight.shape[0]:
+            raise ValueError(
+                f"The {side} tokenizer has {len(pieces)} pieces, but the model only embeds "
+                f"{embeddings[side].weight.shape[0]}: give the model's own tokenizer."
+            )
+    if not hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        # M2M100 shifts labels only in its own loss, and the collator asks the model for this.
+        model.prepare_decoder_input_ids_from_labels = partial(
+            shift_tokens_right,
+            pad_token_id=model.config.pad_token_id,
+            decoder_start_token_id=model.config.decoder_start_token_id,
+        )
+    return model
+
+
+def check_lengths(config: PreTrainedConfig, args: Seq2SeqDataArguments) -> None:
+    limit = position_limit(config)
+    for side in ("source", "target"):
+        length = getattr(args, f"max_{side}_length")
+        if limit is not None and length > limit:
+            raise ValueError(f"--max_{side}_length {length} exceeds the model's max_position_embeddings, {limit}.")
+
+
+def decode(predictions: np.ndarray, tokenizer) -> list[str]:
+    """Texts of generated ids, (sentences, length) with -100 or padding where there is none; one line each."""
+    predictions = np.where(predictions == -100, tokenizer.pad_token_id, predictions)
+    texts = tokenizer.batch_decode(predictions, skip_special_tokens=True)
+    return [" ".join(text.split("\n")).strip() for text in texts]
+
+
+def predict_split(trainer: TokenSeq2SeqTrainer, dataset, prefix: str, score: Callable, path: Path) -> dict:
+    """Runs the model on a dataset and scores it; metrics and outputs, in the order of its file, are written.
+
+    `score` takes the output texts and the dataset.
+    """
+    # Scored below, from the very texts that are written.
+    trainer.compute_metrics = None
+    output = trainer.predict(dataset, metric_key_prefix=prefix)
+    metrics = output.metrics | {f"{prefix}_samples": len(dataset)}
+    if trainer.args.predict_with_generate:
+        # Several processes may repeat the first pairs at the end to fill their last batch.
+        texts = decode(output.predictions[: len(dataset)], trainer.target_tokenizer)
+        metrics |= {f"{prefix}_{name}": value for name, value in score(texts, dataset).items()}
+        if trainer.is_world_process_zero():
+            lines = [text for _, text in sorted(zip(dataset["index"], texts))]
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    trainer.log_metrics(prefix, metrics)
+    trainer.save_metrics(prefix, metrics)
+    return metrics
+
+
+def generation_options(args: Seq2SeqDataArguments, max_length: int | None) -> dict:
+    """What the arguments say about generation, as fields of a generation configuration."""
+    return {
+        "num_beams": args.num_beams,
+        "length_penalty": args.length_penalty if args.num_beams > 1 else None,
+        "early_stopping": True if args.num_beams > 1 else None,
+        "max_length": max_length or args.max_target_length,
+        "max_new_tokens": None,
+        # generate counts the start mark too, which stands before the tokens of a target.
+        "min_length": args.min_target_length + 1 if args.min_target_length else 0,
+        "no_repeat_ngram_size": args.no_repeat_ngram_size or 0,
+    }
+
+
+def print_samples(model, sources: list[str], tokenizer, target_tokenizer) -> None:
+    inputs = tokenizer(sources, return_tensors="pt", padding=True).to(model.device)
+    for source, target in zip(sources, decode(model.generate(**inputs).cpu().numpy(), target_tokenizer)):
+        print(f"source: {source}\noutput: {target}")
+
+
+def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
+    """Trains, evaluates and predicts as the arguments say (default: the command line's); all metrics by name."""
+    model_args, data_args, args = parse_arguments(task, sys.argv[1:] if argv is None else argv)
+    set_up_logging(args, logger)
+
+    if not (args.do_train or args.do_eval or args.do_predict):
+        raise ValueError("Nothing to do: give --do_train, --do_eval or --do_predict.")
+    if args.do_predict and not args.predict_with_generate:
+        raise ValueError("--do_predict writes outputs: give --predict_with_generate too.")
+    if not args.do_train and not model_args.model_name_or_path:
+        raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
+    checkpoint = find_checkpoint(model_args, data_args, args) if args.do_train else None
+    set_seed(args.seed)
+
+    needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
+    pairs = {split: task.read_split(data_args, split) for split, need in needed.items() if need}
+
+    hub_options = {"revision": model_args.model_revision, "trust_remote_code": model_args.trust_remote_code}
+    tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
+    if tokenizer_name is None:
+        tokenizer_name = args.output_dir
+        with args.main_process_first(desc="training the tokenizer"):
+            if args.should_save:
+                train_tokenizers(pairs["train"], model_args, Path(args.output_dir))
+    tokenizer, target_tokenizer = load_tokenizers(tokenizer_name, model_args.target_tokenizer_name, **hub_options)
+
+    model = load_model(model_args, tokenizer, target_tokenizer)
+    check_lengths(model.config, data_args)
+    logger.info("%s parameters", f"{model.num_parameters():,}")
+    model.generation_config.update(**generation_options(data_args, args.generation_max_length))
+    eval_generation_config = deepcopy(model.generation_config)
+    if args.generation_num_beams is not None:
+        eval_generation_config.num_beams = args.generation_num_beams
+        if args.generation_num_beams == 1:
+            eval_generation_config.update(early_stopping=None, length_penalty=None)
+
+    splits = {name: encode_split(pairs[name], name, tokenizer, target_tokenizer, data_args) for name in pairs}
+
+    def compute_metrics(evaluation):
+        dataset = splits["validation"]
+        texts = decode(evaluation.predictions[: len(dataset)], target_tokenizer)
+        scores = task.score(texts, dataset, data_args, "validation")
+        # Trainer's logs take only numbers; predict_split reports the rest.
+        return {name: value for name, value in scores.items() if not isinstance(value, str)}
+
+    tensor_cores = args.device.type == "cuda" and (args.fp16 or args.bf16)
+    trainer = TokenSeq2SeqTrainer(
+        model=model,
+        args=args,
+        train_dataset=splits.get("train"),
+        eval_dataset=splits.get("validation"),
+        processing_class=tokenizer,
+        target_tokenizer=target_tokenizer,
+        eval_generation_config=eval_generation_config,
+        data_collator=DataCollatorForSeq2Seq(
+            tokenizer, model=model, pad_to_multiple_of=data_args.pad_to_multiple_of or (8 if tensor_cores else None)
+        ),
+        compute_metrics=compute_metrics if args.predict_with_generate else None,
+        callbacks=[EarlyStoppingCallback(data_args.early_stopping_patience)]
+        if data_args.early_stopping_patience
+        else None,
+    )
+
+    metrics = {}
+    if args.do_train:
+        result = trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.save_model()
+        metrics |= result.metrics | {"train_samples": len(splits["train"])}
+        trainer.log_metrics("train", metrics)
+        trainer.save_metrics("train", metrics)
+        trainer.save_state()
+
+    trainer.eval_generation_config = model.generation_config
+    outputs = {"validation": ("eval", "validation_predictions.txt"), "test": ("predict", "generated_predictions.txt")}
+    for split, (prefix, filename) in outputs.items():
+        if needed[split]:
+            score = partial(task.score, args=data_args, split=split)
+            metrics |= predict_split(trainer, splits[split], prefix, score, Path(args.output_dir) / filename)
+    if data_args.samples and trainer.is_world_process_zero():
+        print_samples(model, data_args.samples, tokenizer, target_tokenizer)
+    if args.push_to_hub:
+        trainer.push_to_hub()
+    return metrics

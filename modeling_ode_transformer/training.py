@@ -1,0 +1,478 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What the original's training has and `Trainer` lacks: token-budget batches, losses per token, exact resumption.
+
+`TokenSeq2SeqTrainer` takes any sequence-to-sequence model of transformers:
+
+    arguments = TokenSeq2SeqTrainingArguments("out", max_tokens_per_batch=4096, lr_scheduler_type="inverse_sqrt", ...)
+    TokenSeq2SeqTrainer(model=model, args=arguments, train_dataset=dataset, data_collator=collator, ...).train()
+"""
+
+import json
+import logging
+import math
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import datasets
+import numpy as np
+import torch
+import torch.nn.functional as F
+from accelerate.data_loader import prepare_data_loader
+from safetensors import SafetensorError, safe_open
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+
+logger = logging.getLogger(__name__)
+
+TARGET_TOKENIZER = "target_tokenizer"
+
+# fairseq gives up here as well: gradients that overflow at such a scale are not a matter of scaling.
+MIN_LOSS_SCALE = 1e-4
+
+
+class TokenBudgetBatchSampler(Sampler[list[int]]):
+    """Batches of pairs of similar length that fill a budget of tokens, as fairseq's `--max-tokens`.
+
+    A batch of n pairs is padded to n times its longest source and n times its longest target; neither exceeds
+    `max_tokens`. Pairs are sorted by their lengths, those of equal lengths in another order in every epoch, and cut
+    into batches where the budget is full; the batches then come in random order. Sizes of batches are the same in
+    every epoch, so that their number is known. It is a multiple of `num_replicas * accumulation_steps`: the largest
+    batches are halved until it is, no pair is dropped or repeated, and every process has as many updates.
+
+    Process `rank` takes the batches `rank`, `rank + num_replicas`, ... of an epoch, and one process that accumulates
+    `num_replicas` batches sees those of an update of `num_replicas` processes.
+
+    Args:
+        lengths: (pairs, 2), tokens of each source and target.
+        max_tokens: Most padded tokens of a batch's sources, and of its targets.
+        seed: Of the order; epoch e is drawn from `seed + e`.
+        num_replicas: Number of processes.
+        rank: This process.
+        accumulation_steps: Batches of a process to an update.
+        pad_to_multiple_of: What the collator rounds lengths up to.
+
+    Raises:
+        ValueError: a pair is longer than the budget; fewer pairs than batches of one update.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[Sequence[int]],
+        max_tokens: int,
+        seed: int = 0,
+        num_replicas: int = 1,
+        rank: int = 0,
+        accumulation_steps: int = 1,
+        pad_to_multiple_of: int | None = None,
+    ):
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.max_tokens = max_tokens
+        self.seed = seed
+        self.num_replicas = num_replicas
+        self.rank = rank
+        self.accumulation_steps = accumulation_steps
+        self.epoch = 0
+
+        multiple = pad_to_multiple_of or 1
+        self.padded_lengths = -(-self.lengths // multiple) * multiple
+        widths = self.padded_lengths.max(axis=1)
+        if widths.max() > max_tokens:
+            longest = int(widths.argmax())
+            raise ValueError(
+                f"Pair {longest} has {self.lengths[longest][0]} source and {self.lengths[longest][1]} target tokens "
+                f"(padded to {widths.max()}), more than a batch may hold: raise max_tokens_per_batch={max_tokens}, or "
+                "cut the pairs to fewer tokens."
+            )
+        self.batch_sizes = self._divisible(self._fill(np.sort(widths)))
+
+    def _fill(self, widths: np.ndarray) -> list[int]:
+        """Numbers of pairs, of ascending widths, that fill one batch after the other."""
+        sizes, start = [], 0
+        while start < len(widths):
+            # The widest of the first k pairs is the k-th.
+            candidates = widths[start : start + self.max_tokens // widths[start]]
+            size = int(np.searchsorted(candidates * np.arange(1, len(candidates) + 1), self.max_tokens, side="right"))
+            sizes.append(size)
+            start += size
+        return sizes
+
+    def _divisible(self, sizes: list[int]) -> list[int]:
+        """Halves the largest batches until every update has as many."""
+        per_update = self.num_replicas * self.accumulation_steps
+        if len(self.lengths) < per_update:
+            raise ValueError(
+                f"{len(self.lengths)} pairs cannot fill the {per_update} batches of one update ({self.num_replicas} "
+                f"processes, {self.accumulation_steps} accumulation steps each)."
+            )
+        while len(sizes) % per_update:
+            largest = max(range(len(sizes)), key=sizes.__getitem__)
+            sizes[largest : largest + 1] = [sizes[largest] - sizes[largest] // 2, sizes[largest] // 2]
+        return sizes
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Batches of this process in an epoch."""
+        return len(self.batch_sizes) // self.num_replicas
+
+    def batches(self) -> list[np.ndarray]:
+        """All processes' batches of the current epoch in their order: indices of pairs."""
+        generator = np.random.default_rng((self.seed, self.epoch))
+        shuffled = generator.permutation(len(self.lengths))
+        sources, targets = self.lengths[shuffled].T
+        # By the width last: it is the first key. The two others make batches of fewer shapes, and less padding.
+        order = np.lexsort((targets, sources, self.padded_lengths[shuffled].max(axis=1)))
+        batches = np.split(shuffled[order], np.cumsum(self.batch_sizes)[:-1])
+        return [batches[i] for i in generator.permutation(len(batches))]
+
+    def __iter__(self):
+        return (batch.tolist() for batch in self.batches()[self.rank :: self.num_replicas])
+
+    def report(self) -> dict[str, float]:
+        """Updates of an epoch, what an update holds on average over all processes, and the share of padding."""
+        updates = len(self) // self.accumulation_steps
+        padded = sum(len(batch) * self.padded_lengths[batch].max(axis=0).sum() for batch in self.batches())
+        sources, targets = self.lengths.sum(axis=0)
+        return {
+            "updates_per_epoch": updates,
+            "pairs_per_update": len(self.lengths) / updates,
+            "source_tokens_per_update": float(sources / updates),
+            "target_tokens_per_update": float(targets / updates),
+            "padding": float(1 - (sources + targets) / padded),
+        }
+
+
+class LengthGroupedSampler(Sampler[int]):
+    """Batches of examples of similar length, in random order, the same for the same seed and epoch.
+
+    Trainer's own sampler of that name goes from long to short again and again, and after a resumption in the middle
+    of an epoch it draws another order.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int):
+        self.lengths = torch.as_tensor(lengths)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        shuffled = torch.randperm(len(self), generator=generator)
+        # Sorting whole epochs would make the same batches again and again; a hundred batches keep padding low.
+        groups = [group[self.lengths[group].argsort(stable=True)] for group in shuffled.split(100 * self.batch_size)]
+        batches = list(torch.cat(groups).split(self.batch_size))
+        # A short last batch stays last, as DataLoader cuts this sequence into batches from its start.
+        short = [batches.pop()] if len(batches[-1]) < self.batch_size else []
+        order = torch.randperm(len(batches), generator=generator).tolist()
+        return iter(torch.cat([batches[i] for i in order] + short).tolist())
+
+
+def losses_by_row(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
+    """Cross entropy in nats, in float32, summed over the tokens of each row: (batch,).
+
+    Args:
+        logits: (batch, length, vocabulary), aligned with the labels.
+        labels: (batch, length), -100 to skip.
+        label_smoothing: Share of the target spread evenly over the vocabulary.
+    """
+    losses = F.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(), label_smoothing=label_smoothing, reduction="none"
+    )
+    return losses.view_as(labels).sum(-1)
+
+
+def incomplete_reason(checkpoint: str | Path) -> str | None:
+    """Why a checkpoint folder of Trainer cannot be used, as after a kill while it was written; None if it can.
+
+    Trainer writes `trainer_state.json` last; the other files are opened, not read.
+    """
+    checkpoint = Path(checkpoint)
+    state = checkpoint / "trainer_state.json"
+    if not state.is_file():
+        return f"{state.name}, which is written last, is missing"
+    for path in (state, *checkpoint.glob("*.index.json")):
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            return f"{path.name} is cut off"
+        for shard in set(values.get("weight_map", {}).values()):
+            if not (checkpoint / shard).is_file():
+                return f"{shard} is missing"
+    weights = list(checkpoint.glob("*.safetensors"))
+    if not weights and not any(checkpoint.glob("pytorch_model_fsdp*")) and not any(checkpoint.glob("global_step*")):
+        return "it holds no weights"
+    for path in weights:
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError as error:
+            return f"{path.name} is cut off or damaged ({error})"
+    for path in [path for pattern in ("*.pt", "*.pth") for path in checkpoint.glob(pattern)]:
+        if not zipfile.is_zipfile(path):
+            return f"{path.name} is cut off or damaged"
+    return None
+
+
+def last_complete_checkpoint(output_dir: str | Path) -> Path | None:
+    """The newest usable `checkpoint-*` of a training run; warns of newer ones that were not written to their end."""
+    numbered = {}
+    for path in Path(output_dir).glob("checkpoint-*"):
+        if path.is_dir() and (number := re.fullmatch(r"checkpoint-(\d+)", path.name)):
+            numbered[int(number[1])] = path
+    for number in sorted(numbered, reverse=True):
+        if (reason := incomplete_reason(numbered[number])) is None:
+            return numbered[number]
+        logger.warning("%s is left out: %s", numbered[number], reason)
+    return None
+
+
+class TokenTrainerMixin:
+    """For a Trainer: losses are means over target tokens, a resumed run repeats the uninterrupted one, NaN stops it.
+
+    - **Losses** are divided by the target tokens of the whole update, over accumulated batches and processes. Labels
+      have to be aligned with the logits, and `prediction_step` has to pass both to `add_losses`. Evaluation then adds
+      loss, nll_loss (without label smoothing) and perplexity to the metrics.
+    - **Resuming** from a checkpoint gives the losses of a run that was never stopped, bitwise where torch is
+      deterministic: evaluation does not draw from the random numbers of training, the sum of the losses since the last
+      log is kept, and a checkpoint counts as complete only when every process has written its part.
+    - **A loss or gradient that is not finite** raises FloatingPointError with the update, the examples (their numbers
+      in the column "index" of the training data) and the parameters. Under a loss scale (fp16), overflowing gradients
+      only lower the scale, down to `MIN_LOSS_SCALE`.
+
+    The training data need a column "length" for `train_sampling_strategy="group_by_length"`; evaluation keeps the
+    order of its data.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, compute_loss_func=self.mean_loss, **kwargs)
+        self._batch_index = None
+        self._update_index = []
+
+    def mean_loss(self, outputs, labels, num_items_in_batch):
+        return losses_by_row(outputs.logits, labels, self.args.label_smoothing_factor).sum() / num_items_in_batch
+
+    def add_losses(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        losses = [losses_by_row(logits, labels, smoothing) for smoothing in (self.args.label_smoothing_factor, 0.0)]
+        rows = torch.stack([*losses, (labels != -100).sum(-1)], dim=-1)
+        # Leaves out the examples that several processes repeat to fill their last batch.
+        self.loss_sums += self.accelerator.gather_for_metrics(rows).sum(0)
+
+    def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
+        self.loss_sums = torch.zeros(3, device=self.args.device)
+        with torch.random.fork_rng(devices=[self.args.device] if self.args.device.type == "cuda" else []):
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        loss, nll, tokens = self.loss_sums.tolist()
+        output.metrics[f"{metric_key_prefix}_loss"] = loss / tokens
+        output.metrics[f"{metric_key_prefix}_nll_loss"] = nll / tokens
+        output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(nll / tokens))
+        return output
+
+    @property
+    def data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def _get_train_sampler(self, train_dataset=None):
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        return LengthGroupedSampler(self.train_dataset["length"][:], batch_size, self.data_seed)
+
+    def _get_eval_sampler(self, eval_dataset):
+        # Trainer would reorder evaluation too when grouping by length, and predictions would lose their references.
+        return SequentialSampler(eval_dataset)
+
+    def _set_signature_columns_if_needed(self):
+        super()._set_signature_columns_if_needed()
+        if "index" not in self._signature_columns:
+            self._signature_columns.append("index")
+
+    def _prepare_inputs(self, inputs):
+        inputs = super()._prepare_inputs(inputs)
+        self._batch_index = inputs.pop("index", None)
+        return inputs
+
+    def training_step(self, *args, **kwargs):
+        loss = super().training_step(*args, **kwargs)
+        self._update_index += [] if self._batch_index is None else self._batch_index.tolist()
+        if not loss.isfinite():
+            self._stop("loss", loss)
+        return loss
+
+    def _get_grad_norm(self, *args, **kwargs):
+        norm = super()._get_grad_norm(*args, **kwargs)
+        scaler = self.accelerator.scaler
+        if not math.isfinite(norm) and (scaler is None or scaler.get_scale() < MIN_LOSS_SCALE):
+            self._stop("gradient norm", norm)
+        self._update_index = []
+        return norm
+
+    def _stop(self, what: str, value: torch.Tensor | float) -> None:
+        parameters = list(self.model.named_parameters())
+        weights = [name for name, parameter in parameters if not parameter.isfinite().all()]
+        gradients = [name for name, p in parameters if p.grad is not None and not p.grad.isfinite().all()]
+        found = [
+            f"{kind} of {len(names)} of {len(parameters)} parameters ({', '.join(names[:5])}, ...)"
+            for kind, names in (("weights", weights), ("gradients", gradients))
+            if names
+        ]
+        raise FloatingPointError(
+            f"The {what} of update {self.state.global_step + 1} is {float(value)}. "
+            f"Examples of the update (column 'index' of the training data): {self._update_index or 'not known'}"
+            f"{f', on process {self.args.process_index}' * (self.args.world_size > 1)}. "
+            f"Not finite: {'; '.join(found) or 'no weight and no gradient'}. "
+            "Look at these examples; lower the learning rate, warm up longer, clip gradients (--max_grad_norm), or "
+            "train in float32 or bf16 instead of fp16."
+        )
+
+    def _save_checkpoint(self, model, trial):
+        state = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}" / "trainer_state.json"
+        if self.args.should_save:
+            # An earlier run's half-written folder is written again: until the end it counts as half-written.
+            state.unlink(missing_ok=True)
+        self.accelerator.wait_for_everyone()
+        super()._save_checkpoint(model, trial)
+
+    def _loss_state_file(self, checkpoint: str) -> Path:
+        return Path(checkpoint) / f"loss_state_{self.args.process_index}.json"
+
+    def _save_rng_state(self, output_dir):
+        super()._save_rng_state(output_dir)
+        state = {"loss_since_last_log": self._tr_loss.item(), "last_logged_update": self._globalstep_last_logged}
+        self._loss_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
+        # trainer_state.json, which one process writes next, has to mean that all have come so far.
+        self.accelerator.wait_for_everyone()
+
+    def _load_rng_state(self, checkpoint):
+        super()._load_rng_state(checkpoint)
+        if checkpoint is not None and self._loss_state_file(checkpoint).is_file():
+            state = json.loads(self._loss_state_file(checkpoint).read_text(encoding="utf-8"))
+            self._tr_loss += state["loss_since_last_log"]
+            # train_loss at the end stays the mean over the updates of this call.
+            self._total_loss_scalar -= state["loss_since_last_log"]
+            self._globalstep_last_logged = state["last_logged_update"]
+
+
+@dataclass
+class TokenSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
+    """Seq2SeqTrainingArguments with token-budget batches; a resumed run also gets back the states of its callbacks."""
+
+    max_tokens_per_batch: int | None = field(
+        default=None,
+        metadata={
+            "help": "Batches of pairs of similar length whose padded sources and padded targets have at most so many "
+            "tokens each, on every device and accumulation step; --per_device_train_batch_size is then not used."
+        },
+    )
+    restore_callback_states_from_checkpoint: bool = field(
+        default=True, metadata={"help": "Restore the states of callbacks, as the patience of early stopping."}
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.max_tokens_per_batch is None:
+            return
+        if self.max_tokens_per_batch < 1:
+            raise ValueError(f"--max_tokens_per_batch {self.max_tokens_per_batch}: give a number of at least 1.")
+        if self.train_sampling_strategy == "group_by_length":
+            raise ValueError(
+                f"--max_tokens_per_batch {self.max_tokens_per_batch} already groups pairs by length: leave out "
+                "--train_sampling_strategy group_by_length."
+            )
+
+
+class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
+    """Seq2SeqTrainer for sequence-to-sequence models: token-budget batches, losses per token, exact resumption.
+
+    Its datasets hold input_ids and labels; the columns source_length and target_length, where present, save counting
+    them. See `TokenTrainerMixin` for what it does about losses, resumption and values that are not finite.
+
+    Args:
+        eval_generation_config: The search of the evaluations; None: the model's generation configuration.
+        target_tokenizer: Tokenizer of the target side; if it is not `processing_class`, it is saved in every
+            checkpoint as well, in the folder `target_tokenizer`.
+    """
+
+    def __init__(self, *args, eval_generation_config: GenerationConfig | None = None, target_tokenizer=None, **kwargs):
+        self.eval_generation_config = eval_generation_config
+        self.target_tokenizer = target_tokenizer
+        super().__init__(*args, **kwargs)
+
+    def get_train_dataloader(self):
+        if self.args.max_tokens_per_batch is None:
+            return super().get_train_dataloader()
+        dataset, collator = self.train_dataset, self.data_collator
+        sampler = TokenBudgetBatchSampler(
+            pair_lengths(dataset),
+            self.args.max_tokens_per_batch,
+            seed=self.data_seed,
+            num_replicas=self.args.world_size,
+            rank=self.args.process_index,
+            accumulation_steps=self.args.gradient_accumulation_steps,
+            pad_to_multiple_of=getattr(collator, "pad_to_multiple_of", None),
+        )
+        self._pairs_per_update = sampler.report()["pairs_per_update"]
+        logger.info(
+            "Batches of at most %d tokens a side: %d updates an epoch, of %.1f pairs, %.0f source and %.0f target "
+            "tokens on average; %.1f%% padding",
+            self.args.max_tokens_per_batch,
+            *[value * (100 if name == "padding" else 1) for name, value in sampler.report().items()],
+        )
+        if isinstance(dataset, datasets.Dataset):
+            dataset = self._remove_unused_columns(dataset, description="training")
+        else:
+            collator = self._get_collator_with_removed_columns(collator, description="training")
+        dataloader = DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
+        # The sampler has already picked this process' batches.
+        return prepare_data_loader(
+            dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+        )
+
+    def get_total_train_batch_size(self, args):
+        if args.max_tokens_per_batch is None:
+            return super().get_total_train_batch_size(args)
+        return round(self._pairs_per_update)
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        inputs = self._prepare_inputs(inputs)
+        labels = inputs.pop("labels")
+        predictions = None
+        if self.args.predict_with_generate and not prediction_loss_only:
+            sources = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+            options = {"generation_config": self.eval_generation_config} if self.eval_generation_config else {}
+            _, predictions, _ = super().prediction_step(model, sources, prediction_loss_only, **options)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            logits = model(**inputs).logits
+        self.add_losses(logits, labels)
+        return None, predictions, labels
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save and self.target_tokenizer not in (None, self.processing_class):
+            self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER)
+
+
+def pair_lengths(dataset) -> np.ndarray:
+    """(pairs, 2): numbers of source and target tokens."""
+    columns = getattr(dataset, "column_names", [])
+    if {"source_length", "target_length"} <= set(columns):
+        return np.stack([dataset["source_length"][:], dataset["target_length"][:]], axis=1)
+    return np.array([(len(pair["input_ids"]), len(pair["labels"])) for pair in dataset])
