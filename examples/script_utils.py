@@ -14,7 +14,7 @@ import transformers
 from accelerate import PartialState
 from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, TrainingArguments
 
-import modeling_ode_transformer  # noqa: F401  (makes AutoConfig and the AutoModel classes know it)
+import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
 from modeling_ode_transformer.training import TARGET_TOKENIZER, incomplete_reason, last_complete_checkpoint
 
 
@@ -169,7 +169,7 @@ def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:
 def set_up_logging(args: TrainingArguments, script_logger: logging.Logger) -> None:
     """Logs to standard output, at the level of `--log_level` (by default: information)."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stdout)
-    for each in (logger, script_logger):
+    for each in (logger, script_logger, logging.getLogger(modeling_ode_transformer.__name__)):
         each.setLevel(logging.INFO if args.log_level == "passive" else args.get_process_log_level())
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
 

@@ -35,7 +35,6 @@ from transformers import (
 from transformers.utils import cached_file
 
 from modeling_ode_transformer import OdeTransformerTokenizer
-from modeling_ode_transformer.modeling_ode_transformer import shift_tokens_right
 from modeling_ode_transformer.training import (
     TARGET_TOKENIZER,
     TokenSeq2SeqTrainer,
@@ -239,13 +238,6 @@ def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
                 f"The {side} tokenizer has {len(pieces)} pieces, but the model only embeds "
                 f"{embeddings[side].weight.shape[0]}: give the model's own tokenizer."
             )
-    if not hasattr(model, "prepare_decoder_input_ids_from_labels"):
-        # M2M100 shifts labels only in its own loss, and the collator asks the model for this.
-        model.prepare_decoder_input_ids_from_labels = partial(
-            shift_tokens_right,
-            pad_token_id=model.config.pad_token_id,
-            decoder_start_token_id=model.config.decoder_start_token_id,
-        )
     return model
 
 
@@ -360,7 +352,7 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
         target_tokenizer=target_tokenizer,
         eval_generation_config=eval_generation_config,
         data_collator=DataCollatorForSeq2Seq(
-            tokenizer, model=model, pad_to_multiple_of=data_args.pad_to_multiple_of or (8 if tensor_cores else None)
+            tokenizer, pad_to_multiple_of=data_args.pad_to_multiple_of or (8 if tensor_cores else None)
         ),
         compute_metrics=compute_metrics if args.predict_with_generate else None,
         callbacks=[EarlyStoppingCallback(data_args.early_stopping_patience)]

@@ -13,6 +13,7 @@ import math
 import re
 import zipfile
 from collections.abc import Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,10 +21,16 @@ import datasets
 import numpy as np
 import torch
 import torch.nn.functional as F
+from accelerate import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.data_loader import prepare_data_loader
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import parse_flag_from_env
 from safetensors import SafetensorError, safe_open
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+from .modeling_ode_transformer import shift_tokens_right
 
 
 logger = logging.getLogger(__name__)
@@ -218,7 +225,7 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
                 pass
         except SafetensorError as error:
             return f"{path.name} is cut off or damaged ({error})"
-    for path in [path for pattern in ("*.pt", "*.pth") for path in checkpoint.glob(pattern)]:
+    for path in [path for pattern in ("*.pt", "*.pth", "*.bin") for path in checkpoint.glob(pattern)]:
         if not zipfile.is_zipfile(path):
             return f"{path.name} is cut off or damaged"
     return None
@@ -235,6 +242,32 @@ def last_complete_checkpoint(output_dir: str | Path) -> Path | None:
             return numbered[number]
         logger.warning("%s is left out: %s", numbered[number], reason)
     return None
+
+
+@contextmanager
+def one_group_for_tied_embeddings(model: torch.nn.Module):
+    """Lets FSDP2 keep embeddings that a model uses in more than two places together with what is not in a layer.
+
+    Accelerate groups input and output embeddings, does not know of those of an encoder beside a decoder, and fails
+    where all are one parameter.
+    """
+    model.get_input_embeddings = model.get_output_embeddings = lambda: None
+    try:
+        yield
+    finally:
+        del model.get_input_embeddings, model.get_output_embeddings
+
+
+@contextmanager
+def class_before_sharding(model: torch.nn.Module):
+    """Gives a model that FSDP2 shards its own class back: what is saved names the class and carries its code."""
+    sharded = type(model)
+    if isinstance(model, FSDPModule):
+        model.__class__ = next(base for base in sharded.__mro__[1:] if not issubclass(base, FSDPModule))
+    try:
+        yield
+    finally:
+        model.__class__ = sharded
 
 
 class TokenTrainerMixin:
@@ -258,6 +291,23 @@ class TokenTrainerMixin:
         super().__init__(*args, compute_loss_func=self.mean_loss, **kwargs)
         self._batch_index = None
         self._update_index = []
+
+    def create_accelerator_and_postprocess(self):
+        super().create_accelerator_and_postprocess()
+        state = self.accelerator.state
+        asked = self.args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")
+        if asked and state.distributed_type == DistributedType.MULTI_CPU:
+            # Accelerate shards over GPUs only: over CPUs it would replicate the model without a word.
+            for shared in (PartialState, AcceleratorState):
+                shared._shared_state["distributed_type"] = DistributedType.FSDP
+            state.fsdp_plugin = FullyShardedDataParallelPlugin(**(self.args.fsdp_plugin_args or {}))
+            if state.mixed_precision != "no":
+                state.fsdp_plugin.set_mixed_precision(state.mixed_precision)
+            self.is_fsdp_enabled = True
+
+    def _prepare_for_training(self, *args, **kwargs):
+        with one_group_for_tied_embeddings(self.model) if self.accelerator.is_fsdp2 else nullcontext():
+            return super()._prepare_for_training(*args, **kwargs)
 
     def mean_loss(self, outputs, labels, num_items_in_batch):
         return losses_by_row(outputs.logits, labels, self.args.label_smoothing_factor).sum() / num_items_in_batch
@@ -343,6 +393,10 @@ class TokenTrainerMixin:
         self.accelerator.wait_for_everyone()
         super()._save_checkpoint(model, trial)
 
+    def _save(self, output_dir=None, state_dict=None):
+        with class_before_sharding(self.model):
+            super()._save(output_dir, state_dict)
+
     def _loss_state_file(self, checkpoint: str) -> Path:
         return Path(checkpoint) / f"loss_state_{self.args.process_index}.json"
 
@@ -407,6 +461,19 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         self.eval_generation_config = eval_generation_config
         self.target_tokenizer = target_tokenizer
         super().__init__(*args, **kwargs)
+
+    def _prepare_inputs(self, inputs):
+        inputs = super()._prepare_inputs(inputs)
+        if "labels" in inputs and "decoder_input_ids" not in inputs:
+            # The losses are taken outside of the model, which then cannot shift the labels by itself.
+            shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+            config = self.model.config
+            inputs["decoder_input_ids"] = (
+                shift(labels=inputs["labels"])
+                if shift
+                else shift_tokens_right(inputs["labels"], config.pad_token_id, config.decoder_start_token_id)
+            )
+        return inputs
 
     def get_train_dataloader(self):
         if self.args.max_tokens_per_batch is None:

@@ -1,0 +1,404 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Training: token budgets, runs that are killed and resumed, several processes, values that are not finite."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+)
+
+from modeling_ode_transformer import OdeTransformerForConditionalGeneration
+from modeling_ode_transformer.training import (
+    TokenBudgetBatchSampler,
+    TokenSeq2SeqTrainer,
+    TokenSeq2SeqTrainingArguments,
+    incomplete_reason,
+    last_complete_checkpoint,
+)
+
+from .conftest import tiny_config
+from .test_run_translation import EXAMPLES, MODEL, arguments, losses, quickstart, run_translation
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    quickstart.write_corpus(folder, {"train": 120, "validation": 12, "test": 11})
+    return folder
+
+
+@pytest.fixture
+def lengths():
+    """Correlated lengths of sources and targets with a long tail, as those of sentences."""
+    generator = np.random.default_rng(0)
+    sources = 1 + generator.gamma(3, 6, size=2000).astype(int)
+    return np.stack([sources, np.maximum(1, sources + generator.integers(-4, 5, size=2000))], axis=1)
+
+
+def padded(batch, lengths, multiple=1):
+    return len(batch) * (-(-lengths[batch] // multiple) * multiple).max(axis=0)
+
+
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_batches_fill_the_budget_on_both_sides(lengths, multiple):
+    sampler = TokenBudgetBatchSampler(lengths, 1000, pad_to_multiple_of=multiple)
+    batches = list(sampler)
+    assert len(batches) == len(sampler)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    fill = [padded(batch, lengths, multiple).max() for batch in batches]
+    assert max(fill) <= 1000
+    assert np.mean(fill) > 950
+    report = sampler.report()
+    total = sum(padded(batch, lengths, multiple).sum() for batch in batches)
+    assert report["padding"] == pytest.approx(1 - lengths.sum() / total)
+    assert report["updates_per_epoch"] == len(batches)
+    assert report["source_tokens_per_update"] == pytest.approx(lengths[:, 0].sum() / len(batches))
+    sentences = np.random.default_rng(1).permutation(len(lengths)).reshape(-1, 40)
+    assert report["padding"] < 0.4 * (1 - lengths.sum() / sum(padded(batch, lengths).sum() for batch in sentences))
+
+
+def test_epochs_are_shuffled_from_the_seed(lengths):
+    def epoch(number, seed=3):
+        sampler = TokenBudgetBatchSampler(lengths, 1000, seed)
+        sampler.set_epoch(number)
+        return list(sampler)
+
+    assert epoch(1) == epoch(1)
+    first, second, other = epoch(0), epoch(1), epoch(0, seed=4)
+    assert len(first) == len(second) == len(other)
+    for batches in (second, other):
+        assert batches != first
+        # Other mixtures, not only another order of the same batches.
+        assert {frozenset(batch) for batch in batches} != {frozenset(batch) for batch in first}
+    widths = [lengths[batch].max() for batch in first]
+    assert abs(np.corrcoef(widths, range(len(widths)))[0, 1]) < 0.3
+
+
+@pytest.mark.parametrize("replicas, steps", [(2, 1), (3, 2), (8, 4)])
+def test_processes_have_as_many_updates_and_see_what_one_process_accumulates(lengths, replicas, steps):
+    one = TokenBudgetBatchSampler(lengths, 900, accumulation_steps=replicas * steps)
+    parts = [
+        TokenBudgetBatchSampler(lengths, 900, num_replicas=replicas, rank=rank, accumulation_steps=steps)
+        for rank in range(replicas)
+    ]
+    assert {len(part) for part in parts} == {len(one) // replicas}
+    assert len(parts[0]) % steps == 0
+    assert [batch for together in zip(*parts) for batch in together] == list(one)
+    assert max(padded(batch, lengths).max() for batch in one) <= 900
+
+
+def test_a_budget_that_cannot_be_kept_is_refused(lengths):
+    with pytest.raises(ValueError, match=r"Pair \d+ has \d+ source and \d+ target tokens .* raise max_tokens_per_bat"):
+        TokenBudgetBatchSampler(lengths, int(lengths.max()) - 1)
+    assert TokenBudgetBatchSampler(lengths, int(lengths.max()))
+    with pytest.raises(ValueError, match=r"3 pairs cannot fill the 4 batches of one update \(2 processes, 2"):
+        TokenBudgetBatchSampler([[1, 2]] * 3, 100, num_replicas=2, accumulation_steps=2)
+    assert len(TokenBudgetBatchSampler([[1, 2]] * 4, 100, num_replicas=2, accumulation_steps=2)) == 2
+    with pytest.raises(ValueError, match="--max_tokens_per_batch 0"):
+        TokenSeq2SeqTrainingArguments("out", max_tokens_per_batch=0)
+    with pytest.raises(ValueError, match="already groups pairs by length"):
+        TokenSeq2SeqTrainingArguments("out", max_tokens_per_batch=9, train_sampling_strategy="group_by_length")
+
+
+def options(**values):
+    """Token budgets, accumulated, in 4 updates an epoch; logs and checkpoints that do not coincide."""
+    return {
+        "max_tokens_per_batch": 300,
+        "gradient_accumulation_steps": 2,
+        "train_sampling_strategy": None,
+        "per_device_train_batch_size": None,
+        "max_steps": 11,
+        "label_smoothing_factor": 0.1,
+        "logging_steps": 3,
+        "save_strategy": "steps",
+        "save_steps": 4,
+        "do_eval": True,
+        "eval_strategy": "steps",
+        "eval_steps": 5,
+    } | values
+
+
+@pytest.fixture(scope="module")
+def whole(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "output"
+    run_translation.main(arguments(corpus, folder, **options()))
+    return folder
+
+
+KILL = """
+import os, signal, sys
+sys.path.insert(0, sys.argv.pop(1))
+import run_translation
+from modeling_ode_transformer.training import TokenSeq2SeqTrainer
+name, calls = sys.argv.pop(1), int(sys.argv.pop(1))
+original = getattr(TokenSeq2SeqTrainer, name)
+def killed(*args, **kwargs):
+    global calls
+    calls -= 1
+    if calls == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+setattr(TokenSeq2SeqTrainer, name, killed)
+run_translation.main(sys.argv[1:])
+"""
+
+
+def run_and_kill(method, call, argv):
+    command = [sys.executable, "-c", KILL, str(EXAMPLES), method, str(call), *argv]
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+
+
+def test_a_killed_run_goes_on_with_the_same_losses(whole, corpus, tmp_path, caplog):
+    """Killed before its first checkpoint, in the middle of an epoch, and while it writes a checkpoint."""
+    argv = arguments(corpus, tmp_path, **options())
+    run_and_kill("training_step", 6, argv)
+    assert not list(tmp_path.glob("checkpoint-*"))
+    run_and_kill("_save_rng_state", 2, argv)
+    assert (tmp_path / "checkpoint-8" / "model.safetensors").is_file()
+    run_translation.main(argv)
+    assert "checkpoint-8 is left out: trainer_state.json, which is written last, is missing" in caplog.text
+    assert "Resuming from" in caplog.text and "checkpoint-4" in caplog.text
+    assert losses(tmp_path) == losses(whole)
+    assert sorted(losses(whole)) == [3, 6, 9]
+    expected = AutoModelForSeq2SeqLM.from_pretrained(whole).state_dict()
+    for name, tensor in AutoModelForSeq2SeqLM.from_pretrained(tmp_path).state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_evaluation_does_not_change_the_training(whole, corpus, tmp_path):
+    run_translation.main(arguments(corpus, tmp_path / "out", **options(eval_strategy="no")))
+    assert losses(tmp_path / "out") == losses(whole)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGES = {
+    "trainer_state.json is cut off": lambda folder: cut(folder / "trainer_state.json"),
+    "trainer_state.json, which is written last, is missing": lambda folder: (folder / "trainer_state.json").unlink(),
+    "model.safetensors is cut off": lambda folder: cut(folder / "model.safetensors"),
+    "it holds no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "optimizer.pt is cut off": lambda folder: cut(folder / "optimizer.pt"),
+    "rng_state.pth is cut off": lambda folder: cut(folder / "rng_state.pth"),
+    "model-2-of-2.safetensors is missing": lambda folder: (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-2-of-2.safetensors"}})
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", DAMAGES)
+def test_half_written_checkpoints_are_recognised(reason, whole, tmp_path, caplog):
+    for number in (4, 8):
+        shutil.copytree(whole / f"checkpoint-{number}", tmp_path / f"checkpoint-{number}")
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-8"
+    DAMAGES[reason](tmp_path / "checkpoint-8")
+    assert incomplete_reason(tmp_path / "checkpoint-8").startswith(reason)
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-4"
+    assert f"checkpoint-8 is left out: {reason}" in caplog.text
+
+
+def test_a_half_written_checkpoint_is_not_resumed_from(whole, corpus, tmp_path):
+    shutil.copytree(whole / "checkpoint-8", tmp_path / "checkpoint-8")
+    cut(tmp_path / "checkpoint-8" / "scheduler.pt")
+    values = options(resume_from_checkpoint=tmp_path / "checkpoint-8")
+    with pytest.raises(ValueError, match=r"checkpoint-8: scheduler\.pt is cut off .* Choose an earlier checkpoint"):
+        run_translation.main(arguments(corpus, tmp_path / "out", **values))
+
+
+def test_the_patience_of_early_stopping_survives_a_resumption(corpus, tmp_path):
+    """A learning rate of nearly 0 never makes a new best: with patience 3, the fourth evaluation ends the run."""
+    values = options(eval_steps=1, save_steps=1, max_steps=9, learning_rate=1e-30, early_stopping_patience=3)
+    values |= {"load_best_model_at_end": True, "metric_for_best_model": "nll_loss", "predict_with_generate": None}
+    run_translation.main(arguments(corpus, tmp_path / "whole", **values))
+    resumed = tmp_path / "resumed"
+    resumed.mkdir()
+    for number in (1, 2):
+        shutil.copytree(tmp_path / "whole" / f"checkpoint-{number}", resumed / f"checkpoint-{number}")
+    run_translation.main(arguments(corpus, resumed, **values))
+    for folder in (tmp_path / "whole", resumed):
+        assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 4
+
+
+LAUNCHERS = {
+    "DDP": ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"],
+    # Accelerate starts several processes of one machine only if it is told of GPUs; the script says --use_cpu.
+    "FSDP": ["accelerate.commands.launch", "--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy"]
+    + ["TRANSFORMER_BASED_WRAP", "--fsdp_state_dict_type", "FULL_STATE_DICT", "--num_processes", "2"]
+    + ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"],
+}
+
+
+@pytest.mark.parametrize("kind", LAUNCHERS)
+def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path):
+    """Losses, gradient norms, weights and predictions with the same batches to an update."""
+    values = options(max_steps=4, logging_steps=1, save_steps=3, eval_strategy="no", do_predict=True)
+    model = json.dumps(MODEL | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0))
+    values |= {"config_overrides": model, "gradient_accumulation_steps": 1}
+    one = tmp_path / "one"
+    run_translation.main(arguments(corpus, one, **values | {"gradient_accumulation_steps": 2}))
+
+    two = tmp_path / "two"
+    argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, two, **values)]
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [sys.executable, "-m", *LAUNCHERS[kind], *argv], env=environment, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    # FSDP's checkpoints hold the weights in a file of its own, DDP's do not.
+    assert (two / "checkpoint-3" / "pytorch_model_fsdp.bin").is_file() == (kind == "FSDP")
+
+    history = [json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in (one, two)]
+    for expected, entry in zip(*history, strict=True):
+        for name in ("loss", "grad_norm"):
+            if name in expected:
+                assert entry[name] == pytest.approx(expected[name], rel=1e-5)
+    results = [json.loads((folder / "all_results.json").read_text()) for folder in (one, two)]
+    assert results[1]["eval_nll_loss"] == pytest.approx(results[0]["eval_nll_loss"], rel=1e-5)
+    for name in ("generated_predictions.txt", "config.json"):
+        assert (two / name).read_text() == (one / name).read_text()
+    assert {path.name for path in two.glob("*.py")} == {path.name for path in one.glob("*.py")}
+    assert last_complete_checkpoint(two).name == "checkpoint-4"
+    expected = AutoModelForSeq2SeqLM.from_pretrained(one).state_dict()
+    for name, tensor in AutoModelForSeq2SeqLM.from_pretrained(two).state_dict().items():
+        # Softmax does not see a bias of all keys: Adam scales up the rounding errors of its gradient.
+        if not name.endswith("k_proj.bias"):
+            torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def pairs(count, start=100):
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda: torch.randint(4, 20, (5,), generator=generator).tolist()  # noqa: E731
+    return [{"input_ids": draw(), "labels": draw(), "index": start + number} for number in range(count)]
+
+
+class Tokenizer:
+    """What the collator needs of a tokenizer."""
+
+    padding_side = "right"
+
+    def pad(self, features, return_tensors=None, **kwargs):
+        return {name: torch.tensor([feature[name] for feature in features]) for name in features[0]}
+
+
+def trainer_for(tmp_path, model, **values):
+    defaults = {"max_steps": 3, "per_device_train_batch_size": 2, "save_strategy": "no", "report_to": "none"}
+    arguments = TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, **(defaults | values))
+    collator = DataCollatorForSeq2Seq(Tokenizer())
+    return TokenSeq2SeqTrainer(model=model, args=arguments, train_dataset=pairs(6), data_collator=collator)
+
+
+def test_a_loss_that_is_not_finite_names_update_examples_and_parameter(tmp_path):
+    """A weight becomes NaN after the first update."""
+    model = OdeTransformerForConditionalGeneration(tiny_config())
+    trainer = trainer_for(tmp_path, model, gradient_accumulation_steps=1)
+    steps = []
+
+    def spoil(*args):
+        steps.append(len(steps))
+        if len(steps) == 2:
+            with torch.no_grad():
+                model.model.decoder.layers[0].fc1.weight[0, 0] = float("nan")
+
+    model.register_forward_pre_hook(spoil)
+    with pytest.raises(FloatingPointError) as error:
+        trainer.train()
+    message = str(error.value)
+    assert message.startswith("The loss of update 2 is nan. Examples of the update (column 'index' of the training")
+    shown = json.loads(message.split("data): ")[1].split("]")[0] + "]")
+    assert len(shown) == 2 and set(shown) <= set(range(100, 106))
+    assert "weights of 1 of" in message and "(model.decoder.layers.0.fc1.weight" in message
+
+
+def test_a_gradient_that_is_not_finite_names_update_examples_and_parameter(tmp_path):
+    """The loss stays finite; the gradient of one parameter does not, in the second of two accumulated batches."""
+    model = OdeTransformerForConditionalGeneration(tiny_config())
+    trainer = trainer_for(tmp_path, model, gradient_accumulation_steps=2)
+    calls = []
+
+    def overflow(gradient):
+        calls.append(gradient)
+        return gradient * float("inf") if len(calls) == 2 else gradient
+
+    model.model.encoder.layers[1].fc2.bias.register_hook(overflow)
+    with pytest.raises(FloatingPointError) as error:
+        trainer.train()
+    message = str(error.value)
+    assert message.startswith("The gradient norm of update 1 is ")
+    assert len(json.loads(message.split("data): ")[1].split("]")[0] + "]")) == 4
+    assert "gradients of 1 of" in message and "(model.encoder.layers.1.fc2.bias" in message
+    assert "weights of" not in message
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_trains_24_layers_of_rk4(dtype):
+    """No overflow in forward or backward at the paper's width, and the loss follows that of float32."""
+    config = tiny_config(
+        encoder_solver="rk4",
+        solver_coefficients="fixed",
+        encoder_layers=24,
+        d_model=512,
+        encoder_attention_heads=8,
+        encoder_ffn_dim=256,
+        dropout=0.0,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+    )
+    batch = DataCollatorForSeq2Seq(Tokenizer())(pairs(4))
+    batch = {name: batch[name] for name in ("input_ids", "labels")}
+    history = {}
+    for used in (torch.float32, dtype):
+        torch.manual_seed(0)
+        model = OdeTransformerForConditionalGeneration(config)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.997))
+        scaler = torch.amp.GradScaler("cpu", enabled=used is torch.float16)
+        history[used] = []
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=used, enabled=used is not torch.float32):
+                loss = model(**batch).loss
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+            assert norm.isfinite(), used
+            scaler.step(optimizer)
+            scaler.update()
+            history[used].append(loss.item())
+        assert scaler.get_scale() in (1.0, 2.0**16)
+    assert history[dtype][-1] < 0.8 * history[dtype][0]
+    assert history[dtype] == pytest.approx(history[torch.float32], rel=0.05)
+
+
+def test_any_model_and_dataset_without_length_columns(tmp_path):
+    """Token budgets count ids where the data do not name their lengths, and take a model of transformers itself."""
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    sizes |= {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 30}
+    trainer = trainer_for(tmp_path, M2M100ForConditionalGeneration(M2M100Config(**sizes)), max_tokens_per_batch=10)
+    assert trainer.train().global_step == 3
+    assert all(len(batch["input_ids"]) == 2 for batch in trainer.get_train_dataloader())
+
+
+def test_the_schedule_is_the_inverse_square_root_of_the_paper(tmp_path):
+    """Linear to the peak, then peak * sqrt(warm-up / update), as fairseq's with the default settings."""
+    values = {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 4, "learning_rate": 0.002, "max_steps": 12}
+    values |= {"adam_beta1": 0.9, "adam_beta2": 0.997, "logging_steps": 1}
+    trainer = trainer_for(tmp_path, OdeTransformerForConditionalGeneration(tiny_config()), **values)
+    trainer.train()
+    assert trainer.optimizer.param_groups[0]["betas"] == (0.9, 0.997)
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    # The rate of update n is that of n - 1 finished updates.
+    expected = [0.002 * min(n / 4, (4 / max(n, 1)) ** 0.5) for n in range(12)]
+    assert rates == pytest.approx(expected)
