@@ -76,6 +76,13 @@ def test_sentences_can_end_at_periods_as_in_the_originals_script():
     assert "|sentences:newline|" in expected["convention"]
 
 
+def test_ends_of_sentences_on_one_side_only_are_warned_of(caplog):
+    rouge(["a b. c"], ["a b.\nc"], sentences="period")
+    assert not caplog.text
+    rouge(["a b. c"], ["a b.\nc"])
+    assert "Only one side has texts of several sentences (sentences='newline')" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [

@@ -2,6 +2,9 @@
 """Examples of the README, run as they stand."""
 
 import re
+import runpy
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -45,3 +48,17 @@ def test_a_scheme_of_ones_own_works_as_shown(tmp_path, monkeypatch, capsys):
         assert errors[0] / errors[1] == pytest.approx(4, rel=0.05)
     finally:
         del MULTISTEPS["adams_bashforth"]
+
+
+def test_metrics_print_what_is_shown(tmp_path, monkeypatch, capsys, evaluate_modules):
+    monkeypatch.chdir(tmp_path)
+    (_, commands), (_, printed), (_, python), (_, python_printed) = blocks("Metrics")
+    *files, command = commands.splitlines()
+    subprocess.run(["bash", "-c", "\n".join(files)], check=True)
+    _, _, module, *arguments = shlex.split(command)
+    monkeypatch.setattr("sys.argv", [module, *arguments])
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    assert capsys.readouterr().out == printed
+
+    exec(python, {})
+    assert capsys.readouterr().out == python_printed

@@ -13,6 +13,7 @@ stemmer, as the original's script has it (pyrouge passes `-m`), unless it is swi
 texts, as percentages. Of several references the one with the highest F1 counts, for each score by itself.
 """
 
+import logging
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -29,6 +30,8 @@ from modeling_ode_transformer.metrics.metric_utils import (
     reference_lists,
 )
 
+
+logger = logging.getLogger(__name__)
 
 # Our names of rouge-score's scores.
 SCORES = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeLsum": "rougeLsum", "rougeL_whole_text": "rougeL"}
@@ -60,12 +63,15 @@ def rouge(
     if sentences not in SENTENCE_SPLITS:
         raise ValueError(f"sentences={sentences!r} must be one of {', '.join(SENTENCE_SPLITS)}.")
     split = SENTENCE_SPLITS[sentences]
-    lists = reference_lists(predictions, references)
+    lists = [[split(text) for text in texts] for texts in reference_lists(predictions, references)]
+    predictions = [split(text) for text in predictions]
+    if any("\n" in text for text in predictions) != any("\n" in text for texts in lists for text in texts):
+        logger.warning(
+            "Only one side has texts of several sentences (sentences=%r): rougeLsum needs to know their ends on both",
+            sentences,
+        )
     scorer = RougeScorer(list(SCORES.values()), use_stemmer=stemmer)
-    results = [
-        scorer.score_multi([split(text) for text in texts], split(prediction))
-        for prediction, texts in zip(predictions, lists)
-    ]
+    results = [scorer.score_multi(texts, prediction) for prediction, texts in zip(predictions, lists)]
     means = {
         name: 100 * sum(result[theirs].fmeasure for result in results) / len(results)
         for name, theirs in SCORES.items()
