@@ -1,8 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Examples of the README, run as they stand."""
 
+import importlib
 import re
-import runpy
 import shlex
 import subprocess
 from pathlib import Path
@@ -56,8 +56,7 @@ def test_metrics_print_what_is_shown(tmp_path, monkeypatch, capsys, evaluate_mod
     *files, command = commands.splitlines()
     subprocess.run(["bash", "-c", "\n".join(files)], check=True)
     _, _, module, *arguments = shlex.split(command)
-    monkeypatch.setattr("sys.argv", [module, *arguments])
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    importlib.import_module(module).main(arguments)
     assert capsys.readouterr().out == printed
 
     exec(python, {})
