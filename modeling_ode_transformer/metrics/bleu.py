@@ -49,7 +49,7 @@ class BleuScorer:
     signature: dict[str, str] = field(default_factory=dict)
 
     def _streams(self, predictions, references):
-        """Prepared texts as sacreBLEU takes them: predictions; a list of first references, of second, ... (or None)."""
+        """Prepared texts as sacreBLEU takes them: predictions; a list of first references, of second (or None)."""
         lists = [[self.prepare(text) for text in texts] for texts in reference_lists(predictions, references)]
         return [self.prepare(text) for text in predictions], list(map(list, itertools.zip_longest(*lists)))
 
