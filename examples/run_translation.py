@@ -23,6 +23,7 @@ from pathlib import Path
 
 import datasets
 import sacrebleu
+from number_names import write_corpus
 from script_utils import read_dataset, read_lines
 from seq2seq_utils import Seq2SeqDataArguments, Task, check_pairs, run
 
@@ -42,6 +43,11 @@ class DataArguments(Seq2SeqDataArguments):
     validation_target_file: str | None = field(default=None, metadata={"help": "Validation targets, line by line."})
     test_source_file: str | None = field(default=None, metadata={"help": "Test sources, one a line."})
     test_target_file: str | None = field(default=None, metadata={"help": "Test targets, line by line."})
+    SOURCES = (
+        *Seq2SeqDataArguments.SOURCES,
+        *(f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_source", "_target")),
+    )
+
     bleu_tokenize: str = field(
         default="13a", metadata={"help": "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, char, ..."}
     )
@@ -134,7 +140,19 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
     }
 
 
-TRANSLATION = Task(DataArguments, read_split, score)
+def write_smoke_data(folder: Path) -> dict[str, str]:
+    """Number names in English and German; the arguments that read them."""
+    sizes = {"train": 300, "validation": 20, "test": 20}
+    write_corpus(folder, sizes)
+    sides = {"source": "en", "target": "de"}
+    return {
+        f"{split}_{side}_file": str(folder / f"{split}.{language}")
+        for split in sizes
+        for side, language in sides.items()
+    }
+
+
+TRANSLATION = Task(DataArguments, read_split, score, write_smoke_data)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float | str]:

@@ -23,6 +23,7 @@ from script_utils import (
     parse_with_recipe,
     position_limit,
     set_up_logging,
+    write_smoke_data,
 )
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -111,11 +112,14 @@ class Task:
             pairs of a split that is scored, in the order of its file.
         score: Takes output texts, the dataset of `encode_split` that they are outputs for (columns source, target and
             index, the place in the file), the data arguments and the split; returns metrics by name.
+        write_smoke_data: Takes a folder and writes a few hundred generated examples into it, always the same ones;
+            returns the data arguments that read them, by name.
     """
 
     data_arguments: type[Seq2SeqDataArguments]
     read_split: Callable[[Seq2SeqDataArguments, str], list[tuple[str, str]]]
     score: Callable[[list[str], datasets.Dataset, Seq2SeqDataArguments, str], dict[str, float | str]]
+    write_smoke_data: Callable[[Path], dict[str, str]]
 
 
 def parse_arguments(
@@ -317,6 +321,7 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
     if not args.do_train and not model_args.model_name_or_path:
         raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
     checkpoint = find_checkpoint(model_args, data_args, args) if args.do_train else None
+    write_smoke_data(data_args, args, task.write_smoke_data)
     set_seed(args.seed)
 
     needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}

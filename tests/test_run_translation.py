@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 EXAMPLES = Path(__file__).parent.parent / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-import quickstart  # noqa: E402
+import number_names  # noqa: E402
 import run_translation  # noqa: E402
 import script_utils  # noqa: E402
 import seq2seq_utils  # noqa: E402
@@ -74,7 +74,7 @@ def losses(output_dir):
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
-    quickstart.write_corpus(folder, SIZES)
+    number_names.write_corpus(folder, SIZES)
     return folder
 
 
@@ -422,14 +422,14 @@ def test_length_grouped_sampler():
     ],
 )
 def test_number_names(number, english, german):
-    assert quickstart.english(number) == english
-    assert quickstart.german(number) == german
+    assert number_names.english(number) == english
+    assert number_names.german(number) == german
 
 
 def test_numbers_without_a_name():
     for number in (-1, 1_000_000):
         with pytest.raises(ValueError, match=f"not {number}"):
-            quickstart.german(number)
+            number_names.german(number)
 
 
 def test_corpus_splits_do_not_overlap(corpus):
