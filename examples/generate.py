@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from run_translation import load_tokenizers
 from script_utils import parse_overrides, parse_with_recipe, position_limit, read_lines
+from seq2seq_utils import load_tokenizers
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 

@@ -17,7 +17,6 @@ and likewise for validation and test; every file may be gzipped (`.gz`). A run t
 configuration with the beam search asked for, the metrics (`all_results.json`) and the predictions.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +24,7 @@ import datasets
 import sacrebleu
 from number_names import write_corpus
 from script_utils import read_dataset, read_lines
-from seq2seq_utils import Seq2SeqDataArguments, Task, check_pairs, run
+from seq2seq_utils import Seq2SeqDataArguments, Task, check_pairs, pairs_from_records, read_jsonl, run
 
 
 @dataclass
@@ -64,7 +63,7 @@ def read_parallel(source_file: str, target_file: str) -> list[tuple[str, str]]:
     return list(zip(sources, targets))
 
 
-def read_table(path: str, source_lang: str | None, target_lang: str | None) -> list[tuple[str, str]]:
+def read_table(path: str, columns: dict[str, str | None]) -> list[tuple[str, str]]:
     """Pairs from a TSV file or, by its name, a jsonl file."""
     suffix = Path(path.removesuffix(".gz")).suffix
     if suffix == ".tsv":
@@ -74,38 +73,13 @@ def read_table(path: str, source_lang: str | None, target_lang: str | None) -> l
                 raise ValueError(f"{path}, line {number}: {len(row)} columns, expected source<TAB>target.")
         return [(source, target) for source, target in rows]
     if suffix in (".json", ".jsonl"):
-        records = []
-        for number, line in enumerate(read_lines(path), 1):
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
-        return pairs_from_records(records, source_lang, target_lang, path)
+        return read_jsonl(path, columns)
     raise ValueError(f"{path}: pairs in one file must be .tsv, .json or .jsonl (or these with .gz), not {suffix!r}.")
-
-
-def pairs_from_records(records, source_lang: str | None, target_lang: str | None, name: str) -> list[tuple[str, str]]:
-    """Pairs from mappings such as `{"translation": {"en": ..., "de": ...}}` or `{"en": ..., "de": ...}`."""
-    if source_lang is None or target_lang is None:
-        raise ValueError(f"{name} needs --source_lang and --target_lang: the keys of its source and target.")
-    pairs = []
-    for number, record in enumerate(records, 1):
-        if isinstance(record, dict):
-            record = record.get("translation", record)
-        if not isinstance(record, dict):
-            raise ValueError(f"{name}, record {number}: not an object with {source_lang} and {target_lang}.")
-        source, target = record.get(source_lang), record.get(target_lang)
-        if not isinstance(source, str) or not isinstance(target, str):
-            raise ValueError(
-                f"{name}, record {number}: no text under {source_lang} (--source_lang) and {target_lang} "
-                f"(--target_lang), only {record}."
-            )
-        pairs.append((source, target))
-    return pairs
 
 
 def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
     """(source, target) pairs of "train", "validation" or "test" from wherever the arguments say."""
+    columns = {"source_lang": args.source_lang, "target_lang": args.target_lang}
     table = getattr(args, f"{split}_file")
     source_file, target_file = getattr(args, f"{split}_source_file"), getattr(args, f"{split}_target_file")
     if (source_file is None) != (target_file is None):
@@ -113,12 +87,12 @@ def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
     if table and source_file:
         raise ValueError(f"Give --{split}_file or --{split}_source_file with --{split}_target_file, not both.")
     if table:
-        name, pairs = table, read_table(table, args.source_lang, args.target_lang)
+        name, pairs = table, read_table(table, columns)
     elif source_file:
         name, pairs = source_file, read_parallel(source_file, target_file)
     elif args.dataset_name:
         name = f"{args.dataset_name} ({split})"
-        pairs = pairs_from_records(read_dataset(args, split), args.source_lang, args.target_lang, name)
+        pairs = pairs_from_records(read_dataset(args, split), columns, name)
     else:
         raise ValueError(
             f"No {split} data: give --{split}_file, or --{split}_source_file and --{split}_target_file, "

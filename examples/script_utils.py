@@ -114,7 +114,7 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tup
             raise ValueError(f"{argv[0]} holds unknown arguments: {', '.join(unknown)} (--help lists the known ones).")
         argv = argv[1:]
     parser.set_defaults(**recipe)
-    if parser.parse_known_args(argv)[0].smoke:
+    if getattr(parser.parse_known_args(argv)[0], "smoke", False):
         sources = {name for arguments in dataclass_types for name in getattr(arguments, "SOURCES", ())}
         recipe = smoke_variant(recipe, known, sources)
         parser.set_defaults(**recipe)

@@ -312,9 +312,9 @@ LANGUAGES = {"source_lang": "en", "target_lang": "de"}
         (
             FILES | LANGUAGES | {"train_file": "{bad}/french.jsonl"},
             ValueError,
-            "record 1: no text under en .* de .* only",
+            r"french\.jsonl, line 1: no text under en and de \(--source_lang and --target_lang\); its keys are en, fr",
         ),
-        (FILES | LANGUAGES | {"train_file": "{bad}/list.jsonl"}, ValueError, "record 1: not an object with en and de"),
+        (FILES | LANGUAGES | {"train_file": "{bad}/list.jsonl"}, ValueError, "line 1: not an object with en and de"),
         (FILES | {"train_file": "{bad}/french.jsonl"}, ValueError, "needs --source_lang and --target_lang"),
         (FILES | {"train_file": "{bad}/table.csv"}, ValueError, r"must be \.tsv, \.json or \.jsonl .*'\.csv'"),
         ({"train_source_file": "{bad}/latin1.en"}, ValueError, r"latin1\.en is not UTF-8"),
