@@ -33,7 +33,6 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 import datasets
@@ -68,6 +67,7 @@ from transformers import (
     set_seed,
 )
 
+from modeling_ode_transformer.metrics.perplexity import shift_blocks, split_words
 from modeling_ode_transformer.training import TokenTrainerMixin
 
 
@@ -155,10 +155,6 @@ def read_split(args: DataArguments, split: str) -> list[str]:
     return lines
 
 
-def split_words(line: str) -> list[str]:
-    return [word for word, _ in WhitespaceSplit().pre_tokenize_str(line)]
-
-
 def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> TokenizersBackend:
     """A tokenizer of whole words, those of the lines, the most frequent first.
 
@@ -226,25 +222,8 @@ def log_unknown(lines: list[str], encoded: list[list[int]], name: str, tokenizer
 
 
 def make_examples(encoded: list[list[int]], block_size: int, eos_token_id: int) -> datasets.Dataset:
-    """Examples whose input is the text shifted by one word: `labels[i]` follows `input_ids[i]`.
-
-    Args:
-        encoded: Ids of the words of each line, without the end of the sentence.
-        block_size: Words of an example; the last has what is left. 0: an example is a line.
-        eos_token_id: Ends each line, and stands in front of the first word.
-
-    Returns:
-        A dataset with the columns input_ids, labels and length. Every word and every end of a line is a label once.
-    """
-    sentences = [[*ids, eos_token_id] for ids in encoded]
-    if block_size:
-        stream = list(chain.from_iterable(sentences))
-        starts = range(0, len(stream), block_size)
-        labels = [stream[start : start + block_size] for start in starts]
-        before = [eos_token_id, *(stream[start - 1] for start in starts[1:])]
-    else:
-        labels, before = sentences, [eos_token_id] * len(sentences)
-    inputs = [[first, *words[:-1]] for first, words in zip(before, labels)]
+    """The blocks of `shift_blocks` as a dataset with the columns input_ids, labels, length and index."""
+    inputs, labels = shift_blocks(encoded, block_size, eos_token_id)
     columns = {"input_ids": inputs, "labels": labels, "length": [len(words) for words in labels]}
     return datasets.Dataset.from_dict(columns | {"index": range(len(labels))})
 

@@ -1,7 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What the training scripts beside it share: arguments and recipes, texts, checkpoints."""
 
-import gzip
 import json
 import logging
 import shutil
@@ -18,6 +17,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, TrainingArguments
 
 import modeling_ode_transformer  # noqa: F401  (makes AutoConfig and the AutoModel classes know it)
+from modeling_ode_transformer.text_files import open_text, read_lines  # noqa: F401  (the scripts take it from here)
 from modeling_ode_transformer.training import TARGET_TOKENIZER, incomplete_reason, last_complete_checkpoint
 
 
@@ -196,24 +196,6 @@ def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -
             f"They have: {', '.join(sorted(known.to_dict()))}."
         )
     return AutoConfig.for_model(**(values | values_of_tokenizer | overrides))
-
-
-def open_text(path: str | Path):
-    """Opens a UTF-8 file, gzipped if its name ends in `.gz`; only "\\n" ends a line. FileNotFoundError if missing."""
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"No file {path} (looked in {path.parent.resolve()}).")
-    # utf-8-sig drops a byte order mark.
-    return (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n")
-
-
-def read_lines(path: str | Path) -> list[str]:
-    """The lines of a text file without their ends; ValueError if it is not UTF-8."""
-    try:
-        with open_text(path) as file:
-            return [line.rstrip("\r\n") for line in file]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}): convert it first.") from error
 
 
 def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:

@@ -2,10 +2,13 @@
 """What the tests share: tiny models, the table of tolerances, and no network."""
 
 import os
+import socket
+from pathlib import Path
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import evaluate
 import pytest
 import torch
 
@@ -26,6 +29,7 @@ TINY = {
     "decoder_ffn_dim": 40,
     "max_position_embeddings": 40,
 }
+METRICS = Path(__file__).parent.parent / "modeling_ode_transformer" / "metrics"
 SOLVERS = ("euler", "rk2", "midpoint", "ralston", "rk3", "rk4", "rk4_38")
 
 
@@ -60,3 +64,27 @@ def batch() -> dict[str, torch.Tensor]:
         "attention_mask": attention_mask.long(),
         "decoder_input_ids": decoder_input_ids,
     }
+
+
+@pytest.fixture(scope="session")
+def evaluate_modules(tmp_path_factory):
+    """A folder for what `evaluate` copies; one for the session, as Python keeps looking where it found the first."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate.config, "HF_MODULES_CACHE", str(folder / "modules"))
+        yield folder
+
+
+@pytest.fixture
+def load_metric(evaluate_modules, tmp_path, monkeypatch):
+    """`evaluate.load` of a metric of the package by its name, from a foreign folder, where connecting is an error."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("A metric went to the network.")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.chdir(tmp_path)
+    return lambda name, *args: evaluate.load(
+        str(METRICS / f"{name}.py"), *args, cache_dir=str(evaluate_modules / "data")
+    )

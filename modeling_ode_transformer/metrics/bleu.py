@@ -1,0 +1,262 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""BLEU by the three conventions of the papers' tables. They differ by points, so each has its own name.
+
+    python -m modeling_ode_transformer.metrics.bleu --references test.de --hypotheses output.de --moses_language de
+
+- `sacrebleu`: sacreBLEU (Post, 2018) of plain text: tokenizer 13a, mixed case. Its signature is part of the result.
+- `tokenized_bleu`: BLEU of tokenised text as Moses' multi-bleu.perl computes it: words between white space, no
+  smoothing (0 where no n-gram of some order matches), the length of the closest reference, of two the shorter.
+- `compound_split_bleu`: the same after `rich-text` became `rich ##AT##-##AT## text` on both sides, as in
+  tensor2tensor's get_ende_bleu.sh and fairseq's compound_split_bleu.sh. Customary for WMT'14 English-German.
+
+The last two take tokenised text as it stands, without subword marks. Plain text is tokenised first if `moses_language`
+is given, by sacremoses' port of Moses' tokenizer.perl (its defaults: escaping, no splitting at hyphens). Scores are
+percentages.
+"""
+
+import itertools
+import re
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import datasets
+import evaluate
+import numpy as np
+import sacrebleu
+import sacremoses
+from sacremoses.corpus import NonbreakingPrefixes
+
+from modeling_ode_transformer.metrics.metric_utils import (
+    add_text_arguments,
+    metric_parser,
+    print_scores,
+    read_texts,
+    reference_lists,
+)
+
+
+@dataclass(frozen=True)
+class BleuScorer:
+    """One convention: what is done to a text, and the BLEU that sacreBLEU computes of what comes out.
+
+    `signature` are the entries of sacreBLEU's signature that the preparation changes or adds.
+    """
+
+    metric: sacrebleu.BLEU
+    prepare: Callable[[str], str] = str
+    signature: dict[str, str] = field(default_factory=dict)
+
+    def _streams(self, predictions, references):
+        """Prepared predictions, and references as sacreBLEU takes them: a first of each, a second, ...; or None."""
+        lists = [[self.prepare(text) for text in texts] for texts in reference_lists(predictions, references)]
+        return [self.prepare(text) for text in predictions], list(map(list, itertools.zip_longest(*lists)))
+
+    def score(self, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> dict:
+        """BLEU of all texts together.
+
+        Args:
+            predictions: A text for each sentence.
+            references: For each sentence its reference, or a list of them.
+
+        Returns:
+            score, precisions (of 1- to 4-grams), brevity_penalty, length_ratio (of the predictions to the references)
+            and signature.
+
+        Raises:
+            ValueError: there are not as many references as predictions, or none.
+        """
+        bleu = self.metric.corpus_score(*self._streams(predictions, references))
+        signature = self.metric.get_signature()
+        for name, value in self.signature.items():
+            signature.update(name, value)
+        return {
+            "score": bleu.score,
+            "precisions": bleu.precisions,
+            "brevity_penalty": bleu.bp,
+            "length_ratio": float(bleu.ratio),
+            "signature": str(signature),
+        }
+
+    def statistics(self, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> np.ndarray:
+        """What the score is computed from, to be summed over sentences: int64 (sentences, 10).
+
+        Columns: length, length of the closest reference, matches of 1- to 4-grams, their numbers.
+        """
+        texts, streams = self._streams(predictions, references)
+        rows = []
+        for text, *alternatives in zip(texts, *streams):
+            bleu = self.metric.corpus_score([text], [[alternative] for alternative in alternatives])
+            rows.append([bleu.sys_len, bleu.ref_len, *bleu.counts, *bleu.totals])
+        return np.array(rows, dtype=np.int64)
+
+    def score_statistics(self, rows: np.ndarray) -> float:
+        """BLEU of the sentences whose statistics are given."""
+        length, reference_length, *counts = rows.sum(0).tolist()
+        return self.metric.compute_bleu(
+            correct=counts[:4],
+            total=counts[4:],
+            sys_len=length,
+            ref_len=reference_length,
+            smooth_method=self.metric.smooth_method,
+        ).score
+
+
+def split_compounds(text: str) -> str:
+    """Splits words at their hyphens: "a rich-text file" becomes "a rich ##AT##-##AT## text file".
+
+    As Perl's `s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g` does with the bytes of a file: matches do not overlap, so that the
+    second hyphen of "x-y-z" stays.
+    """
+    return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", text.encode()).decode()
+
+
+def moses_tokenizer(language: str) -> Callable[[str], str]:
+    """A function that tokenises a text as Moses' tokenizer.perl does; ValueError if it does not know the language."""
+    known = sorted(set(NonbreakingPrefixes().available_langs.values()))
+    if language not in known:
+        raise ValueError(f"Moses' tokenizer knows no language {language!r}, only {', '.join(known)}.")
+    tokenizer = sacremoses.MosesTokenizer(language)
+    return lambda text: tokenizer.tokenize(text, return_str=True)
+
+
+def sacrebleu_scorer(tokenize: str = "13a", lowercase: bool = False) -> BleuScorer:
+    """The scorer of `sacre_bleu`."""
+    if tokenize not in sacrebleu.BLEU.TOKENIZERS:
+        raise ValueError(f"sacreBLEU has no tokenizer {tokenize!r}, only {', '.join(sacrebleu.BLEU.TOKENIZERS)}.")
+    return BleuScorer(sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase))
+
+
+def tokenized_scorer(lowercase: bool = False, moses_language: str | None = None, split: bool = False) -> BleuScorer:
+    """The scorer of `tokenized_bleu`, and with `split` of `compound_split_bleu`."""
+    tokenizer = moses_tokenizer(moses_language) if moses_language else str
+
+    def prepare(text: str) -> str:
+        text = tokenizer(text)
+        words = (split_compounds(text) if split else text).encode()
+        # Perl reads bytes: it separates words at, and lower-cases, nothing but ASCII. sacreBLEU would separate them at
+        # no-break spaces too, which hexadecimal digits hide.
+        return " ".join(word.hex() for word in (words.lower() if lowercase else words).split())
+
+    signature = {}
+    if lowercase:
+        signature["case"] = "lc.ascii"
+    if moses_language:
+        signature["tok"] = f"moses.{moses_language}"
+    if split:
+        signature["compounds"] = "split"
+    return BleuScorer(sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True), prepare, signature)
+
+
+def sacre_bleu(
+    predictions: Sequence[str],
+    references: Sequence[str | Sequence[str]],
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> dict:
+    """sacreBLEU of plain text, as `BleuScorer.score` returns it; `tokenize` is one of sacreBLEU's tokenizers."""
+    return sacrebleu_scorer(tokenize, lowercase).score(predictions, references)
+
+
+def tokenized_bleu(
+    predictions: Sequence[str],
+    references: Sequence[str | Sequence[str]],
+    lowercase: bool = False,
+    moses_language: str | None = None,
+) -> dict:
+    """BLEU as multi-bleu.perl computes it, as `BleuScorer.score` returns it.
+
+    Args:
+        predictions: A text for each sentence.
+        references: For each sentence its reference, or a list of them.
+        lowercase: As `multi-bleu.perl -lc`, which lower-cases ASCII letters only.
+        moses_language: Language ("de") of plain text, which is tokenised first; None: texts are tokenised.
+    """
+    return tokenized_scorer(lowercase, moses_language).score(predictions, references)
+
+
+def compound_split_bleu(
+    predictions: Sequence[str],
+    references: Sequence[str | Sequence[str]],
+    lowercase: bool = False,
+    moses_language: str | None = None,
+) -> dict:
+    """`tokenized_bleu` with compounds split at hyphens on both sides (`split_compounds`)."""
+    return tokenized_scorer(lowercase, moses_language, split=True).score(predictions, references)
+
+
+def bleu_scorers(
+    tokenize: str = "13a", lowercase: bool = False, moses_language: str | None = None
+) -> dict[str, BleuScorer]:
+    """The scorers of the three conventions by name."""
+    return {
+        "sacrebleu": sacrebleu_scorer(tokenize, lowercase),
+        "tokenized_bleu": tokenized_scorer(lowercase, moses_language),
+        "compound_split_bleu": tokenized_scorer(lowercase, moses_language, split=True),
+    }
+
+
+def bleu(
+    predictions: Sequence[str],
+    references: Sequence[str | Sequence[str]],
+    tokenize: str = "13a",
+    lowercase: bool = False,
+    moses_language: str | None = None,
+) -> dict:
+    """All three scores by name, with what belongs to each: `sacrebleu`, `sacrebleu_signature`, ...
+
+    The arguments are those of `sacre_bleu` and `tokenized_bleu`.
+    """
+    scores = {}
+    for name, scorer in bleu_scorers(tokenize, lowercase, moses_language).items():
+        details = scorer.score(predictions, references)
+        scores[name] = details.pop("score")
+        scores |= {f"{name}_{detail}": value for detail, value in details.items()}
+    return scores
+
+
+class Bleu(evaluate.Metric):
+    """`bleu` for `evaluate`."""
+
+    def _info(self):
+        text = datasets.Value("string")
+        return evaluate.MetricInfo(
+            description=__doc__,
+            citation="Papineni et al., ACL 2002; Post, WMT 2018",
+            inputs_description=bleu.__doc__,
+            features=[
+                datasets.Features({"predictions": text, "references": references})
+                for references in (datasets.List(text), text)
+            ],
+        )
+
+    def _compute(self, predictions, references, **options):
+        return bleu(predictions, references, **options)
+
+
+def add_bleu_arguments(parser: ArgumentParser) -> None:
+    """Adds the options of `bleu`."""
+    parser.add_argument(
+        "--tokenize", default="13a", choices=list(sacrebleu.BLEU.TOKENIZERS), help="tokenizer of sacreBLEU"
+    )
+    parser.add_argument("--lowercase", action="store_true", help="score without regard to case")
+    parser.add_argument(
+        "--moses_language",
+        help="language of plain text, which Moses' tokenizer splits for tokenised and compound-split BLEU; none: they "
+        "take the text as it is",
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command with the given arguments (default: the command line's)."""
+    parser = metric_parser("bleu", "sacreBLEU, tokenised BLEU (multi-bleu.perl) and compound-split BLEU.")
+    add_text_arguments(parser)
+    add_bleu_arguments(parser)
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    predictions, references = read_texts(args.hypotheses, args.references)
+    print_scores(bleu(predictions, references, args.tokenize, args.lowercase, args.moses_language), args.json)
+
+
+if __name__ == "__main__":
+    main()

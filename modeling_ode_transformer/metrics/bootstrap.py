@@ -1,0 +1,205 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Paired bootstrap resampling (Koehn, 2004): is system B better than system A on a test set, or was it the sentences?
+
+    python -m modeling_ode_transformer.metrics.bootstrap --metric bleu --references test.de --system_a a.txt \\
+        --system_b b.txt
+
+Test sets of the same size are drawn from the test set's sentences, with replacement, and both systems are scored on
+the same sentences of each. The resamples and the scores on them are those of `sacrebleu --paired-bs` with its default
+seed. The p-value is Koehn's, with its usual correction: the share of resamples, the test set itself counted as one
+more, in which the system with the higher score on the test set is not ahead. sacreBLEU's is another one, which calls a
+system significantly different from itself.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+
+from modeling_ode_transformer.metrics.bleu import add_bleu_arguments, bleu_scorers
+from modeling_ode_transformer.metrics.metric_utils import check_counts, metric_parser, print_scores
+from modeling_ode_transformer.text_files import read_aligned_lines
+
+
+@dataclass(frozen=True)
+class PairedBootstrap:
+    """Two systems on one test set.
+
+    Attributes:
+        score_a, score_b: Scores on the test set.
+        difference: score_b - score_a.
+        confidence_interval: The middle 95% of the differences on the resamples.
+        p_value: See the module; 1 if both score the same.
+        wins_a, wins_b, ties: Number of resamples in which A is ahead, B is, or neither.
+        num_samples, seed: Number of resamples, and the seed that they were drawn with.
+        samples_a, samples_b: Scores on the resamples, (num_samples,).
+    """
+
+    score_a: float
+    score_b: float
+    difference: float
+    confidence_interval: list[float]
+    p_value: float
+    wins_a: int
+    wins_b: int
+    ties: int
+    num_samples: int
+    seed: int
+    samples_a: np.ndarray = field(repr=False, compare=False)
+    samples_b: np.ndarray = field(repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the scores on the resamples."""
+        return {name: value for name, value in asdict(self).items() if not name.startswith("samples_")}
+
+
+def paired_bootstrap(
+    statistics_a: Sequence | np.ndarray,
+    statistics_b: Sequence | np.ndarray,
+    score: Callable[[Any], float],
+    num_samples: int = 1000,
+    seed: int = 12345,
+) -> PairedBootstrap:
+    """Compares two systems by a score that is computed from what is known of each sentence.
+
+    Args:
+        statistics_a: An item for each sentence: an array with a row for each, or a sequence of any objects.
+        statistics_b: The same of the other system, for the same sentences in the same order.
+        score: Score of a selection of the sentences, in which some occur several times: of an array with their rows,
+            or a list of their items. Higher is better.
+        num_samples: Number of resamples.
+        seed: Of the resamples; the same seed and number of sentences draw the same ones.
+
+    Raises:
+        ValueError: the systems have different numbers of sentences, or none; `num_samples` is less than 1.
+    """
+    check_counts(statistics_a=statistics_a, statistics_b=statistics_b)
+    if num_samples < 1:
+        raise ValueError(f"num_samples {num_samples} must be at least 1.")
+    generator = np.random.default_rng(seed)
+    everything = np.arange(len(statistics_a))
+
+    def scores(indices):
+        return [score(select(statistics, indices)) for statistics in (statistics_a, statistics_b)]
+
+    score_a, score_b = scores(everything)
+    samples = [scores(generator.choice(everything.size, size=everything.size)) for _ in range(num_samples)]
+    samples_a, samples_b = np.array(samples, dtype=np.float64).T
+    differences = samples_b - samples_a
+    wins_a, wins_b = int((differences < 0).sum()), int((differences > 0).sum())
+    ahead = {-1: wins_a, 0: 0, 1: wins_b}[int(np.sign(score_b - score_a))]
+    return PairedBootstrap(
+        score_a=float(score_a),
+        score_b=float(score_b),
+        difference=float(score_b - score_a),
+        confidence_interval=np.quantile(differences, [0.025, 0.975]).tolist(),
+        p_value=(num_samples - ahead + 1) / (num_samples + 1),
+        wins_a=wins_a,
+        wins_b=wins_b,
+        ties=num_samples - wins_a - wins_b,
+        num_samples=num_samples,
+        seed=seed,
+        samples_a=samples_a,
+        samples_b=samples_b,
+    )
+
+
+def select(statistics: Sequence | np.ndarray, indices: np.ndarray) -> list | np.ndarray:
+    return statistics[indices] if isinstance(statistics, np.ndarray) else [statistics[i] for i in indices]
+
+
+def bleu_statistics(
+    name: str, predictions: Sequence[Sequence[str]], references: Sequence[str | Sequence[str]], **options
+) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
+    """Statistics of each system for one of `bleu_scorers`, the score of them, and its signature."""
+    scorer = bleu_scorers(**options)[name]
+    statistics = [scorer.statistics(texts, references) for texts in predictions]
+    return statistics, scorer.score_statistics, scorer.score(predictions[0], references)["signature"]
+
+
+# For each metric, a function as `bleu_statistics` without the name.
+METRICS = {
+    "bleu": partial(bleu_statistics, "sacrebleu"),
+    "tokenized_bleu": partial(bleu_statistics, "tokenized_bleu"),
+    "compound_split_bleu": partial(bleu_statistics, "compound_split_bleu"),
+}
+
+
+def compare(
+    predictions_a: Sequence[str],
+    predictions_b: Sequence[str],
+    references: Sequence[str | Sequence[str]],
+    metric: str = "bleu",
+    num_samples: int = 1000,
+    seed: int = 12345,
+    **options,
+) -> dict[str, Any]:
+    """`paired_bootstrap` of the texts of two systems.
+
+    Args:
+        predictions_a: A text for each sentence.
+        predictions_b: The same of the other system.
+        references: For each sentence its reference, or a list of them.
+        metric: "bleu" (sacreBLEU), "tokenized_bleu" or "compound_split_bleu".
+        num_samples: Number of resamples.
+        seed: Of the resamples.
+        options: Those of the metric (`bleu.bleu`).
+
+    Returns:
+        metric, its signature, and the fields of `PairedBootstrap` without the scores on the resamples.
+    """
+    if metric not in METRICS:
+        raise ValueError(f"metric {metric!r} must be one of {', '.join(METRICS)}.")
+    check_counts(predictions_a=predictions_a, predictions_b=predictions_b, references=references)
+    statistics, score, signature = METRICS[metric]((predictions_a, predictions_b), references, **options)
+    result = paired_bootstrap(*statistics, score, num_samples, seed)
+    return {"metric": metric, "signature": signature} | result.to_dict()
+
+
+class BootstrapComparison(evaluate.Comparison):
+    """`compare` for `evaluate`: `compute(predictions1=..., predictions2=..., references=..., metric="bleu")`."""
+
+    def _info(self):
+        text = datasets.Value("string")
+        return evaluate.ComparisonInfo(
+            module_type="comparison",
+            description=__doc__,
+            citation="Koehn, Statistical Significance Tests for Machine Translation Evaluation, EMNLP 2004",
+            inputs_description=compare.__doc__,
+            features=[
+                datasets.Features({"predictions1": text, "predictions2": text, "references": references})
+                for references in (datasets.List(text), text)
+            ],
+        )
+
+    def _compute(self, predictions1, predictions2, references, **options):
+        return compare(predictions1, predictions2, references, **options)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command with the given arguments (default: the command line's)."""
+    parser = metric_parser("bootstrap", "Paired bootstrap resampling between two systems.")
+    parser.add_argument("--metric", default="bleu", choices=list(METRICS), help="the score; bleu is sacreBLEU")
+    for name in ("--system_a", "--system_b"):
+        parser.add_argument(name, required=True, help="output of the system, one text a line, UTF-8 (or .gz)")
+    parser.add_argument(
+        "--references", required=True, nargs="+", help="one or more such files of as many lines: a reference from each"
+    )
+    parser.add_argument("--num_samples", type=int, default=1000, help="number of resamples")
+    parser.add_argument("--seed", type=int, default=12345, help="seed of the resamples")
+    add_bleu_arguments(parser)
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    system_a, system_b, *references = read_aligned_lines([args.system_a, args.system_b, *args.references])
+    options = {name: getattr(args, name) for name in ("tokenize", "lowercase", "moses_language")}
+    references = [list(lines) for lines in zip(*references)]
+    scores = compare(system_a, system_b, references, args.metric, args.num_samples, args.seed, **options)
+    print_scores(scores, args.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Word perplexity of a causal language model, as the tables of PTB have it.
+
+    python -m modeling_ode_transformer.metrics.perplexity --model ptb_rk2 --texts ptb.test.txt.gz --block_size 128
+
+It is exp(summed negative log-likelihood of all tokens / number of words). Words are what white space separates, and
+the end of each line is one more: `</s>`, on an empty line too. A model of subwords is divided by the same number of
+words, so that it compares with a model of words that knows all of them (one that does not predicts `<unk>` in place of
+rare words, which is easier).
+
+Texts are cut as examples/run_language_modeling.py cuts them, which gives the same numbers.
+"""
+
+import sys
+from collections.abc import Sequence
+from itertools import chain
+
+import datasets
+import evaluate
+import numpy as np
+import torch
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from modeling_ode_transformer.metrics.metric_utils import check_counts, metric_parser, print_scores
+from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.training import losses_by_row
+
+
+def split_words(line: str) -> list[str]:
+    """The words of a line, which white space separates."""
+    return [word for word, _ in WhitespaceSplit().pre_tokenize_str(line)]
+
+
+def word_perplexity(nll: float | Sequence[float], words: int | Sequence[int]) -> float:
+    """exp(sum of nll / sum of words).
+
+    Args:
+        nll: Negative log-likelihood in nats, of everything or of each text, summed over its tokens.
+        words: Number of words, of everything or of each text, the ends of lines included.
+
+    Raises:
+        ValueError: there are not as many `nll` as `words`, a log-likelihood is positive or NaN, or there are no words.
+    """
+    nll, words = np.atleast_1d(np.asarray(nll, dtype=np.float64)), np.atleast_1d(words)
+    check_counts(nll=nll, words=words)
+    if not (nll >= 0).all():
+        raise ValueError(f"nll holds {nll[~(nll >= 0)][0]}: log-probabilities have to be summed and negated.")
+    if words.min() < 0 or words.sum() == 0:
+        raise ValueError(f"words must be counts of words, but are {words.tolist()[:10]}.")
+    return float(np.exp(nll.sum() / words.sum()))
+
+
+def shift_blocks(
+    lines: Sequence[Sequence[int]], block_size: int, eos_token_id: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Inputs and labels of a language model: `labels[i][j]` follows `inputs[i][j]`.
+
+    Args:
+        lines: Token ids of each line, without the end of the sentence.
+        block_size: The tokens of all lines, one after the other, are cut into blocks of so many, the last shorter;
+            each first token sees the last of the block before. 0: a block is a line.
+        eos_token_id: Ends each line, and stands in front of the first token of the text, or of each line.
+
+    Returns:
+        Blocks of input ids and blocks of labels. Every token and every end of a line is a label once.
+    """
+    sentences = [[*ids, eos_token_id] for ids in lines]
+    if block_size:
+        stream = list(chain.from_iterable(sentences))
+        starts = range(0, len(stream), block_size)
+        labels = [stream[start : start + block_size] for start in starts]
+        before = [eos_token_id, *(stream[start - 1] for start in starts[1:])]
+    else:
+        labels, before = sentences, [eos_token_id] * len(sentences)
+    return [[first, *block[:-1]] for first, block in zip(before, labels)], labels
+
+
+@torch.no_grad()
+def block_nll(
+    model: PreTrainedModel, inputs: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], batch_size: int = 8
+) -> list[float]:
+    """Negative log-likelihood in nats of the labels of each block, in evaluation mode and float32 from the logits on.
+
+    Args:
+        model: A causal language model.
+        inputs: Token ids of each block.
+        labels: The token that follows each.
+        batch_size: Blocks of a forward pass, padded on the right.
+
+    Raises:
+        ValueError: a block is longer than the model has positions.
+    """
+    training = model.training
+    model.eval()
+    losses = {}
+    try:
+        order = sorted(range(len(inputs)), key=lambda i: -len(inputs[i]))
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            ids = pad_sequence([torch.tensor(inputs[i]) for i in batch], batch_first=True).to(model.device)
+            targets = pad_sequence([torch.tensor(labels[i]) for i in batch], batch_first=True, padding_value=-100)
+            targets = targets.to(model.device)
+            try:
+                logits = model(input_ids=ids, attention_mask=(targets != -100).long()).logits
+            except (IndexError, ValueError) as error:
+                raise ValueError(
+                    f"The model does not take a block of {ids.shape[1]} tokens ({error}): give a block_size from 1 "
+                    "to its number of positions."
+                ) from error
+            losses |= zip(batch, losses_by_row(logits, targets).tolist())
+    finally:
+        model.train(training)
+    return [losses[i] for i in range(len(inputs))]
+
+
+def model_perplexity(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    lines: Sequence[str],
+    block_size: int = 0,
+    batch_size: int = 8,
+) -> dict[str, float | int]:
+    """Word perplexity of a causal language model on lines of text.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer, of words or of subwords, with an end of sentence. It adds no special tokens here.
+        lines: Texts, a sentence each.
+        block_size: Tokens of a block of running text; 0: each line by itself (`shift_blocks`).
+        batch_size: Blocks of a forward pass.
+
+    Returns:
+        perplexity, nll (summed, in nats), words (ends of lines included), tokens, unknown_tokens.
+
+    Raises:
+        ValueError: there are no lines, the tokenizer has no end of sentence, or a block is too long for the model.
+    """
+    if isinstance(lines, str):
+        raise TypeError(f"lines must be a list of texts, but is the text {lines[:40]!r}.")
+    check_counts(lines=lines)
+    if block_size < 0 or batch_size < 1:
+        raise ValueError(f"block_size {block_size} must be at least 0, and batch_size {batch_size} at least 1.")
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"The tokenizer of {tokenizer.name_or_path} has no end of sentence: set its eos_token.")
+    encoded = tokenizer(list(lines), add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+    inputs, labels = shift_blocks(encoded, block_size, tokenizer.eos_token_id)
+    nll = sum(block_nll(model, inputs, labels, batch_size))
+    words = sum(len(split_words(line)) + 1 for line in lines)
+    return {
+        "perplexity": word_perplexity(nll, words),
+        "nll": nll,
+        "words": words,
+        "tokens": sum(map(len, labels)),
+        "unknown_tokens": sum(ids.count(tokenizer.unk_token_id) for ids in encoded),
+    }
+
+
+def load_model(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The causal language model of a folder or of the Hub in float32, and its tokenizer."""
+    return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32), AutoTokenizer.from_pretrained(name)
+
+
+class WordPerplexity(evaluate.Metric):
+    """Word perplexity for `evaluate`.
+
+    `compute(predictions=lines, model="folder")` is `model_perplexity`, whose other arguments it takes too.
+    `evaluate.load(path, "nll").compute(nll=..., words=...)` is `word_perplexity`.
+    """
+
+    INPUTS = {
+        "default": {"predictions": datasets.Value("string")},
+        "nll": {"nll": datasets.Value("float64"), "words": datasets.Value("int64")},
+    }
+
+    def _info(self):
+        if self.config_name not in self.INPUTS:
+            raise ValueError(f"There is no configuration {self.config_name!r}, only {', '.join(self.INPUTS)}.")
+        return evaluate.MetricInfo(
+            description=__doc__,
+            citation="",
+            inputs_description=type(self).__doc__,
+            features=datasets.Features(self.INPUTS[self.config_name]),
+        )
+
+    def _compute(self, predictions=None, nll=None, words=None, model=None, **options):
+        if self.config_name == "nll":
+            return {"perplexity": word_perplexity(nll, words)}
+        model, tokenizer = load_model(model)
+        return model_perplexity(model, tokenizer, predictions, **options)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command with the given arguments (default: the command line's)."""
+    parser = metric_parser("perplexity", "Word perplexity of a causal language model.")
+    parser.add_argument("--model", required=True, help="folder of the model and its tokenizer, or name on the Hub")
+    parser.add_argument("--texts", required=True, help="file of one sentence a line, UTF-8 (or .gz)")
+    parser.add_argument(
+        "--block_size", type=int, default=0, help="tokens of a block of running text; 0: each line by itself"
+    )
+    parser.add_argument("--batch_size", type=int, default=8, help="blocks of a forward pass")
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    lines = read_lines(args.texts)
+    print_scores(model_perplexity(*load_model(args.model), lines, args.block_size, args.batch_size), args.json)
+
+
+if __name__ == "__main__":
+    main()

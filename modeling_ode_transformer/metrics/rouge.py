@@ -1,0 +1,119 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""ROUGE-1, ROUGE-2 and ROUGE-L of summaries (Lin, 2004), F1, by the package rouge-score.
+
+    python -m modeling_ode_transformer.metrics.rouge --references test.target --hypotheses output.txt
+
+What the papers call ROUGE-L is `rougeLsum`: for each sentence of the reference the union of its longest common
+subsequences with all sentences of the summary. So texts must say where sentences end: by newlines, or, as in the
+original's script for ROUGE-1.5.5, at each ". ". The longest common subsequence of the two whole texts, which
+rouge-score calls rougeL, is another and lower number; here it is `rougeL_whole_text`.
+
+Tokens are runs of a-z and 0-9 after lower-casing; words of more than three letters are cut to their stems by Porter's
+stemmer, as the original's script has it (pyrouge passes `-m`), unless it is switched off. Scores are means over the
+texts, as percentages. Of several references the one with the highest F1 counts, for each score by itself.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import datasets
+import evaluate
+from rouge_score.rouge_scorer import RougeScorer
+
+from modeling_ode_transformer.metrics.metric_utils import (
+    add_text_arguments,
+    metric_parser,
+    print_scores,
+    read_texts,
+    reference_lists,
+)
+
+
+# Our names of rouge-score's scores.
+SCORES = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeLsum": "rougeLsum", "rougeL_whole_text": "rougeL"}
+
+# What puts a newline behind each sentence.
+SENTENCE_SPLITS = {"newline": str, "period": lambda text: text.replace(". ", ".\n")}
+
+
+def rouge(
+    predictions: Sequence[str],
+    references: Sequence[str | Sequence[str]],
+    sentences: str = "newline",
+    stemmer: bool = True,
+) -> dict[str, float | str]:
+    """F1 of summaries.
+
+    Args:
+        predictions: A summary for each text.
+        references: For each text its reference summary, or a list of them.
+        sentences: "newline": they end at newlines. "period": at each ". " as well, as in the original's script.
+        stemmer: Whether Porter's stemmer cuts words.
+
+    Returns:
+        rouge1, rouge2, rougeLsum, rougeL_whole_text (0 to 100), and the convention in words.
+
+    Raises:
+        ValueError: there are not as many references as predictions, or none; `sentences` is none of the two.
+    """
+    if sentences not in SENTENCE_SPLITS:
+        raise ValueError(f"sentences={sentences!r} must be one of {', '.join(SENTENCE_SPLITS)}.")
+    split = SENTENCE_SPLITS[sentences]
+    lists = reference_lists(predictions, references)
+    scorer = RougeScorer(list(SCORES.values()), use_stemmer=stemmer)
+    results = [
+        scorer.score_multi([split(text) for text in texts], split(prediction))
+        for prediction, texts in zip(predictions, lists)
+    ]
+    means = {
+        name: 100 * sum(result[theirs].fmeasure for result in results) / len(results)
+        for name, theirs in SCORES.items()
+    }
+    convention = {
+        "measure": "f1.mean",
+        "sentences": sentences,
+        "stemmer": "porter" if stemmer else "none",
+        "tokens": "lc.a-z0-9",
+        "rouge-score": version("rouge-score"),
+    }
+    return means | {"convention": "|".join(f"{name}:{value}" for name, value in convention.items())}
+
+
+class Rouge(evaluate.Metric):
+    """`rouge` for `evaluate`."""
+
+    def _info(self):
+        text = datasets.Value("string")
+        return evaluate.MetricInfo(
+            description=__doc__,
+            citation="Lin, ROUGE: A Package for Automatic Evaluation of Summaries, 2004",
+            inputs_description=rouge.__doc__,
+            features=[
+                datasets.Features({"predictions": text, "references": references})
+                for references in (datasets.List(text), text)
+            ],
+        )
+
+    def _compute(self, predictions, references, **options):
+        return rouge(predictions, references, **options)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command with the given arguments (default: the command line's)."""
+    parser = metric_parser("rouge", "ROUGE-1, ROUGE-2 and ROUGE-L of summaries, one a line, F1.")
+    add_text_arguments(parser)
+    parser.add_argument(
+        "--sentences",
+        default="period",
+        choices=list(SENTENCE_SPLITS),
+        help="where sentences end: at each '. ', or nowhere but at the end of the line (newline)",
+    )
+    parser.add_argument("--no_stemmer", action="store_true", help="compare words, not their stems")
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    predictions, references = read_texts(args.hypotheses, args.references)
+    print_scores(rouge(predictions, references, args.sentences, not args.no_stemmer), args.json)
+
+
+if __name__ == "__main__":
+    main()

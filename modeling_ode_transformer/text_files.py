@@ -1,0 +1,36 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Text files of one text a line, UTF-8, gzipped or not."""
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def open_text(path: str | Path):
+    """Opens a UTF-8 file, gzipped if its name ends in `.gz`; only "\\n" ends a line. FileNotFoundError if missing."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"No file {path} (looked in {path.parent.resolve()}).")
+    # utf-8-sig drops a byte order mark.
+    return (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n")
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """The lines of a text file without their ends; ValueError if it is not UTF-8."""
+    try:
+        with open_text(path) as file:
+            return [line.rstrip("\r\n") for line in file]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}): convert it first.") from error
+
+
+def read_aligned_lines(paths: Sequence[str | Path]) -> list[list[str]]:
+    """The lines of several files, which belong together line by line; ValueError if one has more than another."""
+    files = [read_lines(path) for path in paths]
+    for path, lines in zip(paths, files):
+        if len(lines) != len(files[0]):
+            raise ValueError(
+                f"{paths[0]} has {len(files[0])} lines, but {path} has {len(lines)}: they must belong together line "
+                "by line."
+            )
+    return files

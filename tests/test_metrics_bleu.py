@@ -1,0 +1,240 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""BLEU by its three conventions, against its definition, Moses' script and sacreBLEU itself."""
+
+import gzip
+import json
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from modeling_ode_transformer.metrics import bleu as module
+from modeling_ode_transformer.metrics.bleu import (
+    bleu,
+    bleu_scorers,
+    compound_split_bleu,
+    sacre_bleu,
+    split_compounds,
+    tokenized_bleu,
+)
+
+
+PREDICTIONS = [
+    "Zwei Hunde rennen durch den Schnee .",
+    "Ein Mann in einem T-Shirt steht an der U-Bahn .",
+    "die Frau sagt , es ist kalt .",
+    "Ja",
+    "Die Kinder spielen im Park in der Sonne .",
+]
+REFERENCES = [
+    ["Zwei Hunde laufen durch den Schnee .", "Zwei Hunde rennen durch den tiefen Schnee ."],
+    ["Ein Mann im T-Shirt steht an der U-Bahn-Station .", "Ein Mann im T-Shirt wartet an der U-Bahn-Station ."],
+    ["Die Frau sagt , es sei kalt .", "Der Frau ist kalt ."],
+    ["Ja", "Jawohl !"],
+    ["Kinder spielen im Park , und die Sonne scheint .", "Im Park spielen Kinder in der Sonne ."],
+]
+FIRST_REFERENCES = [texts[0] for texts in REFERENCES]
+SHORT = [" ".join(text.split()[:3]) for text in PREDICTIONS]
+
+
+def bleu_by_definition(predictions, references):
+    """Papineni et al. (2002) over words between spaces; of two closest references the shorter gives the length."""
+    matches, totals, length, reference_length = [0] * 4, [0] * 4, 0, 0
+    for text, alternatives in zip(predictions, references):
+        words, others = text.split(" "), [reference.split(" ") for reference in alternatives]
+        length += len(words)
+        reference_length += min((abs(len(other) - len(words)), len(other)) for other in others)[1]
+        for n in range(4):
+            ngrams, *maxima = (
+                Counter(tuple(sentence[i : i + n + 1]) for i in range(len(sentence) - n))
+                for sentence in (words, *others)
+            )
+            totals[n] += sum(ngrams.values())
+            matches[n] += sum(min(count, max(other[ngram] for other in maxima)) for ngram, count in ngrams.items())
+    if 0 in matches:
+        return 0.0
+    brevity = min(0, 1 - reference_length / length)
+    return 100 * math.exp(brevity + sum(math.log(m / t) for m, t in zip(matches, totals)) / 4)
+
+
+def words_with(rng, vocabulary, lengths):
+    return " ".join(rng.choice(vocabulary) for _ in range(rng.choice(lengths)))
+
+
+# What multi-bleu.perl of Moses prints for these texts, after `perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'` in the
+# last two.
+@pytest.mark.parametrize(
+    ("function", "predictions", "references", "options", "printed"),
+    [
+        (tokenized_bleu, PREDICTIONS, FIRST_REFERENCES, {}, "37.97, 74.3/50.0/30.8/18.2 (BP=1.000, ratio=1.000)"),
+        (tokenized_bleu, PREDICTIONS, REFERENCES, {}, "56.62, 85.7/70.0/53.8/31.8 (BP=1.000, ratio=1.061)"),
+        (
+            *(tokenized_bleu, PREDICTIONS, REFERENCES, {"lowercase": True}),
+            "61.24, 91.4/73.3/57.7/36.4 (BP=1.000, ratio=1.061)",
+        ),
+        (tokenized_bleu, SHORT, FIRST_REFERENCES, {}, "0.00, 69.2/50.0/0.0/0.0 (BP=0.184, ratio=0.371)"),
+        (compound_split_bleu, PREDICTIONS, FIRST_REFERENCES, {}, "48.89, 79.5/58.8/43.3/34.6 (BP=0.950, ratio=0.951)"),
+        (compound_split_bleu, PREDICTIONS, REFERENCES, {}, "66.92, 89.7/76.5/63.3/46.2 (BP=1.000, ratio=1.000)"),
+    ],
+)
+def test_tokenized_bleu_is_that_of_multi_bleu(function, predictions, references, options, printed):
+    result = function(predictions, references, **options)
+    precisions = "/".join(f"{precision:.1f}" for precision in result["precisions"])
+    lengths = f"(BP={result['brevity_penalty']:.3f}, ratio={result['length_ratio']:.3f})"
+    assert f"{result['score']:.2f}, {precisions} {lengths}" == printed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tokenized_bleu_is_its_definition(seed):
+    rng = random.Random(seed)
+    # To Perl, which reads bytes, a no-break space is part of a word.
+    vocabulary = ["a", "b", "c", "d", "A", "ä", "e\u00a0f", "g\u3000h", "-"][: rng.randint(3, 9)]
+    references = [
+        [words_with(rng, vocabulary, (1, 5, 9)) for _ in range(rng.randint(1, 3))] for _ in range(rng.randint(2, 9))
+    ]
+    predictions = [
+        rng.choice(texts) if rng.random() < 0.5 else words_with(rng, vocabulary, (1, 5, 9)) for texts in references
+    ]
+    expected = bleu_by_definition(predictions, references)
+    assert tokenized_bleu(predictions, references)["score"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_definition_agrees_with_scores_by_hand():
+    assert bleu_by_definition(["a b c"], [["a b c"]]) == 0
+    # precisions 4/5, 3/4, 2/3, 1/2; no brevity penalty
+    assert bleu_by_definition(["a b c d x"], [["a b c d"]]) == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 / 2) ** 0.25)
+    # of two references as close, the shorter: no brevity penalty
+    assert bleu_by_definition(["a b c d e"], [["a b c d", "a b c d e f"]]) == pytest.approx(100)
+
+
+def test_lowercase_is_of_ascii_letters_only_as_in_multi_bleu():
+    assert tokenized_bleu(["A B C D"], ["a b c d"], lowercase=True)["score"] == pytest.approx(100)
+    assert tokenized_bleu(["A B C Ä"], ["a b c ä"], lowercase=True)["score"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("a rich-text file", "a rich ##AT##-##AT## text file"),
+        ("ab-cd-ef", "ab ##AT##-##AT## cd ##AT##-##AT## ef"),
+        ("x-y-z", "x ##AT##-##AT## y-z"),
+        # two bytes: Perl sees one on each side
+        ("e-ß-f", "e ##AT##-##AT## ß ##AT##-##AT## f"),
+        ("a--b", "a ##AT##-##AT## -b"),
+        ("a - b -c d-", "a - b -c d-"),
+        ("a-\u00a0b", "a ##AT##-##AT## \u00a0b"),
+    ],
+)
+def test_compounds_are_split_as_perl_does(text, split):
+    """The right sides are what Perl 5.36 printed."""
+    assert split_compounds(text) == split
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "intl", "char", "none"])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_sacrebleu_is_sacrebleu(tokenize, lowercase):
+    metric = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase)
+    expected = metric.corpus_score(PREDICTIONS, list(zip(*REFERENCES)))
+    result = sacre_bleu(PREDICTIONS, REFERENCES, tokenize, lowercase)
+    assert result["score"] == expected.score
+    assert result["precisions"] == expected.precisions
+    assert result["brevity_penalty"] == expected.bp
+    assert result["length_ratio"] == expected.sys_len / expected.ref_len
+    assert result["signature"] == str(metric.get_signature())
+
+
+def test_plain_text_is_tokenized_by_moses_on_request():
+    """By Moses' rules for German: "z.B." is an abbreviation, quotation marks are escaped."""
+    predictions, references = ['Er sagte: "Ja, z.B. heute."'], ['Sie sagte: "Ja, z.B. heute."']
+    tokens = ["Er sagte : &quot; Ja , z.B. heute . &quot;"], ["Sie sagte : &quot; Ja , z.B. heute . &quot;"]
+    expected = tokenized_bleu(*tokens)
+    result = tokenized_bleu(predictions, references, moses_language="de")
+    assert 0 < result["score"] == expected["score"]
+    assert result["precisions"] == expected["precisions"]
+    assert tokenized_bleu(predictions, references)["score"] != result["score"]
+
+
+def test_a_signature_names_what_was_done():
+    signatures = {
+        name.removesuffix("_signature"): value.partition("|version:")[0]
+        for name, value in bleu(PREDICTIONS, REFERENCES, lowercase=True, moses_language="de").items()
+        if name.endswith("_signature")
+    }
+    assert signatures == {
+        "sacrebleu": "nrefs:2|case:lc|eff:no|tok:13a|smooth:exp",
+        "tokenized_bleu": "nrefs:2|case:lc.ascii|eff:no|tok:moses.de|smooth:none",
+        "compound_split_bleu": "nrefs:2|case:lc.ascii|eff:no|tok:moses.de|smooth:none|compounds:split",
+    }
+    result = tokenized_bleu(PREDICTIONS, [*REFERENCES[:-1], FIRST_REFERENCES[-1]])
+    assert result["signature"].startswith("nrefs:var|case:mixed|eff:no|tok:none|smooth:none|")
+
+
+@pytest.mark.parametrize("name", ["sacrebleu", "tokenized_bleu", "compound_split_bleu"])
+def test_statistics_of_sentences_give_the_score_of_any_of_them(name):
+    scorer = bleu_scorers()[name]
+    references = [*REFERENCES[:-1], FIRST_REFERENCES[-1]]
+    statistics = scorer.statistics(PREDICTIONS, references)
+    assert statistics.shape == (5, 10)
+    for indices in ([0, 1, 2, 3, 4], [1, 4], [0, 0, 2, 2, 4], [3]):
+        expected = scorer.score([PREDICTIONS[i] for i in indices], [references[i] for i in indices])["score"]
+        assert scorer.score_statistics(statistics[np.array(indices)]) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((["a", "b"], ["a"]), {}, ValueError, "2 predictions, 1 references"),
+        (([], []), {}, ValueError, "no predictions"),
+        ((["a", "b"], ["a", []]), {}, ValueError, "index 1 has no reference"),
+        (("a b", ["a b"]), {}, TypeError, "predictions must be a list of texts, but is the text 'a b'"),
+        ((["a"], "a"), {}, TypeError, "references must be a list"),
+        ((["a"], ["a"]), {"tokenize": "14a"}, ValueError, "no tokenizer '14a', only none, zh, 13a"),
+        ((["a"], ["a"]), {"moses_language": "tlh"}, ValueError, "no language 'tlh', only as, bn"),
+    ],
+)
+def test_what_cannot_be_scored_is_said(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        bleu(*arguments, **options)
+
+
+def write_lines(path, lines):
+    with (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    return str(path)
+
+
+def test_the_command_prints_the_scores_of_files(tmp_path, capsys):
+    hypotheses = write_lines(tmp_path / "output.de", PREDICTIONS)
+    references = [write_lines(tmp_path / f"{i}.de.gz", lines) for i, lines in enumerate(zip(*REFERENCES))]
+    module.main(["--hypotheses", hypotheses, "--references", *references])
+    printed = capsys.readouterr().out.splitlines()
+    assert "tokenized_bleu = 56.6233" in printed
+    assert "tokenized_bleu_precisions = 85.7143 / 70.0000 / 53.8462 / 31.8182" in printed
+    expected = bleu(PREDICTIONS, REFERENCES)
+    assert f"sacrebleu_signature = {expected['sacrebleu_signature']}" in printed
+
+    options = ["--tokenize", "intl", "--lowercase", "--moses_language", "de", "--json"]
+    module.main(["--hypotheses", hypotheses, "--references", *references, *options])
+    expected = bleu(PREDICTIONS, REFERENCES, tokenize="intl", lowercase=True, moses_language="de")
+    assert json.loads(capsys.readouterr().out) == expected
+
+
+def test_files_of_different_lengths_are_refused_with_their_counts(tmp_path):
+    hypotheses = write_lines(tmp_path / "output.de", PREDICTIONS)
+    references = [write_lines(tmp_path / "0.de", PREDICTIONS), write_lines(tmp_path / "1.de", PREDICTIONS[:3])]
+    with pytest.raises(ValueError, match=r"output\.de has 5 lines, but .*1\.de has 3"):
+        module.main(["--hypotheses", hypotheses, "--references", *references])
+    with pytest.raises(FileNotFoundError, match=r"2\.de"):
+        module.main(["--hypotheses", hypotheses, "--references", str(tmp_path / "2.de")])
+
+
+def test_evaluate_loads_it_without_network(load_metric):
+    metric = load_metric("bleu")
+    assert metric.compute(predictions=PREDICTIONS, references=REFERENCES) == bleu(PREDICTIONS, REFERENCES)
+    options = {"tokenize": "intl", "lowercase": True, "moses_language": "de"}
+    for text, reference in zip(PREDICTIONS, FIRST_REFERENCES):
+        metric.add(prediction=text, reference=reference)
+    assert metric.compute(**options) == bleu(PREDICTIONS, FIRST_REFERENCES, **options)

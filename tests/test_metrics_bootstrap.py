@@ -1,0 +1,136 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Paired bootstrap resampling, against all resamples of a small set and sacreBLEU's own."""
+
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+import sacrebleu
+from sacrebleu.significance import PairedTest
+
+from modeling_ode_transformer.metrics import bootstrap as module
+from modeling_ode_transformer.metrics.bleu import bleu
+from modeling_ode_transformer.metrics.bootstrap import METRICS, compare, paired_bootstrap
+
+
+RNG = random.Random(0)
+REFERENCES = [" ".join(RNG.choice("abcdef") for _ in range(RNG.randint(4, 12))) for _ in range(60)]
+SYSTEM_A, SYSTEM_B = (
+    [" ".join(word if RNG.random() > noise else "x-y" for word in text.split()) for text in REFERENCES]
+    for noise in (0.25, 0.22)
+)
+A, B = np.array([1.0, 4, 2, 2]), np.array([2.0, 3, 1, 5])
+
+
+def mean(items):
+    return sum(items) / len(items)
+
+
+def test_shares_of_wins_are_those_of_all_resamples():
+    """Four sentences have 256 equally likely resamples; 20000 draws come within four standard deviations."""
+    every = [list(indices) for indices in itertools.product(range(4), repeat=4)]
+    differences = np.array([mean(B[indices]) - mean(A[indices]) for indices in every])
+    result = paired_bootstrap(A, B, mean, num_samples=20000, seed=1)
+    for wins, share in (
+        (result.wins_a, (differences < 0).mean()),
+        (result.wins_b, (differences > 0).mean()),
+        (result.ties, (differences == 0).mean()),
+    ):
+        assert wins / 20000 == pytest.approx(share, abs=4 * (share * (1 - share) / 20000) ** 0.5)
+    assert (result.score_a, result.score_b, result.difference) == (2.25, 2.75, 0.5)
+    assert result.p_value == (result.wins_a + result.ties + 1) / 20001
+    assert result.confidence_interval == np.quantile(differences, [0.025, 0.975]).tolist()
+
+
+def test_systems_can_change_places():
+    result, other = paired_bootstrap(A, B, mean), paired_bootstrap(B, A, mean)
+    assert (result.wins_a, result.wins_b, result.p_value) == (other.wins_b, other.wins_a, other.p_value)
+    assert result.confidence_interval == [-bound for bound in reversed(other.confidence_interval)]
+    assert result == paired_bootstrap(A, B, mean)
+    assert result.wins_a != paired_bootstrap(A, B, mean, seed=2).wins_a
+
+
+def test_a_system_is_no_better_than_itself():
+    result = paired_bootstrap(A, A, mean)
+    assert (result.p_value, result.ties, result.confidence_interval) == (1, 1000, [0, 0])
+
+
+def test_statistics_may_be_any_objects():
+    """F0.5 from (matches, proposed, expected) of each sentence as tuples, and as rows of an array."""
+    systems = [[(RNG.randint(0, 2), RNG.randint(2, 4), RNG.randint(2, 3)) for _ in range(30)] for _ in range(2)]
+
+    def f_half(sentences):
+        matches, proposed, expected = (sum(column) for column in zip(*sentences))
+        return 1.25 * matches / (proposed + 0.25 * expected)
+
+    assert paired_bootstrap(*systems, f_half) == paired_bootstrap(*map(np.array, systems), f_half)
+
+
+def test_resamples_of_bleu_are_those_of_sacrebleu():
+    metric = sacrebleu.BLEU()
+    _, theirs = PairedTest([("a", SYSTEM_A), ("b", SYSTEM_B)], {"BLEU": metric}, [REFERENCES], "bs", n_samples=300)()
+    (a, b), score, signature = METRICS["bleu"]((SYSTEM_A, SYSTEM_B), REFERENCES)
+    result = paired_bootstrap(a, b, score, num_samples=300)
+    assert signature == str(metric.get_signature())
+    ours = ((result.score_a, result.samples_a), (result.score_b, result.samples_b))
+    for expected, (total, samples) in zip(theirs["BLEU"], ours):
+        ordered = np.sort(samples)
+        assert expected.score == pytest.approx(total, abs=1e-9)
+        # sacreBLEU sums in float32.
+        assert expected.mean == pytest.approx(samples.mean(), abs=1e-4)
+        assert expected.ci == pytest.approx((ordered[-8] - ordered[7]) / 2, abs=1e-4)
+    # Its p-value is defined otherwise, from the same resamples.
+    distances = abs(result.samples_b - result.samples_a)
+    larger = (distances - distances.mean() > abs(result.difference)).sum()
+    assert theirs["BLEU"][1].p_value == (larger + 1) / 301
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [("bleu", "sacrebleu"), ("tokenized_bleu", "tokenized_bleu"), ("compound_split_bleu", "compound_split_bleu")],
+)
+def test_each_bleu_is_compared_by_its_own_scores(metric, name):
+    result = compare(SYSTEM_A, SYSTEM_B, REFERENCES, metric, num_samples=20, lowercase=True)
+    for system, texts in (("a", SYSTEM_A), ("b", SYSTEM_B)):
+        expected = bleu(texts, REFERENCES, lowercase=True)
+        assert result[f"score_{system}"] == pytest.approx(expected[name], abs=1e-9)
+    assert (result["metric"], result["signature"]) == (metric, expected[f"{name}_signature"])
+    assert result["wins_a"] + result["wins_b"] + result["ties"] == result["num_samples"] == 20
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: paired_bootstrap(A, B[:3], mean), "4 statistics_a, 3 statistics_b"),
+        (lambda: paired_bootstrap([], [], mean), "no statistics_a"),
+        (lambda: paired_bootstrap(A, B, mean, num_samples=0), "num_samples 0 must be at least 1"),
+        (lambda: compare(["a"], ["a", "b"], ["a", "b"]), "1 predictions_a, 2 predictions_b, 2 references"),
+        (lambda: compare(["a"], ["a"], ["a"], metric="chrf"), "metric 'chrf' must be one of bleu, tokenized_bleu"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_the_command_compares_files(tmp_path, capsys):
+    for name, lines in (("a", SYSTEM_A), ("b", SYSTEM_B), ("reference", REFERENCES), ("short", REFERENCES[1:])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    systems = ["--system_a", str(tmp_path / "a"), "--system_b", str(tmp_path / "b")]
+    options = ["--metric", "tokenized_bleu", "--num_samples", "50", "--seed", "3", "--lowercase", "--json"]
+    module.main([*systems, "--references", str(tmp_path / "reference"), *options])
+    expected = compare(SYSTEM_A, SYSTEM_B, REFERENCES, "tokenized_bleu", 50, 3, lowercase=True)
+    assert json.loads(capsys.readouterr().out) == expected
+
+    with pytest.raises(ValueError, match=r"a has 60 lines, but .*short has 59"):
+        module.main([*systems, "--references", str(tmp_path / "short")])
+
+
+def test_evaluate_loads_it_without_network(load_metric):
+    comparison = load_metric("bootstrap")
+    result = comparison.compute(
+        predictions1=SYSTEM_A, predictions2=SYSTEM_B, references=REFERENCES, metric="tokenized_bleu", num_samples=50
+    )
+    assert result == compare(SYSTEM_A, SYSTEM_B, REFERENCES, "tokenized_bleu", 50)

@@ -1,0 +1,199 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Word perplexity, against closed forms, a plain loop and the language modeling script."""
+
+import gzip
+import json
+import math
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCausalLM, OdeTransformerTokenizer
+from modeling_ode_transformer.metrics import perplexity as module
+from modeling_ode_transformer.metrics.perplexity import model_perplexity, word_perplexity
+
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+
+import run_language_modeling
+
+
+RNG = random.Random(0)
+LINES = [
+    " ".join(RNG.choices("the a bank market fell rose quickly of".split(), k=RNG.randint(1, 9))) for _ in range(11)
+]
+# An empty line, spaces around words, and words that the vocabulary lacks.
+LINES += ["", "  the novel  market ", "unheard"]
+WORDS = sum(len(line.split()) + 1 for line in LINES)
+
+
+def causal_lm(tokenizer, **kwargs):
+    torch.manual_seed(0)
+    options = {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
+    config = OdeTransformerConfig(
+        vocab_size=len(tokenizer), is_encoder_decoder=False, layer_history="none", dropout=0.5, **options, **kwargs
+    )
+    return OdeTransformerForCausalLM(config)
+
+
+def gpt2(tokenizer, **kwargs):
+    torch.manual_seed(0)
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, **ids, **kwargs))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return run_language_modeling.build_tokenizer(LINES[:11])
+
+
+@pytest.fixture(scope="module")
+def subword_tokenizer():
+    return OdeTransformerTokenizer.train(LINES * 20, vocab_size=300)
+
+
+@pytest.fixture(scope="module")
+def folder(tokenizer, tmp_path_factory):
+    """A saved model of words."""
+    folder = tmp_path_factory.mktemp("model")
+    causal_lm(tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def nll_by_a_plain_loop(model, tokenizer, lines):
+    """Each line after the end of a sentence, one token at a time from the logits of its prefix."""
+    model.eval()
+    total, eos = 0.0, tokenizer.eos_token_id
+    for line in lines:
+        ids = [eos, *tokenizer(line, add_special_tokens=False)["input_ids"], eos]
+        for i in range(1, len(ids)):
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([ids[:i]])).logits[0, -1]
+            total -= logits.double().log_softmax(-1)[ids[i]].item()
+    return total
+
+
+def test_the_perplexity_of_equally_likely_words_is_their_number():
+    # 7 words of probability 1/50 each
+    assert word_perplexity(7 * math.log(50), 7) == pytest.approx(50)
+    assert word_perplexity([2 * math.log(50), 5 * math.log(50)], [2, 5]) == pytest.approx(50)
+    # the mean is over words, not over texts
+    assert word_perplexity([math.log(8), 0.0], [1, 2]) == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("nll", "words", "message"),
+    [
+        ([1.0, 2.0], [1], "2 nll, 1 words"),
+        ([], [], "no nll"),
+        ([1.0, -2.0], [1, 1], r"nll holds -2\.0: log-probabilities have to be summed and negated"),
+        (math.nan, 3, "nll holds nan"),
+        ([1.0], [0], r"words must be counts of words, but are \[0\]"),
+    ],
+)
+def test_what_has_no_perplexity_is_said(nll, words, message):
+    with pytest.raises(ValueError, match=message):
+        word_perplexity(nll, words)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 50])
+def test_a_models_perplexity_equals_a_plain_loop(tokenizer, batch_size):
+    model = causal_lm(tokenizer).train()
+    result = model_perplexity(model, tokenizer, LINES, batch_size=batch_size)
+    assert model.training
+    nll = nll_by_a_plain_loop(model, tokenizer, LINES)
+    assert result == {
+        "perplexity": pytest.approx(math.exp(nll / WORDS), rel=1e-6),
+        "nll": pytest.approx(nll, rel=1e-6),
+        "words": WORDS,
+        "tokens": WORDS,
+        "unknown_tokens": 2,
+    }
+
+
+def test_subwords_are_normalised_by_words(subword_tokenizer):
+    """Whatever the model: GPT-2 of transformers, and a uniform one, whose perplexity has a closed form."""
+    model = gpt2(subword_tokenizer, n_positions=40)
+    result = model_perplexity(model, subword_tokenizer, LINES)
+    nll = nll_by_a_plain_loop(model, subword_tokenizer, LINES)
+    assert result["words"] == WORDS < result["tokens"]
+    assert result["perplexity"] == pytest.approx(math.exp(nll / WORDS), rel=1e-6)
+
+    torch.nn.init.zeros_(model.lm_head.weight)
+    result = model_perplexity(model, subword_tokenizer, LINES)
+    expected = len(subword_tokenizer) ** (result["tokens"] / WORDS)
+    assert result["perplexity"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("block_size", [0, 7])
+def test_it_is_the_perplexity_of_the_language_modeling_script(folder, tokenizer, tmp_path, block_size):
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
+    options = {"model_name_or_path": folder, "validation_file": tmp_path / "text.txt", "block_size": block_size}
+    options |= {"output_dir": tmp_path / "out", "do_eval": True, "report_to": "none", "use_cpu": True}
+    metrics = run_language_modeling.main(
+        [item for name, value in options.items() for item in (f"--{name}", str(value))]
+    )
+    result = model_perplexity(causal_lm(tokenizer), tokenizer, LINES, block_size)
+    assert result["perplexity"] == pytest.approx(metrics["eval_perplexity"], rel=1e-6)
+    assert result["words"] == metrics["eval_words"]
+    assert result["unknown_tokens"] == metrics["eval_unk_words"]
+
+
+def test_blocks_are_another_context_for_the_same_words(tokenizer):
+    model = causal_lm(tokenizer)
+    lines, blocks = (model_perplexity(model, tokenizer, LINES, block_size) for block_size in (0, 7))
+    assert lines["words"] == blocks["words"]
+    assert abs(lines["perplexity"] - blocks["perplexity"]) > 1e-3
+
+
+def test_inputs_that_do_not_fit_are_refused(tokenizer):
+    model = causal_lm(tokenizer)
+    with pytest.raises(ValueError, match="no lines"):
+        model_perplexity(model, tokenizer, [])
+    with pytest.raises(TypeError, match="lines must be a list of texts, but is the text 'the bank'"):
+        model_perplexity(model, tokenizer, "the bank")
+    with pytest.raises(ValueError, match="block_size -1 must be at least 0"):
+        model_perplexity(model, tokenizer, LINES, block_size=-1)
+
+
+@pytest.mark.parametrize("model_type", ["ode_transformer", "gpt2"])
+def test_blocks_longer_than_the_models_positions_are_refused(tokenizer, model_type):
+    if model_type == "gpt2":
+        model = gpt2(tokenizer, n_positions=5)
+    else:
+        model = causal_lm(tokenizer, position_embedding_type="learned", max_position_embeddings=5)
+    with pytest.raises(ValueError, match=r"does not take a block of 10 tokens \(.*\): give a block_size from 1"):
+        model_perplexity(model, tokenizer, LINES)
+    assert model_perplexity(model, tokenizer, LINES, block_size=5)["words"] == WORDS
+
+
+def test_a_tokenizer_without_an_end_of_sentence_is_refused(tokenizer):
+    other = run_language_modeling.build_tokenizer(LINES)
+    other.eos_token = None
+    with pytest.raises(ValueError, match="has no end of sentence: set its eos_token"):
+        model_perplexity(causal_lm(tokenizer), other, LINES)
+
+
+def test_the_command_scores_a_file(folder, tokenizer, tmp_path, capsys):
+    with gzip.open(tmp_path / "text.txt.gz", "wt") as file:
+        file.writelines(f"{line}\n" for line in LINES)
+    options = ["--block_size", "7", "--batch_size", "2", "--json"]
+    module.main(["--model", str(folder), "--texts", str(tmp_path / "text.txt.gz"), *options])
+    expected = model_perplexity(causal_lm(tokenizer), tokenizer, LINES, 7, 2)
+    assert json.loads(capsys.readouterr().out) == expected
+
+
+def test_evaluate_loads_it_without_network(load_metric, folder, tokenizer):
+    metric = load_metric("perplexity")
+    result = metric.compute(predictions=LINES, model=str(folder), block_size=7)
+    assert result == model_perplexity(causal_lm(tokenizer), tokenizer, LINES, 7)
+
+    result = load_metric("perplexity", "nll").compute(nll=[math.log(8), 0.0], words=[1, 2])
+    assert result == {"perplexity": pytest.approx(2)}
+    with pytest.raises(ValueError, match="no configuration 'bits', only default, nll"):
+        load_metric("perplexity", "bits")

@@ -1,0 +1,111 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""ROUGE of summaries, against examples by hand and rouge-score itself."""
+
+import json
+
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+
+from modeling_ode_transformer.metrics import rouge as module
+from modeling_ode_transformer.metrics.rouge import rouge
+
+
+PREDICTIONS = [
+    "Dogs were running through deep snow. A man waited.\nHe was cold.",
+    "The minister resigned on Monday. Her party elects another one.",
+    "",
+]
+REFERENCES = [
+    ["A man waits . Two dogs run through the snow .", "Nobody waited.\nThe dogs ran."],
+    ["On Monday the minister resigned. The party will elect somebody."],
+    ["Nothing happened."],
+]
+FIRST_REFERENCES = [texts[0] for texts in REFERENCES]
+NAMES = ["rouge1", "rouge2", "rougeLsum", "rougeL_whole_text"]
+
+
+def f1(matches, predicted, expected):
+    return 100 * 2 * matches / (predicted + expected)
+
+
+def test_rouge_n_counts_ngrams():
+    result = rouge(["the cat sat on the mat"], ["the cat was on the red mat"], stemmer=False)
+    # the, cat, on, the, mat; the cat, on the
+    assert result["rouge1"] == pytest.approx(f1(5, 6, 7))
+    assert result["rouge2"] == pytest.approx(f1(2, 5, 6))
+
+
+def test_rouge_lsum_is_the_union_of_the_sentences_subsequences():
+    """The example of Lin (2004), section 3.2, whose union is w1 w2 w3 w5; it gives the recall, 4/5."""
+    result = rouge(["w1 w2 w6 w7 w8\nw1 w3 w8 w9 w5"], ["w1 w2 w3 w4 w5"], stemmer=False)
+    assert result["rougeLsum"] == pytest.approx(f1(4, 10, 5))
+
+
+def test_rouge_l_of_the_whole_text_is_another_score():
+    """Sentences in another order are as good for rougeLsum; the whole texts share one of them."""
+    result = rouge(["a b c\nd e f"], ["d e f\na b c"])
+    assert result["rougeLsum"] == pytest.approx(100)
+    assert result["rougeL_whole_text"] == pytest.approx(50)
+
+
+def test_the_stemmer_is_on_unless_switched_off():
+    assert rouge(["dogs running"], ["dog runs"])["rouge1"] == pytest.approx(100)
+    assert rouge(["dogs running"], ["dog runs"], stemmer=False)["rouge1"] == 0
+    assert "|stemmer:porter|" in rouge(["a"], ["a"])["convention"]
+    assert "|stemmer:none|" in rouge(["a"], ["a"], stemmer=False)["convention"]
+
+
+@pytest.mark.parametrize("stemmer", [True, False])
+def test_scores_are_means_of_rouge_score(stemmer):
+    result = rouge(PREDICTIONS, REFERENCES, stemmer=stemmer)
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeLsum", "rougeL"], use_stemmer=stemmer)
+    best = [
+        [max(scorer.score(text, prediction)[name].fmeasure for text in texts) for name in scorer.rouge_types]
+        for prediction, texts in zip(PREDICTIONS, REFERENCES)
+    ]
+    expected = [100 * sum(column) / 3 for column in zip(*best)]
+    assert [result[name] for name in NAMES] == pytest.approx(expected, abs=1e-12)
+
+
+def test_sentences_can_end_at_periods_as_in_the_originals_script():
+    split = [[".\n".join(text.split(". ")) for text in texts] for texts in (PREDICTIONS, FIRST_REFERENCES)]
+    result, expected = rouge(PREDICTIONS, FIRST_REFERENCES, sentences="period"), rouge(*split)
+    assert [result[name] for name in NAMES] == [expected[name] for name in NAMES]
+    assert result["rougeLsum"] > rouge(PREDICTIONS, FIRST_REFERENCES)["rougeLsum"]
+    assert "|sentences:period|" in result["convention"]
+    assert "|sentences:newline|" in expected["convention"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((["a", "b"], ["a"]), {}, ValueError, "2 predictions, 1 references"),
+        (("a b", ["a b"]), {}, TypeError, "predictions must be a list"),
+        ((["a"], ["a"]), {"sentences": "."}, ValueError, r"sentences='\.' must be one of newline, period"),
+    ],
+)
+def test_what_cannot_be_scored_is_said(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        rouge(*arguments, **options)
+
+
+def test_the_command_splits_lines_at_periods(tmp_path, capsys):
+    predictions = [text.replace("\n", " ") for text in PREDICTIONS]
+    for name, lines in (("output.txt", predictions), ("test.target", FIRST_REFERENCES)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    files = ["--hypotheses", str(tmp_path / "output.txt"), "--references", str(tmp_path / "test.target")]
+    module.main(files)
+    expected = rouge(predictions, FIRST_REFERENCES, sentences="period")
+    lines = [f"{name} = {expected[name]:.4f}" for name in NAMES]
+    assert capsys.readouterr().out.splitlines() == [*lines, f"convention = {expected['convention']}"]
+
+    module.main([*files, "--sentences", "newline", "--no_stemmer", "--json"])
+    assert json.loads(capsys.readouterr().out) == rouge(predictions, FIRST_REFERENCES, stemmer=False)
+
+
+def test_evaluate_loads_it_without_network(load_metric):
+    metric = load_metric("rouge")
+    assert metric.compute(predictions=PREDICTIONS, references=REFERENCES) == rouge(PREDICTIONS, REFERENCES)
+    options = {"sentences": "period", "stemmer": False}
+    expected = rouge(PREDICTIONS, FIRST_REFERENCES, **options)
+    assert metric.compute(predictions=PREDICTIONS, references=FIRST_REFERENCES, **options) == expected
