@@ -14,7 +14,11 @@ A recipe is a JSON file of arguments; what follows it on the command line wins. 
 
 and likewise for validation and test; every file may be gzipped (`.gz`). A run that is started again with the same
 `--output_dir` continues from its last checkpoint. `output_dir` ends up with the model, the tokenizer, a generation
-configuration with the beam search asked for, the metrics (`all_results.json`) and the predictions.
+configuration with the beam search asked for, the metrics (`all_results.json`) and the predictions. With `--smoke` the
+whole run takes seconds, on tiny sizes.
+
+Scores are sacreBLEU (`bleu`, with its signature), chrF and, with `--bleu_moses_language de`, `tokenized_bleu` and
+`compound_split_bleu`, the BLEU of older papers. `recipes/README.md` lists the recipes and the papers' results.
 """
 
 from dataclasses import dataclass, field
@@ -25,6 +29,8 @@ import sacrebleu
 from number_names import write_corpus
 from script_utils import read_dataset, read_lines
 from seq2seq_utils import Seq2SeqDataArguments, Task, check_pairs, pairs_from_records, read_jsonl, run
+
+from modeling_ode_transformer.metrics.bleu import bleu_scorers, compound_split_bleu, sacre_bleu, tokenized_bleu
 
 
 @dataclass
@@ -50,6 +56,17 @@ class DataArguments(Seq2SeqDataArguments):
     bleu_tokenize: str = field(
         default="13a", metadata={"help": "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, char, ..."}
     )
+    bleu_moses_language: str | None = field(
+        default=None,
+        metadata={
+            "help": "Language whose Moses tokenizer splits outputs and references, for tokenized_bleu (as "
+            "multi-bleu.perl) and compound_split_bleu (customary for German); none: without these two."
+        },
+    )
+
+    def __post_init__(self):
+        # An unknown name is an error now, not after hours.
+        bleu_scorers(self.bleu_tokenize, moses_language=self.bleu_moses_language)
 
 
 def read_parallel(source_file: str, target_file: str) -> list[tuple[str, str]]:
@@ -102,16 +119,24 @@ def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
 
 
 def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
-    """sacreBLEU's BLEU and chrF of detokenised texts, their length over that of the references, BLEU's signature."""
-    references = [dataset["target"][:]]
-    metric = sacrebleu.BLEU(tokenize=args.bleu_tokenize)
-    bleu = metric.corpus_score(texts, references)
-    return {
-        "bleu": bleu.score,
-        "chrf": sacrebleu.CHRF().corpus_score(texts, references).score,
-        "length_ratio": bleu.sys_len / bleu.ref_len,
-        "bleu_signature": str(metric.get_signature()),
+    """BLEU (sacreBLEU's) and chrF of detokenised texts, their length over that of the references, BLEU's signature.
+
+    With `bleu_moses_language`, also tokenised and compound-split BLEU with their signatures. They are of the texts as
+    Moses' tokenizer splits them; a published score of another tokenisation is another one.
+    """
+    references = dataset["target"][:]
+    bleu = sacre_bleu(texts, references, args.bleu_tokenize)
+    scores = {
+        "bleu": bleu["score"],
+        "chrf": sacrebleu.CHRF().corpus_score(texts, [references]).score,
+        "length_ratio": bleu["length_ratio"],
+        "bleu_signature": bleu["signature"],
     }
+    if args.bleu_moses_language:
+        for metric in (tokenized_bleu, compound_split_bleu):
+            details = metric(texts, references, moses_language=args.bleu_moses_language)
+            scores |= {metric.__name__: details["score"], f"{metric.__name__}_signature": details["signature"]}
+    return scores
 
 
 def write_smoke_data(folder: Path) -> dict[str, str]:

@@ -107,7 +107,7 @@ class Seq2SeqDataArguments(BaseDataArguments):
         default=1.0, metadata={"help": "Finished beams score sum of log-probabilities / length ** this."}
     )
     min_target_length: int | None = field(
-        default=None, metadata={"help": "Fewest tokens of an output, end mark included."}
+        default=None, metadata={"help": "Fewest tokens of an output before its end mark."}
     )
     no_repeat_ngram_size: int | None = field(
         default=None, metadata={"help": "Outputs do not repeat a sequence of so many tokens."}
