@@ -37,6 +37,7 @@ from pathlib import Path
 
 import datasets
 import torch
+from number_names import write_corpus
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
@@ -47,6 +48,7 @@ from script_utils import (
     read_dataset,
     read_lines,
     set_up_logging,
+    write_smoke_data,
 )
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -92,6 +94,8 @@ class DataArguments(BaseDataArguments):
     train_file: str | None = field(default=None, metadata={"help": "Training text, one sentence a line (or .gz)."})
     validation_file: str | None = field(default=None, metadata={"help": "Validation text, one sentence a line."})
     test_file: str | None = field(default=None, metadata={"help": "Test text, one sentence a line."})
+    SOURCES = (*BaseDataArguments.SOURCES, "train_file", "validation_file", "test_file")
+
     text_column: str = field(default="text", metadata={"help": "Column of --dataset_name that holds the text."})
     block_size: int = field(
         default=128, metadata={"help": "Words of an example, cut from the running text; 0: an example is a line."}
@@ -335,6 +339,13 @@ def continue_text(model: PreTrainedModel, tokenizer, prompt: str) -> str:
     return " ".join([*split_words(prompt), *tokenizer.convert_ids_to_tokens(words)])
 
 
+def write_number_names(folder: Path) -> dict[str, str]:
+    """Number names in English, the data of a smoke run; the arguments that read them."""
+    sizes = {"train": 300, "validation": 20, "test": 20}
+    write_corpus(folder, sizes)
+    return {f"{split}_file": str(folder / f"{split}.en") for split in sizes}
+
+
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Runs the script with the given arguments (default: the command line's) and returns all metrics by name."""
     model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
@@ -347,6 +358,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         )
     prompts = [*(data_args.prompt or []), *(read_lines(data_args.prompt_file) if data_args.prompt_file else [])]
     checkpoint = find_checkpoint(model_args, data_args, args) if args.do_train else None
+    write_smoke_data(data_args, args, write_number_names)
     set_seed(args.seed)
 
     needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}

@@ -14,17 +14,23 @@ A recipe is a JSON file of arguments; what follows it on the command line wins. 
 
 and likewise for validation and test; every file may be gzipped (`.gz`). A run that is started again with the same
 `--output_dir` continues from its last checkpoint. `output_dir` ends up with the model, the tokenizer, a generation
-configuration with the beam search asked for, the metrics (`all_results.json`) and the predictions.
+configuration with the beam search asked for, the metrics (`all_results.json`) and the predictions. With `--smoke` the
+whole run takes seconds, on tiny sizes.
+
+Scores are sacreBLEU (`bleu`, with its signature), chrF and, with `--bleu_moses_language de`, `tokenized_bleu` and
+`compound_split_bleu`, the BLEU of older papers. `recipes/README.md` lists the recipes and the papers' results.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import datasets
 import sacrebleu
+from number_names import write_corpus
 from script_utils import read_dataset, read_lines
-from seq2seq_utils import Seq2SeqDataArguments, Task, check_pairs, run
+from seq2seq_utils import Seq2SeqDataArguments, Task, check_pairs, pairs_from_records, read_jsonl, run
+
+from modeling_ode_transformer.metrics.bleu import bleu_scorers, compound_split_bleu, sacre_bleu, tokenized_bleu
 
 
 @dataclass
@@ -42,9 +48,25 @@ class DataArguments(Seq2SeqDataArguments):
     validation_target_file: str | None = field(default=None, metadata={"help": "Validation targets, line by line."})
     test_source_file: str | None = field(default=None, metadata={"help": "Test sources, one a line."})
     test_target_file: str | None = field(default=None, metadata={"help": "Test targets, line by line."})
+    SOURCES = (
+        *Seq2SeqDataArguments.SOURCES,
+        *(f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_source", "_target")),
+    )
+
     bleu_tokenize: str = field(
         default="13a", metadata={"help": "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, char, ..."}
     )
+    bleu_moses_language: str | None = field(
+        default=None,
+        metadata={
+            "help": "Language whose Moses tokenizer splits outputs and references, for tokenized_bleu (as "
+            "multi-bleu.perl) and compound_split_bleu (customary for German); none: without these two."
+        },
+    )
+
+    def __post_init__(self):
+        # An unknown name is an error now, not after hours.
+        bleu_scorers(self.bleu_tokenize, moses_language=self.bleu_moses_language)
 
 
 def read_parallel(source_file: str, target_file: str) -> list[tuple[str, str]]:
@@ -58,7 +80,7 @@ def read_parallel(source_file: str, target_file: str) -> list[tuple[str, str]]:
     return list(zip(sources, targets))
 
 
-def read_table(path: str, source_lang: str | None, target_lang: str | None) -> list[tuple[str, str]]:
+def read_table(path: str, columns: dict[str, str | None]) -> list[tuple[str, str]]:
     """Pairs from a TSV file or, by its name, a jsonl file."""
     suffix = Path(path.removesuffix(".gz")).suffix
     if suffix == ".tsv":
@@ -68,38 +90,13 @@ def read_table(path: str, source_lang: str | None, target_lang: str | None) -> l
                 raise ValueError(f"{path}, line {number}: {len(row)} columns, expected source<TAB>target.")
         return [(source, target) for source, target in rows]
     if suffix in (".json", ".jsonl"):
-        records = []
-        for number, line in enumerate(read_lines(path), 1):
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
-        return pairs_from_records(records, source_lang, target_lang, path)
+        return read_jsonl(path, columns)
     raise ValueError(f"{path}: pairs in one file must be .tsv, .json or .jsonl (or these with .gz), not {suffix!r}.")
-
-
-def pairs_from_records(records, source_lang: str | None, target_lang: str | None, name: str) -> list[tuple[str, str]]:
-    """Pairs from mappings such as `{"translation": {"en": ..., "de": ...}}` or `{"en": ..., "de": ...}`."""
-    if source_lang is None or target_lang is None:
-        raise ValueError(f"{name} needs --source_lang and --target_lang: the keys of its source and target.")
-    pairs = []
-    for number, record in enumerate(records, 1):
-        if isinstance(record, dict):
-            record = record.get("translation", record)
-        if not isinstance(record, dict):
-            raise ValueError(f"{name}, record {number}: not an object with {source_lang} and {target_lang}.")
-        source, target = record.get(source_lang), record.get(target_lang)
-        if not isinstance(source, str) or not isinstance(target, str):
-            raise ValueError(
-                f"{name}, record {number}: no text under {source_lang} (--source_lang) and {target_lang} "
-                f"(--target_lang), only {record}."
-            )
-        pairs.append((source, target))
-    return pairs
 
 
 def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
     """(source, target) pairs of "train", "validation" or "test" from wherever the arguments say."""
+    columns = {"source_lang": args.source_lang, "target_lang": args.target_lang}
     table = getattr(args, f"{split}_file")
     source_file, target_file = getattr(args, f"{split}_source_file"), getattr(args, f"{split}_target_file")
     if (source_file is None) != (target_file is None):
@@ -107,12 +104,12 @@ def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
     if table and source_file:
         raise ValueError(f"Give --{split}_file or --{split}_source_file with --{split}_target_file, not both.")
     if table:
-        name, pairs = table, read_table(table, args.source_lang, args.target_lang)
+        name, pairs = table, read_table(table, columns)
     elif source_file:
         name, pairs = source_file, read_parallel(source_file, target_file)
     elif args.dataset_name:
         name = f"{args.dataset_name} ({split})"
-        pairs = pairs_from_records(read_dataset(args, split), args.source_lang, args.target_lang, name)
+        pairs = pairs_from_records(read_dataset(args, split), columns, name)
     else:
         raise ValueError(
             f"No {split} data: give --{split}_file, or --{split}_source_file and --{split}_target_file, "
@@ -122,19 +119,39 @@ def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
 
 
 def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
-    """sacreBLEU's BLEU and chrF of detokenised texts, their length over that of the references, BLEU's signature."""
-    references = [dataset["target"][:]]
-    metric = sacrebleu.BLEU(tokenize=args.bleu_tokenize)
-    bleu = metric.corpus_score(texts, references)
+    """BLEU (sacreBLEU's) and chrF of detokenised texts, their length over that of the references, BLEU's signature.
+
+    With `bleu_moses_language`, also tokenised and compound-split BLEU with their signatures. They are of the texts as
+    Moses' tokenizer splits them; a published score of another tokenisation is another one.
+    """
+    references = dataset["target"][:]
+    bleu = sacre_bleu(texts, references, args.bleu_tokenize)
+    scores = {
+        "bleu": bleu["score"],
+        "chrf": sacrebleu.CHRF().corpus_score(texts, [references]).score,
+        "length_ratio": bleu["length_ratio"],
+        "bleu_signature": bleu["signature"],
+    }
+    if args.bleu_moses_language:
+        for metric in (tokenized_bleu, compound_split_bleu):
+            details = metric(texts, references, moses_language=args.bleu_moses_language)
+            scores |= {metric.__name__: details["score"], f"{metric.__name__}_signature": details["signature"]}
+    return scores
+
+
+def write_smoke_data(folder: Path) -> dict[str, str]:
+    """Number names in English and German; the arguments that read them."""
+    sizes = {"train": 300, "validation": 20, "test": 20}
+    write_corpus(folder, sizes)
+    sides = {"source": "en", "target": "de"}
     return {
-        "bleu": bleu.score,
-        "chrf": sacrebleu.CHRF().corpus_score(texts, references).score,
-        "length_ratio": bleu.sys_len / bleu.ref_len,
-        "bleu_signature": str(metric.get_signature()),
+        f"{split}_{side}_file": str(folder / f"{split}.{language}")
+        for split in sizes
+        for side, language in sides.items()
     }
 
 
-TRANSLATION = Task(DataArguments, read_split, score)
+TRANSLATION = Task(DataArguments, read_split, score, write_smoke_data)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float | str]:

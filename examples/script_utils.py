@@ -5,20 +5,30 @@ import json
 import logging
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import ClassVar
 
 import datasets
 import transformers
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, TrainingArguments
 
+<<<<<<< HEAD
 import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
+=======
+import modeling_ode_transformer  # noqa: F401  (makes AutoConfig and the AutoModel classes know it)
+>>>>>>> tasks
 from modeling_ode_transformer.text_files import open_text, read_lines  # noqa: F401  (the scripts take it from here)
 from modeling_ode_transformer.training import TARGET_TOKENIZER, incomplete_reason, last_complete_checkpoint
 
 
 logger = logging.getLogger(__name__)
+
+# What --smoke lays over every recipe.
+SMOKE_VALUES = Path(__file__).parent / "smoke.json"
 
 
 @dataclass
@@ -71,6 +81,16 @@ class BaseDataArguments:
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Start anew in an output_dir that is not empty; old checkpoints are deleted."}
     )
+    smoke: bool = field(
+        default=False,
+        metadata={
+            "help": f"Try the whole run in a minute on CPU cores: the values of {SMOKE_VALUES.name} in place of the "
+            "recipe's, and generated examples where the command line names no data."
+        },
+    )
+
+    # Arguments that say where examples come from. The smoke variant of a recipe lacks its own.
+    SOURCES: ClassVar[tuple[str, ...]] = ("dataset_name", "dataset_config_name")
 
     def max_samples(self, split: str) -> int | None:
         """How many texts of "train", "validation" or "test" to use; None: all."""
@@ -85,25 +105,67 @@ class BaseDataArguments:
 def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tuple:
     """Arguments from the command line; a first argument that ends in `.json` is a file of defaults for them.
 
-    The command line wins. Only its `config_overrides` are merged over the recipe's, field by field.
+    The command line wins. Only its `config_overrides` are merged over the recipe's, field by field. With `--smoke` the
+    recipe is its `smoke_variant`.
     """
     parser = HfArgumentParser(dataclass_types)
+    known = {known.name for arguments in dataclass_types for known in fields(arguments)}
     recipe = {}
     if argv and argv[0].endswith(".json"):
-        with open_text(argv[0]) as file:
-            recipe = json.load(file)
-        known = {known.name for arguments in parser.dataclass_types for known in fields(arguments)}
+        recipe = read_json(argv[0])
         unknown = sorted(set(recipe) - known)
         if unknown:
             raise ValueError(f"{argv[0]} holds unknown arguments: {', '.join(unknown)} (--help lists the known ones).")
-        parser.set_defaults(**recipe)
         argv = argv[1:]
+    parser.set_defaults(**recipe)
+    if getattr(parser.parse_known_args(argv)[0], "smoke", False):
+        sources = {name for arguments in dataclass_types for name in getattr(arguments, "SOURCES", ())}
+        recipe = smoke_variant(recipe, known, sources)
+        parser.set_defaults(**recipe)
     parsed = parser.parse_args_into_dataclasses(args=argv)
     for arguments in parsed:
         given = getattr(arguments, "config_overrides", None)
         if given:
             arguments.config_overrides = parse_overrides(recipe.get("config_overrides")) | parse_overrides(given)
     return parsed
+
+
+def smoke_variant(recipe: dict, known: set[str], sources: set[str]) -> dict:
+    """A recipe with the sizes of `smoke.json`, without its data, and with another output folder.
+
+    Of its model it keeps everything but the sizes: solver, history, positions, dropout.
+
+    Args:
+        recipe: Arguments by name.
+        known: The arguments that the script has; those of `smoke.json` that it lacks are left out.
+        sources: The arguments that say where examples come from.
+    """
+    values = {name: value for name, value in read_json(SMOKE_VALUES).items() if name in known}
+    values["config_overrides"] = parse_overrides(recipe.get("config_overrides")) | values["config_overrides"]
+    if "output_dir" in recipe:
+        values["output_dir"] = f"{recipe['output_dir']}_smoke"
+    return recipe | dict.fromkeys(sources) | values
+
+
+def write_smoke_data(data_args: BaseDataArguments, args: TrainingArguments, write: Callable[[Path], dict]) -> None:
+    """In a smoke run that names no data, has examples written and points the arguments to them.
+
+    `write` takes a folder, writes files into it and returns the arguments that read them, by name.
+    """
+    if not data_args.smoke or any(getattr(data_args, name) for name in data_args.SOURCES):
+        return
+    folder = Path(args.output_dir) / "smoke_data"
+    values = [None]
+    if PartialState().is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+        values = [write(folder)]
+    for name, value in broadcast_object_list(values)[0].items():
+        setattr(data_args, name, value)
+
+
+def read_json(path: str | Path):
+    with open_text(path) as file:
+        return json.load(file)
 
 
 def parse_overrides(text: str | dict | None) -> dict:

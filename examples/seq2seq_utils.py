@@ -4,25 +4,32 @@
 A script says what is special about its task (`Task`): where pairs come from, and how outputs are scored.
 """
 
+import json
 import logging
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import datasets
 import numpy as np
 import torch
+from accelerate import PartialState
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
     config_with_overrides,
     find_checkpoint,
+    parse_overrides,
     parse_with_recipe,
     position_limit,
+    read_lines,
     set_up_logging,
+    write_smoke_data,
 )
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -35,10 +42,16 @@ from transformers import (
 from transformers.utils import cached_file
 
 from modeling_ode_transformer import OdeTransformerTokenizer
+<<<<<<< HEAD
+=======
+from modeling_ode_transformer.average_checkpoints import average_checkpoints
+from modeling_ode_transformer.modeling_ode_transformer import shift_tokens_right
+>>>>>>> tasks
 from modeling_ode_transformer.training import (
     TARGET_TOKENIZER,
     TokenSeq2SeqTrainer,
     TokenSeq2SeqTrainingArguments,
+    complete_checkpoints,
 )
 
 
@@ -63,11 +76,15 @@ class Seq2SeqModelArguments(BaseModelArguments):
     tokenizer_model_type: str = field(
         default="bpe", metadata={"help": "SentencePiece model of a new tokenizer.", "choices": ["bpe", "unigram"]}
     )
+    tokenizer_options: str | None = field(
+        default=None,
+        metadata={"help": "SentencePiece options of a new tokenizer, e.g. split_digits=true,character_coverage=0.99"},
+    )
 
 
 @dataclass
 class Seq2SeqDataArguments(BaseDataArguments):
-    """How long texts may be, and how outputs are searched."""
+    """How long texts may be, which checkpoints become the final model, and how its outputs are searched."""
 
     max_source_length: int = field(
         default=256, metadata={"help": "Longest source in tokens, end mark included; longer ones are cut."}
@@ -78,6 +95,9 @@ class Seq2SeqDataArguments(BaseDataArguments):
     pad_to_multiple_of: int | None = field(
         default=None,
         metadata={"help": "Pad batches to a multiple of this; none: 8 in half precision on GPUs, else 1."},
+    )
+    average_last_checkpoints: int = field(
+        default=0, metadata={"help": "The final model is the mean of so many last checkpoints; 0: one state of it."}
     )
     num_beams: int = field(
         default=4,
@@ -90,7 +110,7 @@ class Seq2SeqDataArguments(BaseDataArguments):
         default=1.0, metadata={"help": "Finished beams score sum of log-probabilities / length ** this."}
     )
     min_target_length: int | None = field(
-        default=None, metadata={"help": "Fewest tokens of an output, end mark included."}
+        default=None, metadata={"help": "Fewest tokens of an output before its end mark."}
     )
     no_repeat_ngram_size: int | None = field(
         default=None, metadata={"help": "Outputs do not repeat a sequence of so many tokens."}
@@ -110,11 +130,14 @@ class Task:
             pairs of a split that is scored, in the order of its file.
         score: Takes output texts, the dataset of `encode_split` that they are outputs for (columns source, target and
             index, the place in the file), the data arguments and the split; returns metrics by name.
+        write_smoke_data: Takes a folder and writes a few hundred generated examples into it, always the same ones;
+            returns the data arguments that read them, by name.
     """
 
     data_arguments: type[Seq2SeqDataArguments]
     read_split: Callable[[Seq2SeqDataArguments, str], list[tuple[str, str]]]
     score: Callable[[list[str], datasets.Dataset, Seq2SeqDataArguments, str], dict[str, float | str]]
+    write_smoke_data: Callable[[Path], dict[str, str]]
 
 
 def parse_arguments(
@@ -122,6 +145,50 @@ def parse_arguments(
 ) -> tuple[Seq2SeqModelArguments, Seq2SeqDataArguments, TokenSeq2SeqTrainingArguments]:
     """Arguments from the command line; a first argument that ends in `.json` is a file of defaults for them."""
     return parse_with_recipe((Seq2SeqModelArguments, task.data_arguments, TokenSeq2SeqTrainingArguments), argv)
+
+
+def read_jsonl(path: str, columns: dict[str, str | None]) -> list[tuple[str, str]]:
+    """Pairs from a file of one JSON object a line; see `pairs_from_records`."""
+    records = []
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
+    return pairs_from_records(records, columns, path, "line")
+
+
+def pairs_from_records(
+    records: Iterable, columns: dict[str, str | None], name: str, unit: str = "record"
+) -> list[tuple[str, str]]:
+    """Pairs from mappings such as `{"en": ..., "de": ...}`, or `{"translation": {"en": ..., "de": ...}}`.
+
+    Args:
+        records: The mappings, which may have other keys too.
+        columns: The keys of source and target, in this order, by the names of the arguments that they come from.
+        name: Of the file or dataset, for errors.
+        unit: What one of its mappings is, for errors.
+
+    Raises:
+        ValueError: a key is not given; a record is no mapping, or holds no text under one of the keys.
+    """
+    options = " and ".join(f"--{option}" for option in columns)
+    if None in columns.values():
+        raise ValueError(f"{name} needs {options}: the keys of its source and target.")
+    pairs = []
+    for number, record in enumerate(records, 1):
+        if isinstance(record, dict) and isinstance(record.get("translation"), dict):
+            record = record["translation"]
+        if not isinstance(record, dict):
+            raise ValueError(f"{name}, {unit} {number}: not an object with {' and '.join(columns.values())}.")
+        pair = tuple(record.get(column) for column in columns.values())
+        if not all(isinstance(text, str) for text in pair):
+            raise ValueError(
+                f"{name}, {unit} {number}: no text under {' and '.join(columns.values())} ({options}); its keys are "
+                f"{', '.join(record)}."
+            )
+        pairs.append(pair)
+    return pairs
 
 
 def check_pairs(pairs: list[tuple[str, str]], name: str, split: str, args: BaseDataArguments) -> list[tuple[str, str]]:
@@ -197,7 +264,8 @@ def load_tokenizers(name: str, target_name: str | None = None, **hub_options):
 def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, folder: Path) -> None:
     """Trains a joint tokenizer, or one for each language, on pairs, and saves it in a folder."""
     sources, targets = zip(*pairs)
-    train = partial(OdeTransformerTokenizer.train, model_type=args.tokenizer_model_type)
+    options = parse_overrides(args.tokenizer_options)
+    train = partial(OdeTransformerTokenizer.train, model_type=args.tokenizer_model_type, **options)
     if args.joint_tokenizer:
         train(sources + targets, args.vocab_size).save_pretrained(folder)
     else:
@@ -239,6 +307,62 @@ def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
                 f"{embeddings[side].weight.shape[0]}: give the model's own tokenizer."
             )
     return model
+
+
+def check_arguments(
+    model_args: Seq2SeqModelArguments, data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments
+) -> None:
+    if not (args.do_train or args.do_eval or args.do_predict):
+        raise ValueError("Nothing to do: give --do_train, --do_eval or --do_predict.")
+    if args.do_predict and not args.predict_with_generate:
+        raise ValueError("--do_predict writes outputs: give --predict_with_generate too.")
+    if not args.do_train and not model_args.model_name_or_path:
+        raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
+    asked = f"--average_last_checkpoints {data_args.average_last_checkpoints}"
+    if data_args.average_last_checkpoints < 0:
+        raise ValueError(f"{asked} must be at least 0, which means none.")
+    if data_args.average_last_checkpoints and args.do_train:
+        if args.load_best_model_at_end:
+            raise ValueError(f"{asked} and --load_best_model_at_end are two choices of the final model: give one.")
+        if args.save_strategy == "no":
+            raise ValueError(f"{asked} needs checkpoints: give --save_strategy steps or epoch.")
+        # The best one is kept beside the last ones.
+        needed = data_args.average_last_checkpoints + (args.metric_for_best_model is not None)
+        if args.save_total_limit is not None and args.save_total_limit < needed:
+            raise ValueError(f"{asked} needs --save_total_limit {needed} or more, not {args.save_total_limit}.")
+
+
+def check_can_average(trainer: TokenSeq2SeqTrainer) -> None:
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        raise ValueError(
+            "Under FSDP and DeepSpeed, no process holds a whole model to average: give --average_last_checkpoints 0, "
+            "then run python -m modeling_ode_transformer.average_checkpoints, and evaluate the average "
+            "(--model_name_or_path) in a run of its own."
+        )
+
+
+def load_average(model, args: TokenSeq2SeqTrainingArguments, count: int) -> None:
+    """Gives the model the mean of the weights of the last `count` complete checkpoints of its training.
+
+    Raises:
+        ValueError: there are fewer.
+    """
+    checkpoints = list(islice(complete_checkpoints(args.output_dir), count))[::-1]
+    if len(checkpoints) < count:
+        raise ValueError(
+            f"--average_last_checkpoints {count}: {args.output_dir} holds {len(checkpoints)} complete checkpoints. "
+            "The training is finished: start the same command again with a smaller number."
+        )
+    folder = Path(args.output_dir) / f"averaged_last_{count}"
+    with args.main_process_first(desc="averaging checkpoints"):
+        if args.should_save:
+            average_checkpoints(checkpoints, folder, overwrite=True)
+    model.load_state_dict(type(model).from_pretrained(folder, dtype=torch.float32).state_dict())
+    # The final model holds the same weights.
+    PartialState().wait_for_everyone()
+    if args.should_save:
+        shutil.rmtree(folder)
+    logger.info("The final model is the mean of %s", ", ".join(path.name for path in checkpoints))
 
 
 def check_lengths(config: PreTrainedConfig, args: Seq2SeqDataArguments) -> None:
@@ -301,14 +425,9 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
     """Trains, evaluates and predicts as the arguments say (default: the command line's); all metrics by name."""
     model_args, data_args, args = parse_arguments(task, sys.argv[1:] if argv is None else argv)
     set_up_logging(args, logger)
-
-    if not (args.do_train or args.do_eval or args.do_predict):
-        raise ValueError("Nothing to do: give --do_train, --do_eval or --do_predict.")
-    if args.do_predict and not args.predict_with_generate:
-        raise ValueError("--do_predict writes outputs: give --predict_with_generate too.")
-    if not args.do_train and not model_args.model_name_or_path:
-        raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
+    check_arguments(model_args, data_args, args)
     checkpoint = find_checkpoint(model_args, data_args, args) if args.do_train else None
+    write_smoke_data(data_args, args, task.write_smoke_data)
     set_seed(args.seed)
 
     needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
@@ -360,9 +479,13 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
         else None,
     )
 
+    if args.do_train and data_args.average_last_checkpoints:
+        check_can_average(trainer)
     metrics = {}
     if args.do_train:
         result = trainer.train(resume_from_checkpoint=checkpoint)
+        if data_args.average_last_checkpoints:
+            load_average(model, args, data_args.average_last_checkpoints)
         trainer.save_model()
         metrics |= result.metrics | {"train_samples": len(splits["train"])}
         trainer.log_metrics("train", metrics)

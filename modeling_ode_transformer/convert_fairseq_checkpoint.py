@@ -20,13 +20,10 @@ from typing import Any
 
 import torch
 
+from .average_checkpoints import TARGET_TOKENIZER, TensorMean, check_same_configuration
 from .configuration_ode_transformer import OdeTransformerConfig
 from .convert_fairseq_tokenizer import make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
 from .modeling_ode_transformer import OdeTransformerForConditionalGeneration
-
-
-# As examples/run_translation.py names it.
-TARGET_TOKENIZER = "target_tokenizer"
 
 
 class Meter:
@@ -135,33 +132,20 @@ def average_fairseq_checkpoints(
     `load_fairseq_checkpoint`. The sum is in float64. One checkpoint is left as it is.
 
     Raises:
-        ValueError: the checkpoints differ in their architecture, or in the names or shapes of their parameters.
+        ValueError: the checkpoints differ in their architecture, or in the names or shapes of their parameters; or a
+            value is not a number.
     """
     state_dict, args = load_fairseq_checkpoint(paths[0], trust_file)
     if len(paths) == 1:
         return state_dict, args
-    shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
     config = make_configuration(state_dict, args).to_dict()
-    total = {name: tensor.double() for name, tensor in state_dict.items()}
+    mean = TensorMean()
+    mean.add(paths[0], state_dict)
     for path in paths[1:]:
         state_dict, other_args = load_fairseq_checkpoint(path, trust_file)
-        other_shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
-        problem = f"{paths[0]} and {path} cannot be averaged: they differ in"
-        if differing := sorted(
-            name for name in shapes.keys() | other_shapes if shapes.get(name) != other_shapes.get(name)
-        ):
-            name = differing[0]
-            raise ValueError(
-                f"{problem} {len(differing)} parameters, first {name}, with the shapes {shapes.get(name)} and "
-                f"{other_shapes.get(name)} (None: not there)."
-            )
-        other_config = make_configuration(state_dict, other_args).to_dict()
-        if differing := [name for name in config if config[name] != other_config[name]]:
-            values = (f"{name} ({config[name]!r} and {other_config[name]!r})" for name in differing)
-            raise ValueError(f"{problem} {', '.join(values)}.")
-        for name, tensor in state_dict.items():
-            total[name] += tensor
-    return {name: (tensor / len(paths)).float() for name, tensor in total.items()}, args
+        mean.add(path, state_dict)
+        check_same_configuration(paths[0], config, path, make_configuration(state_dict, other_args).to_dict())
+    return {name: tensor.float() for name, tensor in mean.means().items()}, args
 
 
 def convert_fairseq_state_dict(

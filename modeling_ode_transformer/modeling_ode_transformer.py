@@ -39,6 +39,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
+from .generation_ode_transformer import SourceLengthGenerationMixin
 from .integration_ode_transformer import (
     COEFFICIENTS,
     MultistepScheme,
@@ -977,7 +978,7 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
     custom_intro="The ODE Transformer with a language modeling head, for translation, summarization and correction."
 )
 class OdeTransformerForConditionalGeneration(
-    EncoderDecoderEmbeddingsMixin, OdeTransformerPreTrainedModel, GenerationMixin
+    EncoderDecoderEmbeddingsMixin, OdeTransformerPreTrainedModel, SourceLengthGenerationMixin
 ):
     _tp_plan = {"lm_head": "colwise_gather_output"}
 

@@ -12,8 +12,12 @@ import logging
 import math
 import re
 import zipfile
+<<<<<<< HEAD
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
+=======
+from collections.abc import Iterator, Sequence
+>>>>>>> tasks
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -231,17 +235,22 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
     return None
 
 
-def last_complete_checkpoint(output_dir: str | Path) -> Path | None:
-    """The newest usable `checkpoint-*` of a training run; warns of newer ones that were not written to their end."""
+def complete_checkpoints(output_dir: str | Path) -> Iterator[Path]:
+    """The usable `checkpoint-*` of a training run, the newest first; warns of those not written to their end."""
     numbered = {}
     for path in Path(output_dir).glob("checkpoint-*"):
         if path.is_dir() and (number := re.fullmatch(r"checkpoint-(\d+)", path.name)):
             numbered[int(number[1])] = path
     for number in sorted(numbered, reverse=True):
         if (reason := incomplete_reason(numbered[number])) is None:
-            return numbered[number]
-        logger.warning("%s is left out: %s", numbered[number], reason)
-    return None
+            yield numbered[number]
+        else:
+            logger.warning("%s is left out: %s", numbered[number], reason)
+
+
+def last_complete_checkpoint(output_dir: str | Path) -> Path | None:
+    """The newest usable `checkpoint-*` of a training run, if any; warns of newer ones not written to their end."""
+    return next(complete_checkpoints(output_dir), None)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def test_both_models_go_on_from_the_same_one_for_as_many_updates(tmp_path, capsy
             with gzip.open(tmp_path / f"{name}.{language}.gz", "wt", encoding="utf-8") as file:
                 file.write("".join(f"{line}\n" for line in lines))
     arguments = ["--data_dir", str(tmp_path), "--output_dir", str(tmp_path / "out"), "--vocab_size", "282"]
-    arguments += ["--epochs", "1", "--further_epochs", "2", "--per_device_train_batch_size", "20", "--bf16", "False"]
+    arguments += ["--epochs", "1", "--further_epochs", "2", "--max_tokens_per_batch", "500", "--bf16", "False"]
     arguments += ["--max_target_length", "12", "--disable_tqdm", "True"]
     from_residual.main(arguments)
 

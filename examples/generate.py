@@ -1,0 +1,288 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Translate, summarize or correct text with a trained encoder-decoder, or with an ensemble of several.
+
+    python generate.py --model_name_or_path FOLDER --input source.txt --output output.txt
+    python generate.py --model_name_or_path FOLDER1 FOLDER2 --num_beams 8 < source.txt > output.txt
+    python generate.py --model_name_or_path FOLDER --interactive
+
+A source is a line (`.gz` accepted). The output has a line for each, in their order: its text; `score<TAB>text` with
+`--scores`; with `--num_return_sequences N`, N such lines after the number of the source's line, `number<TAB>text` or
+`number<TAB>score<TAB>text`, the best first. A score is a log-probability, length-normalised as `--length_penalty` says.
+An empty line has an empty output, with the score 0.
+"""
+
+import gzip
+import logging
+import math
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from script_utils import parse_overrides, parse_with_recipe, position_limit, read_lines
+from seq2seq_utils import load_tokenizers
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
+
+from modeling_ode_transformer.ensemble import EnsembleForConditionalGeneration
+from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, n_best
+
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class GenerateArguments:
+    """The models, the texts, and the search."""
+
+    model_name_or_path: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Model folder or Hub name; several are an ensemble, whose probabilities are averaged."},
+    )
+    input: str = field(default="-", metadata={"help": "Sources, one a line (.gz accepted); -: standard input."})
+    output: str = field(default="-", metadata={"help": "File to write (.gz accepted); -: standard output."})
+    overwrite: bool = field(default=False, metadata={"help": "Replace an --output that exists."})
+    interactive: bool = field(
+        default=False, metadata={"help": "Ask for a source at a time, until an empty line, end of file or Ctrl-C."}
+    )
+    batch_size: int | None = field(
+        default=None, metadata={"help": "Sources of a batch; none: --max_tokens_per_batch, or 32."}
+    )
+    max_tokens_per_batch: int | None = field(
+        default=None, metadata={"help": "Tokens of the sources of a batch, padding included, in place of --batch_size."}
+    )
+    max_source_length: int | None = field(
+        default=None,
+        metadata={"help": "Longest source in tokens, end mark included; longer ones are cut. None: the model's limit."},
+    )
+    num_beams: int | None = field(
+        default=None, metadata={"help": "Beams; none, as for the options below: as saved with the (first) model."}
+    )
+    length_penalty: float | None = field(
+        default=None, metadata={"help": "Finished beams score sum of log-probabilities / length ** this."}
+    )
+    max_len_a: float | None = field(
+        default=None,
+        metadata={
+            "help": "An output has at most max_len_a * tokens of its source + max_len_b tokens (and at most a saved "
+            "max_length); 0 if only the other is set. If no limit is set or saved: 0 and 200."
+        },
+    )
+    max_len_b: float | None = field(default=None, metadata={"help": "See --max_len_a."})
+    generation_options: str | None = field(
+        default=None,
+        metadata={"help": "Other options of generate(), as 'no_repeat_ngram_size=3,do_sample=true' or as JSON."},
+    )
+    num_return_sequences: int = field(default=1, metadata={"help": "Outputs of each source."})
+    scores: bool = field(
+        default=False,
+        metadata={"help": "Write scores. They take memory: 4 bytes * vocabulary * beams * sources * output length."},
+    )
+    device: str | None = field(default=None, metadata={"help": "cpu, cuda, cuda:1, ...; none: cuda if there is one."})
+    dtype: str = field(
+        default="auto", metadata={"help": "Precision of the models; auto: as saved.", "choices": list(DTYPES)}
+    )
+    seed: int = field(default=42, metadata={"help": "Seed of sampling."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub model."})
+    trust_remote_code: bool = field(default=False, metadata={"help": "Run modelling code stored with the model."})
+
+    def __post_init__(self):
+        if not self.model_name_or_path:
+            raise ValueError("There must be a model to run: give --model_name_or_path.")
+        if self.interactive and (self.input, self.output) != ("-", "-"):
+            raise ValueError("--interactive reads and writes the terminal: leave out --input and --output.")
+        if self.batch_size is not None and self.max_tokens_per_batch is not None:
+            raise ValueError("Give --batch_size or --max_tokens_per_batch, not both.")
+        for name in ("batch_size", "max_tokens_per_batch", "max_source_length", "num_return_sequences"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} {value} must be at least 1.")
+
+
+def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
+    """The encoder-decoders, in evaluation mode on their device; ValueError if one is a language model."""
+    hub_options = {"revision": args.model_revision, "trust_remote_code": args.trust_remote_code}
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    models = []
+    for name in args.model_name_or_path:
+        config = AutoConfig.from_pretrained(name, **hub_options)
+        if not config.is_encoder_decoder:
+            raise ValueError(
+                f"{name} is a language model ({config.model_type}), and this script needs an encoder-decoder: "
+                "run_language_modeling.py --prompt continues texts."
+            )
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[args.dtype], **hub_options)
+        models.append(model.to(device))
+    return models
+
+
+def load_common_tokenizers(args: GenerateArguments):
+    """The source and the target tokenizer of the models; ValueError if they have different ones."""
+    hub_options = {"revision": args.model_revision, "trust_remote_code": args.trust_remote_code}
+    first, *others = (load_tokenizers(name, **hub_options) for name in args.model_name_or_path)
+    for name, other in zip(args.model_name_or_path[1:], others):
+        for side, one, another in zip(("source", "target"), first, other):
+            if one.get_vocab() != another.get_vocab():
+                raise ValueError(
+                    f"{name} has another {side} vocabulary than {args.model_name_or_path[0]}: an ensemble has one."
+                )
+    return first
+
+
+def source_limit(models: list[PreTrainedModel], asked: int | None) -> int | None:
+    """The most tokens of a source: what is asked for, or what all models have positions for; None: any number."""
+    limit = min((limit for model in models if (limit := position_limit(model.config)) is not None), default=None)
+    if asked is not None and limit is not None and asked > limit:
+        raise ValueError(f"--max_source_length {asked} exceeds the model's max_position_embeddings, {limit}.")
+    return asked or limit
+
+
+def set_generation_options(config: GenerationConfig, args: GenerateArguments) -> None:
+    """Puts the arguments over a model's generation configuration."""
+    options = parse_overrides(args.generation_options)
+    if unknown := sorted(options.keys() - vars(GenerationConfig()).keys() - set(MAX_LEN_OPTIONS)):
+        raise ValueError(f"--generation_options: generate() has no option {', '.join(unknown)}.")
+    for name in ("num_beams", "length_penalty", *MAX_LEN_OPTIONS):
+        if getattr(args, name) is not None:
+            options[name] = getattr(args, name)
+    config.update(**options, num_return_sequences=args.num_return_sequences, allow_custom_entries=True)
+    limits = ("max_length", "max_new_tokens", *MAX_LEN_OPTIONS)
+    if all(getattr(config, name, None) is None for name in limits):
+        config.max_len_a, config.max_len_b = 0, 200  # fairseq's
+
+
+def make_batches(lengths: list[int], batch_size: int | None, max_tokens: int | None) -> list[list[int]]:
+    """Indices of sources in batches of similar length, the longest first. A source of more than `max_tokens` tokens is
+    alone in its batch."""
+    batches = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        size = len(batches[-1]) + 1 if batches else math.inf
+        padded = size * lengths[batches[-1][0]] if batches else math.inf
+        if size <= (batch_size or math.inf) and padded <= (max_tokens or math.inf):
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+class Generator:
+    """A model or an ensemble, with its tokenizers and the arguments of the search."""
+
+    def __init__(self, args: GenerateArguments):
+        self.args = args
+        models = load_models(args)
+        self.tokenizer, self.target_tokenizer = load_common_tokenizers(args)
+        self.limit = source_limit(models, args.max_source_length)
+        self.model = models[0]
+        # Alone in an ensemble, any model knows max_len_a and max_len_b.
+        if len(models) > 1 or not isinstance(models[0], SourceLengthGenerationMixin):
+            self.model = EnsembleForConditionalGeneration(models)
+        set_generation_options(self.model.generation_config, args)
+
+    def encode(self, sources: list[str]) -> list[list[int]]:
+        encoded = self.tokenizer(sources, verbose=False)["input_ids"]
+        too_long = [i for i, ids in enumerate(encoded) if self.limit is not None and len(ids) > self.limit]
+        for i in too_long:
+            encoded[i] = self.tokenizer(sources[i], truncation=True, max_length=self.limit)["input_ids"]
+        if too_long:
+            logger.warning("%d of %d sources cut to %d tokens", len(too_long), len(sources), self.limit)
+        return encoded
+
+    def __call__(self, sources: list[str], progress: bool = False) -> list[list[tuple[str, float]]]:
+        """For each source its outputs as (text, score), the best first. Without `--scores`, the scores are 0."""
+        results = [[("", 0.0)] * self.args.num_return_sequences for _ in sources]
+        full = [i for i, source in enumerate(sources) if source.strip()]
+        if not full:
+            return results
+        encoded = self.encode([sources[i] for i in full])
+        batch_size = self.args.batch_size or (None if self.args.max_tokens_per_batch else 32)
+        batches = make_batches([len(ids) for ids in encoded], batch_size, self.args.max_tokens_per_batch)
+        with tqdm(total=len(full), unit="line", disable=not progress) as bar:
+            for batch in batches:
+                inputs = self.tokenizer.pad({"input_ids": [encoded[i] for i in batch]}, return_tensors="pt")
+                for i, outputs in zip(batch, self.generate(inputs.to(self.model.device)), strict=True):
+                    results[full[i]] = [(" ".join(text.split("\n")), score) for text, score in outputs]
+                bar.update(len(batch))
+        return results
+
+    def generate(self, inputs) -> list[list[tuple[str, float]]]:
+        if self.args.scores:
+            return n_best(self.model, self.target_tokenizer, inputs)
+        sequences = self.model.generate(**inputs)
+        texts = self.target_tokenizer.batch_decode(sequences, skip_special_tokens=True)
+        number = self.args.num_return_sequences
+        return [[(text.strip(), 0.0) for text in texts[i : i + number]] for i in range(0, len(texts), number)]
+
+
+def format_outputs(number: int, outputs: list[tuple[str, float]], args: GenerateArguments) -> str:
+    """The lines of a source's outputs."""
+    lines = []
+    for text, score in outputs:
+        columns = [str(number)] * (args.num_return_sequences > 1) + [f"{score:.4f}"] * args.scores + [text]
+        lines.append("\t".join(columns) + "\n")
+    return "".join(lines)
+
+
+def read_sources(name: str) -> list[str]:
+    """The lines of a file, or of standard input if its name is -; ValueError if they are not UTF-8."""
+    if name != "-":
+        return read_lines(name)
+    sys.stdin.reconfigure(encoding="utf-8-sig", newline="\n")
+    try:
+        return [line.rstrip("\r\n") for line in sys.stdin]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"The standard input is not UTF-8 text ({error}): convert it first.") from error
+
+
+def write_output(name: str, text: str) -> None:
+    """Writes a file, which appears when it is complete; to standard output if its name is -."""
+    if name == "-":
+        sys.stdout.write(text)
+        return
+    path, partial = Path(name), Path(f"{name}.partial")
+    with (gzip.open if path.suffix == ".gz" else open)(partial, "wt", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+    partial.replace(path)
+
+
+def check_output(args: GenerateArguments) -> None:
+    path = Path(args.output)
+    if args.output == "-":
+        return
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}.")
+    if path.is_dir():
+        raise IsADirectoryError(f"--output {path} is a folder: name a file.")
+    if path.exists() and not args.overwrite:
+        raise FileExistsError(f"--output {path} exists: name another file, or give --overwrite.")
+
+
+def interact(generator: Generator) -> None:
+    """Asks for sources and prints outputs, until an empty line, the end of the input or Ctrl-C."""
+    try:
+        while (source := input("> ")).strip():
+            print(format_outputs(1, generator([source])[0], generator.args), end="", flush=True)
+    except (EOFError, KeyboardInterrupt):
+        print()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the script with the given arguments (default: the command line's)."""
+    (args,) = parse_with_recipe((GenerateArguments,), sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
+    set_seed(args.seed)
+    check_output(args)
+    sources = None if args.interactive else read_sources(args.input)
+    generator = Generator(args)
+    if args.interactive:
+        interact(generator)
+        return
+    outputs = generator(sources, progress=True)
+    lines = (format_outputs(number, each, args) for number, each in enumerate(outputs, 1))
+    write_output(args.output, "".join(lines))
+
+
+if __name__ == "__main__":
+    main()

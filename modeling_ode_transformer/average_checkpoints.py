@@ -1,0 +1,260 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The mean of the weights of checkpoints, of this package or of any model of transformers, as a model folder.
+
+    python -m modeling_ode_transformer.average_checkpoints DIR --last 5 --output_dir averaged
+
+averages the newest five `checkpoint-*` folders of a training run. Several folders in place of DIR are averaged
+themselves. Only safetensors files are read, one tensor at a time; nothing is unpickled.
+"""
+
+import json
+import re
+import shutil
+import sys
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+
+# As the scripts under examples/ name it.
+TARGET_TOKENIZER = "target_tokenizer"
+TRAINER_STATE = "trainer_state.json"
+CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
+
+# What a folder of weights and training state holds besides a model's own files.
+NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.index.json", "*.pt", "*.pth", TRAINER_STATE, "latest", "zero_to_fp32.py")
+# Fields of a configuration that say nothing of the model.
+PROVENANCE = {"transformers_version", "_name_or_path"}
+
+
+def check_same_parameters(first_path: Any, first: Mapping[str, Any], path: Any, other: Mapping[str, Any]) -> None:
+    """Raises a ValueError that names both paths if their parameters differ in their names or in what `first` and
+    `other` say of them, the shape or more."""
+    differing = sorted(name for name in first.keys() | other if first.get(name) != other.get(name))
+    if differing:
+        name = differing[0]
+        raise ValueError(
+            f"{first_path} and {path} cannot be averaged: they differ in {len(differing)} parameters, first {name}, "
+            f"with the shapes {first.get(name)} and {other.get(name)} (None: not there)."
+        )
+
+
+def check_same_configuration(first_path: Any, first: Mapping[str, Any], path: Any, other: Mapping[str, Any]) -> None:
+    """Raises a ValueError that names both paths and the fields if two configurations differ."""
+    differing = sorted(name for name in first.keys() | other if first.get(name) != other.get(name))
+    if differing:
+        values = ", ".join(f"{name} ({first.get(name)!r} and {other.get(name)!r})" for name in differing)
+        raise ValueError(f"{first_path} and {path} cannot be averaged: they differ in {values}.")
+
+
+class TensorMean:
+    """The mean of tensors by their names, summed in float64. Tensors of integers are not averaged: they must agree."""
+
+    def __init__(self):
+        self.paths = []
+        self.totals: dict[str, torch.Tensor] = {}
+
+    def add(self, path: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Adds the tensors of one checkpoint, which errors call by its `path`.
+
+        Raises:
+            ValueError: names or shapes differ from those of the first checkpoint, integers differ, or a value is not
+                a number.
+        """
+        if self.paths:
+            shapes = [{name: tuple(value.shape) for name, value in each.items()} for each in (self.totals, tensors)]
+            check_same_parameters(self.paths[0], shapes[0], path, shapes[1])
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point():
+                tensor = tensor.to(torch.float64, copy=True)
+                if tensor.isnan().any():
+                    raise ValueError(f"{path} cannot be averaged: {name} holds values that are not numbers.")
+            if not self.paths:
+                self.totals[name] = tensor
+            elif tensor.is_floating_point():
+                self.totals[name] += tensor
+            elif not torch.equal(tensor, self.totals[name]):
+                raise ValueError(
+                    f"{self.paths[0]} and {path} cannot be averaged: the integers of {name} differ in them."
+                )
+        self.paths.append(path)
+
+    def means(self) -> dict[str, torch.Tensor]:
+        """The means, in float64, and the integers as they are."""
+        return {
+            name: total / len(self.paths) if total.is_floating_point() else total
+            for name, total in self.totals.items()
+        }
+
+
+class SavedModel:
+    """A model folder: its configuration, and the tensors of its safetensors files, which are read when asked for.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it holds no configuration or no safetensors files, or it is a half-written checkpoint.
+    """
+
+    def __init__(self, folder: Path):
+        if not folder.is_dir():
+            raise FileNotFoundError(f"No folder {folder}.")
+        self.folder = folder
+        if CHECKPOINT.fullmatch(folder.name) and not (folder / TRAINER_STATE).is_file():
+            raise self.half_written(f"no {TRAINER_STATE}")
+        if not (folder / CONFIG_NAME).is_file():
+            raise ValueError(f"{folder} is no model folder: it holds no {CONFIG_NAME}.")
+        config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+        self.config = {name: value for name, value in config.items() if name not in PROVENANCE}
+
+        if (folder / SAFE_WEIGHTS_NAME).is_file():
+            filenames = [SAFE_WEIGHTS_NAME]
+        elif (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
+            index = json.loads((folder / SAFE_WEIGHTS_INDEX_NAME).read_text(encoding="utf-8"))
+            filenames = sorted(set(index["weight_map"].values()))
+        else:
+            raise ValueError(
+                f"{folder} holds neither {SAFE_WEIGHTS_NAME} nor {SAFE_WEIGHTS_INDEX_NAME}; other formats are not "
+                "read: open the model with transformers and save it again."
+            )
+        self.files = {}
+        for filename in filenames:
+            try:
+                self.files[filename] = safe_open(folder / filename, framework="pt")
+            except (FileNotFoundError, SafetensorError) as error:
+                raise self.half_written(f"{filename}: {error}") from error
+        self.file_of = {name: file for file in self.files.values() for name in file.keys()}
+
+    def half_written(self, problem: str) -> ValueError:
+        return ValueError(
+            f"{self.folder} is half-written or damaged ({problem}): remove it, or name the folders to average."
+        )
+
+    def shapes(self) -> dict[str, str]:
+        """The shape and the dtype of every tensor, in words."""
+        slices = {name: file.get_slice(name) for name, file in self.file_of.items()}
+        return {name: f"{tuple(each.get_shape())} {each.get_dtype()}" for name, each in slices.items()}
+
+    def copy_files(self, folder: Path) -> None:
+        """Copies what is neither weights nor training state: configurations, tokenizers, code."""
+        for path in self.folder.iterdir():
+            if path.is_file() and not any(fnmatch(path.name, pattern) for pattern in NOT_COPIED):
+                shutil.copy2(path, folder)
+        if (self.folder / TARGET_TOKENIZER).is_dir():
+            shutil.copytree(self.folder / TARGET_TOKENIZER, folder / TARGET_TOKENIZER)
+
+
+def find_checkpoints(folder: str | Path, last: int) -> list[Path]:
+    """The `last` newest `checkpoint-*` folders of a training run by their update numbers, the newest one last.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it holds fewer of them.
+    """
+    folder = Path(folder)
+    if last < 1:
+        raise ValueError(f"--last {last} must be at least 1.")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"No folder {folder}.")
+    found = [path for path in folder.iterdir() if path.is_dir() and CHECKPOINT.fullmatch(path.name)]
+    found.sort(key=lambda path: int(CHECKPOINT.fullmatch(path.name)[1]))
+    if len(found) < last:
+        names = ", ".join(path.name for path in found) or "none"
+        raise ValueError(f"{folder} holds {len(found)} checkpoints, not the {last} to average: {names}.")
+    return found[-last:]
+
+
+def average_checkpoints(
+    checkpoints: Sequence[str | Path], output_dir: str | Path, overwrite: bool = False
+) -> None:
+    """Writes a model folder whose weights are the mean of those of `checkpoints`, for models of any architecture.
+
+    Every tensor is summed in float64 and written in its own dtype; integers must agree. The configurations,
+    tokenizers and code are those of the last checkpoint; the state of its training is left behind. The folder appears
+    when it is complete.
+
+    Args:
+        checkpoints: model folders with safetensors files, sharded or not.
+        output_dir: the folder to write.
+        overwrite: replace an `output_dir` that is not empty, with everything in it.
+
+    Raises:
+        FileNotFoundError: a checkpoint does not exist.
+        ValueError: a checkpoint is half-written or no model folder; names, shapes, dtypes, integers or configurations
+            differ; a value is not a number; or `output_dir` is not empty, or is or holds a checkpoint.
+    """
+    if not checkpoints:
+        raise ValueError("There are no checkpoints to average: name at least one.")
+    paths, output_dir = [Path(path) for path in checkpoints], Path(output_dir)
+    resolved = [path.resolve() for path in paths]
+    if repeated := [str(path) for i, path in enumerate(paths) if path.resolve() in resolved[:i]]:
+        raise ValueError(f"{', '.join(repeated)} is named twice: name each checkpoint once.")
+    for path in resolved:
+        if path.is_relative_to(output_dir.resolve()) or output_dir.resolve().is_relative_to(path):
+            raise ValueError(f"The output folder {output_dir} is, holds or is in {path}, a checkpoint: name another.")
+    if output_dir.exists() and not output_dir.is_dir():
+        raise ValueError(f"The output folder {output_dir} is a file: name another.")
+    if output_dir.is_dir() and any(output_dir.iterdir()) and not overwrite:
+        raise ValueError(f"The output folder {output_dir} is not empty: name another, or --overwrite it.")
+
+    models = [SavedModel(path) for path in paths]
+    for model in models[1:]:
+        check_same_configuration(models[0].folder, models[0].config, model.folder, model.config)
+        check_same_parameters(models[0].folder, models[0].shapes(), model.folder, model.shapes())
+
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=output_dir.parent, prefix=f".{output_dir.name}.") as temporary:
+        folder = Path(temporary) / output_dir.name
+        folder.mkdir()
+        models[-1].copy_files(folder)
+        for filename, file in models[-1].files.items():
+            tensors = {}
+            for name in file.keys():
+                mean = TensorMean()
+                for model in models:
+                    tensor = model.file_of[name].get_tensor(name)
+                    mean.add(model.folder, {name: tensor})
+                tensors[name] = mean.means()[name].to(tensor.dtype)
+            save_file(tensors, folder / filename, metadata=file.metadata())
+        if output_dir.exists():
+            shutil.rmtree(output_dir)
+        folder.rename(output_dir)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command with the given arguments (default: the command line's)."""
+    parser = ArgumentParser(
+        prog="python -m modeling_ode_transformer.average_checkpoints",
+        description="Average the weights of checkpoints into a folder that from_pretrained opens.",
+        formatter_class=ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument(
+        "folders", nargs="+", type=Path, help="the output folder of a training run, or several model folders"
+    )
+    parser.add_argument("--last", type=int, help="how many checkpoints of a training run to average; none: 5")
+    parser.add_argument("--output_dir", type=Path, help="folder to write; none: averaged_last_N in the run's folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace an --output_dir that is not empty")
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    checkpoints, output_dir = args.folders, args.output_dir
+    if len(args.folders) == 1:
+        last = 5 if args.last is None else args.last
+        checkpoints = find_checkpoints(args.folders[0], last)
+        output_dir = output_dir or args.folders[0] / f"averaged_last_{last}"
+    elif args.last is not None:
+        raise ValueError(f"--last {args.last} is for one training run, but {len(args.folders)} folders are named.")
+    elif output_dir is None:
+        raise ValueError(f"{len(args.folders)} folders are named: give --output_dir too.")
+    average_checkpoints(checkpoints, output_dir, args.overwrite)
+    print(f"{output_dir}: the mean of {', '.join(path.name for path in checkpoints)}")
+
+
+if __name__ == "__main__":
+    main()

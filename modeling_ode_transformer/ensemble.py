@@ -1,0 +1,179 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Several encoder-decoders of transformers as one: `generate()` with the mean of their probabilities at every step."""
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.generation import GenerationMode
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.utils import ModelOutput
+
+from .generation_ode_transformer import SourceLengthGenerationMixin
+
+
+class EnsembleCache(Cache):
+    """The caches of the members of an ensemble, in their order."""
+
+    # Whatever the members' caches allow.
+    is_compileable = False
+    is_croppable = False
+
+    def __init__(self, caches: Sequence[Cache]):
+        self.caches = list(caches)
+
+    def __len__(self) -> int:
+        return len(self.caches)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.caches})"
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.caches[0].get_seq_length(layer_idx)
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        for cache in self.caches:
+            cache.reorder_cache(beam_idx)
+
+
+class EnsembleForConditionalGeneration(PreTrainedModel, SourceLengthGenerationMixin):
+    """Encoder-decoders of transformers whose `generate()` searches or samples with the logarithm of the mean of their
+    probabilities at every step (fairseq's ensembles). Each has its own encoder and its own cache; architectures may
+    differ, vocabularies may not.
+
+    It has the generation configuration of the first member, and `max_len_a` and `max_len_b`
+    (`SourceLengthGenerationMixin`). A temperature changes the mean, not the members' probabilities. It is no model to
+    train or to save: train, save and load its members.
+
+    Args:
+        models: the members, on one device. They are set to evaluation mode, and their dtypes may differ.
+
+    Raises:
+        ValueError: there are none; or one is no encoder-decoder, is on another device, or has another size of the
+            source or target vocabulary or other ids of the start, end or pad token than the first.
+
+    Example:
+
+    ```python
+    models = [AutoModelForSeq2SeqLM.from_pretrained(folder) for folder in ("first", "second")]
+    ensemble = EnsembleForConditionalGeneration(models)
+    ensemble.generate(**tokenizer(["Two dogs run."], return_tensors="pt"), num_beams=4)
+    ```
+    """
+
+    _supported_generation_modes = [
+        GenerationMode.GREEDY_SEARCH,
+        GenerationMode.SAMPLE,
+        GenerationMode.BEAM_SEARCH,
+        GenerationMode.BEAM_SAMPLE,
+    ]
+
+    def __init__(self, models: Sequence[PreTrainedModel]):
+        if not models:
+            raise ValueError("An ensemble needs at least one model.")
+        properties = [describe(model, number) for number, model in enumerate(models, 1)]
+        for other in properties[1:]:
+            for name, value in properties[0].items():
+                if name != "model" and other[name] != value:
+                    raise ValueError(
+                        f"{other['model']} cannot join {properties[0]['model']} in an ensemble: its {name} is "
+                        f"{other[name]}, not {value}."
+                    )
+        config = PreTrainedConfig(is_encoder_decoder=True, vocab_size=properties[0]["target vocabulary size"])
+        limits = [getattr(model.config, "max_position_embeddings", None) for model in models]
+        if limits := [limit for limit in limits if limit is not None]:
+            config.max_position_embeddings = min(limits)
+        super().__init__(config)
+        self.members = nn.ModuleList(models)
+        self.generation_config = copy.deepcopy(models[0].generation_config)
+        self.eval()
+
+    def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None = None) -> ModelOutput:
+        """The encoders' last hidden states, (batch, length, d) each, as member_0, member_1, ..."""
+        outputs = [
+            member.get_encoder()(input_ids=input_ids, attention_mask=attention_mask, return_dict=True)
+            for member in self.members
+        ]
+        return ModelOutput({f"member_{i}": output.last_hidden_state for i, output in enumerate(outputs)})
+
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: ModelOutput | None = None,
+        past_key_values: EnsembleCache | None = None,
+        use_cache: bool | None = None,
+        return_dict: bool = True,
+    ) -> Seq2SeqLMOutput:
+        """The logits are the logarithms of the mean probabilities, (batch, target length, vocabulary) in float32.
+
+        Args:
+            input_ids: the sources, (batch, length); not needed with `encoder_outputs`.
+            attention_mask: 1 for tokens of the sources, 0 for padding, (batch, length).
+            decoder_input_ids: the targets so far, (batch, target length); with `past_key_values`, what is new of them.
+            decoder_attention_mask: 1 for tokens of the targets, 0 for padding.
+            encoder_outputs: what `encode` returns.
+            past_key_values: the caches that an earlier call returned.
+            use_cache: whether to return caches.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encode(input_ids, attention_mask)
+        outputs = [
+            member(
+                attention_mask=attention_mask,
+                decoder_input_ids=decoder_input_ids,
+                decoder_attention_mask=decoder_attention_mask,
+                encoder_outputs=BaseModelOutput(last_hidden_state=encoder_outputs[f"member_{i}"]),
+                past_key_values=None if past_key_values is None else past_key_values.caches[i],
+                use_cache=use_cache,
+                return_dict=True,
+            )
+            for i, member in enumerate(self.members)
+        ]
+        log_probabilities = torch.stack([output.logits.float().log_softmax(-1) for output in outputs])
+        return Seq2SeqLMOutput(
+            logits=log_probabilities.logsumexp(0) - math.log(len(outputs)),
+            past_key_values=EnsembleCache([output.past_key_values for output in outputs]) if use_cache else None,
+        )
+
+    def _prepare_text_encoder_decoder_kwargs_for_generation(
+        self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any], *args, **kwargs
+    ) -> dict[str, Any]:
+        return model_kwargs | {"encoder_outputs": self.encode(inputs_tensor, model_kwargs.get("attention_mask"))}
+
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs: dict[str, Any], *args, **kwargs) -> None:
+        if model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False:
+            return
+        caches = []
+        for i, member in enumerate(self.members):
+            member_kwargs = {"encoder_outputs": (model_kwargs["encoder_outputs"][f"member_{i}"],)}
+            member._prepare_cache_for_generation(generation_config, member_kwargs, *args, **kwargs)
+            caches.append(member_kwargs["past_key_values"])
+        model_kwargs["past_key_values"] = EnsembleCache(caches)
+
+    def save_pretrained(self, *args, **kwargs):
+        raise NotImplementedError("An ensemble has no weights of its own: save its members, each in a folder.")
+
+
+def describe(model: PreTrainedModel, number: int) -> dict[str, Any]:
+    """What an ensemble's members have in common, by the names that errors use; and "model", what they call it."""
+    name = f"model {number} ({model.name_or_path or type(model).__name__})"
+    if not model.config.is_encoder_decoder or not model.can_generate():
+        raise ValueError(f"{name} is no encoder-decoder that generates: an ensemble has no others.")
+    generation_config = model.generation_config
+    return {
+        "model": name,
+        "source vocabulary size": model.get_input_embeddings().weight.shape[0],
+        "target vocabulary size": model.get_output_embeddings().weight.shape[0],
+        "decoder_start_token_id": generation_config.decoder_start_token_id,
+        "eos_token_id": generation_config.eos_token_id,
+        "pad_token_id": generation_config.pad_token_id,
+        "device": model.device,
+    }

@@ -1,0 +1,168 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Summarization: sentences through tokenisation, scores of what is written, the search, and what is refused."""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import run_summarization  # noqa: E402
+import script_utils  # noqa: E402
+import seq2seq_utils  # noqa: E402
+
+from modeling_ode_transformer.metrics.rouge import rouge  # noqa: E402
+
+
+RECIPE = str(EXAMPLES / "recipes" / "cnn_dailymail_base.json")
+SHORTEST, LONGEST = 20, 30
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Output folder and metrics of a smoke run with outputs of 20 to 30 tokens."""
+    output_dir = tmp_path_factory.mktemp("run") / "output"
+    argv = [
+        RECIPE,
+        "--smoke",
+        "--output_dir",
+        str(output_dir),
+        "--disable_tqdm",
+        "True",
+        "--max_predict_samples",
+        "20",
+    ]
+    # A start and an end mark besides.
+    argv += ["--min_target_length", str(SHORTEST), "--generation_max_length", str(LONGEST + 2)]
+    return output_dir, run_summarization.main(argv)
+
+
+def read_test_file(output_dir):
+    return [json.loads(line) for line in script_utils.read_lines(output_dir / "smoke_data" / "test.jsonl")]
+
+
+def test_scores_are_those_of_the_written_predictions(run):
+    """Computed by rouge-score itself, from files alone, over sentences split at ". ", with stemming."""
+    output_dir, metrics = run
+    predictions = script_utils.read_lines(output_dir / "generated_predictions.txt")
+    records = read_test_file(output_dir)
+    assert len(predictions) == len(records) == 20 and all(predictions)
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeLsum"], use_stemmer=True)
+    results = [
+        scorer.score(record["highlights"].replace("\n", " ").replace(". ", ".\n"), text.replace(". ", ".\n"))
+        for record, text in zip(records, predictions)
+    ]
+    for name in ("rouge1", "rouge2", "rougeLsum"):
+        expected = 100 * sum(result[name].fmeasure for result in results) / len(results)
+        assert metrics[f"predict_{name}"] == pytest.approx(expected, abs=1e-9) and expected > 1
+    assert "sentences:period" in metrics["predict_rouge_convention"]
+
+
+def test_sentences_survive_the_tokenizer(run):
+    """A summary that went through the tokenizer as an output does has a full score, and in another order of its
+    sentences too: ROUGE-L of summaries goes by sentences. Without the split at ". " it would not."""
+    output_dir, _ = run
+    tokenizer = AutoTokenizer.from_pretrained(output_dir)
+    args = run_summarization.DataArguments(test_file=str(output_dir / "smoke_data" / "test.jsonl"))
+    pairs = run_summarization.read_split(args, "test")
+    dataset = seq2seq_utils.encode_split(pairs, "test", tokenizer, tokenizer, args)
+    texts = tokenizer.batch_decode(dataset["labels"][:], skip_special_tokens=True)
+    assert run_summarization.score(texts, dataset, args, "test")["rougeLsum"] == pytest.approx(100)
+    reordered = [
+        " ".join(f"{sentence} ." for sentence in text.removesuffix(" .").split(" . ")[::-1]) for text in texts
+    ]
+    assert reordered != texts
+    assert run_summarization.score(reordered, dataset, args, "test")["rougeLsum"] == pytest.approx(100)
+    assert rouge(reordered, dataset["target"][:], sentences="newline")["rougeLsum"] < 99
+
+
+def test_search_is_that_of_the_recipe(run):
+    """Saved for generate(): beams, lengths, no repeated trigram; and the outputs keep to it."""
+    output_dir, _ = run
+    tokenizer = AutoTokenizer.from_pretrained(output_dir)
+    model = AutoModelForSeq2SeqLM.from_pretrained(output_dir)
+    settings = model.generation_config
+    assert (settings.length_penalty, settings.no_repeat_ngram_size, settings.early_stopping) == (2.0, 3, True)
+    predictions = script_utils.read_lines(output_dir / "generated_predictions.txt")
+    for record, prediction in list(zip(read_test_file(output_dir), predictions))[:8]:
+        inputs = tokenizer(record["article"], return_tensors="pt", truncation=True, max_length=500)
+        ids = model.generate(**inputs)[0].tolist()
+        assert tokenizer.decode(ids, skip_special_tokens=True).strip() == prediction
+        assert ids[0] == model.config.decoder_start_token_id
+        tokens = ids[1 : ids.index(tokenizer.eos_token_id, 1)] if tokenizer.eos_token_id in ids[1:] else ids[1:]
+        assert SHORTEST <= len(tokens) <= LONGEST + 1
+        trigrams = list(zip(tokens, tokens[1:], tokens[2:]))
+        assert len(set(trigrams)) == len(trigrams)
+
+
+def test_articles_are_cut_after_500_tokens(run, caplog):
+    tokenizer = AutoTokenizer.from_pretrained(run[0])
+    argv = [RECIPE, "--use_cpu", "--bf16", "False"]
+    _, args, _ = seq2seq_utils.parse_arguments(run_summarization.SUMMARIZATION, argv)
+    pairs = [("It cost 7 million dollars . " * 100, "It cost 7 ."), ("It began in 1999 .", "It began .")]
+    encoded = seq2seq_utils.encode_split(pairs, "train", tokenizer, tokenizer, args)
+    whole = tokenizer(pairs[0][0])["input_ids"]
+    assert len(whole) > 500
+    assert encoded["input_ids"][0] == [*whole[:499], tokenizer.eos_token_id]
+    assert encoded["input_ids"][1] == tokenizer(pairs[1][0])["input_ids"]
+    assert "1 of 2 sources cut to 500 tokens (--max_source_length)" in caplog.text
+
+
+def test_formats_read_alike(tmp_path, monkeypatch):
+    """Line ends become spaces; other characters that Python takes for line ends stay."""
+    records = [
+        {"id": 1, "article": "One .\nTwo  three .\r\n\nFour\u2028five .", "highlights": "One .\nFour ."},
+        {"id": 2, "article": " Six .", "highlights": "Six !\nSeven .\n"},
+    ]
+    expected = [("One . Two  three . Four\u2028five .", "One . Four ."), ("Six .", "Six ! Seven .")]
+    text = "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records)
+    (tmp_path / "test.jsonl").write_text(text, encoding="utf-8")
+    (tmp_path / "test.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    for name in ("test.jsonl", "test.jsonl.gz"):
+        args = run_summarization.DataArguments(test_file=str(tmp_path / name))
+        assert run_summarization.read_split(args, "test") == expected
+
+    renamed = text.replace('"article"', '"document"').replace('"highlights"', '"summary"')
+    (tmp_path / "renamed.jsonl").write_text(renamed, encoding="utf-8")
+    columns = {"article_column": "document", "summary_column": "summary"}
+    args = run_summarization.DataArguments(test_file=str(tmp_path / "renamed.jsonl"), **columns)
+    assert run_summarization.read_split(args, "test") == expected
+
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    (hub / "test.jsonl").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    args = run_summarization.DataArguments(dataset_name=str(hub))
+    assert run_summarization.read_split(args, "test") == expected
+
+
+@pytest.mark.parametrize(
+    "lines, values, message",
+    [
+        (['{"article": "a", "highlights": "b"}', "{"], {}, r"bad\.jsonl, line 2: not a JSON object"),
+        (['["a", "b"]'], {}, r"bad\.jsonl, line 1: not an object with article and highlights"),
+        (
+            ['{"article": "a", "summary": "b"}'],
+            {},
+            r"line 1: no text under article and highlights \(--article_column and --summary_column\); its keys are "
+            "article, summary",
+        ),
+        (['{"article": "a", "highlights": ["b"]}'], {}, "line 1: no text under article and highlights"),
+        ([], {}, r"bad\.jsonl holds no pair .*0 lines read"),
+        (['{"article": "a", "highlights": "\\n"}'], {}, r"holds no pair .*1 lines read"),
+        (['{"article": "a", "highlights": "b"}'], {"train_file": None}, "No train data: give --train_file or"),
+    ],
+)
+def test_bad_files_are_named_with_their_line(lines, values, message, tmp_path):
+    (tmp_path / "bad.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    args = run_summarization.DataArguments(**{"train_file": str(tmp_path / "bad.jsonl")} | values)
+    with pytest.raises(ValueError, match=message):
+        run_summarization.read_split(args, "train")
