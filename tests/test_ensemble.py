@@ -119,7 +119,7 @@ def test_beam_search_of_two_architectures_is_a_plain_one_over_mean_probabilities
         expected = plain_beam_search(models, alone, 3, 8, length_penalty)
         rows = slice(3 * i, 3 * i + 3)
         assert [tokens_of(row) for row in outputs.sequences[rows]] == [tokens for tokens, _ in expected]
-        assert_close(outputs.sequences_scores[rows], torch.tensor([score for _, score in expected]), scale=10)
+        assert_close(outputs.sequences_scores[rows], torch.tensor([score for _, score in expected]).float(), scale=10)
         lengths |= {len(tokens) for tokens, _ in expected}
     assert min(lengths) < 5 and max(lengths) == 10  # some hypotheses end by themselves, others at the limit
 
