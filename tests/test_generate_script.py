@@ -11,11 +11,11 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
 
 from modeling_ode_transformer import (
+    EnsembleForConditionalGeneration,
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
 )
-from modeling_ode_transformer.ensemble import EnsembleForConditionalGeneration
 
 from .conftest import TINY, randomize, tiny_config
 
@@ -183,7 +183,7 @@ def test_interactive(keys, answers, models, monkeypatch, capsys, translate):
         + ["--device", "cpu"]
     )
     lines = [line for line in capsys.readouterr().out.split("\n") if line]
-    assert [line.split("\t")[1] for line in lines] == [line.split("\t")[1] for line in expected]
+    assert lines == [line.split("\t")[1] for line in expected]
 
 
 def test_long_sources_are_cut_and_counted(translate, models, caplog):
@@ -218,7 +218,7 @@ def test_an_interruption_leaves_no_output(translate, tmp_path, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(generate.Generator, "generate", interrupted)
+    monkeypatch.setattr(generate.TextGenerator, "generate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         translate("ode")
     assert (tmp_path / "output.txt").read_text() == "before"
@@ -237,6 +237,7 @@ def test_batches_fill_the_budget():
     lengths = [3, 50, 8, 8, 2, 9, 1]
     assert generate.make_batches(lengths, None, 24) == [[1], [5, 2], [3, 0, 4], [6]]
     assert generate.make_batches(lengths, 3, None) == [[1, 5, 2], [3, 0, 4], [6]]
+    assert generate.make_batches(lengths, None, None) == [[1, 5, 2, 3, 0, 4, 6]]
     assert generate.make_batches([], 3, None) == []
 
 

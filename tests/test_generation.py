@@ -15,8 +15,12 @@ from transformers import (
     StaticCache,
 )
 
-from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
-from modeling_ode_transformer.generation_ode_transformer import SourceLengthLogitsProcessor, n_best
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    SourceLengthLogitsProcessor,
+    n_best,
+)
 
 from .conftest import TINY, assert_close, randomize, tiny_config
 
