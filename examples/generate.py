@@ -7,8 +7,8 @@
 
 A source is a line (`.gz` accepted). The output has a line for each, in their order: its text; `score<TAB>text` with
 `--scores`; with `--num_return_sequences N`, N such lines after the number of the source's line, `number<TAB>text` or
-`number<TAB>score<TAB>text`, the best first. A score is a log-probability, length-normalised as `--length_penalty` says.
-An empty line has an empty output, with the score 0.
+`number<TAB>score<TAB>text`, the best first. A score is a log-probability, divided by the output's length as
+`--length_penalty` says. An empty line has an empty output, with the score 0.
 """
 
 import gzip
@@ -24,8 +24,8 @@ from seq2seq_utils import load_tokenizers
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
-from modeling_ode_transformer.ensemble import EnsembleForConditionalGeneration
-from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, n_best
+from modeling_ode_transformer import EnsembleForConditionalGeneration, n_best
+from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin
 
 
 logger = logging.getLogger(__name__)
@@ -51,11 +51,14 @@ class GenerateArguments:
         default=None, metadata={"help": "Sources of a batch; none: --max_tokens_per_batch, or 32."}
     )
     max_tokens_per_batch: int | None = field(
-        default=None, metadata={"help": "Tokens of the sources of a batch, padding included, in place of --batch_size."}
+        default=None,
+        metadata={"help": "Tokens of the sources of a batch, padding included, in place of --batch_size."},
     )
     max_source_length: int | None = field(
         default=None,
-        metadata={"help": "Longest source in tokens, end mark included; longer ones are cut. None: the model's limit."},
+        metadata={
+            "help": "Longest source in tokens, end mark included; longer ones are cut. None: the model's limit."
+        },
     )
     num_beams: int | None = field(
         default=None, metadata={"help": "Beams; none, as for the options below: as saved with the (first) model."}
@@ -158,16 +161,15 @@ def make_batches(lengths: list[int], batch_size: int | None, max_tokens: int | N
     alone in its batch."""
     batches = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        size = len(batches[-1]) + 1 if batches else math.inf
-        padded = size * lengths[batches[-1][0]] if batches else math.inf
-        if size <= (batch_size or math.inf) and padded <= (max_tokens or math.inf):
+        size = len(batches[-1]) + 1 if batches else 0
+        if size and size <= (batch_size or math.inf) and size * lengths[batches[-1][0]] <= (max_tokens or math.inf):
             batches[-1].append(index)
         else:
             batches.append([index])
     return batches
 
 
-class Generator:
+class TextGenerator:
     """A model or an ensemble, with its tokenizers and the arguments of the search."""
 
     def __init__(self, args: GenerateArguments):
@@ -216,13 +218,10 @@ class Generator:
         return [[(text.strip(), 0.0) for text in texts[i : i + number]] for i in range(0, len(texts), number)]
 
 
-def format_outputs(number: int, outputs: list[tuple[str, float]], args: GenerateArguments) -> str:
-    """The lines of a source's outputs."""
-    lines = []
-    for text, score in outputs:
-        columns = [str(number)] * (args.num_return_sequences > 1) + [f"{score:.4f}"] * args.scores + [text]
-        lines.append("\t".join(columns) + "\n")
-    return "".join(lines)
+def format_outputs(outputs: list[tuple[str, float]], scores: bool, number: int | None = None) -> str:
+    """The lines of a source's outputs, each after the source's number if there is one."""
+    start = "" if number is None else f"{number}\t"
+    return "".join(f"{start}{score:.4f}\t{text}\n" if scores else f"{start}{text}\n" for text, score in outputs)
 
 
 def read_sources(name: str) -> list[str]:
@@ -259,11 +258,11 @@ def check_output(args: GenerateArguments) -> None:
         raise FileExistsError(f"--output {path} exists: name another file, or give --overwrite.")
 
 
-def interact(generator: Generator) -> None:
+def interact(generator: TextGenerator) -> None:
     """Asks for sources and prints outputs, until an empty line, the end of the input or Ctrl-C."""
     try:
         while (source := input("> ")).strip():
-            print(format_outputs(1, generator([source])[0], generator.args), end="", flush=True)
+            print(format_outputs(generator([source])[0], generator.args.scores), end="", flush=True)
     except (EOFError, KeyboardInterrupt):
         print()
 
@@ -275,13 +274,17 @@ def main(argv: list[str] | None = None) -> None:
     set_seed(args.seed)
     check_output(args)
     sources = None if args.interactive else read_sources(args.input)
-    generator = Generator(args)
+    generator = TextGenerator(args)
     if args.interactive:
         interact(generator)
         return
-    outputs = generator(sources, progress=True)
-    lines = (format_outputs(number, each, args) for number, each in enumerate(outputs, 1))
-    write_output(args.output, "".join(lines))
+    write_output(
+        args.output,
+        "".join(
+            format_outputs(outputs, args.scores, number if args.num_return_sequences > 1 else None)
+            for number, outputs in enumerate(generator(sources, progress=True), 1)
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from .configuration_ode_transformer import OdeTransformerConfig
+from .ensemble import EnsembleForConditionalGeneration
+from .generation_ode_transformer import SourceLengthLogitsProcessor, n_best
 from .integration_ode_transformer import ButcherTableau
 from .modeling_ode_transformer import (
     OdeTransformerForCausalLM,
@@ -43,6 +45,7 @@ def __getattr__(name: str):
 
 __all__ = [
     "ButcherTableau",
+    "EnsembleForConditionalGeneration",
     "FairseqTokenizer",
     "OdeTransformerConfig",
     "OdeTransformerForCausalLM",
@@ -50,5 +53,7 @@ __all__ = [
     "OdeTransformerModel",
     "OdeTransformerPreTrainedModel",
     "OdeTransformerTokenizer",
+    "SourceLengthLogitsProcessor",
     "convert_fairseq_state_dict",
+    "n_best",
 ]

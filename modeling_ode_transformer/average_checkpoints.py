@@ -31,7 +31,7 @@ TRAINER_STATE = "trainer_state.json"
 CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 # What a folder of weights and training state holds besides a model's own files.
-NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.index.json", "*.pt", "*.pth", TRAINER_STATE, "latest", "zero_to_fp32.py")
+NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE, "latest", "zero_to_fp32.py")
 # Fields of a configuration that say nothing of the model.
 PROVENANCE = {"transformers_version", "_name_or_path"}
 
@@ -135,7 +135,7 @@ class SavedModel:
 
     def half_written(self, problem: str) -> ValueError:
         return ValueError(
-            f"{self.folder} is half-written or damaged ({problem}): remove it, or name the folders to average."
+            f"{self.folder} is half-written or damaged ({problem}): remove it, or leave it out by naming the others."
         )
 
     def shapes(self) -> dict[str, str]:
@@ -172,9 +172,7 @@ def find_checkpoints(folder: str | Path, last: int) -> list[Path]:
     return found[-last:]
 
 
-def average_checkpoints(
-    checkpoints: Sequence[str | Path], output_dir: str | Path, overwrite: bool = False
-) -> None:
+def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Path, overwrite: bool = False) -> None:
     """Writes a model folder whose weights are the mean of those of `checkpoints`, for models of any architecture.
 
     Every tensor is summed in float64 and written in its own dtype; integers must agree. The configurations,
@@ -225,7 +223,7 @@ def average_checkpoints(
                 tensors[name] = mean.means()[name].to(tensor.dtype)
             save_file(tensors, folder / filename, metadata=file.metadata())
         if output_dir.exists():
-            shutil.rmtree(output_dir)
+            output_dir.rename(Path(temporary) / "replaced")
         folder.rename(output_dir)
 
 

@@ -41,7 +41,7 @@ class EnsembleCache(Cache):
             cache.reorder_cache(beam_idx)
 
 
-class EnsembleForConditionalGeneration(PreTrainedModel, SourceLengthGenerationMixin):
+class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedModel):
     """Encoder-decoders of transformers whose `generate()` searches or samples with the logarithm of the mean of their
     probabilities at every step (fairseq's ensembles). Each has its own encoder and its own cache; architectures may
     differ, vocabularies may not.

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""generate() as fairseq has it: outputs whose greatest length depends on their source, and n-best lists with scores."""
+"""What generate() lacks: outputs whose greatest length depends on their source, and n-best lists with scores."""
 
 import math
 from collections.abc import Mapping
@@ -25,16 +25,14 @@ class SourceLengthLogitsProcessor(LogitsProcessor):
     """Ends each output after `int(max_len_a * source length + max_len_b)` tokens: then only the end-of-sequence token,
     which is not one of them, can follow, and its log-probability counts (`--max-len-a` and `--max-len-b` of fairseq's
     sequence generator). The length is each source's own, padding excluded, so that an output does not depend on the
-    other sources of its batch.
+    other sources of its batch (but for `early_stopping="never"`, which looks at the longest limit).
 
     `OdeTransformerForConditionalGeneration` and ensembles make one themselves from `max_len_a` and `max_len_b`, given
     to `generate()` or in the generation configuration. For any other encoder-decoder of transformers:
 
     ```python
     limit = SourceLengthLogitsProcessor(inputs["attention_mask"].sum(1), 1.2, 10, model.generation_config.eos_token_id)
-    model.generate(
-        **inputs, logits_processor=LogitsProcessorList([limit]), max_new_tokens=limit.max_new_tokens
-    )
+    model.generate(**inputs, logits_processor=LogitsProcessorList([limit]), max_new_tokens=limit.max_new_tokens)
     ```
 
     Args:
@@ -89,7 +87,13 @@ class SourceLengthGenerationMixin(GenerationMixin):
     configuration, which saves and loads them; see `SourceLengthLogitsProcessor`. One that is missing is 0.
 
     `min_length` and `min_new_tokens` hold for short sources too. A `max_length` or `max_new_tokens` that is set limits
-    all outputs; else the decoder's `max_position_embeddings` do."""
+    all outputs; else the decoder's `max_position_embeddings` do. Set a `max_length` for the evaluations of
+    `Seq2SeqTrainer`, which else sets it to 20."""
+
+    def save_pretrained(self, *args, **kwargs):
+        # A generation configuration that is marked as made from the model's loses other options when it is loaded.
+        self.generation_config._from_model_config = False
+        return super().save_pretrained(*args, **kwargs)
 
     def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs: Any):
         given = {name: kwargs.pop(name) for name in MAX_LEN_OPTIONS if name in kwargs}
@@ -163,9 +167,9 @@ class SourceLengthGenerationMixin(GenerationMixin):
 def n_best(model, tokenizer, inputs: Mapping[str, torch.Tensor], **options) -> list[list[tuple[str, float]]]:
     """Generates, and returns for each source its `num_return_sequences` outputs as (text, score), the best first.
 
-    The score is an output's log-probability, its end-of-sequence token included, divided by its length in tokens: in
-    beam search by `length ** length_penalty`, what the search ranks by; in greedy search and sampling, where the model's
-    own probabilities count, temperature and the like excluded, by the length.
+    The score is an output's log-probability divided by its length in tokens, the end-of-sequence token included in
+    both: in beam search by `length ** length_penalty`, what the search ranks by; in greedy search and sampling, where
+    the model's own probabilities count, temperature and the like excluded, by the length.
 
     Args:
         model: an encoder-decoder of transformers, or an ensemble.
@@ -173,8 +177,8 @@ def n_best(model, tokenizer, inputs: Mapping[str, torch.Tensor], **options) -> l
         inputs: `input_ids` and `attention_mask` of the sources, (sources, length) each.
         options: those of `generate()`.
 
-    `generate()` keeps the scores of all tokens at all steps: 4 * steps * sources * beams * vocabulary bytes. Give fewer
-    sources at a time than without scores.
+    `generate()` keeps the scores of all tokens at all steps: 4 * steps * sources * beams * vocabulary bytes. Give
+    fewer sources at a time than without scores.
     """
     config = model.generation_config
     is_beam_search = (options.get("num_beams") or config.num_beams or 1) > 1

@@ -978,7 +978,7 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
     custom_intro="The ODE Transformer with a language modeling head, for translation, summarization and correction."
 )
 class OdeTransformerForConditionalGeneration(
-    EncoderDecoderEmbeddingsMixin, OdeTransformerPreTrainedModel, SourceLengthGenerationMixin
+    EncoderDecoderEmbeddingsMixin, SourceLengthGenerationMixin, OdeTransformerPreTrainedModel
 ):
     _tp_plan = {"lm_head": "colwise_gather_output"}
 

@@ -127,7 +127,7 @@ def test_integers_are_kept_and_must_agree(tmp_path):
     averaged = saved_tensors(tmp_path / "out")
     assert averaged["counts"].tolist() == [2**60 + 1, -3] and averaged["flags"].tolist() == [True, False]
     add_tensors(folders[1], counts=torch.tensor([2**60, -3]), flags=torch.tensor([True, False]))
-    with pytest.raises(ValueError, match="0 and .*1 cannot be averaged: the integers of counts differ"):
+    with pytest.raises(ValueError, match=r"0 and .*1 cannot be averaged: the integers of counts differ"):
         average_checkpoints(folders, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -144,7 +144,10 @@ def change_json(path: Path, **fields) -> None:
     "spoil, message",
     [
         (lambda newest: (newest / "trainer_state.json").unlink(), r"checkpoint-10 is half-written .*no trainer_state"),
-        (lambda newest: truncate(newest / "model.safetensors"), r"checkpoint-10 is half-written .*model.safetensors: "),
+        (
+            lambda newest: truncate(newest / "model.safetensors"),
+            r"checkpoint-10 is half-written .*model.safetensors: ",
+        ),
         (lambda newest: (newest / "model.safetensors").unlink(), "checkpoint-10 holds neither model.safetensors nor"),
         (lambda newest: (newest / "config.json").unlink(), "checkpoint-10 is no model folder: it holds no config"),
         (lambda newest: change_json(newest / "config.json", dropout=0.5), r"they differ in dropout \(0.1 and 0.5\)"),

@@ -6,8 +6,11 @@ import pytest
 import torch
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
-from modeling_ode_transformer.ensemble import EnsembleForConditionalGeneration
+from modeling_ode_transformer import (
+    EnsembleForConditionalGeneration,
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+)
 
 from .conftest import TINY, assert_close, randomize, tiny_config
 
@@ -119,7 +122,7 @@ def test_beam_search_of_two_architectures_is_a_plain_one_over_mean_probabilities
         expected = plain_beam_search(models, alone, 3, 8, length_penalty)
         rows = slice(3 * i, 3 * i + 3)
         assert [tokens_of(row) for row in outputs.sequences[rows]] == [tokens for tokens, _ in expected]
-        assert_close(outputs.sequences_scores[rows], torch.tensor([score for _, score in expected]), scale=10)
+        assert_close(outputs.sequences_scores[rows], torch.tensor([score for _, score in expected]).float(), scale=10)
         lengths |= {len(tokens) for tokens, _ in expected}
     assert min(lengths) < 5 and max(lengths) == 10  # some hypotheses end by themselves, others at the limit
 
@@ -171,7 +174,10 @@ def test_the_ensemble_goes_by_the_first_generation_configuration():
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"vocab_size": 62}, r"model 2 \(M2M100ForConditionalGeneration\) cannot join model 1 \(OdeTransformerFor.*\)"),
+        (
+            {"vocab_size": 62},
+            r"model 2 \(M2M100ForConditionalGeneration\) cannot join model 1 \(OdeTransformerFor.*\)",
+        ),
         ({"vocab_size": 62}, "its source vocabulary size is 62, not 61"),
         ({"eos_token_id": 3}, "its eos_token_id is 3, not 2"),
         ({"decoder_start_token_id": 0}, "its decoder_start_token_id is 0, not 2"),
@@ -199,7 +205,7 @@ def test_what_an_ensemble_cannot_do_is_refused(source, tmp_path):
     ensemble = EnsembleForConditionalGeneration([ode_transformer()])
     with pytest.raises(ValueError, match="only supports"):
         ensemble.generate(source["input_ids"][:1], prompt_lookup_num_tokens=2)
-    with pytest.raises(ValueError, match="not used by the model: .'num_beam'"):
+    with pytest.raises(ValueError, match=r"not used by the model: .'num_beam'"):
         ensemble.generate(**source, num_beam=2)
     with pytest.raises(NotImplementedError, match="save its members"):
         ensemble.save_pretrained(tmp_path)

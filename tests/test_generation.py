@@ -5,11 +5,24 @@ import itertools
 
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StaticCache
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationConfig,
+    LogitsProcessorList,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    StaticCache,
+)
 
-from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    SourceLengthLogitsProcessor,
+    n_best,
+)
 
-from .conftest import assert_close, randomize, tiny_config
+from .conftest import TINY, assert_close, randomize, tiny_config
 
 
 SOLVER = pytest.mark.parametrize("decoder_solver", ["euler", "rk2", "rk4"])
@@ -157,3 +170,191 @@ def test_decoding_with_a_static_cache_compiles_into_one_graph():
             logits = [step(**inputs, **{name: ids[:, i : i + 1]}, past_key_values=cache).logits for i in (3, 4)]
             expected = model(**inputs, **{name: ids}).logits[:, 3:]
         assert_close(torch.cat(logits, 1), expected, scale=10)
+
+
+def without_length(model):
+    model.generation_config.update(min_new_tokens=None, max_new_tokens=None)
+    return model
+
+
+def numbers_of_tokens(sequences):
+    """Tokens between the start token and the end token of each row; there has to be an end token."""
+    return [row.tolist().index(2, 1) - 1 for row in sequences]
+
+
+def source_of(batch):
+    return {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+
+def test_outputs_end_at_their_own_source_length(batch):
+    """Sources of 9, 7 and 4 tokens. Nothing ends by itself: the end token has the least probability."""
+    model = without_length(build())
+    logits = model.lm_head.forward
+    model.lm_head.forward = lambda hidden: logits(hidden).index_fill(-1, torch.tensor([2]), -100.0)
+    for options in ({}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}):
+        copies = options.get("num_return_sequences", 1)
+        for (a, b), limits in {
+            (1.2, 1): [11, 9, 5],  # 11.8, 9.4, 5.8
+            (0.5, 0): [4, 3, 2],
+            (0, 6): [6, 6, 6],
+        }.items():
+            sequences = model.generate(**source_of(batch), max_len_a=a, max_len_b=b, **options)
+            assert numbers_of_tokens(sequences) == [limit for limit in limits for _ in range(copies)]
+    assert numbers_of_tokens(model.generate(**source_of(batch), max_len_a=1)) == [9, 7, 4]
+    assert numbers_of_tokens(model.generate(**source_of(batch), max_len_b=0, max_len_a=0.2)) == [1, 1, 0]
+
+
+def test_the_other_limits_hold_too(batch):
+    model = without_length(build(position_embedding_type="learned", max_position_embeddings=12))
+    logits = model.lm_head.forward
+    model.lm_head.forward = lambda hidden: logits(hidden).index_fill(-1, torch.tensor([2]), -100.0)
+    source = source_of(batch)
+    assert numbers_of_tokens(model.generate(**source, max_len_a=1, max_length=9)) == [7, 7, 4]
+    assert numbers_of_tokens(model.generate(**source, max_len_a=1, max_new_tokens=6)) == [5, 5, 4]
+    assert numbers_of_tokens(model.generate(**source, max_len_a=1, min_new_tokens=6)) == [9, 7, 6]
+    assert numbers_of_tokens(model.generate(**source, max_len_a=1, min_length=9)) == [9, 8, 8]
+    assert numbers_of_tokens(model.generate(**source, max_len_b=2, min_new_tokens=6)) == [6, 6, 6]
+    # all 12 positions of the decoder are used: the start token's, and one for each token but the end
+    assert numbers_of_tokens(model.generate(**source, max_len_b=200)) == [11, 11, 11]
+    prompt = {"decoder_input_ids": torch.full((3, 3), 2)}
+    assert model.generate(**source, **prompt, max_len_a=1).eq(2).long()[:, 3:].argmax(1).tolist() == [9, 7, 4]
+
+
+def test_the_length_of_a_source_is_counted_without_padding(batch):
+    model = without_length(build())
+    logits = model.lm_head.forward
+    model.lm_head.forward = lambda hidden: logits(hidden).index_fill(-1, torch.tensor([2]), -100.0)
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    embeddings = model.get_input_embeddings()(ids)
+    encoder_outputs = model.get_encoder()(ids, attention_mask=mask)
+    for source in (
+        {"inputs": ids, "attention_mask": mask},
+        {"input_ids": ids},  # by the ids of padding
+        {"inputs_embeds": embeddings, "attention_mask": mask},
+        {"encoder_outputs": encoder_outputs, "attention_mask": mask},
+    ):
+        assert numbers_of_tokens(model.generate(**source, max_len_a=1)) == [9, 7, 4]
+    assert numbers_of_tokens(model.generate(inputs_embeds=embeddings, max_len_a=1)) == [9, 9, 9]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"num_beams": 3, "early_stopping": True}])
+def test_an_output_does_not_depend_on_its_neighbours(options, batch):
+    model = without_length(build())
+    options |= {"max_len_a": 0.8, "max_len_b": 2, "return_dict_in_generate": True, "output_scores": True}
+    together = model.generate(**source_of(batch), **options)
+    for i, (ids, mask) in enumerate(zip(batch["input_ids"], batch["attention_mask"])):
+        alone = model.generate(ids[mask == 1][None], **options)
+        length = alone.sequences.shape[1]
+        assert torch.equal(together.sequences[i, :length], alone.sequences[0])
+        assert set(together.sequences[i, length:].tolist()) <= {1}
+        if "num_beams" in options:
+            assert_close(together.sequences_scores[i], alone.sequences_scores[0], scale=10)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_the_best_of_all_short_outputs_with_their_end_is_found(limit):
+    """At the limit the end token is forced and its log-probability counts: of all outputs of up to `limit` tokens from
+    a vocabulary of 8, those of the best mean log-probability, their end included. The beam drops none."""
+    model = without_length(build(vocab_size=8))
+    source = torch.tensor([[5, 7, 4]])
+    scores = {}
+    for number in range(limit + 1):
+        for tokens in itertools.product([0, 3, 4, 5, 6, 7], repeat=number):
+            decoder_input_ids = torch.tensor([[2, *tokens]])
+            log_probabilities = model(source, decoder_input_ids=decoder_input_ids).logits[0].log_softmax(-1)
+            total = log_probabilities.gather(1, torch.tensor([*tokens, 2])[:, None]).sum().item()
+            scores[tokens] = total / (number + 1)
+    ranked = sorted(scores, key=scores.get, reverse=True)
+    options = {"num_beams": 64, "num_return_sequences": 3, "suppress_tokens": [1], "max_len_b": limit}
+    outputs = n_best(model, Spelling(), {"input_ids": source}, **options)
+    assert [text for text, _ in outputs[0]] == [" ".join(map(str, tokens)) for tokens in ranked[:3]]
+    assert [score for _, score in outputs[0]] == pytest.approx([scores[tokens] for tokens in ranked[:3]], abs=1e-5)
+
+
+def test_the_processor_limits_any_model_of_transformers(batch):
+    ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "forced_bos_token_id": 9}
+    torch.manual_seed(0)
+    model = randomize(M2M100ForConditionalGeneration(M2M100Config(**TINY, **ids)))
+    processor = SourceLengthLogitsProcessor(batch["attention_mask"].sum(1), 1.2, 1, [2, 3])
+    assert processor.limits.tolist() == [11, 9, 5] and processor.max_new_tokens == 12
+    assert SourceLengthLogitsProcessor(torch.tensor([30, 20]), 0.1, 0, 2).limits.tolist() == [3, 2]
+
+    # Its arithmetic, on three sources with two beams each, one token before and at the limit of the last one.
+    scores = torch.randn(6, 61)
+    assert processor(torch.zeros(6, 5), scores) is scores
+    at_limit = processor(torch.zeros(6, 6), scores)
+    assert torch.equal(at_limit[:4], scores[:4]) and torch.equal(at_limit[4:, [2, 3]], scores[4:, [2, 3]])
+    assert (at_limit[4:].isfinite().sum(1) == 2).all()
+
+    arguments = {"logits_processor": LogitsProcessorList([processor]), "max_new_tokens": processor.max_new_tokens}
+    for options in ({}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}):
+        sequences = model.generate(**source_of(batch), **arguments, **options)
+        limits = torch.tensor([11, 9, 5]).repeat_interleave(len(sequences) // 3)
+        ends = torch.isin(sequences[:, 1:], torch.tensor([2, 3])).long().argmax(1)
+        assert (ends <= limits).all() and torch.isin(sequences[:, 1:], torch.tensor([2, 3])).any(1).all()
+
+
+def test_max_len_is_saved_with_the_generation_configuration(tmp_path, batch):
+    model = without_length(build())
+    model.generation_config.max_len_a, model.generation_config.max_len_b = 0.5, 1
+    expected = model.generate(**source_of(batch))
+    assert torch.equal(without_length(build()).generate(**source_of(batch), max_len_a=0.5, max_len_b=1), expected)
+    config = GenerationConfig(max_len_a=0.5, max_len_b=1)
+    assert torch.equal(without_length(build()).generate(**source_of(batch), generation_config=config), expected)
+    model.save_pretrained(tmp_path)
+    loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    assert (loaded.generation_config.max_len_a, loaded.generation_config.max_len_b) == (0.5, 1)
+    assert torch.equal(loaded.generate(**source_of(batch)), expected)
+    assert not torch.equal(loaded.generate(**source_of(batch), max_len_b=3), expected)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"max_len_a": -1}, "max_len_a=-1 must be a number of at least 0"),
+        ({"max_len_b": float("inf")}, "max_len_b=inf must be a number of at least 0"),
+        ({"max_len_b": "10"}, "max_len_b='10' must be a number"),
+        ({"max_len_a": 0, "max_len_b": 0}, "allow no output"),
+    ],
+)
+def test_limits_that_are_none_are_refused(options, message, batch):
+    with pytest.raises(ValueError, match=message):
+        build().generate(batch["input_ids"], **options)
+
+
+def test_limits_need_an_end_token(batch):
+    model = build()
+    model.generation_config.eos_token_id = None
+    with pytest.raises(ValueError, match="set eos_token_id"):
+        model.generate(batch["input_ids"], max_len_b=3)
+
+
+class Spelling:
+    """A tokenizer that spells ids."""
+
+    @staticmethod
+    def batch_decode(sequences, skip_special_tokens):
+        return [" ".join(str(token) for token in row if token not in (1, 2)) for row in sequences.tolist()]
+
+
+@pytest.mark.parametrize(
+    "options, exponent",
+    [
+        ({}, 1),
+        ({"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.6}, 0.6),
+        ({"do_sample": True, "temperature": 0.5, "num_return_sequences": 4}, 1),
+    ],
+)
+def test_n_best_scores_are_normalised_log_probabilities(options, exponent, batch):
+    """Recomputed in one pass over each output, alone and without a cache."""
+    model = without_length(build())
+    outputs = n_best(model, Spelling(), source_of(batch), max_len_a=1, max_len_b=-0.0, **options)
+    assert [len(each) for each in outputs] == [options.get("num_return_sequences", 1)] * 3
+    for ids, mask, each in zip(batch["input_ids"], batch["attention_mask"], outputs):
+        assert [score for _, score in each] == sorted((score for _, score in each), reverse=True)
+        for text, score in each:
+            tokens = torch.tensor([*map(int, text.split()), 2])
+            decoder_input_ids = torch.cat([torch.tensor([2]), tokens[:-1]])[None]
+            logits = model(ids[mask == 1][None], decoder_input_ids=decoder_input_ids).logits[0]
+            total = logits.log_softmax(-1).gather(1, tokens[:, None]).sum().item()
+            assert score == pytest.approx(total / len(tokens) ** exponent, abs=1e-4)

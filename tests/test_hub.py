@@ -27,6 +27,7 @@ PACKAGE = Path(modeling_ode_transformer.__file__).parent
 PUBLISHED = (
     "configuration_ode_transformer",
     "convert_residual",
+    "generation_ode_transformer",
     "integration_ode_transformer",
     "modeling_ode_transformer",
 )
@@ -89,6 +90,7 @@ for source, target in ((first, second), (second, None)):
     assert type(model).__module__.startswith("transformers_modules."), type(model)
     if target:
         model.save_pretrained(target)
+    assert model.generate(torch.arange(4, 9)[None], min_new_tokens=3).shape == (1, 5)  # start, 3 tokens, end
     print(model(torch.arange(4, 9)[None], decoder_input_ids=torch.arange(4, 9)[None]).logits.double().sum().item())
 """
 
@@ -96,6 +98,7 @@ for source, target in ((first, second), (second, None)):
 def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
     torch.manual_seed(0)
     model = randomize(OdeTransformerForConditionalGeneration(tiny_config(solver_coefficients="learned")))
+    model.generation_config.max_len_a, model.generation_config.max_len_b = 0.2, 2
     folders = [tmp_path / name for name in ("first", "second", "third")]
     model.save_pretrained(folders[0])
     # The package opens it and saves it again ...

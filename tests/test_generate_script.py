@@ -1,0 +1,270 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""examples/generate.py: against each model's generate() on one line at a time."""
+
+import gzip
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
+
+from modeling_ode_transformer import (
+    EnsembleForConditionalGeneration,
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerTokenizer,
+)
+
+from .conftest import TINY, randomize, tiny_config
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import generate  # noqa: E402
+import quickstart  # noqa: E402
+
+
+VOCABULARY = 300
+# Of different lengths, not in their order; line 3 and the last one are empty.
+LINES = [quickstart.english(number) for number in (7, 421_735, 0, 12, 100_001, 999_999, 40)]
+LINES[2], LINES[6:] = "  ", ["forty", ""]
+
+
+def save(model, tokenizers, folder):
+    torch.nn.init.normal_(model.lm_head.weight)  # a sharp distribution, in which the start token is not repeated
+    model.generation_config.update(num_beams=3, length_penalty=0.6, early_stopping=True, max_length=30)
+    model.save_pretrained(folder)
+    tokenizers[0].save_pretrained(folder)
+    if len(tokenizers) > 1:
+        tokenizers[1].save_pretrained(folder / "target_tokenizer")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The folder with the models ode, m2m100, learned (of 12 positions), separate (two tokenizers) and language."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = OdeTransformerTokenizer.train([quickstart.english(n) for n in range(0, 9000, 7)], VOCABULARY)
+    german = OdeTransformerTokenizer.train([quickstart.german(n) for n in range(0, 9000, 7)], VOCABULARY - 10)
+    torch.manual_seed(0)
+    sizes = {**TINY, "vocab_size": VOCABULARY, "tie_word_embeddings": False}
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    ids["decoder_start_token_id"] = tokenizer.eos_token_id
+
+    def ode_transformer(**fields):
+        return randomize(OdeTransformerForConditionalGeneration(tiny_config(**{**sizes, **ids, **fields})))
+
+    save(ode_transformer(), [tokenizer], folder / "ode")
+    save(randomize(M2M100ForConditionalGeneration(M2M100Config(**sizes, **ids))), [tokenizer], folder / "m2m100")
+    positions = {"position_embedding_type": "learned", "max_position_embeddings": 12}
+    save(ode_transformer(**positions), [tokenizer], folder / "learned")
+    vocabularies = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCABULARY - 10}
+    save(ode_transformer(**vocabularies), [tokenizer, german], folder / "separate")
+    save(OdeTransformerForCausalLM(tiny_config(**sizes, decoder_solver="rk2")), [tokenizer], folder / "language")
+    return folder
+
+
+@pytest.fixture
+def translate(models, tmp_path):
+    """Runs the script on LINES and returns the lines that it writes."""
+
+    def translate(*names, lines=LINES, **options):
+        source, output = tmp_path / "source.txt", tmp_path / "output.txt"
+        source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        options = {"device": "cpu", "input": source, "output": output, "overwrite": True} | options
+        arguments = [str(item) for name, value in options.items() for item in (f"--{name}", value)]
+        generate.main(["--model_name_or_path", *(str(models / name) for name in names), *arguments])
+        text = output.read_text(encoding="utf-8")
+        assert text.endswith("\n") and not (tmp_path / "output.txt.partial").exists()
+        return text.removesuffix("\n").split("\n")
+
+    return translate
+
+
+def one_at_a_time(model, folder, lines=LINES, **options):
+    """The outputs of each line, all of them in one list."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    decoder = folder / "target_tokenizer" if (folder / "target_tokenizer").exists() else folder
+    decoder = AutoTokenizer.from_pretrained(decoder)
+    outputs = []
+    for line in lines:
+        if line.strip():
+            sequences = model.generate(**tokenizer(line, return_tensors="pt"), **options)
+            outputs += [text.strip() for text in decoder.batch_decode(sequences, skip_special_tokens=True)]
+        else:
+            outputs += [""] * options.get("num_return_sequences", 1)
+    return outputs
+
+
+@pytest.mark.parametrize("batching", [{"batch_size": 1}, {"batch_size": 4}, {"max_tokens_per_batch": 40}, {}])
+def test_outputs_are_in_the_order_of_the_lines_whatever_the_batches(batching, translate, models):
+    model = AutoModelForSeq2SeqLM.from_pretrained(models / "ode").eval()
+    expected = one_at_a_time(model, models / "ode")
+    assert expected[2] == expected[-1] == "" and len(set(expected)) > 5
+    assert translate("ode", **batching) == expected
+
+
+@pytest.mark.parametrize("name", ["ode", "m2m100", "separate"])
+def test_options_of_the_search_reach_any_model(name, translate, models):
+    model = AutoModelForSeq2SeqLM.from_pretrained(models / name).eval()
+    expected = one_at_a_time(model, models / name, num_beams=2, length_penalty=2.0, no_repeat_ngram_size=2)
+    options = {"num_beams": 2, "length_penalty": 2.0, "generation_options": "no_repeat_ngram_size=2"}
+    assert translate(name, **options) == expected != one_at_a_time(model, models / name)
+
+    limits = {"max_len_a": 0.5, "max_len_b": 1}
+    expected = one_at_a_time(EnsembleForConditionalGeneration([model]), models / name, **limits)
+    assert translate(name, **limits) == expected != one_at_a_time(model, models / name)
+
+
+def test_several_models_are_an_ensemble(translate, models):
+    members = [AutoModelForSeq2SeqLM.from_pretrained(models / name) for name in ("ode", "m2m100")]
+    expected = one_at_a_time(EnsembleForConditionalGeneration(members), models / "ode")
+    assert translate("ode", "m2m100", batch_size=3) == expected
+    assert translate("m2m100") != expected != translate("ode")
+
+
+def test_n_best_with_scores(translate, models):
+    model = AutoModelForSeq2SeqLM.from_pretrained(models / "ode").eval()
+    expected = one_at_a_time(model, models / "ode", num_return_sequences=3)
+    rows = [line.split("\t") for line in translate("ode", num_return_sequences=3, scores=True, batch_size=2)]
+    assert [int(number) for number, _, _ in rows] == [number for number in range(1, len(LINES) + 1) for _ in range(3)]
+    assert [text for _, _, text in rows] == expected
+    for start in range(0, len(rows), 3):
+        scores = [float(score) for _, score, _ in rows[start : start + 3]]
+        assert scores == sorted(scores, reverse=True)
+    assert rows[6:9] == [["3", "0.0000", ""]] * 3
+    inputs = AutoTokenizer.from_pretrained(models / "ode")(LINES[0], return_tensors="pt")
+    score = model.generate(**inputs, return_dict_in_generate=True, output_scores=True).sequences_scores.item()
+    assert float(rows[0][1]) == pytest.approx(score, abs=1e-4)
+
+    assert translate("ode", num_return_sequences=3) == [f"{number}\t{text}" for number, _, text in rows]
+    assert translate("ode", scores=True) == ["\t".join(row[1:]) for row in rows[::3]]
+
+
+def test_standard_input_to_standard_output(translate, monkeypatch, capsys, models):
+    text = "".join(f"{line}\r\n" for line in LINES)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + text.encode())))
+    expected = translate("ode")
+    capsys.readouterr()
+    generate.main(["--model_name_or_path", str(models / "ode"), "--device", "cpu"])
+    captured = capsys.readouterr()
+    assert captured.out == "".join(f"{line}\n" for line in expected)
+    assert f"{len(LINES) - 2}/{len(LINES) - 2}" in captured.err  # the progress bar
+
+
+def test_gzipped_files(translate, models, tmp_path):
+    expected = translate("ode")
+    (tmp_path / "source.txt.gz").write_bytes(gzip.compress((tmp_path / "source.txt").read_bytes()))
+    files = ["--input", str(tmp_path / "source.txt.gz"), "--output", str(tmp_path / "out.gz")]
+    generate.main(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
+    assert gzip.decompress((tmp_path / "out.gz").read_bytes()).decode().split("\n")[:-1] == expected
+
+
+@pytest.mark.parametrize(
+    "keys, answers", [(["seven", "forty", "", "never"], 2), (["seven"], 1), (["seven", KeyboardInterrupt], 1)]
+)
+def test_interactive(keys, answers, models, monkeypatch, capsys, translate):
+    """Ends at an empty line, at the end of the input and at Ctrl-C."""
+    expected = translate("ode", lines=["seven", "forty"], num_return_sequences=2)[: 2 * answers]
+    keys = iter(keys)
+
+    def answer(prompt):
+        key = next(keys, EOFError)
+        if isinstance(key, str):
+            return key
+        raise key
+
+    monkeypatch.setattr("builtins.input", answer)
+    capsys.readouterr()
+    generate.main(
+        ["--model_name_or_path", str(models / "ode"), "--interactive", "--num_return_sequences", "2"]
+        + ["--device", "cpu"]
+    )
+    lines = [line for line in capsys.readouterr().out.split("\n") if line]
+    assert lines == [line.split("\t")[1] for line in expected]
+
+
+def test_long_sources_are_cut_and_counted(translate, models, caplog):
+    model = AutoModelForSeq2SeqLM.from_pretrained(models / "learned").eval()
+    tokenizer = AutoTokenizer.from_pretrained(models / "learned")
+    cut = [tokenizer.decode(tokenizer(line)["input_ids"][:11], skip_special_tokens=True) for line in LINES]
+    number = sum(short != line for short, line in zip(cut, LINES) if line.strip())
+    assert 0 < number < 6
+    options = {"max_length": 12, "num_beams": 2}
+    lines = translate("learned", generation_options="max_length=12", num_beams=2)
+    assert lines == one_at_a_time(model, models / "learned", cut, **options)
+    assert f"{number} of 6 sources cut to 12 tokens" in caplog.text
+    translate("ode", max_source_length=5)
+    assert "4 of 6 sources cut to 5 tokens" in caplog.text
+
+
+def test_without_any_limit_outputs_have_fairseqs(models, tmp_path):
+    model = AutoModelForSeq2SeqLM.from_pretrained(models / "ode")
+    model.generation_config.max_length = None
+    args = generate.GenerateArguments(["x"])
+    generate.set_generation_options(model.generation_config, args)
+    assert (model.generation_config.max_len_a, model.generation_config.max_len_b) == (0, 200)
+
+
+def test_half_precision(translate):
+    assert len(translate("ode", "m2m100", dtype="bf16")) == len(LINES)
+
+
+def test_an_interruption_leaves_no_output(translate, tmp_path, monkeypatch):
+    (tmp_path / "output.txt").write_text("before")
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(generate.TextGenerator, "generate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        translate("ode")
+    assert (tmp_path / "output.txt").read_text() == "before"
+    (tmp_path / "output.txt").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        translate("ode")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.txt"]
+
+
+def test_a_model_has_to_be_named():
+    with pytest.raises(ValueError, match="give --model_name_or_path"):
+        generate.main([])
+
+
+def test_batches_fill_the_budget():
+    lengths = [3, 50, 8, 8, 2, 9, 1]
+    assert generate.make_batches(lengths, None, 24) == [[1], [5, 2], [3, 0, 4], [6]]
+    assert generate.make_batches(lengths, 3, None) == [[1, 5, 2], [3, 0, 4], [6]]
+    assert generate.make_batches(lengths, None, None) == [[1, 5, 2, 3, 0, 4, 6]]
+    assert generate.make_batches([], 3, None) == []
+
+
+@pytest.mark.parametrize(
+    "names, options, error, message",
+    [
+        (["language"], {}, ValueError, "is a language model .*run_language_modeling.py --prompt"),
+        (["ode", "separate"], {}, ValueError, "separate has another target vocabulary than .*ode"),
+        (["ode"], {"output": "{tmp}/exists.txt"}, FileExistsError, "exists.txt exists: .*--overwrite"),
+        (["ode"], {"output": "{tmp}"}, IsADirectoryError, "is a folder"),
+        (["ode"], {"output": "{tmp}/none/out.txt"}, FileNotFoundError, "there is no folder .*none"),
+        (["ode"], {"input": "{tmp}/none.txt"}, FileNotFoundError, "No file .*none.txt"),
+        (["ode"], {"input": "{tmp}/latin1.txt"}, ValueError, "latin1.txt is not UTF-8"),
+        (["ode"], {"interactive": True}, ValueError, "leave out --input and --output"),
+        (["ode"], {"batch_size": 3, "max_tokens_per_batch": 100}, ValueError, "not both"),
+        (["ode"], {"batch_size": 0}, ValueError, "--batch_size 0 must be at least 1"),
+        (["ode"], {"num_return_sequences": 4}, ValueError, r"num_return_sequences` \(4\) has to be smaller"),
+        (["ode"], {"generation_options": "num_beem=3"}, ValueError, "has no option num_beem"),
+        (["ode"], {"max_len_a": -1}, ValueError, "max_len_a=-1.0 must be a number of at least 0"),
+        (["learned"], {"max_source_length": 13}, ValueError, "13 exceeds the model's max_position_embeddings, 12"),
+    ],
+)
+def test_errors_name_the_value_and_the_fix(names, options, error, message, translate, tmp_path):
+    (tmp_path / "exists.txt").write_text("kept")
+    (tmp_path / "latin1.txt").write_bytes("fünf\n".encode("latin-1"))
+    options = {key: value.format(tmp=tmp_path) if isinstance(value, str) else value for key, value in options.items()}
+    with pytest.raises(error, match=message):
+        translate(*names, **options, overwrite=False)
+    assert (tmp_path / "exists.txt").read_text() == "kept"
+    assert not (tmp_path / "output.txt").exists()
