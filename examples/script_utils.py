@@ -16,13 +16,9 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, TrainingArguments
 
-<<<<<<< HEAD
 import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
-=======
-import modeling_ode_transformer  # noqa: F401  (makes AutoConfig and the AutoModel classes know it)
->>>>>>> tasks
+from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, incomplete_reason, last_complete_checkpoint
 from modeling_ode_transformer.text_files import open_text, read_lines  # noqa: F401  (the scripts take it from here)
-from modeling_ode_transformer.training import TARGET_TOKENIZER, incomplete_reason, last_complete_checkpoint
 
 
 logger = logging.getLogger(__name__)

@@ -42,17 +42,9 @@ from transformers import (
 from transformers.utils import cached_file
 
 from modeling_ode_transformer import OdeTransformerTokenizer
-<<<<<<< HEAD
-=======
 from modeling_ode_transformer.average_checkpoints import average_checkpoints
-from modeling_ode_transformer.modeling_ode_transformer import shift_tokens_right
->>>>>>> tasks
-from modeling_ode_transformer.training import (
-    TARGET_TOKENIZER,
-    TokenSeq2SeqTrainer,
-    TokenSeq2SeqTrainingArguments,
-    complete_checkpoints,
-)
+from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, complete_checkpoints
+from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 
 logger = logging.getLogger(__name__)

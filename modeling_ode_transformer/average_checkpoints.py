@@ -8,7 +8,6 @@ themselves. Only safetensors files are read, one tensor at a time; nothing is un
 """
 
 import json
-import re
 import shutil
 import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
@@ -21,17 +20,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from .checkpoints import CHECKPOINT, TARGET_TOKENIZER, TRAINER_STATE, incomplete_reason, numbered_checkpoints
 
-# As the scripts under examples/ name it.
-TARGET_TOKENIZER = "target_tokenizer"
-TRAINER_STATE = "trainer_state.json"
-CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 # What a folder of weights and training state holds besides a model's own files.
-NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE, "latest", "zero_to_fp32.py")
+NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
+NOT_COPIED += ("loss_state_*.json", "latest", "zero_to_fp32.py")
 # Fields of a configuration that say nothing of the model.
 PROVENANCE = {"transformers_version", "_name_or_path"}
 
@@ -108,8 +104,8 @@ class SavedModel:
         if not folder.is_dir():
             raise FileNotFoundError(f"No folder {folder}.")
         self.folder = folder
-        if CHECKPOINT.fullmatch(folder.name) and not (folder / TRAINER_STATE).is_file():
-            raise self.half_written(f"no {TRAINER_STATE}")
+        if CHECKPOINT.fullmatch(folder.name) and (reason := incomplete_reason(folder)):
+            raise self.half_written(reason)
         if not (folder / CONFIG_NAME).is_file():
             raise ValueError(f"{folder} is no model folder: it holds no {CONFIG_NAME}.")
         config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
@@ -164,8 +160,7 @@ def find_checkpoints(folder: str | Path, last: int) -> list[Path]:
         raise ValueError(f"--last {last} must be at least 1.")
     if not folder.is_dir():
         raise FileNotFoundError(f"No folder {folder}.")
-    found = [path for path in folder.iterdir() if path.is_dir() and CHECKPOINT.fullmatch(path.name)]
-    found.sort(key=lambda path: int(CHECKPOINT.fullmatch(path.name)[1]))
+    found = numbered_checkpoints(folder)
     if len(found) < last:
         names = ", ".join(path.name for path in found) or "none"
         raise ValueError(f"{folder} holds {len(found)} checkpoints, not the {last} to average: {names}.")

@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from .average_checkpoints import TARGET_TOKENIZER, TensorMean, check_same_configuration
+from .average_checkpoints import TensorMean, check_same_configuration
+from .checkpoints import TARGET_TOKENIZER
 from .configuration_ode_transformer import OdeTransformerConfig
 from .convert_fairseq_tokenizer import make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
 from .modeling_ode_transformer import OdeTransformerForConditionalGeneration

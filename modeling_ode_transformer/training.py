@@ -10,14 +10,8 @@
 import json
 import logging
 import math
-import re
-import zipfile
-<<<<<<< HEAD
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
-=======
-from collections.abc import Iterator, Sequence
->>>>>>> tasks
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,17 +23,15 @@ from accelerate import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.data_loader import prepare_data_loader
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import parse_flag_from_env
-from safetensors import SafetensorError, safe_open
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
+from .checkpoints import TARGET_TOKENIZER
 from .modeling_ode_transformer import shift_tokens_right
 
 
 logger = logging.getLogger(__name__)
-
-TARGET_TOKENIZER = "target_tokenizer"
 
 # fairseq gives up here as well: gradients that overflow at such a scale are not a matter of scaling.
 MIN_LOSS_SCALE = 1e-4
@@ -201,56 +193,6 @@ def losses_by_row(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: f
         logits.flatten(0, 1).float(), labels.flatten(), label_smoothing=label_smoothing, reduction="none"
     )
     return losses.view_as(labels).sum(-1)
-
-
-def incomplete_reason(checkpoint: str | Path) -> str | None:
-    """Why a checkpoint folder of Trainer cannot be used, as after a kill while it was written; None if it can.
-
-    Trainer writes `trainer_state.json` last; the other files are opened, not read.
-    """
-    checkpoint = Path(checkpoint)
-    state = checkpoint / "trainer_state.json"
-    if not state.is_file():
-        return f"{state.name}, which is written last, is missing"
-    for path in (state, *checkpoint.glob("*.index.json")):
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            return f"{path.name} is cut off"
-        for shard in set(values.get("weight_map", {}).values()):
-            if not (checkpoint / shard).is_file():
-                return f"{shard} is missing"
-    weights = list(checkpoint.glob("*.safetensors"))
-    if not weights and not any(checkpoint.glob("pytorch_model_fsdp*")) and not any(checkpoint.glob("global_step*")):
-        return "it holds no weights"
-    for path in weights:
-        try:
-            with safe_open(path, framework="pt"):
-                pass
-        except SafetensorError as error:
-            return f"{path.name} is cut off or damaged ({error})"
-    for path in [path for pattern in ("*.pt", "*.pth", "*.bin") for path in checkpoint.glob(pattern)]:
-        if not zipfile.is_zipfile(path):
-            return f"{path.name} is cut off or damaged"
-    return None
-
-
-def complete_checkpoints(output_dir: str | Path) -> Iterator[Path]:
-    """The usable `checkpoint-*` of a training run, the newest first; warns of those not written to their end."""
-    numbered = {}
-    for path in Path(output_dir).glob("checkpoint-*"):
-        if path.is_dir() and (number := re.fullmatch(r"checkpoint-(\d+)", path.name)):
-            numbered[int(number[1])] = path
-    for number in sorted(numbered, reverse=True):
-        if (reason := incomplete_reason(numbered[number])) is None:
-            yield numbered[number]
-        else:
-            logger.warning("%s is left out: %s", numbered[number], reason)
-
-
-def last_complete_checkpoint(output_dir: str | Path) -> Path | None:
-    """The newest usable `checkpoint-*` of a training run, if any; warns of newer ones not written to their end."""
-    return next(complete_checkpoints(output_dir), None)
 
 
 @contextmanager

@@ -143,12 +143,16 @@ def change_json(path: Path, **fields) -> None:
 @pytest.mark.parametrize(
     "spoil, message",
     [
-        (lambda newest: (newest / "trainer_state.json").unlink(), r"checkpoint-10 is half-written .*no trainer_state"),
+        (lambda newest: (newest / "trainer_state.json").unlink(), r"checkpoint-10 is half-written .*trainer_state"),
         (
             lambda newest: truncate(newest / "model.safetensors"),
-            r"checkpoint-10 is half-written .*model.safetensors: ",
+            r"checkpoint-10 is half-written .*model.safetensors is cut off",
         ),
-        (lambda newest: (newest / "model.safetensors").unlink(), "checkpoint-10 holds neither model.safetensors nor"),
+        (lambda newest: (newest / "model.safetensors").unlink(), "checkpoint-10 is half-written .*holds no weights"),
+        (
+            lambda newest: (newest / "model.safetensors").replace(newest / "pytorch_model_fsdp_0"),
+            "checkpoint-10 holds neither model.safetensors nor",
+        ),
         (lambda newest: (newest / "config.json").unlink(), "checkpoint-10 is no model folder: it holds no config"),
         (lambda newest: change_json(newest / "config.json", dropout=0.5), r"they differ in dropout \(0.1 and 0.5\)"),
         (

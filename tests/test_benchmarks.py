@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from .test_run_translation import EXAMPLES, quickstart
+from .test_run_translation import EXAMPLES, number_names
 
 
 sys.path.insert(0, str(EXAMPLES / "benchmarks"))
@@ -16,7 +16,7 @@ import batching
 
 
 def test_batching(tmp_path, capsys):
-    quickstart.write_corpus(tmp_path, {"train": 300, "validation": 5, "test": 5})
+    number_names.write_corpus(tmp_path, {"train": 300, "validation": 5, "test": 5})
     files = ["--source_file", str(tmp_path / "train.en"), "--target_file", str(tmp_path / "train.de")]
     sizes = ["--vocab_size", "330", "--max_tokens", "200", "--d_model", "64", "--layers", "1"]
     results = batching.main(

@@ -19,22 +19,21 @@ from transformers import (
 )
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration
+from modeling_ode_transformer.checkpoints import incomplete_reason, last_complete_checkpoint
 from modeling_ode_transformer.training import (
     TokenBudgetBatchSampler,
     TokenSeq2SeqTrainer,
     TokenSeq2SeqTrainingArguments,
-    incomplete_reason,
-    last_complete_checkpoint,
 )
 
 from .conftest import tiny_config
-from .test_run_translation import EXAMPLES, MODEL, arguments, losses, quickstart, run_translation
+from .test_run_translation import EXAMPLES, MODEL, arguments, losses, number_names, run_translation
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
-    quickstart.write_corpus(folder, {"train": 120, "validation": 12, "test": 11})
+    number_names.write_corpus(folder, {"train": 120, "validation": 12, "test": 11})
     return folder
 
 

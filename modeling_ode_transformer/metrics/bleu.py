@@ -49,11 +49,7 @@ class BleuScorer:
     signature: dict[str, str] = field(default_factory=dict)
 
     def _streams(self, predictions, references):
-<<<<<<< HEAD
         """Prepared texts as sacreBLEU takes them: predictions; a list of first references, of second (or None)."""
-=======
-        """Prepared predictions, and references as sacreBLEU takes them: a first of each, a second, ...; or None."""
->>>>>>> tasks
         lists = [[self.prepare(text) for text in texts] for texts in reference_lists(predictions, references)]
         return [self.prepare(text) for text in predictions], list(map(list, itertools.zip_longest(*lists)))
 

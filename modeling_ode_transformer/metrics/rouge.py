@@ -13,10 +13,7 @@ stemmer, as the original's script has it (pyrouge passes `-m`), unless it is swi
 texts, as percentages. Of several references the one with the highest F1 counts, for each score by itself.
 """
 
-<<<<<<< HEAD
 import logging
-=======
->>>>>>> tasks
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -34,11 +31,8 @@ from modeling_ode_transformer.metrics.metric_utils import (
 )
 
 
-<<<<<<< HEAD
 logger = logging.getLogger(__name__)
 
-=======
->>>>>>> tasks
 # Our names of rouge-score's scores.
 SCORES = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeLsum": "rougeLsum", "rougeL_whole_text": "rougeL"}
 
@@ -69,7 +63,6 @@ def rouge(
     if sentences not in SENTENCE_SPLITS:
         raise ValueError(f"sentences={sentences!r} must be one of {', '.join(SENTENCE_SPLITS)}.")
     split = SENTENCE_SPLITS[sentences]
-<<<<<<< HEAD
     lists = [[split(text) for text in texts] for texts in reference_lists(predictions, references)]
     predictions = [split(text) for text in predictions]
     if any("\n" in text for text in predictions) != any("\n" in text for texts in lists for text in texts):
@@ -79,14 +72,6 @@ def rouge(
         )
     scorer = RougeScorer(list(SCORES.values()), use_stemmer=stemmer)
     results = [scorer.score_multi(texts, prediction) for prediction, texts in zip(predictions, lists)]
-=======
-    lists = reference_lists(predictions, references)
-    scorer = RougeScorer(list(SCORES.values()), use_stemmer=stemmer)
-    results = [
-        scorer.score_multi([split(text) for text in texts], split(prediction))
-        for prediction, texts in zip(predictions, lists)
-    ]
->>>>>>> tasks
     means = {
         name: 100 * sum(result[theirs].fmeasure for result in results) / len(results)
         for name, theirs in SCORES.items()

@@ -1,0 +1,72 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The folders that a training run writes: which checkpoints there are, and whether they were written to their end."""
+
+import json
+import logging
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+
+logger = logging.getLogger(__name__)
+
+# The folder, in that of a model, of the target side's tokenizer where it is another one than the source's.
+TARGET_TOKENIZER = "target_tokenizer"
+TRAINER_STATE = "trainer_state.json"
+CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
+
+
+def numbered_checkpoints(output_dir: str | Path) -> list[Path]:
+    """The `checkpoint-*` folders of a training run by their updates, the oldest first."""
+    folders = [path for path in Path(output_dir).glob("*") if path.is_dir() and CHECKPOINT.fullmatch(path.name)]
+    return sorted(folders, key=lambda path: int(CHECKPOINT.fullmatch(path.name)[1]))
+
+
+def incomplete_reason(checkpoint: str | Path) -> str | None:
+    """Why a checkpoint folder of Trainer cannot be used, as after a kill while it was written; None if it can.
+
+    Trainer writes `trainer_state.json` last; the other files are opened, not read.
+    """
+    checkpoint = Path(checkpoint)
+    state = checkpoint / TRAINER_STATE
+    if not state.is_file():
+        return f"{state.name}, which is written last, is missing"
+    for path in (state, *checkpoint.glob("*.index.json")):
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            return f"{path.name} is cut off"
+        for shard in set(values.get("weight_map", {}).values()):
+            if not (checkpoint / shard).is_file():
+                return f"{shard} is missing"
+    weights = list(checkpoint.glob("*.safetensors"))
+    if not weights and not any(checkpoint.glob("pytorch_model_fsdp*")) and not any(checkpoint.glob("global_step*")):
+        return "it holds no weights"
+    for path in weights:
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError as error:
+            return f"{path.name} is cut off or damaged ({error})"
+    for path in [path for pattern in ("*.pt", "*.pth", "*.bin") for path in checkpoint.glob(pattern)]:
+        if not zipfile.is_zipfile(path):
+            return f"{path.name} is cut off or damaged"
+    return None
+
+
+def complete_checkpoints(output_dir: str | Path) -> Iterator[Path]:
+    """The usable `checkpoint-*` of a training run, the newest first; warns of those not written to their end."""
+    for path in reversed(numbered_checkpoints(output_dir)):
+        if (reason := incomplete_reason(path)) is None:
+            yield path
+        else:
+            logger.warning("%s is left out: %s", path, reason)
+
+
+def last_complete_checkpoint(output_dir: str | Path) -> Path | None:
+    """The newest usable `checkpoint-*` of a training run, if any; warns of newer ones not written to their end."""
+    return next(complete_checkpoints(output_dir), None)
