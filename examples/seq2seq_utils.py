@@ -339,6 +339,8 @@ def load_average(model, args: TokenSeq2SeqTrainingArguments, count: int) -> None
     Raises:
         ValueError: there are fewer.
     """
+    # One process writes the last checkpoint to its end.
+    PartialState().wait_for_everyone()
     checkpoints = list(islice(complete_checkpoints(args.output_dir), count))[::-1]
     if len(checkpoints) < count:
         raise ValueError(
@@ -350,7 +352,6 @@ def load_average(model, args: TokenSeq2SeqTrainingArguments, count: int) -> None
         if args.should_save:
             average_checkpoints(checkpoints, folder, overwrite=True)
     model.load_state_dict(type(model).from_pretrained(folder, dtype=torch.float32).state_dict())
-    # The final model holds the same weights.
     PartialState().wait_for_everyone()
     if args.should_save:
         shutil.rmtree(folder)

@@ -80,6 +80,7 @@ def test_values_are_those_of_the_paper(name):
     assert (recipe["adam_beta1"], recipe["adam_beta2"], recipe["label_smoothing_factor"]) == (0.9, 0.997, 0.1)
     assert recipe["lr_scheduler_type"] == "inverse_sqrt" and recipe["max_grad_norm"] == 0
     assert recipe["average_last_checkpoints"] == (10 if name.endswith("big") else 5)
+    assert recipe.get("weight_decay", 0) == (1e-4 if name.startswith("cnn") else 0)
     model = recipe["config_overrides"]
     assert (model["attention_dropout"], model["activation_dropout"]) == (0.1, 0.1)
     assert model["dropout"] == (0.3 if name == "wmt14_en_de_big" else 0.1)
@@ -151,6 +152,11 @@ def test_smoke_run_takes_the_data_of_the_command_line(tmp_path):
     assert (settings.num_beams, settings.length_penalty) == (3, 0.6)
     with pytest.raises(ValueError, match="No validation data"):
         run_translation.main([*arguments[:10], "--train_file", str(tmp_path / "pairs.tsv"), "--overwrite_output_dir"])
+
+
+def test_readme_lists_every_recipe():
+    text = (EXAMPLES / "recipes" / "README.md").read_text(encoding="utf-8")
+    assert [path.stem for path in RECIPES if f"| `{path.stem}` |" not in text] == []
 
 
 def test_every_smoke_value_is_an_argument():
