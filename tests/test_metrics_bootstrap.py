@@ -71,7 +71,7 @@ def test_statistics_may_be_any_objects():
 def test_resamples_of_bleu_are_those_of_sacrebleu():
     metric = sacrebleu.BLEU()
     _, theirs = PairedTest([("a", SYSTEM_A), ("b", SYSTEM_B)], {"BLEU": metric}, [REFERENCES], "bs", n_samples=300)()
-    (a, b), score, signature = METRICS["bleu"]((SYSTEM_A, SYSTEM_B), REFERENCES)
+    (a, b), score, signature = METRICS["bleu"].statistics((SYSTEM_A, SYSTEM_B), REFERENCES)
     result = paired_bootstrap(a, b, score, num_samples=300)
     assert signature == str(metric.get_signature())
     ours = ((result.score_a, result.samples_a), (result.score_b, result.samples_b))
@@ -108,6 +108,7 @@ def test_each_bleu_is_compared_by_its_own_scores(metric, name):
         (lambda: paired_bootstrap(A, B, mean, num_samples=0), "num_samples 0 must be at least 1"),
         (lambda: compare(["a"], ["a", "b"], ["a", "b"]), "1 predictions_a, 2 predictions_b, 2 references"),
         (lambda: compare(["a"], ["a"], ["a"], metric="chrf"), "metric 'chrf' must be one of bleu, tokenized_bleu"),
+        (lambda: compare(["a"], ["a"], ["a"], beta=2), "metric 'bleu' has no option beta, only tokenize, lowercase"),
     ],
 )
 def test_what_cannot_be_compared_is_said(call, message):
@@ -124,8 +125,44 @@ def test_the_command_compares_files(tmp_path, capsys):
     expected = compare(SYSTEM_A, SYSTEM_B, REFERENCES, "tokenized_bleu", 50, 3, lowercase=True)
     assert json.loads(capsys.readouterr().out) == expected
 
-    with pytest.raises(ValueError, match=r"a has 60 lines, but .*short has 59"):
+    with pytest.raises(ValueError, match=r"a has 60 lines, but .*short has 59 sentences"):
         module.main([*systems, "--references", str(tmp_path / "short")])
+
+
+def test_f_half_of_m2_files(tmp_path, capsys):
+    """F0.5 of each resample is that of the M2 score of its sentences."""
+    m2 = pytest.importorskip("modeling_ode_transformer.metrics.m2")
+    edit, unchanged = "A 1 2|||T|||b|||REQUIRED|||-NONE-|||{}", "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||{}"
+    annotations = [[edit], [edit, unchanged], [unchanged, edit], [unchanged]] * 5
+    paragraphs = ["\n".join(["S a x c", *(line.format(i) for i, line in enumerate(a))]) for a in annotations]
+    (tmp_path / "gold.m2").write_text("\n\n".join(paragraphs) + "\n")
+    systems = [RNG.choices(["a b c", "a x c", "b x c"], k=20) for _ in range(2)]
+    for name, lines in zip("ab", systems):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+
+    files = ["--system_a", str(tmp_path / "a"), "--system_b", str(tmp_path / "b")]
+    command = ["--metric", "m2", *files, "--references", str(tmp_path / "gold.m2")]
+    module.main([*command, "--num_samples", "30", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    sentences = m2.read_m2(tmp_path / "gold.m2")
+    assert result == compare(*systems, sentences, "m2", num_samples=30)
+    expected = [m2.m2_score(texts, sentences)["f0.5"] for texts in systems]
+    assert [result["score_a"], result["score_b"]] == pytest.approx(expected)
+    rng = np.random.default_rng(12345)
+    samples = [rng.choice(20, size=20) for _ in range(30)]
+    scores = [
+        [m2.m2_score([texts[i] for i in sample], [sentences[i] for i in sample])["f0.5"] for texts in systems]
+        for sample in samples
+    ]
+    assert result["wins_b"] == sum(b > a for a, b in scores)
+
+    with pytest.raises(ValueError, match=r"The metric 'm2' has no option lowercase"):
+        module.main([*command, "--lowercase"])
+    with pytest.raises(ValueError, match=r"One M2 file holds all annotators, but there are 2"):
+        module.main([*command, str(tmp_path / "gold.m2")])
+    (tmp_path / "gold.m2").write_text("\n\n".join(paragraphs[1:]) + "\n")
+    with pytest.raises(ValueError, match=r"a has 20 lines, but .*gold\.m2 has 19 sentences"):
+        module.main(command)
 
 
 def test_evaluate_loads_it_without_network(load_metric):

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 import evaluate
@@ -113,27 +113,65 @@ def select(statistics: Sequence | np.ndarray, indices: np.ndarray) -> list | np.
     return statistics[indices] if isinstance(statistics, np.ndarray) else [statistics[i] for i in indices]
 
 
+def read_references(paths: Sequence[str]) -> list[list[str]]:
+    """For each sentence its references, a line from each file."""
+    return [list(lines) for lines in zip(*read_aligned_lines(paths))]
+
+
 def bleu_statistics(
-    name: str, predictions: Sequence[Sequence[str]], references: Sequence[str | Sequence[str]], **options
+    name: str, systems: Sequence[Sequence[str]], references: Sequence[str | Sequence[str]], **options
 ) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
     """Statistics of each system for one of `bleu_scorers`, the score of them, and its signature."""
     scorer = bleu_scorers(**options)[name]
-    statistics = [scorer.statistics(texts, references) for texts in predictions]
-    return statistics, scorer.score_statistics, scorer.score(predictions[0], references)["signature"]
+    statistics = [scorer.statistics(texts, references) for texts in systems]
+    return statistics, scorer.score_statistics, scorer.score(systems[0], references)["signature"]
 
 
-# For each metric, a function as `bleu_statistics` without the name.
+def read_m2_references(paths: Sequence[str]) -> list:
+    """The sentences of an M2 file; ValueError if there are several files."""
+    from modeling_ode_transformer.metrics.m2 import read_m2
+
+    if len(paths) > 1:
+        raise ValueError(f"One M2 file holds all annotators, but there are {len(paths)}: {', '.join(paths)}.")
+    return read_m2(paths[0])
+
+
+def f_half_statistics(
+    systems: Sequence[Sequence[str]], references: Sequence, **options
+) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
+    """Statistics of each system for the M2 score, F0.5 of them, and its name."""
+    from modeling_ode_transformer.metrics.m2 import m2_score_statistics, m2_statistics
+
+    statistics = [m2_statistics(texts, references, **options) for texts in systems]
+    return statistics, lambda rows: m2_score_statistics(rows)["f0.5"], "M2 F0.5"
+
+
+class ComparedMetric(NamedTuple):
+    """How systems are compared by a metric.
+
+    `statistics(systems, references, **options)` gives the statistics of each system, their score and its name.
+    `read_references` reads files, and `options` are the names of the metric's options.
+    """
+
+    statistics: Callable[..., tuple[list[np.ndarray], Callable[[np.ndarray], float], str]]
+    read_references: Callable[[Sequence[str]], list] = read_references
+    options: tuple[str, ...] = ("tokenize", "lowercase", "moses_language")
+
+
 METRICS = {
-    "bleu": partial(bleu_statistics, "sacrebleu"),
-    "tokenized_bleu": partial(bleu_statistics, "tokenized_bleu"),
-    "compound_split_bleu": partial(bleu_statistics, "compound_split_bleu"),
+    "bleu": ComparedMetric(partial(bleu_statistics, "sacrebleu")),
+    "tokenized_bleu": ComparedMetric(partial(bleu_statistics, "tokenized_bleu")),
+    "compound_split_bleu": ComparedMetric(partial(bleu_statistics, "compound_split_bleu")),
+    "m2": ComparedMetric(
+        f_half_statistics, read_m2_references, options=("max_unchanged_words", "ignore_whitespace_casing")
+    ),
 }
 
 
 def compare(
     predictions_a: Sequence[str],
     predictions_b: Sequence[str],
-    references: Sequence[str | Sequence[str]],
+    references: Sequence,
     metric: str = "bleu",
     num_samples: int = 1000,
     seed: int = 12345,
@@ -144,25 +182,32 @@ def compare(
     Args:
         predictions_a: A text for each sentence.
         predictions_b: The same of the other system.
-        references: For each sentence its reference, or a list of them.
-        metric: "bleu" (sacreBLEU), "tokenized_bleu" or "compound_split_bleu".
+        references: For each sentence its reference, or a list of them; for "m2" the sentences of `m2.read_m2`.
+        metric: "bleu" (sacreBLEU), "tokenized_bleu", "compound_split_bleu", or "m2": F0.5 of the M2 score.
         num_samples: Number of resamples.
         seed: Of the resamples.
-        options: Those of the metric (`bleu.bleu`).
+        options: Those of the metric (`bleu.bleu`; `m2.m2_statistics`).
 
     Returns:
         metric, its signature, and the fields of `PairedBootstrap` without the scores on the resamples.
+
+    Raises:
+        ValueError: the numbers of texts differ, or are 0; there is no such metric, or it has no such option.
     """
     if metric not in METRICS:
         raise ValueError(f"metric {metric!r} must be one of {', '.join(METRICS)}.")
+    known = METRICS[metric].options
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        raise ValueError(f"The metric {metric!r} has no option {', '.join(unknown)}, only {', '.join(known)}.")
     check_counts(predictions_a=predictions_a, predictions_b=predictions_b, references=references)
-    statistics, score, signature = METRICS[metric]((predictions_a, predictions_b), references, **options)
+    statistics, score, signature = METRICS[metric].statistics((predictions_a, predictions_b), references, **options)
     result = paired_bootstrap(*statistics, score, num_samples, seed)
     return {"metric": metric, "signature": signature} | result.to_dict()
 
 
 class BootstrapComparison(evaluate.Comparison):
-    """`compare` for `evaluate`: `compute(predictions1=..., predictions2=..., references=..., metric="bleu")`."""
+    """`compare` by BLEU for `evaluate`: `compute(predictions1=..., predictions2=..., references=..., metric=...)`."""
 
     def _info(self):
         text = datasets.Value("string")
@@ -184,20 +229,32 @@ class BootstrapComparison(evaluate.Comparison):
 def main(argv: list[str] | None = None) -> None:
     """Runs the command with the given arguments (default: the command line's)."""
     parser = metric_parser("bootstrap", "Paired bootstrap resampling between two systems.")
-    parser.add_argument("--metric", default="bleu", choices=list(METRICS), help="the score; bleu is sacreBLEU")
+    parser.add_argument(
+        "--metric", default="bleu", choices=list(METRICS), help="the score: bleu is sacreBLEU, m2 is F0.5"
+    )
     for name in ("--system_a", "--system_b"):
         parser.add_argument(name, required=True, help="output of the system, one text a line, UTF-8 (or .gz)")
     parser.add_argument(
-        "--references", required=True, nargs="+", help="one or more such files of as many lines: a reference from each"
+        "--references",
+        required=True,
+        nargs="+",
+        help="one or more such files of as many lines, a reference from each; for m2 one M2 file",
     )
     parser.add_argument("--num_samples", type=int, default=1000, help="number of resamples")
     parser.add_argument("--seed", type=int, default=12345, help="seed of the resamples")
     add_bleu_arguments(parser)
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    system_a, system_b, *references = read_aligned_lines([args.system_a, args.system_b, *args.references])
-    options = {name: getattr(args, name) for name in ("tokenize", "lowercase", "moses_language")}
-    references = [list(lines) for lines in zip(*references)]
-    scores = compare(system_a, system_b, references, args.metric, args.num_samples, args.seed, **options)
+    system_a, system_b = read_aligned_lines([args.system_a, args.system_b])
+    references = METRICS[args.metric].read_references(args.references)
+    if len(references) != len(system_a):
+        raise ValueError(
+            f"{args.system_a} has {len(system_a)} lines, but {args.references[0]} has {len(references)} sentences: "
+            "they must belong together one by one."
+        )
+    given = {
+        name: value for name in METRICS["bleu"].options if (value := getattr(args, name)) != parser.get_default(name)
+    }
+    scores = compare(system_a, system_b, references, args.metric, args.num_samples, args.seed, **given)
     print_scores(scores, args.json)
 
 
