@@ -24,7 +24,7 @@ generation run in the precision of the weights (float32), with `--bf16` and `--f
 
 A run that is started again with the same `--output_dir` continues from its last checkpoint. `output_dir` ends up with
 the model, the tokenizer, the metrics (`all_results.json`) and what `--prompt` and `--prompt_file` asked for
-(`generated.txt`).
+(`generated.txt`). With `--smoke` the whole run takes seconds, on tiny sizes.
 """
 
 import logging

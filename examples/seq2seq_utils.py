@@ -347,7 +347,7 @@ def load_average(model, args: TokenSeq2SeqTrainingArguments, count: int) -> None
             f"--average_last_checkpoints {count}: {args.output_dir} holds {len(checkpoints)} complete checkpoints. "
             "The training is finished: start the same command again with a smaller number."
         )
-    folder = Path(args.output_dir) / f"averaged_last_{count}"
+    folder = Path(args.output_dir) / f".averaged_last_{count}"
     with args.main_process_first(desc="averaging checkpoints"):
         if args.should_save:
             average_checkpoints(checkpoints, folder, overwrite=True)

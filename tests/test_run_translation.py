@@ -197,7 +197,12 @@ def test_final_model_is_the_mean_of_the_last_checkpoints(corpus, tmp_path):
     for name, tensor in averaged.items():
         torch.testing.assert_close(tensor, (states[0][name] + states[1][name]) / 2, rtol=1e-6, atol=1e-7)
     assert any(not torch.equal(tensor, states[1][name]) for name, tensor in averaged.items())
-    assert not (tmp_path / "run" / "averaged_last_2").exists()
+    # A folder of the command that averages is left alone, and the finished run gives the same model again.
+    (tmp_path / "run" / "averaged_last_2").mkdir()
+    run_translation.main(arguments(corpus, tmp_path / "run", **options))
+    assert [path.name for path in (tmp_path / "run").glob("*averaged*")] == ["averaged_last_2"]
+    again = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(again[name], averaged[name]) for name in averaged)
 
     options = {"model_name_or_path": tmp_path / "run", "config_overrides": None, "do_train": None, "do_eval": True}
     again = run_translation.main(arguments(corpus, tmp_path / "again", **options | {"do_predict": True}))
