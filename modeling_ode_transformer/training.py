@@ -319,8 +319,8 @@ class TokenTrainerMixin:
             # Trainer would see that the run is at its end only after one more update.
             self.control.should_training_stop = True
             return
-        # Every new iterator draws a seed for its workers: not from the random numbers of training, since with persistent
-        # workers a resumed run makes another number of them.
+        # Every new iterator draws a seed for its workers: not from the random numbers of training, since with
+        # persistent workers a resumed run makes another number of them.
         train_dataloader.base_dataloader.generator = torch.Generator().manual_seed(self.data_seed + epoch)
         super()._run_epoch(
             epoch=epoch, train_dataloader=train_dataloader, resume_from_checkpoint=resume_from_checkpoint, **kwargs
