@@ -63,12 +63,11 @@ from transformers import (
     PreTrainedModel,
     TokenizersBackend,
     Trainer,
-    TrainingArguments,
     set_seed,
 )
 
 from modeling_ode_transformer.metrics.perplexity import shift_blocks, split_words
-from modeling_ode_transformer.training import TokenTrainerMixin
+from modeling_ode_transformer.training import TokenTrainerMixin, TokenTrainingArguments
 
 
 logger = logging.getLogger(__name__)
@@ -115,12 +114,12 @@ class DataArguments(BaseDataArguments):
     temperature: float = field(default=1.0, metadata={"help": "Divides the logits that --do_sample draws from."})
 
 
-def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, TrainingArguments]:
+def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, TokenTrainingArguments]:
     """Arguments from the command line; a first argument that ends in `.json` is a file of defaults for them."""
-    return parse_with_recipe((ModelArguments, DataArguments, TrainingArguments), argv)
+    return parse_with_recipe((ModelArguments, DataArguments, TokenTrainingArguments), argv)
 
 
-def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: TrainingArguments) -> None:
+def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: TokenTrainingArguments) -> None:
     asks_for_text = data_args.prompt or data_args.prompt_file
     if not (args.do_train or args.do_eval or args.do_predict or asks_for_text):
         raise ValueError("Nothing to do: give --do_train, --do_eval, --do_predict, --prompt or --prompt_file.")

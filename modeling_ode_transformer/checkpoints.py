@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 # The folder, in that of a model, of the target side's tokenizer where it is another one than the source's.
 TARGET_TOKENIZER = "target_tokenizer"
 TRAINER_STATE = "trainer_state.json"
+# Patterns of what a checkpoint holds beside weights, all of it or, with `save_only_model`, nothing.
+TRAINING_STATE = ("optimizer*", "scheduler.pt", "rng_state*.pth")
 CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 
@@ -46,6 +48,9 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
     weights = list(checkpoint.glob("*.safetensors"))
     if not weights and not any(checkpoint.glob("pytorch_model_fsdp*")) and not any(checkpoint.glob("global_step*")):
         return "it holds no weights"
+    missing = [pattern for pattern in TRAINING_STATE if not any(checkpoint.glob(pattern))]
+    if 0 < len(missing) < len(TRAINING_STATE) and not any(checkpoint.glob("global_step*")):
+        return f"{' and '.join(missing)} is missing"
     for path in weights:
         try:
             with safe_open(path, framework="pt"):

@@ -10,6 +10,7 @@
 import json
 import logging
 import math
+import shutil
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -20,14 +21,27 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from accelerate import DistributedType, FullyShardedDataParallelPlugin
-from accelerate.data_loader import prepare_data_loader
+from accelerate.data_loader import BatchSamplerShard, prepare_data_loader
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import parse_flag_from_env
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
-from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    GenerationConfig,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    TrainingArguments,
+)
 
-from .checkpoints import TARGET_TOKENIZER
+from .checkpoints import (
+    TARGET_TOKENIZER,
+    TRAINER_STATE,
+    incomplete_reason,
+    last_complete_checkpoint,
+    numbered_checkpoints,
+)
 from .modeling_ode_transformer import shift_tokens_right
 
 
@@ -44,7 +58,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     `max_tokens`. Pairs are sorted by their lengths, those of equal lengths in another order in every epoch, and cut
     into batches where the budget is full; the batches then come in random order. Sizes of batches are the same in
     every epoch, so that their number is known. It is a multiple of `num_replicas * accumulation_steps`: the largest
-    batches are halved until it is, no pair is dropped or repeated, and every process has as many updates.
+    batches are halved until it is, no pair is dropped or repeated, and every process has as many updates. Only where
+    all batches are down to one pair, the first ones of an epoch come again at its end.
 
     Process `rank` takes the batches `rank`, `rank + num_replicas`, ... of an epoch, and one process that accumulates
     `num_replicas` batches sees those of an update of `num_replicas` processes.
@@ -59,7 +74,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         pad_to_multiple_of: What the collator rounds lengths up to.
 
     Raises:
-        ValueError: a pair is longer than the budget; fewer pairs than batches of one update.
+        ValueError: a pair is longer than the budget; there are no pairs, or fewer than batches of one update.
     """
 
     def __init__(
@@ -72,7 +87,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         accumulation_steps: int = 1,
         pad_to_multiple_of: int | None = None,
     ):
-        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.lengths = np.asarray(lengths, dtype=np.int64).reshape(-1, 2)
         self.max_tokens = max_tokens
         self.seed = seed
         self.num_replicas = num_replicas
@@ -80,9 +95,16 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self.accumulation_steps = accumulation_steps
         self.epoch = 0
 
+        per_update = num_replicas * accumulation_steps
+        if len(self.lengths) < per_update:
+            raise ValueError(
+                f"{len(self.lengths)} pairs cannot fill the {per_update} batches of one update ({num_replicas} "
+                f"processes, {accumulation_steps} accumulation steps each)."
+            )
         multiple = pad_to_multiple_of or 1
         self.padded_lengths = -(-self.lengths // multiple) * multiple
-        widths = self.padded_lengths.max(axis=1)
+        # A pair without any token fills a place of a batch as well.
+        widths = self.padded_lengths.max(axis=1).clip(min=1)
         if widths.max() > max_tokens:
             longest = int(widths.argmax())
             raise ValueError(
@@ -90,7 +112,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
                 f"(padded to {widths.max()}), more than a batch may hold: raise max_tokens_per_batch={max_tokens}, or "
                 "cut the pairs to fewer tokens."
             )
-        self.batch_sizes = self._divisible(self._fill(np.sort(widths)))
+        self.batch_sizes = self._divisible(self._fill(np.sort(widths)), per_update)
+        self.batches_per_epoch = math.ceil(len(self.batch_sizes) / per_update) * per_update
 
     def _fill(self, widths: np.ndarray) -> list[int]:
         """Numbers of pairs, of ascending widths, that fill one batch after the other."""
@@ -103,15 +126,9 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
             start += size
         return sizes
 
-    def _divisible(self, sizes: list[int]) -> list[int]:
-        """Halves the largest batches until every update has as many."""
-        per_update = self.num_replicas * self.accumulation_steps
-        if len(self.lengths) < per_update:
-            raise ValueError(
-                f"{len(self.lengths)} pairs cannot fill the {per_update} batches of one update ({self.num_replicas} "
-                f"processes, {self.accumulation_steps} accumulation steps each)."
-            )
-        while len(sizes) % per_update:
+    def _divisible(self, sizes: list[int], per_update: int) -> list[int]:
+        """Halves the largest batches until every update has as many, or all have one pair."""
+        while len(sizes) % per_update and max(sizes) > 1:
             largest = max(range(len(sizes)), key=sizes.__getitem__)
             sizes[largest : largest + 1] = [sizes[largest] - sizes[largest] // 2, sizes[largest] // 2]
         return sizes
@@ -121,7 +138,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Batches of this process in an epoch."""
-        return len(self.batch_sizes) // self.num_replicas
+        return self.batches_per_epoch // self.num_replicas
 
     def batches(self) -> list[np.ndarray]:
         """All processes' batches of the current epoch in their order: indices of pairs."""
@@ -131,7 +148,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         # By the width last: it is the first key. The two others make batches of fewer shapes, and less padding.
         order = np.lexsort((targets, sources, self.padded_lengths[shuffled].max(axis=1)))
         batches = np.split(shuffled[order], np.cumsum(self.batch_sizes)[:-1])
-        return [batches[i] for i in generator.permutation(len(batches))]
+        return [batches[i] for i in np.resize(generator.permutation(len(batches)), self.batches_per_epoch)]
 
     def __iter__(self):
         return (batch.tolist() for batch in self.batches()[self.rank :: self.num_replicas])
@@ -139,11 +156,12 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     def report(self) -> dict[str, float]:
         """Updates of an epoch, what an update holds on average over all processes, and the share of padding."""
         updates = len(self) // self.accumulation_steps
-        padded = sum(len(batch) * self.padded_lengths[batch].max(axis=0).sum() for batch in self.batches())
-        sources, targets = self.lengths.sum(axis=0)
+        batches = self.batches()
+        padded = sum(len(batch) * self.padded_lengths[batch].max(axis=0).sum() for batch in batches)
+        sources, targets = sum(self.lengths[batch].sum(axis=0) for batch in batches)
         return {
             "updates_per_epoch": updates,
-            "pairs_per_update": len(self.lengths) / updates,
+            "pairs_per_update": sum(map(len, batches)) / updates,
             "source_tokens_per_update": float(sources / updates),
             "target_tokens_per_update": float(targets / updates),
             "padding": float(1 - (sources + targets) / padded),
@@ -221,6 +239,24 @@ def class_before_sharding(model: torch.nn.Module):
         model.__class__ = sharded
 
 
+class SaveAfterEpoch(TrainerCallback):
+    """Puts off a checkpoint that is due with the last update of an epoch until the log and evaluation of its end.
+
+    A run that is resumed from it would skip them.
+    """
+
+    def __init__(self):
+        self.due = False
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.epoch.is_integer() or control.should_training_stop:
+            self.due, control.should_save = control.should_save, False
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        control.should_save |= self.due
+        self.due = False
+
+
 class TokenTrainerMixin:
     """For a Trainer: losses are means over target tokens, a resumed run repeats the uninterrupted one, NaN stops it.
 
@@ -230,18 +266,22 @@ class TokenTrainerMixin:
     - **Resuming** from a checkpoint gives the losses of a run that was never stopped, bitwise where torch is
       deterministic: evaluation does not draw from the random numbers of training, the sum of the losses since the last
       log is kept, and a checkpoint counts as complete only when every process has written its part.
+      `train(resume_from_checkpoint=True)` takes the last complete one. A run that had come to its end, by its updates
+      or by early stopping, is not trained any further. With `save_total_limit`, half-written checkpoints are deleted
+      when the next one is saved.
     - **A loss or gradient that is not finite** raises FloatingPointError with the update, the examples (their numbers
       in the column "index" of the training data) and the parameters. Under a loss scale (fp16), overflowing gradients
       only lower the scale, down to `MIN_LOSS_SCALE`.
 
-    The training data need a column "length" for `train_sampling_strategy="group_by_length"`; evaluation keeps the
-    order of its data.
+    `train_sampling_strategy="group_by_length"` takes the lengths from the column `length_column_name` where there is
+    one, and else counts input_ids and labels; evaluation keeps the order of its data.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, compute_loss_func=self.mean_loss, **kwargs)
         self._batch_index = None
         self._update_index = []
+        self.add_callback(SaveAfterEpoch())
 
     def create_accelerator_and_postprocess(self):
         super().create_accelerator_and_postprocess()
@@ -256,12 +296,50 @@ class TokenTrainerMixin:
                 state.fsdp_plugin.set_mixed_precision(state.mixed_precision)
             self.is_fsdp_enabled = True
 
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
+        """Trains, from a checkpoint if one is named, or from the last complete one in `output_dir` for True.
+
+        Raises:
+            ValueError: the checkpoint was not written to its end; for True, there is none.
+        """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
+        elif resume_from_checkpoint and (reason := incomplete_reason(resume_from_checkpoint)):
+            raise ValueError(f"Cannot resume from {resume_from_checkpoint}: {reason}. Choose an earlier checkpoint.")
+        return super().train(str(resume_from_checkpoint) if resume_from_checkpoint else None, *args, **kwargs)
+
+    def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint, **kwargs):
+        stoppers = [each for each in self.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback)]
+        if resume_from_checkpoint and (
+            self.state.global_step >= self.state.max_steps
+            or any(each.early_stopping_patience_counter >= each.early_stopping_patience for each in stoppers)
+        ):
+            # Trainer would see that the run is at its end only after one more update.
+            self.control.should_training_stop = True
+            return
+        # Every new iterator draws a seed for its workers: not from the random numbers of training, since with
+        # persistent workers a resumed run makes another number of them.
+        train_dataloader.base_dataloader.generator = torch.Generator().manual_seed(self.data_seed + epoch)
+        super()._run_epoch(
+            epoch=epoch, train_dataloader=train_dataloader, resume_from_checkpoint=resume_from_checkpoint, **kwargs
+        )
+
+    def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):
+        if skip_scheduler and self.state.global_step > 0:
+            # The evaluation of `eval_on_start` is behind a resumed run, and is in its log.
+            return {}
+        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
+
     def _prepare_for_training(self, *args, **kwargs):
         with one_group_for_tied_embeddings(self.model) if self.accelerator.is_fsdp2 else nullcontext():
             return super()._prepare_for_training(*args, **kwargs)
 
     def mean_loss(self, outputs, labels, num_items_in_batch):
-        return losses_by_row(outputs.logits, labels, self.args.label_smoothing_factor).sum() / num_items_in_batch
+        loss = losses_by_row(outputs.logits, labels, self.args.label_smoothing_factor).sum() / num_items_in_batch
+        # Under DataParallel, Trainer takes this for the loss of one device and multiplies it by their number.
+        return loss / max(self.args.n_gpu, 1)
 
     def add_losses(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
         losses = [losses_by_row(logits, labels, smoothing) for smoothing in (self.args.label_smoothing_factor, 0.0)]
@@ -274,9 +352,10 @@ class TokenTrainerMixin:
         with torch.random.fork_rng(devices=[self.args.device] if self.args.device.type == "cuda" else []):
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         loss, nll, tokens = self.loss_sums.tolist()
-        output.metrics[f"{metric_key_prefix}_loss"] = loss / tokens
-        output.metrics[f"{metric_key_prefix}_nll_loss"] = nll / tokens
-        output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(nll / tokens))
+        if tokens:
+            output.metrics[f"{metric_key_prefix}_loss"] = loss / tokens
+            output.metrics[f"{metric_key_prefix}_nll_loss"] = nll / tokens
+            output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(nll / tokens))
         return output
 
     @property
@@ -287,7 +366,19 @@ class TokenTrainerMixin:
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        return LengthGroupedSampler(self.train_dataset["length"][:], batch_size, self.data_seed)
+        column = self.args.length_column_name
+        if column in (getattr(self.train_dataset, "column_names", None) or []):
+            lengths = self.train_dataset[column][:]
+        else:
+            lengths = pair_lengths(self.train_dataset).sum(axis=1)
+        return LengthGroupedSampler(lengths, batch_size, self.data_seed)
+
+    def get_train_dataloader(self):
+        dataloader = super().get_train_dataloader()
+        if isinstance(batches := dataloader.batch_sampler, BatchSamplerShard):
+            # `set_epoch` of a data loader that skips batches looks for the sampler here.
+            batches.sampler = batches.batch_sampler.sampler
+        return dataloader
 
     def _get_eval_sampler(self, eval_dataset):
         # Trainer would reorder evaluation too when grouping by length, and predictions would lose their references.
@@ -313,7 +404,8 @@ class TokenTrainerMixin:
     def _get_grad_norm(self, *args, **kwargs):
         norm = super()._get_grad_norm(*args, **kwargs)
         scaler = self.accelerator.scaler
-        if not math.isfinite(norm) and (scaler is None or scaler.get_scale() < MIN_LOSS_SCALE):
+        # DeepSpeed does not always compute a norm.
+        if norm is not None and not math.isfinite(norm) and (scaler is None or scaler.get_scale() < MIN_LOSS_SCALE):
             self._stop("gradient norm", norm)
         self._update_index = []
         return norm
@@ -337,10 +429,17 @@ class TokenTrainerMixin:
         )
 
     def _save_checkpoint(self, model, trial):
-        state = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}" / "trainer_state.json"
+        folder = Path(self._get_output_dir(trial))
+        current = folder / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
             # An earlier run's half-written folder is written again: until the end it counts as half-written.
-            state.unlink(missing_ok=True)
+            (current / TRAINER_STATE).unlink(missing_ok=True)
+            if self.args.save_total_limit is not None:
+                # What a kill left behind would count as one of the checkpoints to keep.
+                for path in numbered_checkpoints(folder):
+                    if path != current and (reason := incomplete_reason(path)):
+                        logger.warning("Deleting %s: %s", path, reason)
+                        shutil.rmtree(path)
         self.accelerator.wait_for_everyone()
         super()._save_checkpoint(model, trial)
 
@@ -369,7 +468,16 @@ class TokenTrainerMixin:
 
 
 @dataclass
-class TokenSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
+class TokenTrainingArguments(TrainingArguments):
+    """TrainingArguments by which a resumed run also gets back the states of its callbacks."""
+
+    restore_callback_states_from_checkpoint: bool = field(
+        default=True, metadata={"help": "Restore the states of callbacks, as the patience of early stopping."}
+    )
+
+
+@dataclass
+class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArguments):
     """Seq2SeqTrainingArguments with token-budget batches; a resumed run also gets back the states of its callbacks."""
 
     max_tokens_per_batch: int | None = field(
@@ -378,9 +486,6 @@ class TokenSeq2SeqTrainingArguments(Seq2SeqTrainingArguments):
             "help": "Batches of pairs of similar length whose padded sources and padded targets have at most so many "
             "tokens each, on every device and accumulation step; --per_device_train_batch_size is then not used."
         },
-    )
-    restore_callback_states_from_checkpoint: bool = field(
-        default=True, metadata={"help": "Restore the states of callbacks, as the patience of early stopping."}
     )
 
     def __post_init__(self):
@@ -415,7 +520,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
 
     def _prepare_inputs(self, inputs):
         inputs = super()._prepare_inputs(inputs)
-        if "labels" in inputs and "decoder_input_ids" not in inputs:
+        if inputs.get("labels") is not None and "decoder_input_ids" not in inputs:
             # The losses are taken outside of the model, which then cannot shift the labels by itself.
             shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
             config = self.model.config
@@ -439,12 +544,13 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             accumulation_steps=self.args.gradient_accumulation_steps,
             pad_to_multiple_of=getattr(collator, "pad_to_multiple_of", None),
         )
-        self._pairs_per_update = sampler.report()["pairs_per_update"]
+        report = sampler.report()
+        self._pairs_per_update = report["pairs_per_update"]
         logger.info(
             "Batches of at most %d tokens a side: %d updates an epoch, of %.1f pairs, %.0f source and %.0f target "
             "tokens on average; %.1f%% padding",
             self.args.max_tokens_per_batch,
-            *[value * (100 if name == "padding" else 1) for name, value in sampler.report().items()],
+            *[value * (100 if name == "padding" else 1) for name, value in report.items()],
         )
         if isinstance(dataset, datasets.Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
@@ -471,15 +577,16 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         inputs = self._prepare_inputs(inputs)
-        labels = inputs.pop("labels")
+        labels = inputs.pop("labels", None)
         predictions = None
         if self.args.predict_with_generate and not prediction_loss_only:
-            sources = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+            sources = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
             options = {"generation_config": self.eval_generation_config} if self.eval_generation_config else {}
             _, predictions, _ = super().prediction_step(model, sources, prediction_loss_only, **options)
-        with torch.no_grad(), self.compute_loss_context_manager():
-            logits = model(**inputs).logits
-        self.add_losses(logits, labels)
+        if labels is not None:
+            with torch.no_grad(), self.compute_loss_context_manager():
+                logits = model(**inputs).logits
+            self.add_losses(logits, labels)
         return None, predictions, labels
 
     def save_model(self, output_dir=None, _internal_call=False):

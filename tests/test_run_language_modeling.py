@@ -441,3 +441,15 @@ def test_tokenizers_that_do_not_fit_are_refused(run, corpus, tmp_path):
     options["tokenizer_name"] = tmp_path / "pieces"
     with pytest.raises(ValueError, match=r"words became \d+ tokens\. This script needs a tokenizer of whole words"):
         run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))
+
+
+def test_the_patience_of_early_stopping_survives_a_resumption(corpus, tmp_path):
+    """A learning rate of nearly 0 never makes a new best: with patience 3, the fourth evaluation ends the run."""
+    options = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 9}
+    options |= {"metric_for_best_model": "perplexity", "load_best_model_at_end": True, "greater_is_better": False}
+    options |= {"early_stopping_patience": 3, "learning_rate": 1e-30, "do_eval": True}
+    run_language_modeling.main(arguments(corpus, tmp_path, **options))
+    for number in (3, 4):
+        shutil.rmtree(tmp_path / f"checkpoint-{number}")
+    run_language_modeling.main(arguments(corpus, tmp_path, **options))
+    assert json.loads((tmp_path / "trainer_state.json").read_text())["global_step"] == 4

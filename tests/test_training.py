@@ -19,7 +19,11 @@ from transformers import (
 )
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration
-from modeling_ode_transformer.checkpoints import incomplete_reason, last_complete_checkpoint
+from modeling_ode_transformer.checkpoints import (
+    incomplete_reason,
+    last_complete_checkpoint,
+    numbered_checkpoints,
+)
 from modeling_ode_transformer.training import (
     TokenBudgetBatchSampler,
     TokenSeq2SeqTrainer,
@@ -104,10 +108,27 @@ def test_a_budget_that_cannot_be_kept_is_refused(lengths):
     with pytest.raises(ValueError, match=r"3 pairs cannot fill the 4 batches of one update \(2 processes, 2"):
         TokenBudgetBatchSampler([[1, 2]] * 3, 100, num_replicas=2, accumulation_steps=2)
     assert len(TokenBudgetBatchSampler([[1, 2]] * 4, 100, num_replicas=2, accumulation_steps=2)) == 2
+    with pytest.raises(ValueError, match="0 pairs cannot fill the 1 batches"):
+        TokenBudgetBatchSampler([], 100)
     with pytest.raises(ValueError, match="--max_tokens_per_batch 0"):
         TokenSeq2SeqTrainingArguments("out", max_tokens_per_batch=0)
     with pytest.raises(ValueError, match="already groups pairs by length"):
         TokenSeq2SeqTrainingArguments("out", max_tokens_per_batch=9, train_sampling_strategy="group_by_length")
+
+
+def test_batches_of_one_pair_come_again_where_they_do_not_fill_the_last_update():
+    """Five pairs, each as long as the budget, in updates of four batches."""
+    sampler = TokenBudgetBatchSampler([[10, 7]] * 5, 10, accumulation_steps=4)
+    batches = list(sampler)
+    assert len(batches) == len(sampler) == 8 and batches[5:] == batches[:3]
+    assert sorted(batches[:5]) == [[0], [1], [2], [3], [4]]
+    expected = {"updates_per_epoch": 2, "pairs_per_update": 4, "padding": 0}
+    expected |= {"source_tokens_per_update": 40, "target_tokens_per_update": 28}
+    assert sampler.report() == expected
+
+
+def test_pairs_without_tokens_are_batched_too():
+    assert sorted(next(iter(TokenBudgetBatchSampler([[0, 0], [1, 2], [0, 0]], 10)))) == [0, 1, 2]
 
 
 def options(**values):
@@ -182,6 +203,18 @@ def test_evaluation_does_not_change_the_training(whole, corpus, tmp_path):
     assert losses(tmp_path / "out") == losses(whole)
 
 
+def test_a_run_that_was_killed_after_its_last_update_is_not_trained_further(whole, corpus, tmp_path):
+    """The last update is in the middle of an epoch; predictions and the final model were not written yet."""
+    for number in (4, 8, 11):
+        shutil.copytree(whole / f"checkpoint-{number}", tmp_path / f"checkpoint-{number}")
+    run_translation.main(arguments(corpus, tmp_path, **options()))
+    assert json.loads((tmp_path / "trainer_state.json").read_text())["global_step"] == 11
+    assert not (tmp_path / "checkpoint-12").exists()
+    expected = AutoModelForSeq2SeqLM.from_pretrained(whole).state_dict()
+    for name, tensor in AutoModelForSeq2SeqLM.from_pretrained(tmp_path).state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -191,6 +224,7 @@ DAMAGES = {
     "trainer_state.json, which is written last, is missing": lambda folder: (folder / "trainer_state.json").unlink(),
     "model.safetensors is cut off": lambda folder: cut(folder / "model.safetensors"),
     "it holds no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "optimizer* is missing": lambda folder: (folder / "optimizer.pt").unlink(),
     "optimizer.pt is cut off": lambda folder: cut(folder / "optimizer.pt"),
     "rng_state.pth is cut off": lambda folder: cut(folder / "rng_state.pth"),
     "model-2-of-2.safetensors is missing": lambda folder: (folder / "model.safetensors.index.json").write_text(
@@ -223,13 +257,13 @@ def test_the_patience_of_early_stopping_survives_a_resumption(corpus, tmp_path):
     values = options(eval_steps=1, save_steps=1, max_steps=9, learning_rate=1e-30, early_stopping_patience=3)
     values |= {"load_best_model_at_end": True, "metric_for_best_model": "nll_loss", "predict_with_generate": None}
     run_translation.main(arguments(corpus, tmp_path / "whole", **values))
-    resumed = tmp_path / "resumed"
-    resumed.mkdir()
-    for number in (1, 2):
-        shutil.copytree(tmp_path / "whole" / f"checkpoint-{number}", resumed / f"checkpoint-{number}")
-    run_translation.main(arguments(corpus, resumed, **values))
-    for folder in (tmp_path / "whole", resumed):
-        assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 4
+    # Stopped before the end, and after early stopping had ended it.
+    for last in (2, 4):
+        for number in range(1, last + 1):
+            shutil.copytree(tmp_path / "whole" / f"checkpoint-{number}", tmp_path / f"{last}" / f"checkpoint-{number}")
+        run_translation.main(arguments(corpus, tmp_path / f"{last}", **values))
+    for folder in ("whole", "2", "4"):
+        assert json.loads((tmp_path / folder / "trainer_state.json").read_text())["global_step"] == 4
 
 
 LAUNCHERS = {
@@ -278,6 +312,23 @@ def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path):
             torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
 
 
+def test_two_processes_that_group_by_length_resume_in_a_later_epoch(corpus, tmp_path):
+    """Three updates an epoch; the fifth, resumed after the fourth, has the loss of the uninterrupted run."""
+    values = options(max_steps=5, logging_steps=1, eval_strategy="no", do_eval=None, max_tokens_per_batch=None)
+    values |= {"per_device_train_batch_size": 20, "gradient_accumulation_steps": 1}
+    values |= {"train_sampling_strategy": "group_by_length"}
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
+    for folder in (tmp_path / "whole", tmp_path / "resumed"):
+        argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, folder, **values)]
+        subprocess.run(
+            [sys.executable, "-m", *LAUNCHERS["DDP"], *argv], env=environment, capture_output=True, check=True
+        )
+        if folder.name == "whole":
+            shutil.copytree(folder / "checkpoint-4", tmp_path / "resumed" / "checkpoint-4")
+    assert losses(tmp_path / "resumed") == losses(tmp_path / "whole")
+    assert sorted(losses(tmp_path / "whole")) == [1, 2, 3, 4, 5]
+
+
 def pairs(count, start=100):
     generator = torch.Generator().manual_seed(0)
     draw = lambda: torch.randint(4, 20, (5,), generator=generator).tolist()  # noqa: E731
@@ -292,12 +343,122 @@ class Tokenizer:
     def pad(self, features, return_tensors=None, **kwargs):
         return {name: torch.tensor([feature[name] for feature in features]) for name in features[0]}
 
+    def save_pretrained(self, folder):
+        pass
+
 
 def trainer_for(tmp_path, model, **values):
     defaults = {"max_steps": 3, "per_device_train_batch_size": 2, "save_strategy": "no", "report_to": "none"}
     arguments = TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, **(defaults | values))
     collator = DataCollatorForSeq2Seq(Tokenizer())
-    return TokenSeq2SeqTrainer(model=model, args=arguments, train_dataset=pairs(6), data_collator=collator)
+    data = {"train_dataset": pairs(6), "eval_dataset": pairs(4)}
+    return TokenSeq2SeqTrainer(model=model, args=arguments, data_collator=collator, **data)
+
+
+def new_model(**config):
+    torch.manual_seed(0)
+    return OdeTransformerForConditionalGeneration(tiny_config(**config))
+
+
+def loss_history(trainer):
+    names = ("step", "loss", "grad_norm", "learning_rate", "eval_loss")
+    return [
+        {name: entry[name] for name in names if name in entry}
+        for entry in trainer.state.log_history
+        if "train_runtime" not in entry
+    ]
+
+
+RESUMED = {
+    "the end in the middle of an epoch": {},
+    "logs and evaluations at the ends of epochs": {
+        "logging_strategy": "epoch",
+        "eval_strategy": "epoch",
+        "max_steps": 6,
+    },
+    "an evaluation before the first update": {"eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True},
+    "persistent workers": {
+        "dataloader_num_workers": 1,
+        "dataloader_persistent_workers": True,
+        "max_tokens_per_batch": 10,
+    },
+}
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_resumed_run_is_the_uninterrupted_one(case, tmp_path):
+    """Logs, with the sums of losses between them, and weights: from within an epoch, an epoch's end, the run's end."""
+    values = {"max_steps": 5, "logging_steps": 2, "save_strategy": "steps", "save_steps": 1} | RESUMED[case]
+    whole = trainer_for(tmp_path / "whole", new_model(), **values)
+    whole.train()
+    for number in (1, 3, values["max_steps"]):
+        resumed = trainer_for(tmp_path / str(number), new_model(), **values)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{number}"))
+        assert loss_history(resumed) == loss_history(whole), number
+        for name, tensor in resumed.model.state_dict().items():
+            assert torch.equal(tensor, whole.model.state_dict()[name]), (number, name)
+
+
+def test_train_itself_leaves_out_half_written_checkpoints(tmp_path):
+    values = {"max_steps": 4, "logging_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    whole = trainer_for(tmp_path, new_model(), **values)
+    with pytest.raises(ValueError, match=r"no complete checkpoint in .* to resume from"):
+        whole.train(resume_from_checkpoint=True)
+    whole.train()
+    (tmp_path / "checkpoint-4" / "trainer_state.json").unlink()
+    cut(tmp_path / "checkpoint-3" / "optimizer.pt")
+    with pytest.raises(ValueError, match=r"checkpoint-3: optimizer\.pt is cut off .* Choose an earlier checkpoint"):
+        trainer_for(tmp_path, new_model(), **values).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    resumed = trainer_for(tmp_path, new_model(), **values)
+    resumed.train(resume_from_checkpoint=True)
+    assert loss_history(resumed) == loss_history(whole)
+
+
+def test_what_a_kill_left_does_not_count_as_a_checkpoint_to_keep(tmp_path, caplog):
+    """Killed while the third last checkpoint was being deleted, whose folder is then the one changed last."""
+    values = {"max_steps": 4, "save_strategy": "steps", "save_steps": 1}
+    trainer_for(tmp_path, new_model(), **values).train()
+    shutil.rmtree(tmp_path / "checkpoint-4")
+    (tmp_path / "checkpoint-1" / "model.safetensors").unlink()
+    for number, time in ((2, 1000), (3, 2000), (1, 3000)):
+        os.utime(tmp_path / f"checkpoint-{number}", (time, time))
+    trainer_for(tmp_path, new_model(), **values, save_total_limit=2).train(resume_from_checkpoint=True)
+    assert [path.name for path in numbered_checkpoints(tmp_path)] == ["checkpoint-3", "checkpoint-4"]
+    assert "checkpoint-1: it holds no weights" in caplog.text
+
+
+def test_prediction_needs_no_labels(tmp_path):
+    """The outputs are those with labels; there are no losses then."""
+    trainer = trainer_for(tmp_path, new_model(), predict_with_generate=True)
+    data = pairs(4)
+    expected = trainer.predict(data)
+    output = trainer.predict([{"input_ids": pair["input_ids"]} for pair in data])
+    assert "test_loss" in expected.metrics and "test_loss" not in output.metrics
+    assert (output.predictions == expected.predictions).all() and output.label_ids is None
+
+
+def test_grouping_by_length_counts_tokens_where_no_column_has_the_lengths(tmp_path):
+    trainer = trainer_for(tmp_path, new_model(), train_sampling_strategy="group_by_length")
+    trainer.train_dataset = [{"input_ids": [5] * size, "labels": [6] * size} for size in (1, 4, 2, 3)]
+    assert trainer._get_train_sampler().lengths.tolist() == [2, 8, 4, 6]
+
+
+def test_several_devices_of_one_process_have_the_loss_of_one(tmp_path):
+    """DataParallel, which without GPUs runs the batch as a whole, within Trainer's own factors for it."""
+    history = []
+    for devices in (1, 2):
+        model = new_model(dropout=0.0, attention_dropout=0.0, activation_dropout=0.0)
+        trainer = trainer_for(tmp_path, model, logging_steps=1)
+        trainer.args._n_gpu = devices
+        trainer.train()
+        history.append(loss_history(trainer))
+    assert history[1] == history[0]
+
+
+def test_a_gradient_norm_that_is_not_computed_does_not_stop_the_run(tmp_path, monkeypatch):
+    trainer = trainer_for(tmp_path, new_model(), max_grad_norm=0)
+    monkeypatch.setattr(trainer.accelerator, "clip_grad_norm_", lambda *args: None)
+    assert trainer.train().global_step == 3
 
 
 def test_a_loss_that_is_not_finite_names_update_examples_and_parameter(tmp_path):
