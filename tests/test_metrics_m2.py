@@ -475,15 +475,14 @@ def test_what_cannot_be_scored_is_said():
 
 @pytest.fixture
 def files(tmp_path):
-    gold, system, source = (tmp_path / name for name in ("gold.m2", "system.txt", "source.txt"))
+    gold, system = (tmp_path / name for name in ("gold.m2", "system.txt"))
     gold.write_text(OFFICIAL_M2)
     system.write_text("\n".join(OFFICIAL_SYSTEM) + "\n")
-    source.write_text("".join(" ".join(each.tokens) + "\n" for each in sentences(OFFICIAL_M2)))
-    return str(gold), str(system), str(source)
+    return str(gold), str(system)
 
 
 def test_the_command_prints_as_the_official_scorer(files, capsys):
-    gold, system, _ = files
+    gold, system = files
     module.main([system, gold])
     assert capsys.readouterr().out == "Precision   : 0.8000\nRecall      : 0.8000\nF_0.5       : 0.8000\n"
     module.main([system, gold, "--beta", "1", "--max_unchanged_words", "0", "--json"])
@@ -491,23 +490,10 @@ def test_the_command_prints_as_the_official_scorer(files, capsys):
     assert printed == m2_score(OFFICIAL_SYSTEM, sentences(OFFICIAL_M2), beta=1, max_unchanged_words=0)
 
 
-def test_the_command_compares_two_systems(files, capsys):
-    gold, system, source = files
-    module.main([source, gold, "--compare_with", system, "--num_samples", "50", "--json"])
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["f0.5"], printed["score_a"], printed["score_b"]) == (0, 0, pytest.approx(0.8))
-    assert printed["wins_b"] + printed["ties"] == 50
-
-
 def test_files_that_do_not_belong_together_are_refused(files, tmp_path):
-    gold, system, _ = files
     (tmp_path / "short.txt").write_text("The dog .\n")
-    for arguments in (
-        [str(tmp_path / "short.txt"), gold],
-        [system, gold, "--compare_with", str(tmp_path / "short.txt")],
-    ):
-        with pytest.raises(ValueError, match=r"short\.txt has 1 lines, but .*gold\.m2 3 sentences"):
-            module.main(arguments)
+    with pytest.raises(ValueError, match=r"short\.txt has 1 lines, but .*gold\.m2 3 sentences"):
+        module.main([str(tmp_path / "short.txt"), files[0]])
 
 
 def test_evaluate_loads_it_without_network(load_metric):

@@ -27,7 +27,13 @@ import datasets
 import evaluate
 
 from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, parse_sentences, read_m2, write_m2
-from modeling_ode_transformer.metrics.metric_utils import check_counts, metric_parser, print_scores, reference_lists
+from modeling_ode_transformer.metrics.metric_utils import (
+    CheckedLists,
+    check_counts,
+    metric_parser,
+    print_scores,
+    reference_lists,
+)
 from modeling_ode_transformer.text_files import read_aligned_lines
 
 
@@ -183,7 +189,7 @@ def format_table(scores: dict[str, Any]) -> str:
     )
 
 
-class Errant(evaluate.Metric):
+class Errant(CheckedLists, evaluate.Metric):
     """`errant_score` for `evaluate`."""
 
     def _info(self):

@@ -17,17 +17,18 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-import datasets
 import evaluate
 import numpy as np
 
 from modeling_ode_transformer.metrics.metric_utils import (
+    CheckedLists,
     add_text_arguments,
     check_counts,
     metric_parser,
     print_scores,
     read_texts,
     reference_lists,
+    text_features,
 )
 from modeling_ode_transformer.text_files import read_lines
 
@@ -138,19 +139,15 @@ def gleu(
     return {"gleu": float(scores.mean()), "gleu_std": float(scores.std())}
 
 
-class Gleu(evaluate.Metric):
+class Gleu(CheckedLists, evaluate.Metric):
     """`gleu` for `evaluate`."""
 
     def _info(self):
-        text = datasets.Value("string")
         return evaluate.MetricInfo(
             description=__doc__,
             citation="Napoles et al., Ground Truth for Grammatical Error Correction Metrics, ACL 2015",
             inputs_description=gleu.__doc__,
-            features=[
-                datasets.Features({"predictions": text, "references": references, "sources": text})
-                for references in (datasets.List(text), text)
-            ],
+            features=text_features("predictions", "sources"),
         )
 
     def _compute(self, predictions, references, sources, **options):

@@ -33,7 +33,7 @@ import evaluate
 import numpy as np
 
 from modeling_ode_transformer.metrics.maxmatch import GoldEdit, count_edits
-from modeling_ode_transformer.metrics.metric_utils import check_counts, metric_parser, print_scores
+from modeling_ode_transformer.metrics.metric_utils import CheckedLists, check_counts, metric_parser, print_scores
 from modeling_ode_transformer.text_files import read_lines
 
 
@@ -316,7 +316,7 @@ def m2_score(
     )
 
 
-class M2(evaluate.Metric):
+class M2(CheckedLists, evaluate.Metric):
     """`m2_score` for `evaluate`."""
 
     def _info(self):
@@ -342,36 +342,21 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--ignore_whitespace_casing", action="store_true", help="leave out edits of white space or case only"
     )
-    parser.add_argument(
-        "--compare_with", help="file of another system: also compare both by a paired bootstrap (as systems a and b)"
-    )
-    parser.add_argument("--num_samples", type=int, default=1000, help="number of resamples of the bootstrap")
-    parser.add_argument("--seed", type=int, default=12345, help="seed of the resamples")
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
     references = read_m2(args.reference)
-    systems = []
-    for path in [args.hypothesis, *([args.compare_with] if args.compare_with else [])]:
-        predictions = read_lines(path)
-        if len(predictions) != len(references):
-            raise ValueError(f"{path} has {len(predictions)} lines, but {args.reference} {len(references)} sentences.")
-        options = args.max_unchanged_words, args.ignore_whitespace_casing
-        systems.append(m2_statistics(predictions, references, *options))
-    scores = m2_score_statistics(systems[0], args.beta)
-    name = f"f{args.beta:g}"
-    if args.compare_with:
-        # Imported here, as nothing else of this module needs sacreBLEU, which that module imports.
-        from modeling_ode_transformer.metrics.bootstrap import paired_bootstrap
-
-        def score(statistics: np.ndarray) -> float:
-            return m2_score_statistics(statistics, args.beta)[name]
-
-        scores |= paired_bootstrap(*systems, score, args.num_samples, args.seed).to_dict()
-    if args.json or args.compare_with:
-        print_scores(scores, args.json)
+    predictions = read_lines(args.hypothesis)
+    if len(predictions) != len(references):
+        raise ValueError(
+            f"{args.hypothesis} has {len(predictions)} lines, but {args.reference} {len(references)} sentences."
+        )
+    options = args.max_unchanged_words, args.ignore_whitespace_casing
+    scores = m2_score_statistics(m2_statistics(predictions, references, *options), args.beta)
+    if args.json:
+        print_scores(scores, True)
     else:
         print(f"Precision   : {scores['precision']:.4f}")
         print(f"Recall      : {scores['recall']:.4f}")
-        print(f"F_{args.beta:.1f}       : {scores[name]:.4f}")
+        print(f"F_{args.beta:.1f}       : {scores[f'f{args.beta:g}']:.4f}")
 
 
 if __name__ == "__main__":
