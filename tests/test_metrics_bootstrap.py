@@ -11,6 +11,7 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 
 from modeling_ode_transformer.metrics import bootstrap as module
+from modeling_ode_transformer.metrics import m2
 from modeling_ode_transformer.metrics.bleu import bleu
 from modeling_ode_transformer.metrics.bootstrap import METRICS, compare, paired_bootstrap
 
@@ -131,7 +132,6 @@ def test_the_command_compares_files(tmp_path, capsys):
 
 def test_f_half_of_m2_files(tmp_path, capsys):
     """F0.5 of each resample is that of the M2 score of its sentences."""
-    m2 = importlib.import_module("modeling_ode_transformer.metrics.m2")
     edit, unchanged = "A 1 2|||T|||b|||REQUIRED|||-NONE-|||{}", "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||{}"
     annotations = [[edit], [edit, unchanged], [unchanged, edit], [unchanged]] * 5
     paragraphs = ["\n".join(["S a x c", *(line.format(i) for i, line in enumerate(a))]) for a in annotations]
