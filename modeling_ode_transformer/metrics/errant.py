@@ -1,0 +1,235 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""ERRANT (Bryant et al., 2017): edits of corrections by type of error, and their precision, recall and F0.5.
+
+    python -m modeling_ode_transformer.metrics.errant annotate --sources test.src --corrections output.txt \\
+        --output output.m2
+    python -m modeling_ode_transformer.metrics.errant compare output.m2 test.m2 --types all
+
+The first makes an M2 file of a text and its correction. It needs spaCy's model `en_core_web_sm`, which is not on PyPI:
+`python -m spacy download en_core_web_sm`. The second compares two M2 files of the same sentences and prints the table
+of error types (figure 7 of the ODE Transformer paper). It needs no model. Both do what the package `errant` does.
+
+An edit is correct if the reference has one of the same tokens with the same correction. Of several annotators, the one
+is taken for each sentence with whom F of all sentences so far is highest. Edits of type UNK, which correct nothing, do
+not count. Numbers are rounded to four decimals, as ERRANT has them.
+"""
+
+import importlib
+import sys
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import datasets
+import evaluate
+
+from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, parse_sentences, read_m2, write_m2
+from modeling_ode_transformer.metrics.metric_utils import check_counts, metric_parser, print_scores, reference_lists
+from modeling_ode_transformer.text_files import read_aligned_lines
+
+
+# What counts as a correct edit, by ERRANT's name of it.
+CRITERIA = {
+    "cs": "same tokens, same correction",
+    "cse": "same tokens, same correction, same type",
+    "ds": "same tokens",
+    "dt": "the same token, each by itself",
+}
+
+# How fine types are, by ERRANT's number of it.
+TYPES = {"operation": 1, "main": 2, "all": 3}
+
+
+def import_errant(module: str = "errant") -> ModuleType:
+    """A module of ERRANT; ImportError says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"ERRANT cannot be imported ({error}): pip install errant") from error
+
+
+def load_annotator(model: str = "en_core_web_sm") -> Any:
+    """ERRANT's annotator for English.
+
+    Args:
+        model: spaCy's model: name of a package, or a folder.
+
+    Raises:
+        ImportError: `errant` is not installed.
+        OSError: the model is not.
+    """
+    errant = import_errant()
+    import spacy
+
+    try:
+        nlp = spacy.load(model, disable=["ner"])
+    except OSError as error:
+        raise OSError(
+            f"spaCy has no model {model!r}, without which ERRANT finds no edits (it can compare M2 files, though). "
+            "Install it: python -m spacy download en_core_web_sm"
+        ) from error
+    return errant.load("en", nlp)
+
+
+def annotate(
+    sources: Sequence[str], corrections: Sequence[str | Sequence[str]], annotator: Any = None
+) -> list[M2Sentence]:
+    """The edits that turn sentences into their corrections, with types, as ERRANT's `errant_parallel` finds them.
+
+    Args:
+        sources: Sentences, tokens separated by white space.
+        corrections: For each its correction, or one of each annotator in a list.
+        annotator: Of `load_annotator`, which is called if it is None.
+
+    Raises:
+        ImportError, OSError: as `load_annotator`.
+        ValueError: there are not as many corrections as sources, or none.
+    """
+    check_counts(sources=sources, corrections=corrections)
+    annotator = annotator or load_annotator()
+    sentences = []
+    for source, texts in zip(sources, reference_lists(sources, corrections)):
+        original = annotator.parse(source)
+        edits = {}
+        for number, text in enumerate(texts):
+            found = annotator.annotate(original, annotator.parse(text)) if text.split() != source.split() else []
+            edits[number] = [
+                Edit(edit.o_start, edit.o_end, " ".join(token.text for token in edit.c_toks), edit.type)
+                for edit in found
+            ]
+        sentences.append(M2Sentence(tuple(source.split()), edits))
+    return sentences
+
+
+def errant_score(
+    predictions: Sequence[M2Sentence | str],
+    references: Sequence[M2Sentence | str],
+    beta: float = 0.5,
+    criterion: str = "cs",
+    types: str = "all",
+) -> dict[str, Any]:
+    """Scores of edits, as ERRANT's `errant_compare` computes them.
+
+    Args:
+        predictions: Sentences with the edits of a system: as `read_m2` or `annotate` gives them, or their lines in an
+            M2 file as one text.
+        references: The same sentences with the edits of annotators.
+        beta: Weight of recall; 0.5 counts precision twice as much.
+        criterion: Which edits are correct, one of `CRITERIA`; "ds" and "dt" count edits of type UNK too.
+        types: How fine the table of types is: "operation" (M: missing, U: unnecessary, R: to be replaced), "main"
+            (NOUN, VERB:TENSE, ...) or "all" (R:NOUN).
+
+    Returns:
+        precision, recall, f0.5 (or f1, f2, ... as `beta` says), from 0 to 1; true_positives, false_positives,
+        false_negatives; and types: the same for each type. A correct edit counts for the type that it has in the
+        reference.
+
+    Raises:
+        ImportError: `errant` is not installed.
+        ValueError: there are not as many references as predictions, or none; their sentences are not the same; a text
+            is not one sentence of an M2 file; an option is not one of those above.
+    """
+    if criterion not in CRITERIA:
+        raise ValueError(f"criterion {criterion!r} must be one of {', '.join(CRITERIA)}.")
+    if types not in TYPES:
+        raise ValueError(f"types {types!r} must be one of {', '.join(TYPES)}.")
+    check_counts(predictions=predictions, references=references)
+    theirs = import_errant("errant.commands.compare_m2")
+    options = Namespace(
+        beta=beta, single=False, multi=False, filt=[], verbose=False, **{name: name == criterion for name in CRITERIA}
+    )
+    totals, by_type = Counter(tp=0, fp=0, fn=0), {}
+    pairs = zip(parse_sentences(predictions, "prediction"), parse_sentences(references, "reference"))
+    for i, (prediction, reference) in enumerate(pairs):
+        if prediction.tokens != reference.tokens:
+            raise ValueError(
+                f"The prediction of index {i} is of the sentence {' '.join(prediction.tokens)!r}, the reference of "
+                f"{' '.join(reference.tokens)!r}: both M2 files must be of the same source."
+            )
+        edits = [
+            theirs.process_edits(theirs.simplify_edits(str(sentence)), options) for sentence in (prediction, reference)
+        ]
+        counts, types_of_sentence = theirs.evaluate_edits(*edits, totals, i, " ".join(prediction.tokens), options)
+        totals.update(counts)
+        by_type = theirs.merge_dict(by_type, types_of_sentence)
+
+    def scores(counts: Sequence[int]) -> dict[str, float | int]:
+        names = "precision", "recall", f"f{beta:g}", "true_positives", "false_positives", "false_negatives"
+        return dict(zip(names, [*theirs.computeFScore(*counts, beta), *counts]))
+
+    table = theirs.processCategories(by_type, TYPES[types])
+    return scores(totals.values()) | {"types": {name: scores(table[name]) for name in sorted(table)}}
+
+
+def format_table(scores: dict[str, Any]) -> str:
+    """The table of error types of what `errant_score` returns, all types together in the last line.
+
+    `system` and `reference` are the numbers of edits of each, correct ones under the type that the reference has.
+    """
+    score_names = [name for name in scores if name != "types"][:3]
+    header = ["type", "system", "reference", "correct", *score_names]
+    rows = []
+    for name, row in (scores["types"] | {"all": scores}).items():
+        correct, wrong, missed = (row[f"{kind}s"] for kind in ("true_positive", "false_positive", "false_negative"))
+        counts = correct + wrong, correct + missed, correct
+        rows.append([name, *map(str, counts), *(f"{row[score]:.4f}" for score in score_names)])
+    widths = [max(map(len, column)) for column in zip(header, *rows)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
+        for row in [header, *rows]
+    )
+
+
+class Errant(evaluate.Metric):
+    """`errant_score` for `evaluate`."""
+
+    def _info(self):
+        text = datasets.Value("string")
+        return evaluate.MetricInfo(
+            description=__doc__,
+            citation="Bryant et al., Automatic Annotation and Evaluation of Error Types for Grammatical Error "
+            "Correction, ACL 2017",
+            inputs_description=errant_score.__doc__,
+            features=datasets.Features({"predictions": text, "references": text}),
+        )
+
+    def _compute(self, predictions, references, **options):
+        return errant_score(predictions, references, **options)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command with the given arguments (default: the command line's)."""
+    parser = metric_parser("errant", "Edits of corrections by type of error, by ERRANT.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    compare = commands.add_parser("compare", help="score an M2 file of a system")
+    compare.add_argument("hypothesis", help="M2 file of the system, UTF-8 (or .gz)")
+    compare.add_argument("reference", help="M2 file of the reference")
+    compare.add_argument("--beta", type=float, default=0.5, help="weight of recall (default: 0.5)")
+    listed = "; ".join(f"{name}: {meaning}" for name, meaning in CRITERIA.items())
+    compare.add_argument("--criterion", default="cs", choices=CRITERIA, help=f"correct edits are: {listed} (cs)")
+    compare.add_argument("--types", default="all", choices=TYPES, help="how fine the types are (default: all)")
+    make = commands.add_parser("annotate", help="make an M2 file of a text and its correction")
+    make.add_argument("--sources", required=True, help="file of one tokenised sentence a line, UTF-8 (or .gz)")
+    make.add_argument("--corrections", required=True, nargs="+", help="such a file of each annotator, or of a system")
+    make.add_argument("--output", required=True, help="the M2 file (or .gz); it must not exist")
+    make.add_argument("--model", default="en_core_web_sm", help="spaCy's model (default: en_core_web_sm)")
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    if args.command == "compare":
+        paths = args.hypothesis, args.reference
+        scores = errant_score(*map(read_m2, paths), args.beta, args.criterion, args.types)
+        if args.json:
+            print_scores(scores, True)
+        else:
+            print(format_table(scores))
+    else:
+        if Path(args.output).exists():
+            raise FileExistsError(f"{args.output} exists: give another --output, or remove it.")
+        sources, *corrections = read_aligned_lines([args.sources, *args.corrections])
+        write_m2(args.output, annotate(sources, list(zip(*corrections)), load_annotator(args.model)))
+
+
+if __name__ == "__main__":
+    main()

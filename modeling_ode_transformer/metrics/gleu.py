@@ -1,0 +1,172 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""GLEU of grammatical error correction (Napoles et al., 2015), without tuning (Napoles et al., 2016), as for JFLEG.
+
+    python -m modeling_ode_transformer.metrics.gleu --sources test.src --references test.ref0 test.ref1 test.ref2 \\
+        test.ref3 --hypotheses output.txt
+
+BLEU of corrections, in which an n-gram that they keep from the source, but the reference has nowhere, counts against
+them. n goes from 1 to 4. Of several references one is drawn for each sentence; the score is the mean of 500 draws for
+all sentences. Texts are tokens separated by white space.
+
+The draws are those of the script in JFLEG's repository (eval/gleu.py; Python 2), so the score is the same, but for the
+last bits of floating point.
+"""
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+import datasets
+import evaluate
+import numpy as np
+
+from modeling_ode_transformer.metrics.metric_utils import (
+    add_text_arguments,
+    check_counts,
+    metric_parser,
+    print_scores,
+    read_texts,
+    reference_lists,
+)
+from modeling_ode_transformer.text_files import read_lines
+
+
+ORDER = 4
+
+
+def ngrams(tokens: Sequence[str], n: int) -> Counter:
+    return Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) + 1 - n))
+
+
+def gleu_statistics(
+    predictions: Sequence[str], references: Sequence[str | Sequence[str]], sources: Sequence[str]
+) -> np.ndarray:
+    """What the score is computed from, by sentence and reference.
+
+    Args:
+        predictions: Corrected sentences.
+        references: For each its reference, or a list of as many as all others have.
+        sources: The sentences before correction.
+
+    Returns:
+        int64 (sentences, references, 10): length of the prediction, of the reference, then for 1- to 4-grams the
+        number of matches less those that count against the prediction, and the number of n-grams.
+
+    Raises:
+        ValueError: there are not as many of one as of the others, or none.
+    """
+    check_counts(predictions=predictions, sources=sources)
+    lists = reference_lists(predictions, references)
+    for i, texts in enumerate(lists):
+        if len(texts) != len(lists[0]):
+            raise ValueError(
+                f"The prediction of index {i} has {len(texts)} references, the first one {len(lists[0])}: GLEU draws "
+                "from as many for each sentence."
+            )
+    rows = []
+    for prediction, texts, source in zip(predictions, lists, sources):
+        words, source_words = prediction.split(), source.split()
+        row = []
+        for text in texts:
+            reference_words = text.split()
+            statistics = [len(words), len(reference_words)]
+            for n in range(1, ORDER + 1):
+                found, expected, original = (ngrams(each, n) for each in (words, reference_words, source_words))
+                wrong = Counter({ngram: count for ngram, count in original.items() if ngram not in expected})
+                matches = (found & expected).total() - (found & wrong).total()
+                statistics += [max(matches, 0), found.total()]
+            row.append(statistics)
+        rows.append(row)
+    return np.array(rows)
+
+
+def gleu_score(totals: np.ndarray) -> np.ndarray:
+    """GLEU of summed statistics, from 0 to 1.
+
+    Args:
+        totals: (..., 10), as a row of `gleu_statistics` for one reference.
+
+    Returns:
+        float64 (...). 0 where nothing matches for some n, or there are no words.
+    """
+    totals = np.asarray(totals, dtype=np.float64)
+    length, reference_length, matches, numbers = (
+        totals[..., part] for part in (0, 1, slice(2, None, 2), slice(3, None, 2))
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score = np.exp(np.minimum(0, 1 - reference_length / length) + np.log(matches / numbers).sum(-1) / ORDER)
+    return np.where((totals > 0).all(-1), score, 0.0)
+
+
+def draw_references(num_sentences: int, num_references: int, iterations: int) -> np.ndarray:
+    """Indices of references, int64 (iterations, sentences), as JFLEG's script draws them in Python 2."""
+    draws = []
+    for iteration in range(iterations):
+        generator = random.Random(101 * iteration)
+        # What `randint` is in Python 2, and no longer in Python 3.
+        draws.append([int(generator.random() * num_references) for _ in range(num_sentences)])
+    return np.array(draws)
+
+
+def gleu(
+    predictions: Sequence[str],
+    references: Sequence[str | Sequence[str]],
+    sources: Sequence[str],
+    iterations: int = 500,
+) -> dict[str, float]:
+    """GLEU of all sentences together.
+
+    Args:
+        predictions: Corrected sentences, tokens separated by white space.
+        references: For each its reference, or a list of as many as all others have.
+        sources: The sentences before correction.
+        iterations: How often a reference is drawn for each sentence.
+
+    Returns:
+        gleu, the mean of all draws, and gleu_std, their standard deviation; from 0 to 100.
+
+    Raises:
+        ValueError: there are not as many of one as of the others, or none; `iterations` is less than 1.
+    """
+    if iterations < 1:
+        raise ValueError(f"iterations {iterations} must be at least 1.")
+    statistics = gleu_statistics(predictions, references, sources)
+    sentences = np.arange(len(statistics))
+    draws = draw_references(*statistics.shape[:2], iterations)
+    scores = 100 * gleu_score(np.stack([statistics[sentences, drawn].sum(0) for drawn in draws]))
+    return {"gleu": float(scores.mean()), "gleu_std": float(scores.std())}
+
+
+class Gleu(evaluate.Metric):
+    """`gleu` for `evaluate`."""
+
+    def _info(self):
+        text = datasets.Value("string")
+        return evaluate.MetricInfo(
+            description=__doc__,
+            citation="Napoles et al., Ground Truth for Grammatical Error Correction Metrics, ACL 2015",
+            inputs_description=gleu.__doc__,
+            features=[
+                datasets.Features({"predictions": text, "references": references, "sources": text})
+                for references in (datasets.List(text), text)
+            ],
+        )
+
+    def _compute(self, predictions, references, sources, **options):
+        return gleu(predictions, references, sources, **options)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command with the given arguments (default: the command line's)."""
+    parser = metric_parser("gleu", "GLEU of grammatical error correction, as for JFLEG.")
+    add_text_arguments(parser)
+    parser.add_argument("--sources", required=True, help="file of the sentences before correction, as the others")
+    parser.add_argument("--iterations", type=int, default=500, help="how often a reference is drawn for each sentence")
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    predictions, references = read_texts(args.hypotheses, args.references)
+    print_scores(gleu(predictions, references, read_lines(args.sources), args.iterations), args.json)
+
+
+if __name__ == "__main__":
+    main()

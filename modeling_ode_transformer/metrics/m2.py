@@ -1,0 +1,378 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""M2 files (edits of annotators) and the M2 score (MaxMatch): precision, recall and F0.5 of corrections.
+
+    python -m modeling_ode_transformer.metrics.m2 output.txt official-2014.combined.m2
+
+The score is that of the official scorer (nusnlp/m2scorer) to the last edit: its edits of a hypothesis are those that
+match an annotator's best (Dahlmeier and Ng, 2012; `maxmatch`), and of several annotators it takes for each sentence,
+from the first on, the one with whom F of all sentences so far is highest; of equal ones the one with more correct
+edits, then with fewer edits, then the lowest number. Without edits of the hypothesis precision is 1, without edits of
+the annotator recall is 1. Texts are tokens separated by white space, as in the M2 file.
+
+In an M2 file, a line `S` and the tokens of a sentence are followed by a line for each edit, and by an empty line:
+
+    S The cat sat at mat .
+    A 3 4|||Prep|||on|||REQUIRED|||-NONE-|||0
+    A 4 4|||ArtOrDet|||the||a|||REQUIRED|||-NONE-|||0
+    A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||1
+
+The fields are the tokens that are replaced (from, to before), the type of error, what replaces them (alternatives
+separated by `||`; nothing, or `-NONE-`, where they are deleted), two that no score looks at, and the annotator's
+number. `noop` says that an annotator has no edits.
+"""
+
+import gzip
+import re
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import datasets
+import evaluate
+import numpy as np
+
+from modeling_ode_transformer.metrics.maxmatch import GoldEdit, count_edits
+from modeling_ode_transformer.metrics.metric_utils import check_counts, metric_parser, print_scores
+from modeling_ode_transformer.text_files import read_lines
+
+
+# Types of edits that mark an error without correcting it.
+UNCORRECTED_TYPES = ("UNK", "Um")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """An annotator's edit: tokens `start` to before `end` become `correction`.
+
+    `correction` is text of the M2 file: tokens, or "" to delete; of several alternatives, separated by "||", the first
+    is the annotator's choice. `line` is where it was read.
+    """
+
+    start: int
+    end: int
+    correction: str
+    type: str
+    required: str = "REQUIRED"
+    comment: str = "-NONE-"
+    line: int | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def alternatives(self) -> list[str]:
+        return self.correction.split("||")
+
+
+@dataclass(frozen=True, slots=True)
+class M2Sentence:
+    """A sentence with the edits of its annotators.
+
+    Attributes:
+        tokens: Of the sentence as it was written.
+        edits: By number of the annotator, in the order of the file; none for an annotator who found no error.
+        name: The file that it was read from.
+    """
+
+    tokens: tuple[str, ...]
+    edits: dict[int, list[Edit]]
+    name: str | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self):
+        for edits in self.edits.values():
+            for edit in edits:
+                check_offsets(edit.start, edit.end, len(self.tokens))
+
+    def corrected(self, annotator: int = 0, skipped_types: Collection[str] = UNCORRECTED_TYPES) -> list[str]:
+        """The tokens as an annotator corrects them, with the first of alternatives.
+
+        Args:
+            annotator: Number of the annotator. If nobody annotated the sentence, it stays as it is.
+            skipped_types: Types of edits that are not applied; by default those that correct nothing, which are not
+                applied to the training data of BEA-2019 either.
+
+        Raises:
+            ValueError: two edits overlap, or others annotated the sentence, but not this annotator.
+        """
+        if self.edits and annotator not in self.edits:
+            known = ", ".join(map(str, self.edits))
+            raise ValueError(f"{self._where()}no annotator {annotator} for {' '.join(self.tokens)!r}, only {known}.")
+        edits = [edit for edit in self.edits.get(annotator, []) if edit.type not in skipped_types]
+        tokens, position, last = [], 0, None
+        for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+            if edit.start < position:
+                raise ValueError(
+                    f"{self._where(edit)}the edit of tokens {edit.start} to {edit.end} overlaps another one of "
+                    f"annotator {annotator}, of tokens {last.start} to {last.end}."
+                )
+            tokens += [*self.tokens[position : edit.start], *edit.alternatives[0].split()]
+            position, last = edit.end, edit
+        return [*tokens, *self.tokens[position:]]
+
+    def _where(self, edit: Edit | None = None) -> str:
+        line = f", line {edit.line}" if edit and edit.line else ""
+        return f"{self.name}{line}: " if self.name else ""
+
+    def __str__(self) -> str:
+        """Its lines in an M2 file, without the empty one.
+
+        Raises:
+            ValueError: there is white space in a token, or a field has what separates fields or lines.
+        """
+        if any(token.split() != [token] for token in self.tokens):
+            raise ValueError(f"White space within a token, or no token: {self.tokens}.")
+        lines = [f"S {' '.join(self.tokens)}"]
+        for annotator, edits in self.edits.items():
+            for edit in edits or [Edit(-1, -1, "-NONE-", "noop")]:
+                several = len(edit.alternatives) > 1
+                correction = "||".join(text or "-NONE-" for text in edit.alternatives) if several else edit.correction
+                fields = [f"A {edit.start} {edit.end}", edit.type, correction, edit.required, edit.comment]
+                if any("|||" in text or "\n" in text for text in fields):
+                    raise ValueError(f"'|||' or a line break in a field of {edit}.")
+                lines.append("|||".join([*fields, str(annotator)]))
+        return "\n".join(lines)
+
+
+def check_offsets(start: int, end: int, num_tokens: int) -> None:
+    """ValueError unless they are offsets of an edit of a sentence of so many tokens."""
+    if not 0 <= start <= end <= num_tokens:
+        raise ValueError(f"the offsets {start} {end} are not in order within the {num_tokens} tokens of the sentence.")
+
+
+def parse_edit(line: str, number: int, num_tokens: int) -> tuple[int, Edit | None]:
+    """The annotator and the edit of a line of an M2 file, None for a `noop`; ValueError says what is wrong with it."""
+    fields = line.removeprefix("A ").split("|||")
+    if len(fields) != 6:
+        raise ValueError(f"{line!r} has {len(fields)} fields separated by '|||', not 6.")
+    span, error_type, correction, required, comment, annotator = fields
+    if not re.fullmatch(r"\s*-?[0-9]+\s+-?[0-9]+\s*", span):
+        raise ValueError(f"the offsets {span!r} are not two whole numbers.")
+    if not re.fullmatch(r"\s*[0-9]+\s*", annotator):
+        raise ValueError(f"the annotator {annotator!r} is no number.")
+    start, end = map(int, span.split())
+    if error_type == "noop" or (start, end) == (-1, -1):
+        return int(annotator), None
+    check_offsets(start, end, num_tokens)
+    # A correction that ends in "|", the token too, runs into what separates the fields.
+    end_of_correction = required[: len(required) - len(required.lstrip("|"))]
+    alternatives = ["" if text == "-NONE-" else text.strip() for text in (correction + end_of_correction).split("||")]
+    edit = Edit(start, end, "||".join(alternatives), error_type, required.lstrip("|"), comment, number)
+    return int(annotator), edit
+
+
+def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
+    """The sentences of the lines of an M2 file; `name` is how errors name it.
+
+    Raises:
+        ValueError: a line is not as it must be; it is named.
+    """
+    sentences, open_paragraph = [], False
+    for number, line in enumerate(lines, 1):
+        try:
+            if not line.strip():
+                open_paragraph = False
+            elif line.startswith("S ") or line == "S":
+                if open_paragraph:
+                    raise ValueError("a sentence begins, but there is no empty line before it.")
+                sentences.append(M2Sentence(tuple(line[2:].split()), {}, name))
+                open_paragraph = True
+            elif line.startswith("A "):
+                if not open_paragraph:
+                    raise ValueError("an edit without a sentence, an 'S' line, right above it and its other edits.")
+                annotator, edit = parse_edit(line, number, len(sentences[-1].tokens))
+                edits = sentences[-1].edits.setdefault(annotator, [])
+                if edit:
+                    edits.append(edit)
+            else:
+                raise ValueError(f"{line[:80]!r} begins with neither 'S ' nor 'A '.")
+        except ValueError as error:
+            raise ValueError(f"{name}, line {number}: {error}") from error
+    return sentences
+
+
+def parse_sentences(sentences: Sequence[M2Sentence | str], name: str) -> list[M2Sentence]:
+    """Sentences, of which some may be given as their lines in an M2 file; ValueError if such a text is not one."""
+    parsed = []
+    for i, sentence in enumerate(sentences):
+        if isinstance(sentence, str):
+            found = parse_m2(sentence.split("\n"), f"{name} {i}")
+            if len(found) != 1:
+                raise ValueError(f"{name} {i} has {len(found)} sentences of an M2 file, not one: {sentence[:80]!r}.")
+            sentence = found[0]
+        parsed.append(sentence)
+    return parsed
+
+
+def read_m2(path: str | Path) -> list[M2Sentence]:
+    """The sentences of an M2 file, UTF-8 or `.gz`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is not UTF-8, or a line is not as it must be; file and line are named.
+    """
+    return parse_m2(read_lines(path), str(path))
+
+
+def write_m2(path: str | Path, sentences: Iterable[M2Sentence]) -> None:
+    """Writes an M2 file, gzipped if its name ends in `.gz`; ValueError if a sentence cannot be written."""
+    text = "".join(f"{sentence}\n\n" for sentence in sentences)
+    with (gzip.open if Path(path).suffix == ".gz" else open)(path, "wt", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+
+
+def m2_statistics(
+    predictions: Sequence[str],
+    references: Sequence[M2Sentence],
+    max_unchanged_words: int = 2,
+    ignore_whitespace_casing: bool = False,
+) -> np.ndarray:
+    """What the score is computed from, by sentence and annotator.
+
+    Args:
+        predictions: Corrected sentences, tokens separated by white space.
+        references: The sentences with their annotators' edits.
+        max_unchanged_words: Most unchanged words within an edit of a prediction.
+        ignore_whitespace_casing: Whether edits of a prediction are left out that change nothing but white space or
+            case.
+
+    Returns:
+        int64 (sentences, annotators, 3): numbers of correct edits, of edits of the prediction and of the annotator;
+        annotators in the order of their numbers, -1 where one did not annotate the sentence.
+
+    Raises:
+        ValueError: there are not as many references as predictions, or none; `max_unchanged_words` is negative.
+    """
+    check_counts(predictions=predictions, references=references)
+    if max_unchanged_words < 0:
+        raise ValueError(f"max_unchanged_words {max_unchanged_words} must be at least 0.")
+    counts = []
+    for prediction, reference in zip(predictions, references):
+        annotations = {
+            annotator: [GoldEdit(edit.start, edit.end, edit.alternatives) for edit in edits]
+            for annotator, edits in (reference.edits or {0: []}).items()
+        }
+        options = max_unchanged_words, ignore_whitespace_casing
+        counts.append(count_edits(reference.tokens, prediction.split(), annotations, *options))
+    annotators = sorted(set().union(*counts))
+    return np.array([[of.get(annotator, (-1, -1, -1)) for annotator in annotators] for of in counts])
+
+
+def m2_score_statistics(statistics: np.ndarray, beta: float = 0.5) -> dict[str, float | int]:
+    """The score of the sentences whose statistics (`m2_statistics`) are given, in their order.
+
+    The annotator of each sentence depends on the sentences before it, so a resample for a bootstrap is gone through
+    anew.
+
+    Returns:
+        precision, recall, f0.5 (or f1, f2, ... as `beta` says), all from 0 to 1, and the numbers of edits that they
+        come from: correct, proposed, gold.
+    """
+    if beta < 0:
+        raise ValueError(f"beta {beta} must be at least 0.")
+    weight = beta * beta
+    correct = proposed = gold = 0
+
+    def totals(counts: Sequence[int]) -> tuple[float, int, float]:
+        matches, edits, expected = correct + counts[0], proposed + counts[1], gold + counts[2]
+        cost = weight * expected + edits
+        return (1 + weight) * matches / cost if cost else 1.0, matches, -(edits + weight * expected)
+
+    for annotations in statistics.tolist():
+        chosen = max((counts for counts in annotations if counts[0] >= 0), key=totals)
+        correct, proposed, gold = correct + chosen[0], proposed + chosen[1], gold + chosen[2]
+    precision = correct / proposed if proposed else 1.0
+    recall = correct / gold if gold else 1.0
+    cost = weight * precision + recall
+    f_beta = (1 + weight) * precision * recall / cost if cost else 0.0
+    edits = {"correct": correct, "proposed": proposed, "gold": gold}
+    return {"precision": precision, "recall": recall, f"f{beta:g}": f_beta} | edits
+
+
+def m2_score(
+    predictions: Sequence[str],
+    references: Sequence[M2Sentence | str],
+    beta: float = 0.5,
+    max_unchanged_words: int = 2,
+    ignore_whitespace_casing: bool = False,
+) -> dict[str, float | int]:
+    """M2 score of corrections.
+
+    Args:
+        predictions: Corrected sentences, tokens separated by white space.
+        references: For each its sentence of the M2 file: as `read_m2` gives it, or its lines as one text.
+        beta: Weight of recall; 0.5 counts precision twice as much.
+        max_unchanged_words: Most unchanged words within an edit of a prediction.
+        ignore_whitespace_casing: Whether edits of a prediction are left out that change nothing but white space or
+            case.
+
+    Returns:
+        As `m2_score_statistics`.
+
+    Raises:
+        ValueError: there are not as many references as predictions, or none; a text is not one sentence of an M2 file;
+            a number is negative.
+    """
+    sentences = parse_sentences(references, "reference")
+    return m2_score_statistics(
+        m2_statistics(predictions, sentences, max_unchanged_words, ignore_whitespace_casing), beta
+    )
+
+
+class M2(evaluate.Metric):
+    """`m2_score` for `evaluate`."""
+
+    def _info(self):
+        text = datasets.Value("string")
+        return evaluate.MetricInfo(
+            description=__doc__,
+            citation="Dahlmeier and Ng, Better Evaluation for Grammatical Error Correction, NAACL 2012",
+            inputs_description=m2_score.__doc__,
+            features=datasets.Features({"predictions": text, "references": text}),
+        )
+
+    def _compute(self, predictions, references, **options):
+        return m2_score(predictions, references, **options)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command with the given arguments (default: the command line's)."""
+    parser = metric_parser("m2", "M2 score (MaxMatch) of corrections, as the official scorer computes it.")
+    parser.add_argument("hypothesis", help="file of one corrected sentence a line, tokenised, UTF-8 (or .gz)")
+    parser.add_argument("reference", help="M2 file of the same sentences, UTF-8 (or .gz)")
+    parser.add_argument("--beta", type=float, default=0.5, help="weight of recall")
+    parser.add_argument("--max_unchanged_words", type=int, default=2, help="most unchanged words within an edit")
+    parser.add_argument(
+        "--ignore_whitespace_casing", action="store_true", help="leave out edits of white space or case only"
+    )
+    parser.add_argument(
+        "--compare_with", help="file of another system: also compare both by a paired bootstrap (as systems a and b)"
+    )
+    parser.add_argument("--num_samples", type=int, default=1000, help="number of resamples of the bootstrap")
+    parser.add_argument("--seed", type=int, default=12345, help="seed of the resamples")
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    references = read_m2(args.reference)
+    systems = []
+    for path in [args.hypothesis, *([args.compare_with] if args.compare_with else [])]:
+        predictions = read_lines(path)
+        if len(predictions) != len(references):
+            raise ValueError(f"{path} has {len(predictions)} lines, but {args.reference} {len(references)} sentences.")
+        options = args.max_unchanged_words, args.ignore_whitespace_casing
+        systems.append(m2_statistics(predictions, references, *options))
+    scores = m2_score_statistics(systems[0], args.beta)
+    name = f"f{args.beta:g}"
+    if args.compare_with:
+        # Imported here, as nothing else of this module needs sacreBLEU, which that module imports.
+        from modeling_ode_transformer.metrics.bootstrap import paired_bootstrap
+
+        def score(statistics: np.ndarray) -> float:
+            return m2_score_statistics(statistics, args.beta)[name]
+
+        scores |= paired_bootstrap(*systems, score, args.num_samples, args.seed).to_dict()
+    if args.json or args.compare_with:
+        print_scores(scores, args.json)
+    else:
+        print(f"Precision   : {scores['precision']:.4f}")
+        print(f"Recall      : {scores['recall']:.4f}")
+        print(f"F_{args.beta:.1f}       : {scores[name]:.4f}")
+
+
+if __name__ == "__main__":
+    main()

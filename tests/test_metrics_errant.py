@@ -1,0 +1,225 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""ERRANT's scores of M2 files and its edits of texts, against its own commands."""
+
+import json
+import sys
+
+import pytest
+import spacy
+from errant.commands import compare_m2, parallel_to_m2
+
+from modeling_ode_transformer.metrics import errant as module
+from modeling_ode_transformer.metrics.errant import CRITERIA, annotate, errant_score, load_annotator
+from modeling_ode_transformer.metrics.m2 import M2Sentence, read_m2, write_m2
+
+
+SYSTEM = """\
+S This are a sentences .
+A 1 2|||R:VERB:SVA|||is|||REQUIRED|||-NONE-|||0
+A 2 4|||R:NOUN|||a phrase|||REQUIRED|||-NONE-|||0
+A 4 4|||M:ADV|||here|||REQUIRED|||-NONE-|||0
+
+S He go to to school .
+A 1 2|||R:VERB:TENSE|||goes|||REQUIRED|||-NONE-|||0
+A 3 4|||U:PREP||||||REQUIRED|||-NONE-|||0
+
+S All is well .
+A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0
+
+S I like cat .
+A 2 3|||R:NOUN:NUM|||cats|||REQUIRED|||-NONE-|||0
+
+"""
+REFERENCE = """\
+S This are a sentences .
+A 1 2|||R:VERB:SVA|||is|||REQUIRED|||-NONE-|||0
+A 3 4|||R:NOUN:NUM|||sentence|||REQUIRED|||-NONE-|||0
+A 0 1|||R:DET|||These|||REQUIRED|||-NONE-|||1
+A 2 3|||U:DET||||||REQUIRED|||-NONE-|||1
+
+S He go to to school .
+A 1 2|||R:VERB:SVA|||goes|||REQUIRED|||-NONE-|||0
+A 3 4|||U:PREP||||||REQUIRED|||-NONE-|||0
+A 4 5|||UNK|||school|||REQUIRED|||-NONE-|||0
+
+S All is well .
+A 3 3|||M:PUNCT|||!|||REQUIRED|||-NONE-|||0
+A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||1
+
+S I like cat .
+A 1 1|||M:VERB|||would|||REQUIRED|||-NONE-|||0
+A 2 3|||R:NOUN:NUM|||cats|||REQUIRED|||-NONE-|||0
+
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = tmp_path / "system.m2", tmp_path / "reference.m2"
+    for path, text in zip(paths, (SYSTEM, REFERENCE)):
+        path.write_text(text)
+    return [str(path) for path in paths]
+
+
+def run(main, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["command", *arguments])
+    main()
+
+
+def printed_by_errant(text):
+    """The rows of numbers that `errant_compare -cat` prints: for each type, and last (key None) for all."""
+    rows = {}
+    for line in text.splitlines():
+        cells = line.split()
+        if len(cells) in (6, 7) and cells[-1].replace(".", "").isdigit():
+            name = cells.pop(0) if len(cells) == 7 else None
+            rows[name] = [float(cell) for cell in cells]
+    return rows
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("types", ["operation", "main", "all"])
+def test_scores_are_those_that_errant_prints(files, monkeypatch, capsys, criterion, types):
+    system, reference = files
+    level = {"operation": "1", "main": "2", "all": "3"}[types]
+    run(compare_m2.main, monkeypatch, "-hyp", system, "-ref", reference, f"-{criterion}", "-cat", level, "-b", "0.7")
+    expected = printed_by_errant(capsys.readouterr().out)
+
+    result = errant_score(read_m2(system), read_m2(reference), beta=0.7, criterion=criterion, types=types)
+    names = "true_positives", "false_positives", "false_negatives", "precision", "recall", "f0.7"
+    ours = {name: [row[each] for each in names] for name, row in [*result.pop("types").items(), (None, result)]}
+    assert ours == expected
+    assert len(ours) > 2
+
+
+def test_scores_by_hand():
+    """Without UNK; `goes` is right whatever its type; the second annotator finds nothing wrong with the third."""
+    sentences = [text.split("\n\n")[:4] for text in (SYSTEM, REFERENCE)]
+    result = errant_score(*sentences)
+    assert [result[name] for name in ("true_positives", "false_positives", "false_negatives")] == [4, 2, 2]
+    assert (result["precision"], result["recall"], result["f0.5"]) == (0.6667, 0.6667, 0.6667)
+    assert result["types"]["R:VERB:SVA"] == {
+        "precision": 1,
+        "recall": 1,
+        "f0.5": 1,
+        "true_positives": 2,
+        "false_positives": 0,
+        "false_negatives": 0,
+    }
+    assert errant_score(*sentences, criterion="cse")["true_positives"] == 3
+
+
+def test_what_cannot_be_compared_is_said(files):
+    system, reference = map(read_m2, files)
+    with pytest.raises(ValueError, match="4 predictions, 3 references"):
+        errant_score(system, reference[:3])
+    with pytest.raises(
+        ValueError, match=r"index 1 is of the sentence 'He go to to school \.', the reference of 'All is"
+    ):
+        errant_score(system[:2], [reference[0], reference[2]])
+    with pytest.raises(ValueError, match="'span' must be one of cs, cse, ds, dt"):
+        errant_score(system, reference, criterion="span")
+    with pytest.raises(ValueError, match="'fine' must be one of operation, main, all"):
+        errant_score(system, reference, types="fine")
+    with pytest.raises(ValueError, match=r"prediction 0, line 1: 'This is' begins"):
+        errant_score(["This is"], ["S This is"])
+
+
+def test_the_command_prints_the_table_of_types(files, capsys):
+    module.main(["compare", *files, "--types", "operation"])
+    assert capsys.readouterr().out == (
+        "type  system  reference  correct  precision  recall    f0.5\n"
+        "M          1          1        0     0.0000  0.0000  0.0000\n"
+        "R          4          4        3     0.7500  0.7500  0.7500\n"
+        "U          1          1        1     1.0000  1.0000  1.0000\n"
+        "all        6          6        4     0.6667  0.6667  0.6667\n"
+    )
+    module.main(["--json", "compare", *files, "--beta", "1", "--criterion", "ds"])
+    assert json.loads(capsys.readouterr().out) == errant_score(*map(read_m2, files), beta=1, criterion="ds")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A folder with a model of spaCy that knows the words of the test below, in place of the one to be downloaded."""
+    nlp = spacy.blank("en")
+    ruler = nlp.add_pipe("attribute_ruler")
+    for word, tag, pos, lemma in [
+        ("cat", "NN", "NOUN", "cat"),
+        ("cats", "NNS", "NOUN", "cat"),
+        ("the", "DT", "DET", "the"),
+        ("sat", "VBD", "VERB", "sit"),
+        ("sits", "VBZ", "VERB", "sit"),
+        ("on", "IN", "ADP", "on"),
+        ("mat", "NN", "NOUN", "mat"),
+        (".", ".", "PUNCT", "."),
+    ]:
+        ruler.add([[{"LOWER": word}]], {"TAG": tag, "POS": pos, "LEMMA": lemma})
+    folder = tmp_path_factory.mktemp("spacy") / "model"
+    nlp.to_disk(folder)
+    return str(folder)
+
+
+TEXTS = {
+    "sources": ["the cats sat on mat .", "The cat sat .", "The cat on mat"],
+    "first": ["The cat sits on the mat .", "The cat sat .", "The cat on the mat ."],
+    "second": ["the cats sat on the mat .", "The cat sits .", ""],
+}
+
+
+def test_edits_are_those_of_errants_command(model, monkeypatch, tmp_path):
+    for name, lines in TEXTS.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    paths = [str(tmp_path / name) for name in TEXTS]
+    annotator = load_annotator(model)
+    monkeypatch.setattr(parallel_to_m2.errant, "load", lambda language, nlp=None: annotator)
+    run(parallel_to_m2.main, monkeypatch, "-orig", paths[0], "-cor", *paths[1:], "-out", str(tmp_path / "theirs.m2"))
+
+    ours = str(tmp_path / "ours.m2")
+    module.main(["annotate", "--sources", paths[0], "--corrections", *paths[1:], "--output", ours, "--model", model])
+    assert read_m2(ours) == read_m2(tmp_path / "theirs.m2")
+    assert [edit.type for edit in read_m2(ours)[0].edits[0]] == ["R:ORTH", "R:NOUN:NUM", "R:VERB:TENSE", "M:DET"]
+    assert read_m2(ours)[1].edits[0] == []
+    for i in range(3):
+        assert read_m2(ours)[i].corrected(0) == TEXTS["first"][i].split()
+
+    with pytest.raises(FileExistsError, match=r"ours\.m2 exists"):
+        module.main(["annotate", "--sources", paths[0], "--corrections", paths[1], "--output", ours])
+
+
+def test_one_correction_or_several_of_each_sentence(model, tmp_path):
+    annotator = load_annotator(model)
+    one = annotate(TEXTS["sources"], TEXTS["first"], annotator)
+    both = annotate(TEXTS["sources"], list(zip(TEXTS["first"], TEXTS["second"])), annotator)
+    assert [sentence.edits[0] for sentence in both] == [sentence.edits[0] for sentence in one]
+    assert [list(sentence.edits) for sentence in both] == [[0, 1]] * 3
+    empty = annotate(["", ""], ["", "the cat"], annotator)
+    assert empty[0] == M2Sentence((), {0: []})
+    assert empty[1].corrected() == ["the", "cat"]
+    write_m2(tmp_path / "empty.m2", empty)
+    assert read_m2(tmp_path / "empty.m2") == empty
+    with pytest.raises(ValueError, match="3 sources, 1 corrections"):
+        annotate(TEXTS["sources"], ["a"], annotator)
+
+
+def test_missing_model_is_said_with_the_command_that_installs_it(monkeypatch):
+    def load(name, **options):
+        raise OSError(f"[E050] Can't find model {name!r}.")
+
+    monkeypatch.setattr(spacy, "load", load)
+    with pytest.raises(OSError, match=r"no model 'en_core_web_sm', .* python -m spacy download en_core_web_sm"):
+        annotate(["a"], ["b"])
+
+
+def test_missing_errant_is_said(monkeypatch):
+    for name in ("errant", "errant.commands", "errant.commands.compare_m2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for call in (lambda: errant_score(["S a"], ["S a"]), lambda: annotate(["a"], ["b"])):
+        with pytest.raises(ImportError, match=r"ERRANT cannot be imported .*: pip install errant"):
+            call()
+
+
+def test_evaluate_loads_it_without_network(load_metric, files):
+    metric = load_metric("errant")
+    texts = [[str(sentence) for sentence in read_m2(path)] for path in files]
+    result = metric.compute(predictions=texts[0], references=texts[1], types="main")
+    assert result == errant_score(*texts, types="main")
