@@ -15,12 +15,15 @@ import gzip
 import logging
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from script_utils import parse_overrides, parse_with_recipe, position_limit, read_lines
-from seq2seq_utils import load_tokenizers
+from seq2seq_utils import encode_texts, load_tokenizers
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
@@ -145,12 +148,16 @@ def source_limit(models: list[PreTrainedModel], asked: int | None) -> int | None
 def set_generation_options(config: GenerationConfig, args: GenerateArguments) -> None:
     """Puts the arguments over a model's generation configuration."""
     options = parse_overrides(args.generation_options)
+    if doubled := sorted(options.keys() & vars(args).keys()):
+        raise ValueError(f"--generation_options: give --{' and --'.join(doubled)} outside of them.")
+    if options.get("return_dict_in_generate"):
+        raise ValueError("--generation_options: return_dict_in_generate changes no output: leave it out.")
     if unknown := sorted(options.keys() - vars(GenerationConfig()).keys() - set(MAX_LEN_OPTIONS)):
         raise ValueError(f"--generation_options: generate() has no option {', '.join(unknown)}.")
-    for name in ("num_beams", "length_penalty", *MAX_LEN_OPTIONS):
+    for name in ("num_beams", "length_penalty", "num_return_sequences", *MAX_LEN_OPTIONS):
         if getattr(args, name) is not None:
             options[name] = getattr(args, name)
-    config.update(**options, num_return_sequences=args.num_return_sequences, allow_custom_entries=True)
+    config.update(**options, allow_custom_entries=True)
     limits = ("max_length", "max_new_tokens", *MAX_LEN_OPTIONS)
     if all(getattr(config, name, None) is None for name in limits):
         config.max_len_a, config.max_len_b = 0, 200  # fairseq's
@@ -184,12 +191,9 @@ class TextGenerator:
         set_generation_options(self.model.generation_config, args)
 
     def encode(self, sources: list[str]) -> list[list[int]]:
-        encoded = self.tokenizer(sources, verbose=False)["input_ids"]
-        too_long = [i for i, ids in enumerate(encoded) if self.limit is not None and len(ids) > self.limit]
-        for i in too_long:
-            encoded[i] = self.tokenizer(sources[i], truncation=True, max_length=self.limit)["input_ids"]
-        if too_long:
-            logger.warning("%d of %d sources cut to %d tokens", len(too_long), len(sources), self.limit)
+        encoded, number_cut = encode_texts(sources, self.tokenizer, self.limit)
+        if number_cut:
+            logger.warning("%d of %d sources cut to %d tokens", number_cut, len(sources), self.limit)
         return encoded
 
     def __call__(self, sources: list[str], progress: bool = False) -> list[list[tuple[str, float]]]:
@@ -235,14 +239,20 @@ def read_sources(name: str) -> list[str]:
         raise ValueError(f"The standard input is not UTF-8 text ({error}): convert it first.") from error
 
 
-def write_output(name: str, text: str) -> None:
-    """Writes a file, which appears when it is complete; to standard output if its name is -."""
+@contextmanager
+def open_output(name: str) -> Iterator[TextIO]:
+    """Opens a file to write, which appears when it is complete; or standard output, if its name is -."""
     if name == "-":
-        sys.stdout.write(text)
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+        yield sys.stdout
         return
     path, partial = Path(name), Path(f"{name}.partial")
     with (gzip.open if path.suffix == ".gz" else open)(partial, "wt", encoding="utf-8", newline="\n") as file:
-        file.write(text)
+        try:
+            yield file
+        except BaseException:
+            partial.unlink()
+            raise
     partial.replace(path)
 
 
@@ -252,8 +262,8 @@ def check_output(args: GenerateArguments) -> None:
         return
     if not path.parent.is_dir():
         raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}.")
-    if path.is_dir():
-        raise IsADirectoryError(f"--output {path} is a folder: name a file.")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"--output {path} is a folder or a device: name a file.")
     if path.exists() and not args.overwrite:
         raise FileExistsError(f"--output {path} exists: name another file, or give --overwrite.")
 
@@ -274,17 +284,12 @@ def main(argv: list[str] | None = None) -> None:
     set_seed(args.seed)
     check_output(args)
     sources = None if args.interactive else read_sources(args.input)
-    generator = TextGenerator(args)
     if args.interactive:
-        interact(generator)
+        interact(TextGenerator(args))
         return
-    write_output(
-        args.output,
-        "".join(
-            format_outputs(outputs, args.scores, number if args.num_return_sequences > 1 else None)
-            for number, outputs in enumerate(generator(sources, progress=True), 1)
-        ),
-    )
+    with open_output(args.output) as file:
+        for number, outputs in enumerate(TextGenerator(args)(sources, progress=True), 1):
+            file.write(format_outputs(outputs, args.scores, number if args.num_return_sequences > 1 else None))
 
 
 if __name__ == "__main__":

@@ -202,6 +202,15 @@ def check_pairs(pairs: list[tuple[str, str]], name: str, split: str, args: BaseD
     return pairs
 
 
+def encode_texts(texts: list[str], tokenizer, max_length: int | None) -> tuple[list[list[int]], int]:
+    """Token ids of texts, cut to `max_length` tokens with their end mark (None: whole), and how many were cut."""
+    encoded = tokenizer(texts, verbose=False)["input_ids"]
+    too_long = [i for i, ids in enumerate(encoded) if max_length is not None and len(ids) > max_length]
+    for i in too_long:
+        encoded[i] = tokenizer(texts[i], truncation=True, max_length=max_length)["input_ids"]
+    return encoded, len(too_long)
+
+
 def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDataArguments) -> datasets.Dataset:
     """Token ids of (source, target) pairs.
 
@@ -211,17 +220,11 @@ def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDa
     """
     truncated = {"source": 0, "target": 0}
 
-    def encode(texts, side, tokenizer, max_length):
-        encoded = tokenizer(texts, verbose=False)["input_ids"]
-        for i, ids in enumerate(encoded):
-            if len(ids) > max_length:
-                truncated[side] += 1
-                encoded[i] = tokenizer(texts[i], truncation=True, max_length=max_length)["input_ids"]
-        return encoded
-
     def encode_batch(batch):
-        sources = encode(batch["source"], "source", tokenizer, args.max_source_length)
-        targets = encode(batch["target"], "target", target_tokenizer, args.max_target_length)
+        sources, sources_cut = encode_texts(batch["source"], tokenizer, args.max_source_length)
+        targets, targets_cut = encode_texts(batch["target"], target_tokenizer, args.max_target_length)
+        truncated["source"] += sources_cut
+        truncated["target"] += targets_cut
         lengths = {"source_length": list(map(len, sources)), "target_length": list(map(len, targets))}
         lengths["length"] = list(map(sum, zip(*lengths.values())))
         return {"input_ids": sources, "labels": targets} | lengths

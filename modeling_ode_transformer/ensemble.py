@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMode
+from transformers.generation import GenerationConfig, GenerationMode
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import ModelOutput
 
@@ -74,6 +74,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
     ]
 
     def __init__(self, models: Sequence[PreTrainedModel]):
+        models = list(models)
         if not models:
             raise ValueError("An ensemble needs at least one model.")
         properties = [describe(model, number) for number, model in enumerate(models, 1)]
@@ -142,6 +143,19 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
             logits=log_probabilities.logsumexp(0) - math.log(len(outputs)),
             past_key_values=EnsembleCache([output.past_key_values for output in outputs]) if use_cache else None,
         )
+
+    def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs: Any):
+        generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
+        mode = generation_config.get_generation_mode()
+        if mode not in self._supported_generation_modes:
+            supported = ", ".join(each.value for each in self._supported_generation_modes)
+            raise ValueError(f"An ensemble only supports {supported}, but the options ask for {mode.value}.")
+        if model_kwargs.get("inputs_embeds") is not None:
+            raise ValueError("inputs_embeds are one model's, and each member of an ensemble embeds: give input_ids.")
+        for name in ("output_attentions", "output_hidden_states"):
+            if getattr(generation_config, name):
+                raise ValueError(f"{name}=True: an ensemble has none of its own. Ask its members.")
+        return generation_config, model_kwargs
 
     def _prepare_text_encoder_decoder_kwargs_for_generation(
         self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any], *args, **kwargs

@@ -180,8 +180,8 @@ def n_best(model, tokenizer, inputs: Mapping[str, torch.Tensor], **options) -> l
     `generate()` keeps the scores of all tokens at all steps: 4 * steps * sources * beams * vocabulary bytes. Give
     fewer sources at a time than without scores.
     """
-    config = model.generation_config
-    is_beam_search = (options.get("num_beams") or config.num_beams or 1) > 1
+    config, _ = model._prepare_generation_config(**{"generation_config": None, **options})
+    is_beam_search = (config.num_beams or 1) > 1
     outputs = model.generate(
         **inputs,
         **options,
@@ -193,8 +193,8 @@ def n_best(model, tokenizer, inputs: Mapping[str, torch.Tensor], **options) -> l
         scores = outputs.sequences_scores
     else:
         tokens = outputs.sequences[:, -len(outputs.logits) :]
-        eos_token_id = options.get("eos_token_id", config.eos_token_id)
-        is_end = torch.isin(tokens, torch.tensor([] if eos_token_id is None else eos_token_id).to(tokens))
+        ends = [] if config.eos_token_id is None else config.eos_token_id
+        is_end = torch.isin(tokens, torch.tensor(ends).to(tokens))
         counts = is_end.cumsum(1) - is_end.long() == 0  # the first end token counts, what follows is padding
         log_probabilities = torch.cat(
             [logits.log_softmax(-1).gather(1, tokens[:, i : i + 1]) for i, logits in enumerate(outputs.logits)], dim=1

@@ -203,8 +203,14 @@ def test_what_an_ensemble_cannot_do_is_refused(source, tmp_path):
     with pytest.raises(ValueError, match=r"model 2 \(OdeTransformerForCausalLM\) is no encoder-decoder"):
         EnsembleForConditionalGeneration([ode_transformer(), language_model])
     ensemble = EnsembleForConditionalGeneration([ode_transformer()])
-    with pytest.raises(ValueError, match="only supports"):
+    with pytest.raises(ValueError, match=r"only supports greedy_search, .* ask for assisted_generation"):
         ensemble.generate(source["input_ids"][:1], prompt_lookup_num_tokens=2)
+    with pytest.raises(ValueError, match=r"only supports greedy_search, .* ask for contrastive_search"):
+        ensemble.generate(**source, penalty_alpha=0.6, top_k=4)
+    with pytest.raises(ValueError, match=r"output_attentions=True: .* Ask its members"):
+        ensemble.generate(**source, return_dict_in_generate=True, output_attentions=True)
+    with pytest.raises(ValueError, match="each member of an ensemble embeds: give input_ids"):
+        ensemble.generate(inputs_embeds=torch.zeros(1, 3, TINY["d_model"]))
     with pytest.raises(ValueError, match=r"not used by the model: .'num_beam'"):
         ensemble.generate(**source, num_beam=2)
     with pytest.raises(NotImplementedError, match="save its members"):

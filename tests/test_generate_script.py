@@ -3,6 +3,7 @@
 
 import gzip
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -228,6 +229,24 @@ def test_an_interruption_leaves_no_output(translate, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.txt"]
 
 
+def test_a_file_that_cannot_be_written_is_an_error_before_the_work(translate, tmp_path, monkeypatch):
+    monkeypatch.delattr(generate, "TextGenerator")
+    (tmp_path / "output.txt.partial").mkdir()
+    with pytest.raises(OSError, match=r"output\.txt\.partial"):
+        translate("ode")
+
+
+def test_standard_output_is_utf8_in_any_locale(translate, monkeypatch, models, tmp_path):
+    expected = translate("ode")
+    assert not "".join(expected).isascii()
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="ascii"))
+    files = ["--input", str(tmp_path / "source.txt")]
+    generate.main(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
+    sys.stdout.flush()
+    assert output.getvalue().decode("utf-8").split("\n")[:-1] == expected
+
+
 def test_a_model_has_to_be_named():
     with pytest.raises(ValueError, match="give --model_name_or_path"):
         generate.main([])
@@ -247,7 +266,8 @@ def test_batches_fill_the_budget():
         (["language"], {}, ValueError, "is a language model .*run_language_modeling.py --prompt"),
         (["ode", "separate"], {}, ValueError, "separate has another target vocabulary than .*ode"),
         (["ode"], {"output": "{tmp}/exists.txt"}, FileExistsError, "exists.txt exists: .*--overwrite"),
-        (["ode"], {"output": "{tmp}"}, IsADirectoryError, "is a folder"),
+        (["ode"], {"output": "{tmp}"}, ValueError, "is a folder or a device"),
+        (["ode"], {"output": "{tmp}/pipe", "overwrite": True}, ValueError, "pipe is a folder or a device"),
         (["ode"], {"output": "{tmp}/none/out.txt"}, FileNotFoundError, "there is no folder .*none"),
         (["ode"], {"input": "{tmp}/none.txt"}, FileNotFoundError, "No file .*none.txt"),
         (["ode"], {"input": "{tmp}/latin1.txt"}, ValueError, "latin1.txt is not UTF-8"),
@@ -256,15 +276,18 @@ def test_batches_fill_the_budget():
         (["ode"], {"batch_size": 0}, ValueError, "--batch_size 0 must be at least 1"),
         (["ode"], {"num_return_sequences": 4}, ValueError, r"num_return_sequences` \(4\) has to be smaller"),
         (["ode"], {"generation_options": "num_beem=3"}, ValueError, "has no option num_beem"),
+        (["ode"], {"generation_options": "num_return_sequences=2"}, ValueError, "give --num_return_sequences outside"),
+        (["ode"], {"generation_options": "return_dict_in_generate=true"}, ValueError, "changes no output"),
         (["ode"], {"max_len_a": -1}, ValueError, "max_len_a=-1.0 must be a number of at least 0"),
         (["learned"], {"max_source_length": 13}, ValueError, "13 exceeds the model's max_position_embeddings, 12"),
     ],
 )
 def test_errors_name_the_value_and_the_fix(names, options, error, message, translate, tmp_path):
     (tmp_path / "exists.txt").write_text("kept")
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "latin1.txt").write_bytes("fünf\n".encode("latin-1"))
     options = {key: value.format(tmp=tmp_path) if isinstance(value, str) else value for key, value in options.items()}
     with pytest.raises(error, match=message):
-        translate(*names, **options, overwrite=False)
+        translate(*names, **{"overwrite": False, **options})
     assert (tmp_path / "exists.txt").read_text() == "kept"
     assert not (tmp_path / "output.txt").exists()

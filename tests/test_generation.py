@@ -358,3 +358,12 @@ def test_n_best_scores_are_normalised_log_probabilities(options, exponent, batch
             logits = model(ids[mask == 1][None], decoder_input_ids=decoder_input_ids).logits[0]
             total = logits.log_softmax(-1).gather(1, tokens[:, None]).sum().item()
             assert score == pytest.approx(total / len(tokens) ** exponent, abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3, "num_return_sequences": 2}])
+def test_n_best_goes_by_a_given_generation_configuration(options, batch):
+    model = without_length(build())
+    expected = n_best(model, Spelling(), source_of(batch), max_new_tokens=6, **options)
+    model.generation_config.num_beams = 1 if options else 3
+    given = GenerationConfig(max_new_tokens=6, **{"num_beams": 1, **options})
+    assert n_best(model, Spelling(), source_of(batch), generation_config=given) == expected

@@ -191,6 +191,9 @@ def test_statistics_of_sentences_give_the_score_of_any_of_them(name):
         ((["a", "b"], ["a", []]), {}, ValueError, "index 1 has no reference"),
         (("a b", ["a b"]), {}, TypeError, "predictions must be a list of texts, but is the text 'a b'"),
         ((["a"], "a"), {}, TypeError, "references must be a list"),
+        ((["a"], None), {}, TypeError, "references must be a list of texts, but is None"),
+        ((["a", None], ["a", "b"]), {}, TypeError, "The prediction of index 1 must be a text, but is None"),
+        ((["a", "b"], ["a", ["b", 3]]), {}, TypeError, "The reference of index 1 must be a text, but is 3"),
         ((["a"], ["a"]), {"tokenize": "14a"}, ValueError, "no tokenizer '14a', only none, zh, 13a"),
         ((["a"], ["a"]), {"moses_language": "tlh"}, ValueError, "no language 'tlh', only as, bn"),
     ],
@@ -238,3 +241,23 @@ def test_evaluate_loads_it_without_network(load_metric):
     for text, reference in zip(PREDICTIONS, FIRST_REFERENCES):
         metric.add(prediction=text, reference=reference)
     assert metric.compute(**options) == bleu(PREDICTIONS, FIRST_REFERENCES, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "error", "message"),
+    [
+        ("bleu", {"predictions": [], "references": []}, ValueError, "Got no predictions and no references"),
+        ("bleu", {"predictions": "abc", "references": "abc"}, TypeError, "predictions must be a list of texts"),
+        ("bleu", {"predictions": ["abc"]}, TypeError, "references must be a list of texts, but is None"),
+        ("rouge", {"predictions": [], "references": []}, ValueError, "Got no predictions and no references"),
+        ("rouge", {"predictions": ["a", "b"], "references": "ab"}, TypeError, "references must be a list of texts"),
+        ("bootstrap", {"predictions1": [], "predictions2": [], "references": []}, ValueError, "Got no predictions1"),
+        ("bootstrap", dict.fromkeys(("predictions1", "predictions2", "references"), "ab"), TypeError, "predictions1"),
+        ("perplexity", {"predictions": "abc", "model": "none"}, TypeError, "predictions must be a list of texts"),
+        ("perplexity", {"predictions": ["abc"]}, ValueError, "give model="),
+    ],
+)
+def test_what_evaluate_lets_through_is_an_error(name, inputs, error, message, load_metric):
+    """By itself it takes "abc" for three texts, and fails without a reason where lists are empty."""
+    with pytest.raises(error, match=message):
+        load_metric(name).compute(**inputs)

@@ -21,7 +21,6 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import datasets
 import evaluate
 import numpy as np
 import sacrebleu
@@ -29,11 +28,13 @@ import sacremoses
 from sacremoses.corpus import NonbreakingPrefixes
 
 from modeling_ode_transformer.metrics.metric_utils import (
+    CheckedLists,
     add_text_arguments,
     metric_parser,
     print_scores,
     read_texts,
     reference_lists,
+    text_features,
 )
 
 
@@ -216,19 +217,15 @@ def bleu(
     return scores
 
 
-class Bleu(evaluate.Metric):
+class Bleu(CheckedLists, evaluate.Metric):
     """`bleu` for `evaluate`."""
 
     def _info(self):
-        text = datasets.Value("string")
         return evaluate.MetricInfo(
             description=__doc__,
             citation="Papineni et al., ACL 2002; Post, WMT 2018",
             inputs_description=bleu.__doc__,
-            features=[
-                datasets.Features({"predictions": text, "references": references})
-                for references in (datasets.List(text), text)
-            ],
+            features=text_features("predictions"),
         )
 
     def _compute(self, predictions, references, **options):

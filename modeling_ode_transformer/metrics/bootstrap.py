@@ -17,12 +17,18 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-import datasets
 import evaluate
 import numpy as np
 
 from modeling_ode_transformer.metrics.bleu import add_bleu_arguments, bleu_scorers
-from modeling_ode_transformer.metrics.metric_utils import check_counts, metric_parser, print_scores
+from modeling_ode_transformer.metrics.metric_utils import (
+    CheckedLists,
+    check_counts,
+    check_lists,
+    metric_parser,
+    print_scores,
+    text_features,
+)
 from modeling_ode_transformer.text_files import read_aligned_lines
 
 
@@ -200,26 +206,22 @@ def compare(
     unknown = sorted(options.keys() - set(known))
     if unknown:
         raise ValueError(f"The metric {metric!r} has no option {', '.join(unknown)}, only {', '.join(known)}.")
-    check_counts(predictions_a=predictions_a, predictions_b=predictions_b, references=references)
+    check_lists(predictions_a=predictions_a, predictions_b=predictions_b, references=references)
     statistics, score, signature = METRICS[metric].statistics((predictions_a, predictions_b), references, **options)
     result = paired_bootstrap(*statistics, score, num_samples, seed)
     return {"metric": metric, "signature": signature} | result.to_dict()
 
 
-class BootstrapComparison(evaluate.Comparison):
+class BootstrapComparison(CheckedLists, evaluate.Comparison):
     """`compare` by BLEU for `evaluate`: `compute(predictions1=..., predictions2=..., references=..., metric=...)`."""
 
     def _info(self):
-        text = datasets.Value("string")
         return evaluate.ComparisonInfo(
             module_type="comparison",
             description=__doc__,
             citation="Koehn, Statistical Significance Tests for Machine Translation Evaluation, EMNLP 2004",
             inputs_description=compare.__doc__,
-            features=[
-                datasets.Features({"predictions1": text, "predictions2": text, "references": references})
-                for references in (datasets.List(text), text)
-            ],
+            features=text_features("predictions1", "predictions2"),
         )
 
     def _compute(self, predictions1, predictions2, references, **options):

@@ -3,8 +3,10 @@
 
 import json
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import datasets
 
 from modeling_ode_transformer.text_files import read_aligned_lines
 
@@ -19,21 +21,50 @@ def check_counts(**lists: Sequence) -> None:
         raise ValueError(f"Got no {' and no '.join(counts)}: there is nothing to score.")
 
 
+def check_lists(**lists: Sequence) -> None:
+    """`check_counts`, and a TypeError if one of them is a string or None in place of a list."""
+    for name, items in lists.items():
+        if items is None or isinstance(items, str):
+            given = "None" if items is None else f"the text {items[:40]!r}"
+            raise TypeError(f"{name} must be a list of texts, but is {given}.")
+    check_counts(**lists)
+
+
 def reference_lists(predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> list[list[str]]:
     """The references of each prediction as a list, from one text or several for each.
 
     Raises:
         ValueError: there are no predictions, not as many references, or a prediction without a reference.
-        TypeError: one string is given in place of a list of them.
+        TypeError: one string is given in place of a list of them, or something else in place of a text.
     """
-    for name, texts in (("predictions", predictions), ("references", references)):
-        if isinstance(texts, str):
-            raise TypeError(f"{name} must be a list of texts, but is the text {texts[:40]!r}.")
-    check_counts(predictions=predictions, references=references)
-    lists = [[texts] if isinstance(texts, str) else list(texts) for texts in references]
-    if [] in lists:
-        raise ValueError(f"The prediction of index {lists.index([])} has no reference: give each at least one.")
+    check_lists(predictions=predictions, references=references)
+    lists = [
+        list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else [texts] for texts in references
+    ]
+    for index, (prediction, texts) in enumerate(zip(predictions, lists)):
+        if not texts:
+            raise ValueError(f"The prediction of index {index} has no reference: give each at least one.")
+        for name, text in (("prediction", prediction), *(("reference", text) for text in texts)):
+            if not isinstance(text, str):
+                raise TypeError(f"The {name} of index {index} must be a text, but is {text!r}.")
     return lists
+
+
+class CheckedLists:
+    """Goes before the class of `evaluate` in a metric's bases. `evaluate` takes a string for a list of its characters,
+    and fails without saying why where a list is empty or missing; here `check_lists` says it."""
+
+    def add_batch(self, **lists: Sequence) -> None:
+        """Adds texts, a list under each name; `compute` does so too."""  # evaluate appends to it
+        check_lists(**lists)
+        super().add_batch(**lists)
+
+
+def text_features(*names: str) -> list[datasets.Features]:
+    """What `evaluate` lets in: texts under each of the names, and as `references` a list of texts for each, or one."""
+    text = datasets.Value("string")
+    texts = dict.fromkeys(names, text)
+    return [datasets.Features(texts | {"references": references}) for references in (datasets.List(text), text)]
 
 
 def metric_parser(name: str, description: str) -> ArgumentParser:

@@ -23,7 +23,13 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_ode_transformer.metrics.metric_utils import check_counts, metric_parser, print_scores
+from modeling_ode_transformer.metrics.metric_utils import (
+    CheckedLists,
+    check_counts,
+    check_lists,
+    metric_parser,
+    print_scores,
+)
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training import losses_by_row
 
@@ -137,9 +143,7 @@ def model_perplexity(
     Raises:
         ValueError: there are no lines, the tokenizer has no end of sentence, or a block is too long for the model.
     """
-    if isinstance(lines, str):
-        raise TypeError(f"lines must be a list of texts, but is the text {lines[:40]!r}.")
-    check_counts(lines=lines)
+    check_lists(lines=lines)
     if block_size < 0 or batch_size < 1:
         raise ValueError(f"block_size {block_size} must be at least 0, and batch_size {batch_size} at least 1.")
     if tokenizer.eos_token_id is None:
@@ -162,7 +166,7 @@ def load_model(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32), AutoTokenizer.from_pretrained(name)
 
 
-class WordPerplexity(evaluate.Metric):
+class WordPerplexity(CheckedLists, evaluate.Metric):
     """Word perplexity for `evaluate`.
 
     `compute(predictions=lines, model="folder")` is `model_perplexity`, whose other arguments it takes too.
@@ -187,6 +191,8 @@ class WordPerplexity(evaluate.Metric):
     def _compute(self, predictions=None, nll=None, words=None, model=None, **options):
         if self.config_name == "nll":
             return {"perplexity": word_perplexity(nll, words)}
+        if model is None:
+            raise ValueError("The perplexity of texts is a model's: give model=, a folder or a name on the Hub.")
         model, tokenizer = load_model(model)
         return model_perplexity(model, tokenizer, predictions, **options)
 

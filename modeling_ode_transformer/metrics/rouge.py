@@ -18,16 +18,17 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-import datasets
 import evaluate
 from rouge_score.rouge_scorer import RougeScorer
 
 from modeling_ode_transformer.metrics.metric_utils import (
+    CheckedLists,
     add_text_arguments,
     metric_parser,
     print_scores,
     read_texts,
     reference_lists,
+    text_features,
 )
 
 
@@ -86,19 +87,15 @@ def rouge(
     return means | {"convention": "|".join(f"{name}:{value}" for name, value in convention.items())}
 
 
-class Rouge(evaluate.Metric):
+class Rouge(CheckedLists, evaluate.Metric):
     """`rouge` for `evaluate`."""
 
     def _info(self):
-        text = datasets.Value("string")
         return evaluate.MetricInfo(
             description=__doc__,
             citation="Lin, ROUGE: A Package for Automatic Evaluation of Summaries, 2004",
             inputs_description=rouge.__doc__,
-            features=[
-                datasets.Features({"predictions": text, "references": references})
-                for references in (datasets.List(text), text)
-            ],
+            features=text_features("predictions"),
         )
 
     def _compute(self, predictions, references, **options):
