@@ -100,6 +100,8 @@ class DataArguments(Seq2SeqDataArguments):
     )
 
     def __post_init__(self):
+        if self.dataset_name:
+            raise ValueError(f"--dataset_name {self.dataset_name}: sentences come from files (--train_file, ...).")
         if self.annotator != "all" and not self.annotator.isdecimal():
             raise ValueError(
                 f"--annotator {self.annotator}: give a number, as the annotator's in the M2 file, or all."
@@ -320,11 +322,11 @@ def read_split(args: DataArguments, split: str) -> list[tuple[str, str | None]]:
     sources, annotations, references, counts = read_evaluated(args, split)
     for path, count in counts.items():
         logger.info("%s: %d sentences for %s", path, count, split)
-    if args.errant and not annotations:
-        raise ValueError(f"--errant compares with M2 files; --{split}_file has none.")
-    if args.errant:
+    if args.errant and annotations:
         # What it lacks is an error now, not after hours.
         load_annotator()
+    elif args.errant:
+        logger.warning("--errant is for M2 files: the %s sentences get no score of it", split)
     if annotations:
         targets = [(corrections(each, args.annotator) or corrections(each, "all"))[0] for each in annotations]
     elif references:
@@ -346,7 +348,7 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
     scores = {}
     if annotations:
         scores |= {f"m2_{name}": value for name, value in m2_score(texts, annotations).items()}
-    if args.errant:
+    if args.errant and annotations:
         errant = errant_score(annotate(sources, texts), annotations)
         scores |= {f"errant_{name}": value for name, value in errant.items() if name != "types"}
     if references:

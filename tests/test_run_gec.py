@@ -84,9 +84,9 @@ def read(split="train", **values):
 
 def smoke_arguments(output_dir):
     """Of a smoke run of the recipe that learns to write sentences: without dropout, and not as short."""
-    values = "--smoke --config_overrides dropout=0,word_dropout=0 --max_steps 120 --save_steps 20 --eval_steps 60"
-    values += " --max_predict_samples 20 --max_eval_samples 20 --disable_tqdm True"
-    return [RECIPE, *values.split(), "--output_dir", str(output_dir)]
+    values = "--smoke --config_overrides dropout=0,word_dropout=0,encoder_layers=1,decoder_layers=1"
+    values += " --max_steps 120 --save_steps 20 --eval_steps 60 --max_predict_samples 20 --max_eval_samples 20"
+    return [RECIPE, *values.split(), "--disable_tqdm", "True", "--output_dir", str(output_dir)]
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +256,7 @@ def test_malformed_file_is_named_with_its_line(tmp_path):
             ValueError,
             r"two\.ref has 2 lines, but --test_file .*a\.src 1 sentences",
         ),
-        ("test", {"test_file": ["{tmp}/a.src"], "errant": True}, ValueError, "--errant compares with M2 files"),
+        ("train", {"dataset_name": "jfleg"}, ValueError, "--dataset_name jfleg: sentences come from files"),
     ],
 )
 def test_errors_name_the_value_and_the_fix(split, values, error, message, tmp_path):
@@ -295,7 +295,7 @@ def test_scores_are_those_of_the_written_predictions(run):
     assert len([entry for entry in history if "eval_m2_f0.5" in entry]) == 2
 
 
-def test_plain_text(run, tmp_path):
+def test_plain_text(run, tmp_path, caplog):
     """It is corrected as the same sentences in an M2 file are; without references it has no score and no loss."""
     test_file = run[0] / "smoke_data" / "test.m2"
     sentences = read_m2(test_file)
@@ -310,10 +310,12 @@ def test_plain_text(run, tmp_path):
     assert not [name for name in metrics if "loss" in name or "perplexity" in name or "m2" in name or "gleu" in name]
     assert outputs == script_utils.read_lines(run[0] / "generated_predictions.txt")
 
-    metrics, outputs = predict(run, tmp_path / "scored", test_file=[text], test_reference_files=reference_files)
+    values = {"test_file": [text], "test_reference_files": reference_files, "errant": True}
+    metrics, outputs = predict(run, tmp_path / "scored", **values)
     expected = gleu(outputs, [list(texts) for texts in zip(*references)], sources)
     assert {name: metrics[f"predict_{name}"] for name in expected} == expected and expected["gleu"] > 0
     assert "predict_loss" in metrics and "predict_m2_f0.5" not in metrics
+    assert "the test sentences get no score of it" in caplog.text
 
     values = {"test_file": [test_file], "test_reference_files": reference_files, "max_predict_samples": 5}
     metrics, outputs = predict(run, tmp_path / "both", **values)
