@@ -132,10 +132,12 @@ def test_official_folders(tmp_path, caplog):
     with pytest.raises(FileNotFoundError, match=r"--test_file .*wi\+locness: no \*test\*.m2 in this folder or below"):
         read("test", test_file=[str(wi)])
 
-    # Twice a sentence is more than once, and the same in two folders is in both.
+    # A sentence twice is more than once; of two equal files one is read; another folder is another corpus.
     write(wi / "m2" / "B.train.gold.bea19.m2", AGREEMENT, AGREEMENT, AGREEMENT)
-    write(tmp_path / "wi+locness" / "copy" / "ABC.train.m2", ARTICLE)
-    assert len(read(train_file=[str(wi)])) == 1 + 3 + 3
+    write(wi / "m2" / "copy.train.m2", ARTICLE, AGREEMENT, AGREEMENT)
+    write(wi / "other" / "one.train.m2", ARTICLE)
+    write(wi / "other" / "two.train.m2", TENSE)
+    assert len(read(train_file=[str(wi)])) == 3 + 3 + 2
 
 
 def test_annotators(tmp_path, caplog):
