@@ -206,10 +206,10 @@ def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:
     return splits[split]
 
 
-def set_up_logging(args: TrainingArguments, script_logger: logging.Logger) -> None:
+def set_up_logging(args: TrainingArguments, *script_loggers: logging.Logger) -> None:
     """Logs to standard output, at the level of `--log_level` (by default: information)."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stdout)
-    for each in (logger, script_logger, logging.getLogger(modeling_ode_transformer.__name__)):
+    for each in (logger, *script_loggers, logging.getLogger(modeling_ode_transformer.__name__)):
         each.setLevel(logging.INFO if args.log_level == "passive" else args.get_process_log_level())
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
 

@@ -119,7 +119,8 @@ class Task:
     Args:
         data_arguments: Class of its data arguments.
         read_split: Takes these and "train", "validation" or "test"; returns (source, target) pairs of texts. All
-            pairs of a split that is scored, in the order of its file.
+            pairs of a split that is scored, in the order of its file. Where nothing is known of what to expect, the
+            targets of "test" are None, and no loss is reported.
         score: Takes output texts, the dataset of `encode_split` that they are outputs for (columns source, target and
             index, the place in the file), the data arguments and the split; returns metrics by name.
         write_smoke_data: Takes a folder and writes a few hundred generated examples into it, always the same ones;
@@ -127,9 +128,9 @@ class Task:
     """
 
     data_arguments: type[Seq2SeqDataArguments]
-    read_split: Callable[[Seq2SeqDataArguments, str], list[tuple[str, str]]]
+    read_split: Callable[[Seq2SeqDataArguments, str], list[tuple[str, str | None]]]
     score: Callable[[list[str], datasets.Dataset, Seq2SeqDataArguments, str], dict[str, float | str]]
-    write_smoke_data: Callable[[Path], dict[str, str]]
+    write_smoke_data: Callable[[Path], dict]
 
 
 def parse_arguments(
@@ -183,14 +184,16 @@ def pairs_from_records(
     return pairs
 
 
-def check_pairs(pairs: list[tuple[str, str]], name: str, split: str, args: BaseDataArguments) -> list[tuple[str, str]]:
+def check_pairs(
+    pairs: list[tuple[str, str | None]], name: str, split: str, args: BaseDataArguments
+) -> list[tuple[str, str | None]]:
     """The pairs to use: as many as asked for, in training without those that have an empty side.
 
     Raises:
         ValueError: no pair has text on both sides.
     """
     pairs = pairs[: args.max_samples(split)]
-    full = [(source, target) for source, target in pairs if source.strip() and target.strip()]
+    full = [pair for pair in pairs if all(text is None or text.strip() for text in pair)]
     if not full:
         raise ValueError(f"{name} holds no pair with text on both sides ({len(pairs)} lines read).")
     if len(full) < len(pairs) and split == "train":
@@ -222,7 +225,8 @@ def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDa
 
     def encode_batch(batch):
         sources, sources_cut = encode_texts(batch["source"], tokenizer, args.max_source_length)
-        targets, targets_cut = encode_texts(batch["target"], target_tokenizer, args.max_target_length)
+        targets = [target or "" for target in batch["target"]]
+        targets, targets_cut = encode_texts(targets, target_tokenizer, args.max_target_length)
         truncated["source"] += sources_cut
         truncated["target"] += targets_cut
         lengths = {"source_length": list(map(len, sources)), "target_length": list(map(len, targets))}
@@ -385,6 +389,9 @@ def predict_split(trainer: TokenSeq2SeqTrainer, dataset, prefix: str, score: Cal
     trainer.compute_metrics = None
     output = trainer.predict(dataset, metric_key_prefix=prefix)
     metrics = output.metrics | {f"{prefix}_samples": len(dataset)}
+    if None in dataset["target"]:
+        for name in ("loss", "nll_loss", "perplexity"):
+            del metrics[f"{prefix}_{name}"]
     if trainer.args.predict_with_generate:
         # Several processes may repeat the first pairs at the end to fill their last batch.
         texts = decode(output.predictions[: len(dataset)], trainer.target_tokenizer)
@@ -420,7 +427,7 @@ def print_samples(model, sources: list[str], tokenizer, target_tokenizer) -> Non
 def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
     """Trains, evaluates and predicts as the arguments say (default: the command line's); all metrics by name."""
     model_args, data_args, args = parse_arguments(task, sys.argv[1:] if argv is None else argv)
-    set_up_logging(args, logger)
+    set_up_logging(args, logger, logging.getLogger(task.data_arguments.__module__))
     check_arguments(model_args, data_args, args)
     checkpoint = find_checkpoint(model_args, data_args, args) if args.do_train else None
     write_smoke_data(data_args, args, task.write_smoke_data)

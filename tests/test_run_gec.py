@@ -1,0 +1,394 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Grammatical error correction: which pairs come from which files, what is scored, and what is refused."""
+
+import gzip
+import json
+import shutil
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import learner_sentences  # noqa: E402
+import run_gec  # noqa: E402
+import script_utils  # noqa: E402
+import seq2seq_utils  # noqa: E402
+
+from modeling_ode_transformer.metrics.gleu import gleu  # noqa: E402
+from modeling_ode_transformer.metrics.m2 import m2_score, read_m2  # noqa: E402
+
+
+RECIPE = str(EXAMPLES / "recipes" / "bea2019_gec_base.json")
+# Source lines of table 11 of the paper.
+CASE_STUDY = [
+    "What 's more , various of cultures can be shown to us through social medias .",
+    "Social media sites such as Facebook has allow us to share our pictures or even chat online with our parents "
+    "while we are overseas .",
+    "On one side , it is obvioualy that many advantages have been brought to our lives .",
+    "Other than that , I believe that the stong bond we have with our family is the biggest pillar of support to the "
+    "carrier .",
+]
+
+ARTICLE = """S I have cat .
+A 2 2|||M:DET|||a|||REQUIRED|||-NONE-|||0
+"""
+AGREEMENT = """S She walk home .
+A 1 2|||R:VERB:SVA|||walks|||REQUIRED|||-NONE-|||0
+"""
+CORRECT = """S It rains .
+A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0
+"""
+TENSE = """S We go there yesterday .
+A 1 2|||R:VERB:TENSE|||went|||REQUIRED|||-NONE-|||0
+"""
+PAIRS = {
+    ARTICLE: ("I have cat .", "I have a cat ."),
+    AGREEMENT: ("She walk home .", "She walks home ."),
+    CORRECT: ("It rains .", "It rains ."),
+    TENSE: ("We go there yesterday .", "We went there yesterday ."),
+}
+# Annotators 0 and 1 differ; 1 found nothing; nobody annotated; only 1 did.
+SEVERAL = """S He like cats
+A 1 2|||R:VERB:SVA|||likes|||REQUIRED|||-NONE-|||0
+A 1 2|||R:VERB:TENSE|||liked|||REQUIRED|||-NONE-|||1
+A 3 3|||M:PUNCT|||.|||REQUIRED|||-NONE-|||1
+
+S She like dogs
+A 1 2|||R:VERB:SVA|||likes|||REQUIRED|||-NONE-|||0
+A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||1
+
+S They like birds
+
+S We likes fish
+A 1 2|||R:VERB:SVA|||like|||REQUIRED|||-NONE-|||1
+"""
+
+
+def write(path, *sentences):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{sentence}\n" for sentence in sentences)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return str(path)
+
+
+def read(split="train", **values):
+    return run_gec.read_split(run_gec.DataArguments(**values), split)
+
+
+def smoke_arguments(output_dir):
+    """Of a smoke run of the recipe that learns to write sentences: without dropout, and not as short."""
+    values = "--smoke --config_overrides dropout=0,word_dropout=0,encoder_layers=1,decoder_layers=1"
+    values += " --max_steps 120 --save_steps 20 --eval_steps 60 --max_predict_samples 20 --max_eval_samples 20"
+    return [RECIPE, *values.split(), "--disable_tqdm", "True", "--output_dir", str(output_dir)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Output folder and metrics of a smoke run."""
+    output_dir = tmp_path_factory.mktemp("run") / "output"
+    return output_dir, run_gec.main(smoke_arguments(output_dir))
+
+
+def predict(run, output_dir, **values):
+    """Metrics and outputs of a run that only predicts, with the model of the smoke run."""
+    options = {"model_name_or_path": run[0], "output_dir": output_dir, "do_predict": True, "use_cpu": True}
+    options |= {"predict_with_generate": True, "num_beams": 2, "length_penalty": 0.6, "max_target_length": 64}
+    argv = []
+    for name, value in (options | {"report_to": "none", "disable_tqdm": True} | values).items():
+        argv += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return run_gec.main(argv), script_utils.read_lines(output_dir / "generated_predictions.txt")
+
+
+def test_official_folders(tmp_path, caplog):
+    """Of a folder, the files of the split; not those that are a part of another one, as A and B of ABC. In the order
+    of the arguments, each file once."""
+    caplog.set_level("INFO")
+    wi = tmp_path / "wi+locness"
+    write(wi / "m2" / "A.train.gold.bea19.m2", ARTICLE)
+    write(wi / "m2" / "B.train.gold.bea19.m2", AGREEMENT, AGREEMENT)
+    write(wi / "m2" / "ABC.train.gold.bea19.m2", ARTICLE, AGREEMENT, AGREEMENT)
+    write(wi / "m2" / "A.dev.gold.bea19.m2", CORRECT)
+    write(wi / "m2" / "ABCN.dev.gold.bea19.m2", CORRECT, TENSE)
+    write(wi / "json" / "A.train.json", "{}")
+    fce = tmp_path / "fce"
+    train = write(fce / "m2" / "fce.train.gold.bea19.m2.gz", TENSE, CORRECT)
+    write(fce / "m2" / "fce.test.gold.bea19.m2", AGREEMENT)
+    lang8 = write(tmp_path / "lang8.m2", ARTICLE)
+
+    expected = [PAIRS[each] for each in (TENSE, CORRECT, ARTICLE, AGREEMENT, AGREEMENT, ARTICLE)]
+    assert read(train_file=[str(fce), str(wi), lang8, train]) == expected
+    assert "fce.train.gold.bea19.m2.gz: 2 sentences" in caplog.text
+    assert "A.train.gold.bea19.m2 is left out: its 1 sentences are in ABC.train.gold.bea19.m2" in caplog.text
+    assert "The training data: 6 pairs" in caplog.text
+    assert read("validation", validation_file=[str(wi)]) == [PAIRS[CORRECT], PAIRS[TENSE]]
+    assert read("test", test_file=[str(fce), lang8]) == [PAIRS[AGREEMENT], PAIRS[ARTICLE]]
+    with pytest.raises(FileNotFoundError, match=r"--test_file .*wi\+locness: no \*test\*.m2 in this folder or below"):
+        read("test", test_file=[str(wi)])
+
+    # A sentence twice is more than once; of two equal files one is read; another folder is another corpus.
+    write(wi / "m2" / "B.train.gold.bea19.m2", AGREEMENT, AGREEMENT, AGREEMENT)
+    write(wi / "m2" / "copy.train.m2", ARTICLE, AGREEMENT, AGREEMENT)
+    write(wi / "other" / "one.train.m2", ARTICLE)
+    write(wi / "other" / "two.train.m2", TENSE)
+    assert len(read(train_file=[str(wi)])) == 3 + 3 + 2
+
+
+def test_annotators(tmp_path, caplog):
+    path = write(tmp_path / "several.m2", SEVERAL)
+    birds = ("They like birds", "They like birds")
+    of_0 = [("He like cats", "He likes cats"), ("She like dogs", "She likes dogs"), birds]
+    of_1 = [("He like cats", "He liked cats ."), ("She like dogs", "She like dogs"), birds]
+    fish = ("We likes fish", "We like fish")
+    assert read(train_file=[path]) == of_0
+    assert "left out 1 sentences that others than annotator 0 annotated" in caplog.text
+    assert read(train_file=[path], annotator="1") == [*of_1, fish]
+    assert read(train_file=[path], annotator="all") == [of_0[0], of_1[0], of_0[1], of_1[1], birds, fish]
+    # What is evaluated keeps every sentence.
+    assert read("test", test_file=[path]) == [*of_0, fish]
+    with pytest.raises(ValueError, match=r"several\.m2 is not annotated by --annotator 2, only by 0, 1"):
+        read(train_file=[path], annotator="2")
+
+
+def test_training_pairs_are_filtered_and_counted(tmp_path, caplog):
+    """Both sides have to be of the length asked for; nothing that is evaluated is left out."""
+    caplog.set_level("INFO")
+    grows = "S a a a\nA 3 3|||M:OTHER|||b b|||REQUIRED|||-NONE-|||0\n"
+    shrinks = "S a a a\nA 0 2|||U:OTHER||||||REQUIRED|||-NONE-|||0\n"
+    vanishes = "S a\nA 0 1|||U:OTHER||||||REQUIRED|||-NONE-|||0\n"
+    path = write(tmp_path / "a.m2", grows, shrinks, CORRECT, vanishes)
+    everything = [("a a a", "a a a b b"), ("a a a", "a"), PAIRS[CORRECT], ("a", "")]
+    assert read("test", test_file=[path], max_tokens=2, drop_unchanged=True) == everything
+    assert read(train_file=[path]) == everything[:3]
+    assert "4 pairs; left out 0 that are unchanged and 1 with a side not of 1 to 80 tokens" in caplog.text
+    assert read(train_file=[path], max_tokens=5, drop_unchanged=True) == everything[:2]
+    assert "4 pairs; left out 1 that are unchanged and 1 with a side not of 1 to 80 tokens" not in caplog.text
+    assert "left out 1 that are unchanged and 1 with a side not of 1 to 5 tokens" in caplog.text
+    assert read(train_file=[path], max_tokens=4, drop_unchanged=True) == everything[1:2]
+    assert read(train_file=[path], min_tokens=2, max_tokens=5) == [everything[0], everything[2]]
+
+
+def test_other_files_of_pairs(tmp_path):
+    """Parallel text, TSV and jsonl give the same pairs as M2, whatever the white space between tokens; several
+    corrections of a text give a pair each."""
+    pairs = [PAIRS[ARTICLE], PAIRS[AGREEMENT]]
+    sources, targets = zip(*pairs)
+    m2 = write(tmp_path / "a.m2", ARTICLE, AGREEMENT)
+    source_file = write(tmp_path / "a.src", *(f"{source} " for source in sources))
+    reference_files = [write(tmp_path / "a.ref0", *targets), write(tmp_path / "a.ref1.gz", *sources)]
+    table = write(tmp_path / "a.tsv", *(f" {source}\t{target.replace(' ', '  ')}" for source, target in pairs))
+    records = write(tmp_path / "a.jsonl", *(json.dumps({"source": a, "target": f"{b}\n"}) for a, b in pairs))
+    text = {"train_source_file": source_file, "train_reference_files": reference_files[:1]}
+    assert read(train_file=[m2]) == read(train_file=[table]) == read(train_file=[records]) == read(**text) == pairs
+    for name in (table, records):
+        assert read("test", test_file=[name]) == pairs
+    assert read("test", test_file=[source_file]) == [(source, None) for source in sources]
+    assert read("validation", validation_file=[source_file], validation_reference_files=reference_files) == pairs
+
+    text["train_reference_files"] = reference_files
+    unchanged = [(source, source) for source in sources]
+    assert read(train_file=[m2, table], **text) == [*pairs, *pairs, *pairs, *unchanged]
+    assert read(train_file=[table], drop_unchanged=True, **text) == [*pairs, *pairs]
+
+
+def test_a_share_of_a_training_file_validates(tmp_path):
+    """A quarter of the sentences with edits, as the paper holds out of NUCLE, and no other; the rest is trained on."""
+    folder = tmp_path / "corpus"
+    learner_sentences.write_corpus(folder, {"nucle.train": 101}, {})
+    nucle = str(folder / "nucle.train.m2")
+    whole = read(train_file=[nucle])
+    edited = [pair for pair in whole if pair[0] != pair[1]]
+    values = {"train_file": [str(folder)], "validation_file": [nucle], "validation_share": 0.25}
+    validation, training = read("validation", **values), read(**values)
+    assert len(validation) == len(edited) // 4 and set(validation) < set(edited)
+    assert set(validation).isdisjoint(training) and len(training) + len(validation) == 101
+    places = [edited.index(pair) for pair in validation]
+    assert {after - before for before, after in pairwise(places)} == {4}
+    assert read("validation", **values) == validation
+    values["train_file"] = [write(tmp_path / "other.m2", ARTICLE)]
+    assert read(**values) == [PAIRS[ARTICLE]]
+    values |= {"train_file": [nucle], "validation_share": None}
+    with pytest.raises(ValueError, match=r"nucle\.train\.m2 is a training file and a validation file"):
+        read(**values)
+
+
+def test_malformed_file_is_named_with_its_line(tmp_path):
+    broken = AGREEMENT.replace("1 2", "1 9")
+    path = write(tmp_path / "fce" / "fce.train.m2", ARTICLE, broken)
+    for names in ([path], [str(tmp_path / "fce")]):
+        with pytest.raises(ValueError, match=r"fce\.train\.m2, line 5: the offsets 1 9"):
+            read(train_file=names)
+
+
+@pytest.mark.parametrize(
+    "split, values, error, message",
+    [
+        ("train", {}, ValueError, "No train data: give --train_file, or --train_source_file and"),
+        ("test", {}, ValueError, "No test data: give --test_file"),
+        ("train", {"train_file": ["{tmp}/none.m2"]}, FileNotFoundError, r"No file .*none\.m2"),
+        ("train", {"train_source_file": "{tmp}/a.src"}, ValueError, "go together"),
+        ("train", {"train_file": ["{tmp}/a.src"]}, ValueError, r"a\.src: its name must end in \.m2, \.tsv, .* plain"),
+        (
+            "train",
+            {"train_source_file": "{tmp}/a.src", "train_reference_files": ["{tmp}/two.ref"]},
+            ValueError,
+            r"a\.src has 1 lines, but .*two\.ref has 2",
+        ),
+        ("train", {"annotator": "first"}, ValueError, "--annotator first: give a number"),
+        ("train", {"min_tokens": 9, "max_tokens": 8}, ValueError, "--min_tokens 9 must be .* --max_tokens 8"),
+        ("train", {"validation_share": 1.5}, ValueError, "--validation_share 1.5 must be above 0 and at most 1"),
+        ("train", {"train_file": ["{tmp}/right.m2"], "drop_unchanged": True}, ValueError, "holds no pair"),
+        ("test", {"test_file": ["{tmp}/a.src", "{tmp}/right.m2"]}, ValueError, r"one kind, not \.m2 and plain text"),
+        ("validation", {"validation_file": ["{tmp}/a.src"]}, ValueError, "give --validation_reference_files"),
+        (
+            "validation",
+            {"validation_file": ["{tmp}/a.src"], "validation_share": 0.5},
+            ValueError,
+            r"--validation_share 0.5 is for M2 files; --validation_file .*a\.src",
+        ),
+        (
+            "test",
+            {"test_file": ["{tmp}/a.src"], "test_reference_files": ["{tmp}/two.ref"]},
+            ValueError,
+            r"two\.ref has 2 lines, but --test_file .*a\.src 1 sentences",
+        ),
+        ("train", {"dataset_name": "jfleg"}, ValueError, "--dataset_name jfleg: sentences come from files"),
+    ],
+)
+def test_errors_name_the_value_and_the_fix(split, values, error, message, tmp_path):
+    write(tmp_path / "a.src", "A line .")
+    write(tmp_path / "two.ref", "A line .", "Another line .")
+    write(tmp_path / "right.m2", CORRECT)
+
+    def filled(value):
+        if isinstance(value, list):
+            return [filled(each) for each in value]
+        return value.format(tmp=tmp_path) if isinstance(value, str) else value
+
+    with pytest.raises(error, match=message):
+        read(split, **{name: filled(value) for name, value in values.items()})
+
+
+def test_scores_are_those_of_the_written_predictions(run):
+    """In the order of the file, one line for each sentence, whatever their lengths; against both annotators."""
+    output_dir, metrics = run
+    predictions = script_utils.read_lines(output_dir / "generated_predictions.txt")
+    sentences = read_m2(output_dir / "smoke_data" / "test.m2")
+    assert len(predictions) == len(sentences) == metrics["predict_samples"] == 20
+    assert {tuple(sentence.edits) for sentence in sentences} == {(0, 1)}
+    expected = m2_score(predictions, sentences)
+    assert {name: metrics[f"predict_m2_{name}"] for name in expected} == expected
+    assert expected["correct"] > 0
+    backwards = m2_score(predictions[::-1], sentences)
+    assert backwards != expected
+
+    args = run_gec.DataArguments(validation_file=[str(output_dir / "smoke_data" / "train.m2")], validation_share=0.1)
+    validation = run_gec.read_evaluated(args, "validation").annotations[:20]
+    predictions = script_utils.read_lines(output_dir / "validation_predictions.txt")
+    expected = m2_score(predictions, validation)
+    assert {name: metrics[f"eval_m2_{name}"] for name in expected} == expected
+    history = json.loads((output_dir / "trainer_state.json").read_text())["log_history"]
+    assert len([entry for entry in history if "eval_m2_f0.5" in entry]) == 2
+
+
+def test_plain_text(run, tmp_path, caplog):
+    """It is corrected as the same sentences in an M2 file are; without references it has no score and no loss."""
+    test_file = run[0] / "smoke_data" / "test.m2"
+    sentences = read_m2(test_file)
+    sources = [" ".join(sentence.tokens) for sentence in sentences]
+    references = [[" ".join(sentence.corrected(i)) for sentence in sentences] for i in (0, 1)]
+    text, *reference_files = (
+        write(tmp_path / f"test.{name}", *lines)
+        for name, lines in zip(("src", "ref0", "ref1"), (sources, *references))
+    )
+    metrics, outputs = predict(run, tmp_path / "text", test_file=[text])
+    assert {"predict_samples", "predict_runtime"} <= set(metrics)
+    assert not [name for name in metrics if "loss" in name or "perplexity" in name or "m2" in name or "gleu" in name]
+    assert outputs == script_utils.read_lines(run[0] / "generated_predictions.txt")
+
+    values = {"test_file": [text], "test_reference_files": reference_files, "errant": True}
+    metrics, outputs = predict(run, tmp_path / "scored", **values)
+    expected = gleu(outputs, [list(texts) for texts in zip(*references)], sources)
+    assert {name: metrics[f"predict_{name}"] for name in expected} == expected and expected["gleu"] > 0
+    assert "predict_loss" in metrics and "predict_m2_f0.5" not in metrics
+    assert "the test sentences get no score of it" in caplog.text
+
+    values = {"test_file": [test_file], "test_reference_files": reference_files, "max_predict_samples": 5}
+    metrics, outputs = predict(run, tmp_path / "both", **values)
+    assert metrics["predict_m2_f0.5"] == m2_score(outputs, sentences[:5])["f0.5"]
+    assert (
+        metrics["predict_gleu"] == gleu(outputs, [list(texts) for texts in zip(*references)][:5], sources[:5])["gleu"]
+    )
+
+
+def test_errant(run, tmp_path, monkeypatch):
+    """Edits of the outputs are compared with the M2 file's. What it lacks stops a run before its training."""
+    test_file = run[0] / "smoke_data" / "test.m2"
+    gold = read_m2(test_file)
+    monkeypatch.setattr(run_gec, "load_annotator", lambda: None)
+    monkeypatch.setattr(run_gec, "annotate", lambda sources, texts: gold[: len(texts)])
+    metrics, _ = predict(run, tmp_path / "out", test_file=[test_file], errant=True, max_predict_samples=6)
+    assert metrics["predict_errant_f0.5"] == 1 and metrics["predict_errant_false_negatives"] == 0
+    assert metrics["predict_errant_true_positives"] == sum(len(sentence.edits[0]) for sentence in gold[:6])
+
+    def no_model():
+        raise OSError("spaCy has no model")
+
+    monkeypatch.setattr(run_gec, "load_annotator", no_model)
+    with pytest.raises(OSError, match="spaCy has no model"):
+        run_gec.main([RECIPE, "--smoke", "--errant", "--output_dir", str(tmp_path / "train")])
+    assert not list((tmp_path / "train").glob("checkpoint-*"))
+
+
+def test_smoke_run_prints_the_case_study(tmp_path, capsys):
+    values = "--smoke --max_steps 10 --save_steps 2 --disable_tqdm True --max_predict_samples 2 --max_eval_samples 2"
+    run_gec.main([RECIPE, *values.split(), "--output_dir", str(tmp_path / "out")])
+    printed = capsys.readouterr().out.splitlines()
+    at = printed.index(f"source: {CASE_STUDY[0]}")
+    assert printed[at::2] == [f"source: {source}" for source in CASE_STUDY]
+    assert len(printed[at + 1 :: 2]) == 4 and all(line.startswith("output: ") for line in printed[at + 1 :: 2])
+
+
+def test_resumed_run_ends_as_the_whole_one(run, tmp_path):
+    resumed = tmp_path / "resumed"
+    shutil.copytree(run[0], resumed)
+    shutil.rmtree(resumed / "checkpoint-120")
+    metrics = run_gec.main(smoke_arguments(resumed))
+    for name in ("predict_nll_loss", "predict_m2_f0.5", "eval_m2_f0.5"):
+        assert metrics[name] == run[1][name]
+    name = "generated_predictions.txt"
+    assert script_utils.read_lines(resumed / name) == script_utils.read_lines(run[0] / name)
+
+
+def test_tokenised_text_survives_the_tokenizer(run):
+    """A sentence that a model repeats comes back as it was, with characters that no training text has."""
+    tokenizer = AutoTokenizer.from_pretrained(run[0])
+    sentences = [*CASE_STUDY, "It costs 8 ~ 9 £ , he said : “ naïve 東京 🙂 ” …", "`` Do n't ! '' ( no <b> )"]
+    assert all("東" not in piece for piece in tokenizer.get_vocab())
+    ids = tokenizer(sentences, padding="longest")["input_ids"]
+    assert seq2seq_utils.decode(np.array(ids), tokenizer) == sentences
+
+
+def test_generated_sentences(tmp_path):
+    """The annotators' edits give well-formed English back; the second has "the" wherever an article was wrong."""
+    learner_sentences.write_corpus(tmp_path, {"one": 200, "two": 200}, {"two": 2})
+    learner_sentences.write_corpus(tmp_path / "again", {"one": 200}, {})
+    assert (tmp_path / "one.m2").read_text() == (tmp_path / "again" / "one.m2").read_text()
+    types = set()
+    for sentence in read_m2(tmp_path / "two.m2"):
+        words = sentence.corrected(0)
+        nouns = {noun.split()[0] for noun in learner_sentences.NOUNS}
+        article, noun = next((a, b) for a, b in pairwise(words) if a in ("a", "an", "the") and b in nouns)
+        assert article in ("the", "an" if noun[0] in "aeiou" else "a")
+        for first, second in zip(*sentence.edits.values(), strict=True):
+            types.add(first.type)
+            assert second.correction == ("the" if first.type.endswith("DET") else first.correction)
+            assert sentence.tokens[first.start : first.end] != tuple(first.correction.split())
+    assert types == {"R:VERB:SVA", "R:PREP", "M:PREP", "R:DET", "M:DET"}
+    assert all(list(sentence.edits) == [0] for sentence in read_m2(tmp_path / "one.m2"))
