@@ -132,9 +132,9 @@ class Lattice:
         unchanged = np.zeros(shape, bool)
         unchanged[1:, 1:] = ~mismatch
         self.unchanged = unchanged[on_path] & (self.times_listed[DIAGONAL] > 0)
-        antidiagonals = self.rows + self.columns
-        order = np.argsort(antidiagonals, kind="stable")
-        self.antidiagonals = np.split(order, np.cumsum(np.bincount(antidiagonals))[:-1])
+        self.antidiagonal = self.rows + self.columns
+        order = np.argsort(self.antidiagonal, kind="stable")
+        self.antidiagonals = np.split(order, np.cumsum(np.bincount(self.antidiagonal))[:-1])
         self.place_on_antidiagonal = np.empty(self.size, int)
         for vertices in self.antidiagonals:
             self.place_on_antidiagonal[vertices] = np.arange(len(vertices))
@@ -148,7 +148,7 @@ class Lattice:
         """
         # A label holds steps and unchanged words of an edge: steps * base + unchanged words.
         base = 1 << (max(self.max_unchanged_words, 1) + 1).bit_length()
-        antidiagonal = (self.rows + self.columns)[sources]
+        antidiagonal = self.antidiagonal[sources]
         sources = sources[antidiagonal.argsort(kind="stable")]
         # The sources that lie before each antidiagonal are the first `widths` columns.
         widths = np.cumsum(np.bincount(antidiagonal + 1, minlength=len(self.antidiagonals)))
@@ -336,9 +336,7 @@ class Lattice:
             blocks = self.edges(np.flatnonzero(boundary), boundary)
         else:
             count = int(edges.times_listed.sum())
-            antidiagonal = (self.rows + self.columns)[edges.target]
-            starts = [0, *(np.flatnonzero(np.diff(antidiagonal)) + 1), len(antidiagonal)]
-            blocks = [Edges(*(array[i:j] for array in edges)) for i, j in itertools.pairwise(starts)]
+            blocks = [edges]
         searches = {annotator: PathSearch(self, cost, count) for annotator, cost in costs.items()}
         for block in blocks:
             for search in searches.values():
@@ -347,15 +345,14 @@ class Lattice:
 
 
 class PathSearch:
-    """Finds the path that Bellman-Ford finds.
+    """Finds the path that Bellman-Ford finds, without going through all edges again and again.
 
-    Costs are multiples of EPSILON but for rounding, so a path can only be that path if it costs less than half of it
-    more than the cheapest one. `relax` leaves what paths to a vertex that do so end with, and `path` runs Bellman-Ford
-    on those edges of them that lead to the last vertex.
+    But for rounding, costs are multiples of EPSILON. So `relax` keeps of the edges into a vertex those with which a
+    path costs less than half of it more than the cheapest, and `path` runs Bellman-Ford on what leads to the last one.
 
     Args:
         lattice: The lattice.
-        costs: What gold edges and other insertions where the annotator inserts cost.
+        costs: Of `Lattice.gold_costs`.
         count: The number of edges.
     """
 
@@ -367,7 +364,7 @@ class PathSearch:
         self.gold_surcharges = np.array([costs[e].surcharges for e in ordered], int)
         self.cost = np.full(lattice.size, np.inf)
         self.cost[0] = 0
-        self.cheapest: list[tuple[Edges, np.ndarray]] = []
+        self.cheapest = []
 
     def edge_costs(self, edges: Edges) -> np.ndarray:
         costs, surcharges = edges.steps.astype(float), np.where(edges.changes, edges.times_listed, 0)
@@ -381,46 +378,52 @@ class PathSearch:
         return costs
 
     def relax(self, edges: Edges) -> None:
-        """Takes all edges into the vertices of an antidiagonal, after those of the antidiagonals before."""
-        costs = self.edge_costs(edges)
-        path_costs = self.cost[edges.source] + costs
-        starts = np.flatnonzero(np.diff(edges.target, prepend=-1))
-        self.cost[edges.target[starts]] = np.minimum.reduceat(path_costs, starts)
-        kept = path_costs < self.cost[edges.target] + EPSILON / 2
-        self.cheapest.append((Edges(*(array[kept] for array in edges)), costs[kept]))
+        """Takes all edges into the vertices of one antidiagonal or more, after those of the antidiagonals before."""
+        costs, path_costs = self.edge_costs(edges), np.empty(len(edges.source))
+        first = np.flatnonzero(np.append(True, np.diff(edges.target) != 0))
+        targets = edges.target[first]
+        antidiagonals = np.flatnonzero(np.append(True, np.diff(self.lattice.antidiagonal[targets]) != 0))
+        for i, j in itertools.pairwise([*antidiagonals, len(targets)]):
+            begin = first[i]
+            end = first[j] if j < len(first) else len(costs)
+            path_costs[begin:end] = self.cost[edges.source[begin:end]] + costs[begin:end]
+            self.cost[targets[i:j]] = np.minimum.reduceat(path_costs[begin:end], first[i:j] - begin)
+        cheapest = path_costs < self.cost[edges.target] + EPSILON / 2
+        self.cheapest.append([array[cheapest] for array in (*edges, costs)])
 
     def path(self) -> list[tuple[int, int]]:
         """The edges that change something on the path to the last vertex."""
-        end = self.lattice.size - 1
-        leads_to_end = np.zeros(self.lattice.size, bool)
-        leads_to_end[end] = True
-        blocks = []
-        for edges, costs in reversed(self.cheapest):
-            kept = leads_to_end[edges.target]
-            leads_to_end[edges.source[kept]] = True
-            blocks.append([array[kept] for array in (*edges, costs)])
-        *edges, costs = map(np.concatenate, zip(*blocks))
-        edges = Edges(*edges)
-        indices, places = self.lattice.places_in_list(edges)
-        columns = (edges.source, edges.target, costs, edges.changes)
-        listed = list(zip(*(column[indices[places.argsort()]].tolist() for column in columns)))
+        *arrays, costs = map(np.concatenate, zip(*self.cheapest))
+        edges = Edges(*arrays)
+        pairs = list(zip(edges.source.tolist(), edges.target.tolist()))
+        lead_to_end, kept = {self.lattice.size - 1}, []
+        for i in reversed(range(len(pairs))):
+            source, target = pairs[i]
+            if target in lead_to_end:
+                lead_to_end.add(source)
+                kept.append(i)
+        indices, places = self.lattice.places_in_list(Edges(*(array[kept] for array in edges)))
+        listed = np.array(kept)[indices[places.argsort()]].tolist()
+        path = bellman_ford([(*pairs[i], float(costs[i])) for i in listed], self.lattice.size - 1)
+        changing = {pairs[i] for i in kept if edges.changes[i]}
+        return [edge for edge in path if edge in changing]
 
-        costs, last_edges = {0: 0.0}, {}
-        relaxed = True
-        while relaxed:
-            relaxed = False
-            for source, target, cost, changes in listed:
-                if source in costs and costs[source] + cost < costs.get(target, np.inf):
-                    costs[target] = costs[source] + cost
-                    last_edges[target] = source, changes
-                    relaxed = True
-        edges, target = [], end
-        while target > 0:
-            source, changes = last_edges[target]
-            if changes:
-                edges.append((source, target))
-            target = source
-        return edges[::-1]
+
+def bellman_ford(edges: Sequence[tuple[int, int, float]], end: int) -> list[tuple[int, int]]:
+    """The cheapest path from vertex 0 through edges (source, target, cost), the first one found in their order."""
+    costs, sources = {0: 0.0}, {}
+    relaxed = True
+    while relaxed:
+        relaxed = False
+        for source, target, cost in edges:
+            if source in costs and costs[source] + cost < costs.get(target, float("inf")):
+                costs[target], sources[target] = costs[source] + cost, source
+                relaxed = True
+    path = []
+    while end in sources:
+        path.append((sources[end], end))
+        end = sources[end]
+    return path[::-1]
 
 
 def count_matches(edits: Iterable[tuple[int, int, str]], gold_edits: Sequence[GoldEdit]) -> int:
