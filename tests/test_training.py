@@ -320,9 +320,9 @@ def test_two_processes_that_group_by_length_resume_in_a_later_epoch(corpus, tmp_
     environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
     for folder in (tmp_path / "whole", tmp_path / "resumed"):
         argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, folder, **values)]
-        subprocess.run(
-            [sys.executable, "-m", *LAUNCHERS["DDP"], *argv], env=environment, capture_output=True, check=True
-        )
+        command = [sys.executable, "-m", *LAUNCHERS["DDP"], *argv]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr[-3000:]
         if folder.name == "whole":
             shutil.copytree(folder / "checkpoint-4", tmp_path / "resumed" / "checkpoint-4")
     assert losses(tmp_path / "resumed") == losses(tmp_path / "whole")
