@@ -32,6 +32,7 @@ from typing import NamedTuple
 import datasets
 from learner_sentences import write_corpus
 from run_translation import read_table
+from script_utils import run_process
 from seq2seq_utils import Seq2SeqDataArguments, Task, check_pairs, run
 
 from modeling_ode_transformer.metrics.errant import annotate, errant_score, load_annotator
@@ -372,4 +373,4 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
 
 
 if __name__ == "__main__":
-    main()
+    run_process(main)

@@ -47,6 +47,7 @@ from script_utils import (
     position_limit,
     read_dataset,
     read_lines,
+    run_process,
     set_up_logging,
     write_smoke_data,
 )
@@ -421,4 +422,4 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    run_process(main)

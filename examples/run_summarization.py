@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import datasets
-from script_utils import read_dataset
+from script_utils import read_dataset, run_process
 from seq2seq_utils import Seq2SeqDataArguments, Task, check_pairs, pairs_from_records, read_jsonl, run
 
 from modeling_ode_transformer.metrics.rouge import rouge
@@ -115,4 +115,4 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
 
 
 if __name__ == "__main__":
-    main()
+    run_process(main)

@@ -27,7 +27,7 @@ from pathlib import Path
 import datasets
 import sacrebleu
 from number_names import write_corpus
-from script_utils import read_dataset, read_lines
+from script_utils import read_dataset, read_lines, run_process
 from seq2seq_utils import Seq2SeqDataArguments, Task, check_pairs, pairs_from_records, read_jsonl, run
 
 from modeling_ode_transformer.metrics.bleu import bleu_scorers, compound_split_bleu, sacre_bleu, tokenized_bleu
@@ -160,4 +160,4 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
 
 
 if __name__ == "__main__":
-    main()
+    run_process(main)

@@ -206,6 +206,12 @@ def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:
     return splits[split]
 
 
+def run_process(main: Callable[[], object]) -> None:
+    """Runs a script's `main` as a process of its own, which leaves its process group, if any, before it exits."""
+    main()
+    PartialState().destroy_process_group()
+
+
 def set_up_logging(args: TrainingArguments, *script_loggers: logging.Logger) -> None:
     """Logs to standard output, at the level of `--log_level` (by default: information)."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stdout)
