@@ -364,7 +364,7 @@ def write_smoke_data(folder: Path) -> dict:
     return {"train_file": train, "validation_file": train, "validation_share": 0.1, "test_file": test}
 
 
-GEC = Task(DataArguments, read_split, score, write_smoke_data)
+GEC = Task("text-correction", DataArguments, read_split, score, write_smoke_data)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float | str]:

@@ -106,7 +106,7 @@ def write_smoke_data(folder: Path) -> dict[str, str]:
     return files | {"article_column": "article", "summary_column": "highlights"}
 
 
-SUMMARIZATION = Task(DataArguments, read_split, score, write_smoke_data)
+SUMMARIZATION = Task("summarization", DataArguments, read_split, score, write_smoke_data)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float | str]:

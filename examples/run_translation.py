@@ -151,7 +151,7 @@ def write_smoke_data(folder: Path) -> dict[str, str]:
     }
 
 
-TRANSLATION = Task(DataArguments, read_split, score, write_smoke_data)
+TRANSLATION = Task("translation", DataArguments, read_split, score, write_smoke_data)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float | str]:

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from datetime import date
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,7 +19,8 @@ from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, Trainin
 
 import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, incomplete_reason, last_complete_checkpoint
-from modeling_ode_transformer.text_files import open_text, read_lines  # noqa: F401  (the scripts take it from here)
+from modeling_ode_transformer.model_card import ARGUMENTS, versions
+from modeling_ode_transformer.text_files import read_json, read_lines  # noqa: F401  (the scripts take the second from here)
 
 
 logger = logging.getLogger(__name__)
@@ -159,11 +161,6 @@ def write_smoke_data(data_args: BaseDataArguments, args: TrainingArguments, writ
         setattr(data_args, name, value)
 
 
-def read_json(path: str | Path):
-    with open_text(path) as file:
-        return json.load(file)
-
-
 def parse_overrides(text: str | dict | None) -> dict:
     """`{"d_model": 256, "encoder_solver": "rk4"}` from that mapping, its JSON, or "d_model=256,encoder_solver=rk4"."""
     if not text or isinstance(text, dict):
@@ -221,16 +218,17 @@ def set_up_logging(args: TrainingArguments, *script_loggers: logging.Logger) -> 
 
 
 def find_checkpoint(
-    model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
+    task: str, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
 ) -> str | None:
     """The checkpoint to resume from: the one asked for, or the last complete one in the output folder, or none.
 
-    The arguments of a run are written into its folder when it starts (`arguments.json`). A run that was stopped before
-    its first checkpoint starts again from the beginning.
+    What a run is, its task, arguments, number of processes, versions and date, is written into its folder when it
+    starts (`arguments.json`); model cards are made from it. A run that was stopped before its first checkpoint starts
+    again from the beginning.
     """
     folder = Path(args.output_dir)
     asked = args.resume_from_checkpoint
-    arguments_file = folder / "arguments.json"
+    arguments_file = folder / ARGUMENTS
     if data_args.overwrite_output_dir:
         if asked:
             raise ValueError(f"--overwrite_output_dir deletes what --resume_from_checkpoint {asked} asks for.")
@@ -258,7 +256,15 @@ def find_checkpoint(
     # No process may see what another one writes before it has looked for itself.
     PartialState().wait_for_everyone()
     if args.should_save:
-        arguments = {"model": vars(model_args), "data": vars(data_args), "training": args.to_sanitized_dict()}
+        arguments = {
+            "task": task,
+            "model": vars(model_args),
+            "data": vars(data_args),
+            "training": args.to_sanitized_dict(),
+            "processes": args.world_size,
+            "versions": versions(),
+            "date": date.today().isoformat(),
+        }
         folder.mkdir(parents=True, exist_ok=True)
         arguments_file.write_text(json.dumps(arguments, indent=1, default=str), encoding="utf-8")
     return None

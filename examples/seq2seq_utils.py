@@ -117,6 +117,7 @@ class Task:
     """What is special about a task.
 
     Args:
+        name: The Hub's name of the task.
         data_arguments: Class of its data arguments.
         read_split: Takes these and "train", "validation" or "test"; returns (source, target) pairs of texts. All
             pairs of a split that is scored, in the order of its file. Where nothing is known of what to expect, the
@@ -127,6 +128,7 @@ class Task:
             returns the data arguments that read them, by name.
     """
 
+    name: str
     data_arguments: type[Seq2SeqDataArguments]
     read_split: Callable[[Seq2SeqDataArguments, str], list[tuple[str, str | None]]]
     score: Callable[[list[str], datasets.Dataset, Seq2SeqDataArguments, str], dict[str, float | str]]
@@ -429,7 +431,7 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
     model_args, data_args, args = parse_arguments(task, sys.argv[1:] if argv is None else argv)
     set_up_logging(args, logger, logging.getLogger(task.data_arguments.__module__))
     check_arguments(model_args, data_args, args)
-    checkpoint = find_checkpoint(model_args, data_args, args) if args.do_train else None
+    checkpoint = find_checkpoint(task.name, model_args, data_args, args) if args.do_train else None
     write_smoke_data(data_args, args, task.write_smoke_data)
     set_seed(args.seed)
 

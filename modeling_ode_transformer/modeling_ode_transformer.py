@@ -548,6 +548,21 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         else:
             super()._init_weights(module)
 
+    def save_pretrained(self, save_directory, *args, **kwargs):
+        """As in transformers; and the configuration names the code for every Auto class that can open the model."""
+        if self.is_remote_code():
+            # A decoder alone is no OdeTransformerModel, which has an encoder.
+            models = {"AutoModelForCausalLM": OdeTransformerForCausalLM}
+            if self.config.is_encoder_decoder:
+                models = {
+                    "AutoModel": OdeTransformerModel,
+                    "AutoModelForSeq2SeqLM": OdeTransformerForConditionalGeneration,
+                }
+            classes = {"AutoConfig": type(self.config)} | models
+            names = {key: f"{each.__module__.split('.')[-1]}.{each.__name__}" for key, each in classes.items()}
+            self.config.auto_map = (getattr(self.config, "auto_map", None) or {}) | names
+        return super().save_pretrained(save_directory, *args, **kwargs)
+
     def activation_checkpointing_enable(self, activation_checkpointing_kwargs: dict | None = None, **kwargs):
         """As in transformers.
 

@@ -1,7 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Text files of one text a line, UTF-8, gzipped or not."""
+"""Text files of one text a line, and JSON files: UTF-8, gzipped or not."""
 
 import gzip
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,3 +35,12 @@ def read_aligned_lines(paths: Sequence[str | Path]) -> list[list[str]]:
                 "by line."
             )
     return files
+
+
+def read_json(path: str | Path):
+    """What a JSON file holds; ValueError with the file's name if it is not JSON."""
+    with open_text(path) as file:
+        try:
+            return json.load(file)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} is not JSON ({error}).") from error

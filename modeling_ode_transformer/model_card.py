@@ -1,0 +1,315 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Model cards, made from what a training run left in its folder.
+
+    python -m modeling_ode_transformer.model_card OUTPUT_DIR --repo_id me/model --record record.json > README.md
+    python -m modeling_ode_transformer.model_card record.json > README.md
+
+A record is all that a card says about a run, as JSON: `run_record` collects it, `model_card` writes it down. What a
+run did not produce is not on its card.
+"""
+
+import argparse
+import json
+import platform
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import tokenizers
+import torch
+import transformers
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.utils import validate_repo_id
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
+
+import modeling_ode_transformer
+from modeling_ode_transformer.checkpoints import TRAINER_STATE
+from modeling_ode_transformer.text_files import read_json
+
+
+TEMPLATE = Path(__file__).with_name("model_card_template.md")
+# What the scripts write into their output folder: what they were told, when they start; metrics, at the end.
+ARGUMENTS, RESULTS = "arguments.json", "all_results.json"
+PACKAGES = (torch, transformers, tokenizers, modeling_ode_transformer)
+
+
+class Task(NamedTuple):
+    """What a card says about a task: its name, the Hub's (None: it has none) and the result of its pipeline."""
+
+    name: str
+    pipeline_tag: str | None
+    output_key: str | None = None
+
+
+TASKS = {
+    "translation": Task("translation", "translation", "translation_text"),
+    "summarization": Task("summarization", "summarization", "summary_text"),
+    "text-correction": Task("grammatical error correction", None, "corrected_text"),
+    "text-generation": Task("language modeling", "text-generation"),
+}
+
+
+class Metric(NamedTuple):
+    """How a card shows a metric: its name, the Hub's identifier, decimals, and what in a run names its convention."""
+
+    name: str
+    identifier: str
+    digits: int = 2
+    convention: str | None = None
+
+
+# By their names in `all_results.json`, behind the prefix of their split.
+METRICS = {
+    "bleu": Metric("BLEU", "sacrebleu", convention="bleu_signature"),
+    "tokenized_bleu": Metric("BLEU, tokenised", "bleu", convention="tokenized_bleu_signature"),
+    "compound_split_bleu": Metric("BLEU, compounds split", "bleu", convention="compound_split_bleu_signature"),
+    "chrf": Metric("chrF", "chrf"),
+    "rouge1": Metric("ROUGE-1", "rouge", convention="rouge_convention"),
+    "rouge2": Metric("ROUGE-2", "rouge", convention="rouge_convention"),
+    "rougeLsum": Metric("ROUGE-L", "rouge", convention="rouge_convention"),
+    "m2_precision": Metric("M2 precision", "m2", 4),
+    "m2_recall": Metric("M2 recall", "m2", 4),
+    "m2_f0.5": Metric("M2 F0.5", "m2", 4),
+    "errant_precision": Metric("ERRANT precision", "errant", 4),
+    "errant_recall": Metric("ERRANT recall", "errant", 4),
+    "errant_f0.5": Metric("ERRANT F0.5", "errant", 4),
+    "gleu": Metric("GLEU", "gleu"),
+    "perplexity": Metric("perplexity", "perplexity"),
+}
+PREFIXES = {"validation": "eval", "test": "predict"}
+
+CONFIG_FIELDS = (
+    *(
+        f"{stack}_{field}"
+        for stack in ("encoder", "decoder")
+        for field in ("solver", "layers", "attention_heads", "ffn_dim")
+    ),
+    *("d_model", "solver_coefficients", "coefficient_sharing", "vector_field", "stage_values", "steps_per_layer"),
+    *("layer_history", "max_relative_position", "normalize_stages", "predictor_corrector", "vocab_size"),
+    *("decoder_vocab_size", "dropout", "attention_dropout", "activation_dropout", "word_dropout"),
+)
+TRAINING_FIELDS = (
+    *("max_tokens_per_batch", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
+    *("lr_scheduler_type", "warmup_steps", "optim", "adam_beta1", "adam_beta2", "weight_decay", "max_grad_norm"),
+    *("label_smoothing_factor", "bf16", "fp16", "metric_for_best_model", "seed"),
+)
+GENERATION_FIELDS = ("num_beams", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size")
+
+# What a run cannot know about its card.
+CARD_VALUES = {
+    "title": "of the card; default: the repository's name",
+    "language": "codes of the languages, e.g. en de",
+    "license": "of the weights, e.g. apache-2.0",
+    "dataset": "name of the data, or the Hub's (OWNER/NAME); default: the names of the files",
+    "about": "a sentence about the model",
+    "intended_use": "what the model is for",
+    "limits": "what the model is not for, and what it gets wrong",
+    "machine": "what it was trained on",
+    "command": "that repeats the run",
+}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a model's numbers depend on."""
+    return {"Python": platform.python_version()} | {package.__name__: str(package.__version__) for package in PACKAGES}
+
+
+def split_sources(data: dict, split: str) -> list[str]:
+    """Names of what a split was read from, without the folders of the machine that it lay on."""
+    if data.get("dataset_name"):
+        return [" ".join(filter(None, (data["dataset_name"], data.get("dataset_config_name"))))]
+    files = [value for name, value in data.items() if re.fullmatch(rf"{split}_(\w+_)?files?", name) and value]
+    return [Path(path).name for value in files for path in ([value] if isinstance(value, str) else value)]
+
+
+def training_arguments(values: dict) -> dict:
+    """What cards show of the sanitized arguments of a training."""
+    shown = {name: values[name] for name in TRAINING_FIELDS if name in values}
+    if isinstance(shown.get("max_tokens_per_batch"), int):
+        del shown["per_device_train_batch_size"]
+    # Sanitized arguments write None as text.
+    return {name: value for name, value in shown.items() if value is not False and value not in (None, "None")}
+
+
+def run_record(output_dir: str | Path, task: str | None = None) -> dict:
+    """Everything that a model card says about the run in a folder.
+
+    Args:
+        output_dir: Folder of a saved model, with what the scripts write beside it (`arguments.json`,
+            `all_results.json`, `trainer_state.json`), as far as it is there.
+        task: One of `TASKS`; None: the task in `arguments.json`.
+
+    Returns:
+        A mapping of plain values: task, model (parameters; evaluations of F in each layer; the configuration), data
+        and metrics by split, training, generation, versions and date.
+
+    Raises:
+        ValueError: the task is neither given nor recorded, or unknown.
+    """
+    folder = Path(output_dir)
+    arguments, results, state = (
+        read_json(folder / name) if (folder / name).is_file() else {} for name in (ARGUMENTS, RESULTS, TRAINER_STATE)
+    )
+    task = task or arguments.get("task")
+    if task not in TASKS:
+        raise ValueError(
+            f"{folder} needs a task: {f'{task!r} is none of' if task else f'it has no {ARGUMENTS}; give one of'} "
+            f"{', '.join(TASKS)} (--task)."
+        )
+    config = AutoConfig.from_pretrained(folder)
+    with torch.device("meta"):
+        model = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config)
+    values, data = config.to_diff_dict() | config.to_dict(), arguments.get("data", {})
+    record = {
+        "task": task,
+        "model": {
+            "class": type(model).__name__,
+            "parameters": model.num_parameters(),
+            "function_evaluations": model.num_function_evaluations(per_layer=True),
+            "config": {
+                name: values[name]
+                for name in CONFIG_FIELDS
+                if values.get(name) is not None and (config.is_encoder_decoder or not name.startswith("encoder_"))
+            },
+        },
+        "data": {},
+        "training": {
+            "updates": state.get("global_step"),
+            "epochs": round(state["epoch"], 2) if state.get("epoch") else None,
+            "processes": arguments.get("processes"),
+            "averaged_checkpoints": data.get("average_last_checkpoints") or None,
+            "smoke": data.get("smoke") or None,
+            "arguments": training_arguments(arguments.get("training", {})),
+        },
+        "metrics": {},
+        "versions": arguments.get("versions"),
+        "date": arguments.get("date"),
+    }
+    for split in ("train", *PREFIXES):
+        prefix = PREFIXES.get(split, split)
+        if f"{prefix}_samples" in results:
+            record["data"][split] = {"source": split_sources(data, split), "examples": results[f"{prefix}_samples"]}
+        shown = {name for metric in METRICS for name in (metric, METRICS[metric].convention)}
+        found = {name: value for name in shown if (value := results.get(f"{prefix}_{name}")) is not None}
+        if split in PREFIXES and found:
+            record["metrics"][split] = dict(sorted(found.items()))
+    if (folder / "generation_config.json").is_file():
+        generation = GenerationConfig.from_pretrained(folder)
+        values = {name: getattr(generation, name) for name in GENERATION_FIELDS}
+        record["generation"] = {name: value for name, value in values.items() if value}
+    record["training"] = {name: value for name, value in record["training"].items() if value not in (None, {})}
+    return {name: value for name, value in record.items() if value not in (None, {})}
+
+
+def eval_results(record: dict, dataset: str) -> list[EvalResult]:
+    """The metrics of a record in the form of the Hub's model-index."""
+    task = TASKS[record["task"]]
+    slug = dataset if re.fullmatch(r"[\w.-]+/[\w.-]+", dataset) else re.sub(r"\W+", "_", dataset.lower()).strip("_")
+    return [
+        EvalResult(
+            task_type=task.pipeline_tag or record["task"],
+            task_name=task.name,
+            dataset_type=slug,
+            dataset_name=dataset,
+            dataset_split=split,
+            metric_type=metric.identifier,
+            metric_name=metric.name,
+            metric_value=round(values[name], metric.digits),
+            metric_args={"convention": values[metric.convention]} if values.get(metric.convention) else None,
+        )
+        for split, values in record["metrics"].items()
+        for name, metric in METRICS.items()
+        if name in values
+    ]
+
+
+def model_card(record: dict) -> ModelCard:
+    """The card of a model.
+
+    Args:
+        record: That of `run_record`, with `card`, what the run cannot know: repo_id, the name of the repository, and
+            optionally any of `CARD_VALUES` (language is a list).
+
+    Returns:
+        The card; `card.content` is the text of README.md, `card.data` its metadata.
+
+    Raises:
+        ValueError: the record lacks something that every card needs, or the repository's name is not valid.
+    """
+    for name in ("task", "model", "card"):
+        if name not in record:
+            raise ValueError(f"The record has no {name!r}: make it with `run_record` and add `card` (repo_id, ...).")
+    card, task = record["card"], TASKS[record["task"]]
+    validate_repo_id(card["repo_id"])
+    files = record.get("data", {}).get("test", record.get("data", {}).get("train", {})).get("source", [])
+    dataset = card.get("dataset") or ", ".join(files) or "unknown"
+    splits = list(record.get("metrics", {}).values())
+    metadata = ModelCardData(
+        model_name=card["repo_id"].split("/")[-1],
+        language=card.get("language"),
+        license=card.get("license"),
+        library_name="transformers",
+        pipeline_tag=task.pipeline_tag,
+        tags=["ode-transformer", task.name.replace(" ", "-")],
+        datasets=[dataset] if "/" in dataset else None,
+        metrics=sorted({METRICS[name].identifier for values in splits for name in values if name in METRICS}) or None,
+        eval_results=eval_results(record, dataset) if record.get("metrics") else None,
+    )
+    rows = []
+    for name, metric in METRICS.items():
+        if any(name in values for values in splits):
+            # In a table, a bar within code is written with a backslash.
+            conventions = {
+                f"`{values[metric.convention]}`".replace("|", "\\|")
+                for values in splits
+                if metric.convention in values
+            }
+            scores = [f"{values[name]:.{metric.digits}f}" if name in values else "" for values in splits]
+            rows.append([metric.name, *scores, ", ".join(sorted(conventions))])
+    return ModelCard.from_template(
+        metadata,
+        template_path=TEMPLATE,
+        record=record,
+        card=card,
+        task=task,
+        dataset=dataset,
+        metric_rows=rows,
+    )
+
+
+def add_card_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--task", choices=TASKS, help="what the model does; default: what its training script noted")
+    for name, description in CARD_VALUES.items():
+        parser.add_argument(f"--{name}", nargs="+" if name == "language" else None, help=description)
+
+
+def card_values(args: argparse.Namespace) -> dict:
+    """What the arguments of `add_card_arguments` and `--repo_id` say, for a record's `card`."""
+    return {name: value for name in ("repo_id", *CARD_VALUES) if (value := getattr(args, name)) is not None}
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m modeling_ode_transformer.model_card", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("run", help="the output folder of a training run, or the record of one (.json)")
+    parser.add_argument("--repo_id", help="name of the repository, NAME or OWNER/NAME; default: the record's")
+    parser.add_argument("--record", help="write the record into this file, too")
+    add_card_arguments(parser)
+    args = parser.parse_args(argv)
+    try:
+        record = read_json(args.run) if args.run.endswith(".json") else run_record(args.run, args.task)
+        record["card"] = record.get("card", {}) | card_values(args)
+        if "repo_id" not in record["card"]:
+            raise ValueError("The card needs the repository's name: give --repo_id NAME or OWNER/NAME.")
+        content = model_card(record).content
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    if args.record:
+        Path(args.record).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    sys.stdout.write(content + "\n")
+
+
+if __name__ == "__main__":
+    main()

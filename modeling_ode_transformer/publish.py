@@ -1,0 +1,332 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Makes a complete repository of the Hub out of a training run, tries it without this package, and uploads it.
+
+    python -m modeling_ode_transformer.publish OUTPUT_DIR --repo_id me/model --language en de --dry_run
+    python -m modeling_ode_transformer.publish OUTPUT_DIR --repo_id me/model --language en de --private
+
+The repository holds the weights (safetensors), the configuration, which names the code for every Auto class and
+pipeline, the code, the tokenizer or tokenizers, the generation configuration and the model card. Before anything is
+uploaded, a process that cannot import this package opens it with `trust_remote_code=True` and has to give the same
+token ids, logits and text. The upload is one commit: all of it or nothing.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx
+import torch
+from huggingface_hub import CommitInfo, HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils import validate_repo_id
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from modeling_ode_transformer import pipeline_ode_transformer
+from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER
+from modeling_ode_transformer.configuration_ode_transformer import OdeTransformerConfig
+from modeling_ode_transformer.model_card import TASKS, add_card_arguments, card_values, model_card, run_record
+
+
+# What a repository holds before anybody has put something into it.
+EMPTY_REPOSITORY = {".gitattributes"}
+SAMPLE = "Two dogs are running through the snow."
+INPUTS, EXPECTED = "inputs.safetensors", "expected.json"
+
+
+class PublishError(RuntimeError):
+    """Something is wrong with the run, its repository or the Hub; nothing was uploaded."""
+
+
+def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, task: str | None = None) -> dict:
+    """Writes everything that a repository of a trained model holds into a folder.
+
+    Args:
+        output_dir: Folder of a training run, or any folder with a saved model and its tokenizer.
+        folder: Where to write; a new or an empty folder.
+        card: What `model_card` has to be told: repo_id, and any of `CARD_VALUES`.
+        task: One of `TASKS`; None: the one that the run's script noted.
+
+    Returns:
+        The record that the card was made of.
+
+    Raises:
+        PublishError: there is no model of this package in safetensors, or no tokenizer; `folder` is not empty.
+        ValueError: the task is not known.
+    """
+    output_dir, folder = Path(output_dir), Path(folder)
+    if not (output_dir / "config.json").is_file():
+        raise PublishError(f"{output_dir} holds no saved model (no config.json): give the output folder of a run.")
+    if not any(output_dir.glob("*.safetensors")):
+        raise PublishError(
+            f"{output_dir} holds no safetensors weights. Open it with from_pretrained, which reads older files too, "
+            "and write it with save_pretrained."
+        )
+    if folder.is_dir() and any(folder.iterdir()):
+        raise PublishError(f"{folder} is not empty: choose another folder.")
+    model_type = json.loads((output_dir / "config.json").read_text(encoding="utf-8")).get("model_type")
+    if model_type != OdeTransformerConfig.model_type:
+        raise PublishError(f"{output_dir} holds a model of type {model_type!r}: publish it with model.push_to_hub.")
+
+    record = run_record(output_dir, task) | {"card": card}
+    model = load_model(output_dir)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(output_dir)
+    except (OSError, ValueError) as error:
+        raise PublishError(f"{output_dir} holds no tokenizer: save it there with save_pretrained.") from error
+    code = pipeline_ode_transformer
+    if record["task"] in code.CUSTOM_PIPELINES:
+        model.config.custom_pipelines = {record["task"]: code.CUSTOM_PIPELINES[record["task"]]}
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    if (output_dir / TARGET_TOKENIZER).is_dir():
+        AutoTokenizer.from_pretrained(output_dir / TARGET_TOKENIZER).save_pretrained(folder / TARGET_TOKENIZER)
+    if hasattr(model.config, "custom_pipelines"):
+        for file in (code.__file__, *get_relative_import_files(code.__file__)):
+            shutil.copy(file, folder)
+    (folder / "README.md").write_text(model_card(record).content + "\n", encoding="utf-8")
+    return record
+
+
+def load_model(folder: str | Path) -> PreTrainedModel:
+    config = OdeTransformerConfig.from_pretrained(folder)
+    auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    return auto_class.from_pretrained(folder, dtype="auto").eval()
+
+
+# Run by a process that cannot import the package; arguments: the repository's folder, a folder with what is expected.
+CHECK = """
+import json, sys
+from pathlib import Path
+sys.modules["modeling_ode_transformer"] = None
+import torch, transformers
+from safetensors.torch import load_file
+repository, expected = Path(sys.argv[1]), json.loads((Path(sys.argv[2]) / "expected.json").read_text())
+tensors = load_file(Path(sys.argv[2]) / "inputs.safetensors")
+inputs = {name: tensors[name] for name in expected["inputs"]}
+def load(name):
+    loaded = getattr(transformers, name).from_pretrained(repository, trust_remote_code=True)
+    if name != "AutoTokenizer" and not type(loaded).__module__.startswith("transformers_modules."):
+        raise AssertionError(f"{name} took {type(loaded)}, which is not the repository's code")
+    return loaded
+load("AutoConfig")
+for name, folder in expected["tokenizers"].items():
+    tokenizer = transformers.AutoTokenizer.from_pretrained(repository / folder, trust_remote_code=True)
+    if tokenizer(expected["text"])["input_ids"] != expected["input_ids"][name]:
+        raise AssertionError(f"the {name} tokenizer gives other ids")
+for name in expected["models"]:
+    with torch.no_grad():
+        output = load(name).eval()(**inputs)
+    torch.testing.assert_close(output[0], tensors[name], msg=lambda text: f"{name} gives other numbers: {text}")
+if expected["output"] is not None:
+    text_to_text = transformers.pipeline(expected["task"], model=str(repository), trust_remote_code=True)
+    (output,) = text_to_text(expected["text"], **expected["generation"])
+    if output[expected["output_key"]] != expected["output"]:
+        raise AssertionError(f"the pipeline gives {output}, not {expected['output']!r}")
+"""
+
+
+def check_repository(folder: str | Path, task: str) -> None:
+    """Opens a repository in a process without this package and without network, and compares what it computes.
+
+    Compared are the ids of every tokenizer, the outputs of AutoModel and of the Auto class of the model's head, and
+    for text-to-text tasks the text of the pipeline.
+
+    Raises:
+        PublishError: it does not load, or gives something else.
+    """
+    folder = Path(folder).resolve()
+    model = load_model(folder)
+    head = "AutoModelForSeq2SeqLM" if model.config.is_encoder_decoder else "AutoModelForCausalLM"
+    tokenizers = {"source": ""}
+    if (folder / TARGET_TOKENIZER).is_dir():
+        tokenizers["target"] = TARGET_TOKENIZER
+    loaded = {name: AutoTokenizer.from_pretrained(folder / path) for name, path in tokenizers.items()}
+    inputs = {"input_ids": loaded["source"](SAMPLE, return_tensors="pt")["input_ids"]}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id, model.config.eos_token_id]])
+    generation, output = {"max_new_tokens": 8}, None
+    with torch.no_grad():
+        tensors = {head: model(**inputs)[0]}
+        if model.config.is_encoder_decoder:
+            tensors["AutoModel"] = model.model(**inputs)[0]
+        if TASKS[task].output_key:
+            ids = model.generate(inputs["input_ids"], **generation)[0]
+            output = loaded.get("target", loaded["source"]).decode(ids, skip_special_tokens=True)
+    expected = {
+        "task": task,
+        "text": SAMPLE,
+        "tokenizers": tokenizers,
+        "input_ids": {name: tokenizer(SAMPLE)["input_ids"] for name, tokenizer in loaded.items()},
+        "inputs": list(inputs),
+        "models": list(tensors),
+        "generation": generation,
+        "output_key": TASKS[task].output_key,
+        "output": output,
+    }
+    with tempfile.TemporaryDirectory() as work:
+        save_file({name: value.contiguous() for name, value in (inputs | tensors).items()}, Path(work) / INPUTS)
+        (Path(work) / EXPECTED).write_text(json.dumps(expected), encoding="utf-8")
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(Path(work) / "modules")}
+        result = subprocess.run(
+            [sys.executable, "-c", CHECK, str(folder), work],
+            cwd=work,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+    if result.returncode:
+        raise PublishError(
+            f"The repository does not work without this package, so nothing was uploaded:\n{result.stderr[-3000:]}"
+        )
+
+
+def upload_repository(
+    folder: str | Path,
+    repo_id: str,
+    private: bool = False,
+    update: bool = False,
+    revision: str = "main",
+    commit_message: str = "Upload model",
+    token: str | None = None,
+) -> CommitInfo:
+    """Uploads a folder as one commit to a repository of the Hub, which is made if there is none.
+
+    Args:
+        folder: What to upload.
+        repo_id: NAME or OWNER/NAME.
+        private: Whether only its owner may see a new repository.
+        update: Whether the repository may hold something already. Weights of it that are not in `folder` are deleted
+            by the commit; other files stay, or are replaced.
+        revision: A branch that there is.
+        commit_message: Of the commit.
+        token: One that may write; None: that of `hf auth login` or of HF_TOKEN.
+
+    Raises:
+        PublishError: there is no token or it may not write, the repository holds something already, is not private,
+            has no such branch, or the upload was interrupted. The repository is then as it was, or new and empty.
+    """
+    validate_repo_id(repo_id)
+    if not (token or get_token()):
+        raise PublishError("There is no token of the Hub: log in with `hf auth login`, or set HF_TOKEN.")
+    api = HfApi(token=token)
+    try:
+        if "/" not in repo_id:
+            repo_id = f"{api.whoami()['name']}/{repo_id}"
+        try:
+            repository = api.model_info(repo_id, revision=revision)
+        except RevisionNotFoundError as error:
+            raise PublishError(
+                f"{repo_id} has no branch {revision!r}: make it with `hf repos branch create {repo_id} {revision}`, "
+                "or leave out --revision."
+            ) from error
+        except RepositoryNotFoundError as error:
+            if error.response.status_code == 401:
+                raise
+            repository = None
+        if repository is None:
+            if revision != "main":
+                raise PublishError(f"{repo_id} is new, so it has no branch {revision!r}: leave out --revision.")
+            api.create_repo(repo_id, private=private)
+        else:
+            held = {file.rfilename for file in repository.siblings} - EMPTY_REPOSITORY
+            if held and not update:
+                raise PublishError(
+                    f"{repo_id} holds {len(held)} files already: give --update to put a commit on top of them, or "
+                    "choose another --repo_id."
+                )
+            if private and not repository.private:
+                raise PublishError(f"{repo_id} is public: make it private in its settings, or leave out --private.")
+        return api.upload_folder(
+            repo_id=repo_id,
+            folder_path=folder,
+            revision=revision,
+            commit_message=commit_message,
+            parent_commit=repository.sha if repository else None,
+            delete_patterns=["*.safetensors", "*.safetensors.index.json"] if update else None,
+        )
+    except HfHubHTTPError as error:
+        if error.response is not None and error.response.status_code in (401, 403):
+            raise PublishError(
+                f"The Hub does not let this token write to {repo_id} ({error}): log in with `hf auth login` as "
+                "somebody who may, with a token that can write."
+            ) from error
+        raise interrupted(repo_id, error) from error
+    except (httpx.HTTPError, OSError, RuntimeError) as error:
+        if isinstance(error, PublishError):
+            raise
+        raise interrupted(repo_id, error) from error
+
+
+def interrupted(repo_id: str, error: Exception) -> PublishError:
+    return PublishError(
+        f"The upload to {repo_id} was interrupted ({error}). Its files are as they were: a commit holds all or "
+        "nothing. Start the same command again."
+    )
+
+
+def publish(
+    output_dir: str | Path,
+    card: dict,
+    task: str | None = None,
+    folder: str | Path | None = None,
+    dry_run: bool = False,
+    **upload_options,
+) -> CommitInfo | None:
+    """`prepare_repository`, `check_repository` and, unless `dry_run`, `upload_repository`.
+
+    Args:
+        output_dir: Folder of a training run.
+        card: What `model_card` has to be told: repo_id, and any of `CARD_VALUES`.
+        task: One of `TASKS`; None: the one that the run's script noted.
+        folder: Where to leave the repository; None: nowhere.
+        dry_run: Whether to upload nothing.
+        upload_options: Those of `upload_repository`.
+
+    Raises:
+        PublishError, ValueError: as these.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(folder or Path(temporary) / "repository")
+        record = prepare_repository(output_dir, folder, card, task)
+        check_repository(folder, record["task"])
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            print(f"{path.stat().st_size:>14,}  {path.relative_to(folder)}")
+        print("It loads without this package and computes the same.")
+        if dry_run:
+            return None
+        return upload_repository(folder, card["repo_id"], **upload_options)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m modeling_ode_transformer.publish", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("output_dir", help="output folder of a training run")
+    parser.add_argument("--repo_id", required=True, help="name of the repository, NAME or OWNER/NAME")
+    parser.add_argument("--private", action="store_true", help="only its owner may see a new repository")
+    parser.add_argument("--dry_run", action="store_true", help="make the repository and try it, but upload nothing")
+    parser.add_argument("--folder", help="leave the repository in this folder, too")
+    parser.add_argument("--update", action="store_true", help="put a commit on top of what the repository holds")
+    parser.add_argument("--revision", default="main", help="branch, which must exist; default: %(default)s")
+    parser.add_argument("--commit_message", default="Upload model", help="default: %(default)s")
+    parser.add_argument("--token", help="default: that of `hf auth login` or of HF_TOKEN")
+    add_card_arguments(parser)
+    args = parser.parse_args(argv)
+    names = ("private", "update", "revision", "commit_message", "token")
+    options = {name: getattr(args, name) for name in names}
+    try:
+        commit = publish(args.output_dir, card_values(args), args.task, args.folder, args.dry_run, **options)
+    except (OSError, ValueError, PublishError) as error:
+        parser.error(str(error))
+    print(f"Uploaded: {commit.commit_url}" if commit else "Nothing was uploaded (--dry_run).")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Model cards: what they say comes from the run, and the Hub's client reads it back."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+
+from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer.model_card import METRICS, main, model_card, run_record
+
+from .conftest import tiny_config
+
+
+ROOT = Path(__file__).parent.parent
+RECORDS = {
+    name: (path, record)
+    for path in (ROOT / "examples" / "results").glob("*.json")
+    for name, record in json.loads(path.read_text(encoding="utf-8")).get("records", {}).items()
+}
+RESULTS = {
+    "train_samples": 29000,
+    "eval_samples": 1014,
+    "eval_bleu": 38.774,
+    "eval_bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
+    "eval_runtime": 21.3,
+    "predict_samples": 1000,
+    "predict_bleu": 38.3298,
+    "predict_bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
+    "predict_perplexity": 5.3728,
+}
+ARGUMENTS = {
+    "task": "translation",
+    "data": {"train_source_file": "/home/me/train.en.gz", "train_target_file": "/home/me/train.de.gz", "smoke": False},
+    "training": {"learning_rate": 0.002, "max_tokens_per_batch": 4096, "per_device_train_batch_size": 8, "seed": 3}
+    | {"max_grad_norm": 0.0, "bf16": False, "metric_for_best_model": "None", "hub_token": "<HUB_TOKEN>"},
+    "processes": 8,
+    "versions": {"torch": "2.13.0"},
+    "date": "2026-11-21",
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A folder as a training script leaves it."""
+    folder = tmp_path / "run"
+    OdeTransformerForConditionalGeneration(tiny_config(encoder_solver="rk4")).save_pretrained(folder)
+    (folder / "all_results.json").write_text(json.dumps(RESULTS))
+    (folder / "arguments.json").write_text(json.dumps(ARGUMENTS))
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": 3276, "epoch": 18.0}))
+    return folder
+
+
+def card_of(run, **values):
+    return model_card(run_record(run) | {"card": {"repo_id": "me/model", **values}})
+
+
+def test_a_card_says_what_the_run_did(run):
+    text = card_of(run, language=["en", "de"], dataset="owner/multi30k").content
+    parameters = sum(p.numel() for p in OdeTransformerForConditionalGeneration.from_pretrained(run).parameters())
+    for part in (
+        f"| parameters | {parameters:,} |",
+        "| encoder | rk4; layers: 3, heads: 4, feed-forward: 48, evaluations of F in each layer: 4 |",
+        "| decoder | euler; layers: 2, heads: 2, feed-forward: 40, evaluations of F in each layer: 1 |",
+        "| BLEU | 38.77 | 38.33 | `" + RESULTS["predict_bleu_signature"].replace("|", "\\|") + "` |",
+        "| perplexity |  | 5.37 |  |",
+        "| train | train.en.gz, train.de.gz | 29,000 |",
+        "| updates | 3276 |",
+        "| processes | 8 |",
+        "| max_tokens_per_batch | 4096 |",
+        "| max_grad_norm | 0.0 |",
+        "| seed | 3 |",
+        "Run of 2026-11-21.",
+        "torch 2.13.0.",
+        'pipeline("translation", model="me/model", trust_remote_code=True)',
+        "@inproceedings{li-etal-2022-ode,",
+    ):
+        assert part in text, part
+    for absent in ("home", "per_device_train_batch_size", "metric_for_best_model", "hub_token", "bf16", "runtime"):
+        assert absent not in text
+
+
+def test_only_metrics_that_the_run_produced_are_on_the_card(run):
+    card = card_of(run)
+    produced = {METRICS[name].name for name in ("bleu", "perplexity")}
+    rows = re.findall(r"^\| ([^|]+?) \|", card.content.partition("## Results")[2].partition("## Training")[0], re.M)
+    assert set(rows[1:]) - {"---"} == produced
+    assert {result.metric_name for result in card.data.eval_results} == produced
+
+    (run / "all_results.json").unlink()
+    card = card_of(run)
+    assert "## Results" not in card.content
+    assert card.data.eval_results is None and card.data.metrics is None
+
+
+def test_the_clients_own_reader_gets_the_same_metadata(run):
+    card = card_of(run, language=["en", "de"], license="apache-2.0", dataset="owner/multi30k")
+    read = ModelCard(card.content)
+    assert read.data.to_dict() == card.data.to_dict()
+    assert (read.data.library_name, read.data.pipeline_tag) == ("transformers", "translation")
+    assert (read.data.language, read.data.license, read.data.datasets) == (
+        ["en", "de"],
+        "apache-2.0",
+        ["owner/multi30k"],
+    )
+    results = {(each.dataset_split, each.metric_type): each for each in read.data.eval_results}
+    assert results["test", "sacrebleu"].metric_value == 38.33
+    assert results["validation", "sacrebleu"].metric_args == {"convention": RESULTS["eval_bleu_signature"]}
+    assert {each.dataset_type for each in read.data.eval_results} == {"owner/multi30k"}
+
+
+def test_a_language_model_and_a_folder_without_records(tmp_path, capsys):
+    OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2")).save_pretrained(tmp_path)
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--repo_id", "lm"])
+    assert "needs a task: it has no arguments.json; give one of translation, " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--task", "text-generation"])
+    assert "give --repo_id NAME" in capsys.readouterr().err
+
+    main([str(tmp_path), "--task", "text-generation", "--repo_id", "lm", "--record", str(tmp_path / "record.json")])
+    text = capsys.readouterr().out
+    assert 'AutoModelForCausalLM.from_pretrained("lm"' in text and "pipeline(" not in text
+    assert "| decoder | rk2;" in text and "encoder" not in text.partition("## Use")[0]
+    # The record alone makes the same card.
+    main([str(tmp_path / "record.json")])
+    assert capsys.readouterr().out == text
+
+
+def test_a_smoke_run_is_presented_as_such(run):
+    (run / "arguments.json").write_text(json.dumps(ARGUMENTS | {"data": {"smoke": True}}))
+    assert "**A smoke run**" in card_of(run).content
+    assert "smoke" not in model_card(run_record(run) | {"card": {"repo_id": "m"}}).data.to_yaml()
+
+
+def test_bad_repository_names_are_refused(run):
+    with pytest.raises(ValueError, match="Repo id must"):
+        card_of(run, repo_id="no/such/name")
+
+
+def test_every_card_has_its_record():
+    cards = {path.stem for path in (ROOT / "hub_cards").glob("*.md")} - {"template"}
+    assert cards == set(RECORDS) and cards
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_cards_come_from_the_results(name):
+    """The text is what the record makes; its scores of the test set are also those of the rest of the results file."""
+    path, record = RECORDS[name]
+    text = (ROOT / "hub_cards" / f"{name}.md").read_text(encoding="utf-8")
+    assert text == model_card(record).content + "\n"
+    # Raises where the metadata or its model-index is not valid.
+    card = ModelCard(text)
+    numbers = set()
+
+    def collect(value):
+        for each in value.values() if isinstance(value, dict) else value:
+            if isinstance(each, (dict, list)):
+                collect(each)
+            elif isinstance(each, float):
+                numbers.add(round(each, 2))
+
+    collect({key: value for key, value in json.loads(path.read_text(encoding="utf-8")).items() if key != "records"})
+    values = {result.metric_value for result in card.data.eval_results if result.dataset_split == "test"}
+    assert values and values <= numbers
