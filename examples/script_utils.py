@@ -19,6 +19,7 @@ from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, Trainin
 
 import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, incomplete_reason, last_complete_checkpoint
+from modeling_ode_transformer.generation_ode_transformer import position_limit  # noqa: F401  (taken from here)
 from modeling_ode_transformer.model_card import ARGUMENTS, versions
 from modeling_ode_transformer.text_files import read_json, read_lines  # noqa: F401  (the scripts take the second from here)
 
@@ -267,11 +268,4 @@ def find_checkpoint(
         }
         folder.mkdir(parents=True, exist_ok=True)
         arguments_file.write_text(json.dumps(arguments, indent=1, default=str), encoding="utf-8")
-    return None
-
-
-def position_limit(config: PreTrainedConfig) -> int | None:
-    """The most tokens of a sequence; None where positions are computed for any length."""
-    if getattr(config, "position_embedding_type", "learned") in ("learned", "absolute"):
-        return getattr(config, "max_position_embeddings", None)
     return None

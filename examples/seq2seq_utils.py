@@ -39,11 +39,11 @@ from transformers import (
     PreTrainedConfig,
     set_seed,
 )
-from transformers.utils import cached_file
 
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.average_checkpoints import average_checkpoints
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, complete_checkpoints
+from modeling_ode_transformer.pipeline_ode_transformer import load_target_tokenizer
 from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 
@@ -256,10 +256,10 @@ def load_tokenizers(name: str, target_name: str | None = None, **hub_options):
     if target_name is not None:
         return tokenizer, AutoTokenizer.from_pretrained(target_name, **hub_options)
     try:
-        cached_file(name, f"{TARGET_TOKENIZER}/tokenizer_config.json", revision=hub_options.get("revision"))
+        target_tokenizer = load_target_tokenizer(name, **hub_options)
     except OSError:
-        return tokenizer, tokenizer
-    return tokenizer, AutoTokenizer.from_pretrained(name, subfolder=TARGET_TOKENIZER, **hub_options)
+        target_tokenizer = None
+    return tokenizer, tokenizer if target_tokenizer is None else target_tokenizer
 
 
 def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, folder: Path) -> None:

@@ -13,6 +13,7 @@ from .modeling_ode_transformer import (
     OdeTransformerModel,
     OdeTransformerPreTrainedModel,
 )
+from .pipeline_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
 from .tokenization_fairseq_ode_transformer import FairseqTokenizer
 from .tokenization_ode_transformer import OdeTransformerTokenizer
 
@@ -54,6 +55,9 @@ __all__ = [
     "OdeTransformerPreTrainedModel",
     "OdeTransformerTokenizer",
     "SourceLengthLogitsProcessor",
+    "SummarizationPipeline",
+    "TextCorrectionPipeline",
+    "TranslationPipeline",
     "convert_fairseq_state_dict",
     "n_best",
 ]

@@ -11,11 +11,11 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from .pipeline_ode_transformer import TARGET_TOKENIZER  # noqa: F401  (a folder of these, taken from here)
+
 
 logger = logging.getLogger(__name__)
 
-# The folder, in that of a model, of the target side's tokenizer where it is another one than the source's.
-TARGET_TOKENIZER = "target_tokenizer"
 TRAINER_STATE = "trainer_state.json"
 # Patterns of what a checkpoint holds beside weights, all of it or, with `save_only_model`, nothing.
 TRAINING_STATE = ("optimizer*", "scheduler.pt", "rng_state*.pth")

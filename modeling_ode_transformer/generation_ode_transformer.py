@@ -1,11 +1,13 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What generate() lacks: outputs whose greatest length depends on their source, and n-best lists with scores."""
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 from transformers.generation import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList
 
 
@@ -164,8 +166,17 @@ class SourceLengthGenerationMixin(GenerationMixin):
         )
 
 
-def n_best(model, tokenizer, inputs: Mapping[str, torch.Tensor], **options) -> list[list[tuple[str, float]]]:
-    """Generates, and returns for each source its `num_return_sequences` outputs as (text, score), the best first.
+def position_limit(config: PreTrainedConfig) -> int | None:
+    """The most tokens of a sequence; None where positions are computed for any length."""
+    if getattr(config, "position_embedding_type", "learned") in ("learned", "absolute"):
+        return getattr(config, "max_position_embeddings", None)
+    return None
+
+
+def generate_with_scores(
+    model, inputs: Mapping[str, torch.Tensor], **options
+) -> tuple[torch.LongTensor, torch.FloatTensor]:
+    """What `generate()` returns, token ids of shape (sources * num_return_sequences, length), and the score of each.
 
     The score is an output's log-probability divided by its length in tokens, the end-of-sequence token included in
     both: in beam search by `length ** length_penalty`, what the search ranks by; in greedy search and sampling, where
@@ -173,7 +184,6 @@ def n_best(model, tokenizer, inputs: Mapping[str, torch.Tensor], **options) -> l
 
     Args:
         model: an encoder-decoder of transformers, or an ensemble.
-        tokenizer: the target's.
         inputs: `input_ids` and `attention_mask` of the sources, (sources, length) each.
         options: those of `generate()`.
 
@@ -182,25 +192,37 @@ def n_best(model, tokenizer, inputs: Mapping[str, torch.Tensor], **options) -> l
     """
     config, _ = model._prepare_generation_config(**{"generation_config": None, **options})
     is_beam_search = (config.num_beams or 1) > 1
-    outputs = model.generate(
-        **inputs,
-        **options,
-        return_dict_in_generate=True,
-        output_scores=is_beam_search,
-        output_logits=not is_beam_search,
-    )
-    if is_beam_search:
-        scores = outputs.sequences_scores
+    asked = {
+        "return_dict_in_generate": True,
+        "output_scores": is_beam_search,
+        "output_logits": not is_beam_search,
+    }
+    if options.get("generation_config") is not None:
+        # generate() wants either a configuration or options.
+        options["generation_config"] = copy.deepcopy(options["generation_config"])
+        options["generation_config"].update(**asked)
     else:
-        tokens = outputs.sequences[:, -len(outputs.logits) :]
-        ends = [] if config.eos_token_id is None else config.eos_token_id
-        is_end = torch.isin(tokens, torch.tensor(ends).to(tokens))
-        counts = is_end.cumsum(1) - is_end.long() == 0  # the first end token counts, what follows is padding
-        log_probabilities = torch.cat(
-            [logits.log_softmax(-1).gather(1, tokens[:, i : i + 1]) for i, logits in enumerate(outputs.logits)], dim=1
-        )
-        scores = log_probabilities.where(counts, 0).sum(1) / counts.sum(1)
-    texts = tokenizer.batch_decode(outputs.sequences, skip_special_tokens=True)
+        options |= asked
+    outputs = model.generate(**inputs, **options)
+    if is_beam_search:
+        return outputs.sequences, outputs.sequences_scores
+    tokens = outputs.sequences[:, -len(outputs.logits) :]
+    ends = [] if config.eos_token_id is None else config.eos_token_id
+    is_end = torch.isin(tokens, torch.tensor(ends).to(tokens))
+    counts = is_end.cumsum(1) - is_end.long() == 0  # the first end token counts, what follows is padding
+    log_probabilities = torch.cat(
+        [logits.log_softmax(-1).gather(1, tokens[:, i : i + 1]) for i, logits in enumerate(outputs.logits)], dim=1
+    )
+    return outputs.sequences, log_probabilities.where(counts, 0).sum(1) / counts.sum(1)
+
+
+def n_best(model, tokenizer, inputs: Mapping[str, torch.Tensor], **options) -> list[list[tuple[str, float]]]:
+    """Generates, and returns for each source its `num_return_sequences` outputs as (text, score), the best first.
+
+    `tokenizer` is the target's; for the score, the memory and the other arguments see `generate_with_scores`.
+    """
+    sequences, scores = generate_with_scores(model, inputs, **options)
+    texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
     hypotheses = list(zip((text.strip() for text in texts), scores.tolist()))
     number = len(hypotheses) // len(inputs["input_ids"])
     groups = [hypotheses[start : start + number] for start in range(0, len(hypotheses), number)]

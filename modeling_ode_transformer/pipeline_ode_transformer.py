@@ -1,0 +1,350 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Pipelines from text to text, which transformers 5 no longer has: translation, summarization and text correction.
+
+A repository with this file, whose configuration went through `add_pipeline`, brings its pipeline along:
+
+```python
+translator = pipeline("translation", model=NAME, trust_remote_code=True)
+translator("Two dogs run.")  # [{"translation_text": "Zwei Hunde laufen."}]
+```
+"""
+
+import copy
+import os
+import re
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    pipeline,
+)
+from transformers.dynamic_module_utils import custom_object_save
+from transformers.pipelines.base import ChunkPipeline
+from transformers.utils import cached_file, logging
+
+from .generation_ode_transformer import generate_with_scores, position_limit
+
+
+logger = logging.get_logger(__name__)
+
+# The folder, in that of a model, of the target side's tokenizer where it is another one than the source's.
+TARGET_TOKENIZER = "target_tokenizer"
+HUB_OPTIONS = ("revision", "token", "trust_remote_code", "local_files_only", "code_revision")
+LINE_BREAKS = re.compile(r"(\s*\n\s*)")
+# The name of a module that was loaded from the Hub ends in the commit and the file.
+COMMIT = re.compile(r"transformers_modules\..*\.([0-9a-f]{40})\.\w+")
+
+
+def load_target_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of the target side in a model's folder or repository; None if it has none of its own, or if the
+    cache has none and there is no connection.
+
+    Args:
+        name: a folder, or the name of a model on the Hub.
+        options: those of `AutoTokenizer.from_pretrained`: `revision`, `token`, ... Give the model's `config`, or it is
+            looked for beside the tokenizer.
+
+    Raises:
+        OSError: the repository or the revision does not exist, or the token does not open it.
+    """
+    found = cached_file(
+        name,
+        f"{TARGET_TOKENIZER}/tokenizer_config.json",
+        revision=options.get("revision"),
+        token=options.get("token"),
+        local_files_only=options.get("local_files_only", False),
+        _raise_exceptions_for_missing_entries=False,
+    )
+    return None if found is None else AutoTokenizer.from_pretrained(name, subfolder=TARGET_TOKENIZER, **options)
+
+
+class TextToTextPipeline(ChunkPipeline):
+    """
+    Generates texts from texts with an encoder-decoder of transformers.
+
+    Call it with a text, or with a list, a generator or a `KeyDataset` of texts. It gives for a text the list of its
+    outputs, dictionaries with the key `translation_text`, `summary_text` or `corrected_text`; for a list of texts, a
+    list of these lists or, where each has one output, of the dictionaries; for a generator or a dataset, an iterator
+    over the lists of outputs. That is what the pipelines of transformers 4 gave. A text without a word has the output
+    "", with the score 0.
+
+    All options below are for the call or, as defaults of all calls, for the constructor.
+
+    Args:
+        model: an encoder-decoder. Its generation configuration holds the defaults of the search.
+        tokenizer: that of the source, and of the target if it has no other one.
+        target_tokenizer: that of the target. None: the one in the folder `target_tokenizer` of the model's folder or
+            repository, if any.
+        hub_options (`dict`, *optional*): `revision`, `token`, ... for finding `target_tokenizer` on the Hub; set by
+            `from_pretrained`. `pipeline()` does not pass on its own. By default, the revision is that of this code if
+            it comes from the Hub, else the main one, and the token is the stored one.
+        batch_size (`int`, *optional*, defaults to 1): texts that are generated together; with `split_lines`, lines.
+        truncation (`bool`, *optional*): What becomes of a text of more tokens than the model has positions for, or
+            the tokenizer's `model_max_length` allows. None: it is cut, and a warning says so; True: it is cut;
+            False: a ValueError.
+        split_lines (`bool`, *optional*, defaults to `False`): Whether each line of a text is a text to the model. The
+            output has the same line breaks.
+        return_scores (`bool`, *optional*, defaults to `False`): Whether an output has its `score`, that of
+            `modeling_ode_transformer.n_best`; the best output comes first.
+        return_tensors (`bool`, *optional*, defaults to `False`): Whether an output has its token ids, a tensor of
+            shape (length,) without padding under `translation_token_ids` etc., in place of its text.
+        Any option of `generate()`: `num_beams`, `num_return_sequences`, `max_new_tokens`, `max_len_a`,
+            `generation_config`, ...
+
+    Raises:
+        TypeError: an input is not a string.
+        ValueError: the model is no encoder-decoder, its tokenizer or the one of its own target vocabulary is missing;
+            a text is too long and must not be cut; a text of several lines, split, should have scores, token ids or
+            several outputs.
+    """
+
+    _load_processor = False
+    _load_image_processor = False
+    _load_video_processor = False
+    _load_feature_extractor = False
+    _load_tokenizer = True
+    _pipeline_calls_generate = True
+
+    default_task: str
+    return_name: str
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        target_tokenizer: PreTrainedTokenizerBase | None = None,
+        hub_options: dict[str, Any] | None = None,
+        task: str = "",
+        **kwargs: Any,
+    ):
+        if not model.config.is_encoder_decoder:
+            raise ValueError(f"{type(self).__name__} needs an encoder-decoder, not {type(model).__name__}.")
+        if tokenizer is None:
+            raise ValueError(f"{type(self).__name__} needs the tokenizer of its model: give tokenizer=.")
+        super().__init__(model, tokenizer, task=task or self.default_task, **kwargs)
+        if target_tokenizer is None:
+            target_tokenizer = self._find_target_tokenizer(hub_options or {})
+        self.target_tokenizer = target_tokenizer
+        self.source_limit = min(tokenizer.model_max_length, position_limit(model.config) or tokenizer.model_max_length)
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike, **kwargs: Any) -> "TextToTextPipeline":
+        """The pipeline of any encoder-decoder of transformers, also one whose repository names no pipeline; a
+        repository's own pipeline code is not run.
+
+        Args:
+            name: a folder, or the name of a model on the Hub.
+            kwargs: those of `transformers.pipeline` (`device`, `dtype`, `revision`, `token`, ...) and of the class.
+        """
+        name = str(name)
+        hub_options = {option: kwargs[option] for option in HUB_OPTIONS if option in kwargs}
+        config = AutoConfig.from_pretrained(name, **hub_options)
+        add_pipeline(config, cls.default_task)
+        kwargs = {"hub_options": hub_options, **kwargs}
+        return pipeline(cls.default_task, model=name, config=config, pipeline_class=cls, **kwargs)
+
+    def _find_target_tokenizer(self, hub_options: dict[str, Any]) -> PreTrainedTokenizerBase:
+        name, config = self.model.name_or_path, self.model.config
+        module = type(self).__module__
+        if module.startswith("transformers_modules."):
+            hub_options = {"trust_remote_code": True, **hub_options}
+        if commit := COMMIT.fullmatch(module):
+            hub_options = {"revision": commit[1], **hub_options}
+        target_tokenizer, error = None, None
+        try:
+            if name:
+                target_tokenizer = load_target_tokenizer(name, config=config, **hub_options)
+        except OSError as caught:
+            error = caught
+        has_own_vocabulary = getattr(config, "decoder_vocab_size", None) is not None
+        may_have_one = not getattr(config, "share_encoder_decoder_embeddings", True)
+        if target_tokenizer is None and (has_own_vocabulary or (error and may_have_one)):
+            raise ValueError(
+                f"The target has a vocabulary of its own, but no folder {TARGET_TOKENIZER} was found in {name!r}"
+                f"{f' ({error})' if error else ''}: give target_tokenizer=, or hub_options= with the revision and the "
+                "token of the repository."
+            ) from error
+        return self.tokenizer if target_tokenizer is None else target_tokenizer
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Saves model, tokenizers and the code of this pipeline: `pipeline(task, folder, trust_remote_code=True)`.
+
+        Raises:
+            ValueError: `push_to_hub=True`, with which a part of the files would not be uploaded.
+        """
+        if push_to_hub:
+            raise ValueError("push_to_hub=True: call the pipeline's method push_to_hub(repo_id) instead.")
+        add_pipeline(self.model.config, self.default_task)
+        super().save_pretrained(save_directory, **kwargs)
+        custom_object_save(self, save_directory)
+        if self.target_tokenizer is not self.tokenizer:
+            self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_TOKENIZER))
+
+    def _sanitize_parameters(
+        self,
+        truncation: bool | None = None,
+        split_lines: bool | None = None,
+        return_scores: bool | None = None,
+        return_tensors: bool | None = None,
+        **generate_options: Any,
+    ):
+        def given(**options):
+            return {name: value for name, value in options.items() if value is not None}
+
+        return (
+            given(truncation=truncation, split_lines=split_lines),
+            given(return_scores=return_scores) | generate_options,
+            given(return_scores=return_scores, return_tensors=return_tensors),
+        )
+
+    def __call__(self, inputs: Any, **kwargs: Any):
+        if isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):
+            inputs = list(inputs)  # a column of a dataset, too
+        if isinstance(inputs, Sized) and not isinstance(inputs, (str, bytes)) and not len(inputs):
+            return []
+        results = super().__call__(inputs, **kwargs)
+        if isinstance(inputs, list) and all(len(outputs) == 1 for outputs in results):
+            return [output for (output,) in results]
+        return results
+
+    def preprocess(
+        self, inputs: str, truncation: bool | None = None, split_lines: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        if not isinstance(inputs, str):
+            raise TypeError(
+                f"A text must be a string, not {inputs!r} ({type(inputs).__name__}): give a string, or a list, a "
+                "generator or a KeyDataset of strings."
+            )
+        pieces = LINE_BREAKS.split(inputs.strip()) if split_lines else [inputs]
+        for i in range(0, len(pieces), 2):
+            yield {
+                **self._encode(pieces[i], truncation),
+                "is_blank": not pieces[i].strip(),
+                "line_break": "".join(pieces[i + 1 : i + 2]),
+                "is_last": i + 1 == len(pieces),
+            }
+
+    def _encode(self, text: str, truncation: bool | None):
+        encoded = self.tokenizer(text, return_tensors="pt", verbose=False)
+        length = encoded["input_ids"].shape[1]
+        if length <= self.source_limit:
+            return encoded
+        problem = f"A text of {length} tokens is longer than the model's {self.source_limit}"
+        if truncation is False:
+            raise ValueError(f"{problem}: {text[:80]!r}... Split it, or allow truncation.")
+        if truncation is None:
+            logger.warning(f"{problem} and is cut: {text[:80]!r}... Split it, or set truncation=True to silence this.")
+        return self.tokenizer(text, truncation=True, max_length=self.source_limit, return_tensors="pt")
+
+    def _forward(self, inputs: dict[str, Any], return_scores: bool = False, **options: Any) -> dict[str, Any]:
+        kept = {name: inputs.pop(name) for name in ("is_blank", "line_break", "is_last")}
+        options = self._prepare_generate_kwargs(options, return_dict_in_generate=False)
+        options = {"tokenizer": self.target_tokenizer, **options}
+        if self.assistant_model is not None:
+            options["assistant_model"] = self.assistant_model
+        if self.assistant_tokenizer is not None:
+            options["assistant_tokenizer"] = self.assistant_tokenizer
+        if return_scores:
+            sequences, scores = generate_with_scores(self.model, inputs, **options)
+        else:
+            sequences = self.model.generate(**inputs, **options)
+            scores = torch.zeros(len(sequences))
+        number = len(sequences) // len(inputs["input_ids"])
+        return {
+            "output_ids": sequences.unflatten(0, (-1, number)),
+            "scores": scores.unflatten(0, (-1, number)),
+            "is_cut": self._is_cut(sequences, options).unflatten(0, (-1, number)),
+            **kept,
+        }
+
+    def _is_cut(self, sequences: torch.LongTensor, options: dict[str, Any]) -> torch.BoolTensor:
+        ends = self._get_set_generation_params(options).get("eos_token_id")
+        if ends is None:
+            return torch.zeros(len(sequences), dtype=torch.bool)
+        # The token that the decoder starts with may be the end-of-sequence token.
+        return ~torch.isin(sequences[:, 1:], torch.tensor(ends).to(sequences)).any(1)
+
+    def postprocess(
+        self, model_outputs: list[dict[str, Any]], return_scores: bool = False, return_tensors: bool = False
+    ) -> list[dict[str, Any]]:
+        lines = [self._hypotheses(line) for line in model_outputs]
+        if len(lines) > 1:
+            if return_scores or return_tensors or len(lines[0]) > 1:
+                raise ValueError(
+                    "split_lines=True makes one text of the outputs of several lines: leave out return_scores and "
+                    f"return_tensors, and generate one output for a line, not {len(lines[0])}."
+                )
+            texts = [text + line["line_break"] for line, ((text, _, _),) in zip(model_outputs, lines)]
+            return [{f"{self.return_name}_text": "".join(texts)}]
+        results = []
+        for text, ids, score in lines[0]:
+            result = {f"{self.return_name}_token_ids": ids} if return_tensors else {f"{self.return_name}_text": text}
+            results.append(result | ({"score": score} if return_scores else {}))
+        return results
+
+    def _hypotheses(self, line: dict[str, Any]) -> list[tuple[str, torch.LongTensor, float]]:
+        """The outputs of a line as (text, token ids without padding, score), the best first."""
+        output_ids, scores = line["output_ids"][0], line["scores"][0]
+        if line["is_blank"]:
+            return [("", output_ids[0, :0], 0.0)] * len(output_ids)
+        if line["is_cut"].any():
+            logger.warning_once(
+                "An output has no end-of-sequence token: it stopped early, as at max_length or max_new_tokens. "
+                "Allow more tokens or, for a text of several lines, set split_lines=True."
+            )
+        order = scores.argsort(descending=True, stable=True)
+        pad = self.model.generation_config.pad_token_id
+        lengths = (output_ids != (-1 if pad is None else pad)).cumsum(1).argmax(1) + 1
+        ids = [output_ids[i, : lengths[i]] for i in order]
+        texts = self.target_tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return list(zip((text.strip() for text in texts), ids, scores[order].tolist()))
+
+
+class TranslationPipeline(TextToTextPipeline):
+    __doc__ = TextToTextPipeline.__doc__
+    default_task = "translation"
+    return_name = "translation"
+
+
+class SummarizationPipeline(TextToTextPipeline):
+    __doc__ = TextToTextPipeline.__doc__
+    default_task = "summarization"
+    return_name = "summary"
+
+
+class TextCorrectionPipeline(TextToTextPipeline):
+    __doc__ = TextToTextPipeline.__doc__
+    # Not only grammar: the corpora of the task correct spelling, punctuation and the choice of words as well.
+    default_task = "text-correction"
+    return_name = "corrected"
+
+
+# The entries of `config.custom_pipelines`, by task.
+CUSTOM_PIPELINES = {
+    pipeline_class.default_task: {
+        "impl": f"pipeline_ode_transformer.{pipeline_class.__name__}",
+        "pt": ["AutoModelForSeq2SeqLM"],
+        "type": "text",
+    }
+    for pipeline_class in (TranslationPipeline, SummarizationPipeline, TextCorrectionPipeline)
+}
+
+
+def add_pipeline(config: PreTrainedConfig, task: str) -> None:
+    """Makes the configuration of a model name this file's pipeline for its task, in place of others.
+
+    A folder or repository with that configuration needs this file and `generation_ode_transformer.py` beside it.
+
+    Raises:
+        ValueError: there is no such pipeline.
+    """
+    if task not in CUSTOM_PIPELINES:
+        raise ValueError(f"There is no pipeline for the task {task!r}: choose one of {', '.join(CUSTOM_PIPELINES)}.")
+    # A copy: pipeline() changes the entry of the configuration that it reads.
+    config.custom_pipelines = {task: copy.deepcopy(CUSTOM_PIPELINES[task])}

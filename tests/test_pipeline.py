@@ -1,0 +1,353 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Pipelines: against the tokenizers and generate() on one text at a time."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    pipeline,
+)
+from transformers.pipelines.pt_utils import KeyDataset
+
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerTokenizer,
+    SummarizationPipeline,
+    TextCorrectionPipeline,
+    TranslationPipeline,
+    n_best,
+)
+from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER
+from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline
+
+from .conftest import TINY, randomize, tiny_config
+from .test_hub import PACKAGE, run_python
+
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+
+from number_names import english, german
+
+
+VOCABULARY = 80
+TEXTS = [english(number) for number in (7, 421_735, 100_001, 12)]
+FILES = ("pipeline_ode_transformer", "generation_ode_transformer")
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    """English, German, and a second German one with other pieces."""
+    return [
+        OdeTransformerTokenizer.train(
+            [name(n) for n in range(0, end, 7)], VOCABULARY, byte_fallback=False, hard_vocab_limit=False
+        )
+        for name, end in ((english, 9000), (german, 9000), (german, 700))
+    ]
+
+
+def make_model(source, target=None, **config):
+    sizes = {"vocab_size": len(source), "tie_word_embeddings": False}
+    if target is not None:
+        sizes |= {"decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
+    torch.manual_seed(0)
+    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**sizes, **config)))
+    torch.nn.init.normal_(model.lm_head.weight)  # a sharp distribution, in which the start token is not repeated
+    model.generation_config.update(num_beams=3, length_penalty=0.6, early_stopping=True, max_length=20)
+    model.generation_config.max_len_a, model.generation_config.max_len_b = 0.5, 2
+    return model
+
+
+@pytest.fixture(scope="module")
+def translator(tokenizers):
+    english_tokenizer, german_tokenizer, _ = tokenizers
+    model = make_model(english_tokenizer, german_tokenizer)
+    return TranslationPipeline(model, english_tokenizer, target_tokenizer=german_tokenizer)
+
+
+def by_hand(model, tokenizer, target_tokenizer, texts, **options):
+    """For each text, alone: the outputs and, in beam search, their scores."""
+    results = []
+    for text in texts:
+        outputs = model.generate(
+            **tokenizer(text, return_tensors="pt"), return_dict_in_generate=True, output_scores=True, **options
+        )
+        decoded = target_tokenizer.batch_decode(outputs.sequences, skip_special_tokens=True)
+        results.append(list(zip(decoded, outputs.sequences_scores.tolist())))
+    return results
+
+
+def published(model, tokenizer, task, folder):
+    """A folder as it is published: model, tokenizer, and copies of the files."""
+    add_pipeline(model.config, task)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    for name in FILES:
+        shutil.copy(PACKAGE / f"{name}.py", folder)
+
+
+WITHOUT_PACKAGE = """
+import json, os, sys
+sys.modules["modeling_ode_transformer"] = None
+from transformers import pipeline
+folders, texts = json.loads(sys.argv[1])
+results = {}
+for task in ("translation", "summarization", "text-correction"):
+    pipe = pipeline(task, model=folders[task], trust_remote_code=True)
+    assert type(pipe).__module__.startswith("transformers_modules."), type(pipe)
+    results[task] = pipe(texts)
+    assert pipe(texts, batch_size=3) == results[task]
+    if task == "translation":
+        results["n-best"] = pipe(texts, num_return_sequences=3, return_scores=True, batch_size=3)
+        pipe.save_pretrained(folders["saved again"])
+        again = pipeline(model=folders["saved again"], trust_remote_code=True, batch_size=2)
+        assert again.task == "translation"
+        results["saved again"] = again(texts)
+for revision in (None, "other"):
+    pipe = pipeline("translation", model="me/numbers.en-de", revision=revision, trust_remote_code=True)
+    results[f"revision {revision}"] = pipe(texts)
+print(json.dumps(results))
+"""
+
+
+def test_a_published_model_brings_its_pipeline(tokenizers, translator, tmp_path, monkeypatch):
+    english_tokenizer, german_tokenizer, other = tokenizers
+    folders = {task: str(tmp_path / task) for task in (*CUSTOM_PIPELINES, "saved again")}
+    translator.save_pretrained(folders["translation"])
+    joint = make_model(english_tokenizer)
+    for task in ("summarization", "text-correction"):
+        published(joint, english_tokenizer, task, folders[task])
+
+    # What the cache holds of a model on the Hub, of which another revision has another target tokenizer.
+    hub = tmp_path / "hub" / "models--me--numbers.en-de"
+    (hub / "refs").mkdir(parents=True)
+    for revision, commit, tokenizer in (("main", "a" * 40, german_tokenizer), ("other", "b" * 40, other)):
+        shutil.copytree(folders["translation"], hub / "snapshots" / commit)
+        tokenizer.save_pretrained(hub / "snapshots" / commit / TARGET_TOKENIZER)
+        (hub / "refs" / revision).write_text(commit)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    printed = run_python(WITHOUT_PACKAGE, tmp_path, json.dumps([folders, TEXTS]))
+    results = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
+
+    model = translator.model
+    expected = by_hand(model, english_tokenizer, german_tokenizer, TEXTS, num_return_sequences=3)
+    assert len({text for outputs in expected for text, _ in outputs}) > len(TEXTS)
+    translations = [{"translation_text": outputs[0][0]} for outputs in expected]
+    assert results["translation"] == results["saved again"] == results["revision None"] == translations
+    for found, outputs in zip(results["n-best"], expected, strict=True):
+        assert [output["translation_text"] for output in found] == [text for text, _ in outputs]
+        assert [output["score"] for output in found] == pytest.approx([score for _, score in outputs], abs=1e-5)
+    others = [text for ((text, _),) in by_hand(model, english_tokenizer, other, TEXTS)]
+    assert results["revision other"] == [{"translation_text": text} for text in others] != translations
+    joint_texts = [text for ((text, _),) in by_hand(joint, english_tokenizer, english_tokenizer, TEXTS)]
+    assert results["summarization"] == [{"summary_text": text} for text in joint_texts]
+    assert results["text-correction"] == [{"corrected_text": text} for text in joint_texts]
+
+
+def test_inputs_may_come_in_many_ways(translator):
+    single = [translator(text) for text in TEXTS]
+    flat = [output for (output,) in single]
+    expected = by_hand(translator.model, translator.tokenizer, translator.target_tokenizer, TEXTS)
+    assert flat == [{"translation_text": text} for ((text, _),) in expected]
+    dataset = datasets.Dataset.from_dict({"text": TEXTS})
+    for texts in (TEXTS, tuple(TEXTS), dataset["text"]):
+        assert translator(texts, batch_size=3) == flat
+    for texts in ((text for text in TEXTS), KeyDataset(dataset, "text")):
+        results = translator(texts, batch_size=3)
+        assert not isinstance(results, list)
+        assert list(results) == single
+    assert translator([]) == translator(()) == list(translator(text for text in [])) == []
+    for wrong in (None, 7, b"seven", dataset, ["seven", None], (text for text in [None])):
+        with pytest.raises(TypeError, match="must be a string"):
+            list(translator(wrong))
+
+
+def test_a_blank_text_has_an_empty_output(translator):
+    assert translator(["", TEXTS[0], " \n"], batch_size=3) == [
+        {"translation_text": ""},
+        *translator(TEXTS[:1]),
+        {"translation_text": ""},
+    ]
+    assert translator("", num_return_sequences=2, return_scores=True) == [{"translation_text": "", "score": 0.0}] * 2
+    assert translator("", return_tensors=True)[0]["translation_token_ids"].tolist() == []
+
+
+def test_lines_are_texts_of_their_own_if_asked(translator):
+    first, second = (output["translation_text"] for output in translator(TEXTS[:2]))
+    text = f"\n{TEXTS[0]}\r\n\n  {TEXTS[1]}\n{TEXTS[0]}\n"
+    results = translator([text, TEXTS[1], ""], split_lines=True, batch_size=2)
+    assert [result["translation_text"] for result in results] == [f"{first}\r\n\n  {second}\n{first}", second, ""]
+    assert translator(text)[0]["translation_text"] != results[0]["translation_text"]
+    for options in ({"return_scores": True}, {"return_tensors": True}, {"num_return_sequences": 2}):
+        with pytest.raises(ValueError, match="one text of the outputs of several lines"):
+            translator(text, split_lines=True, **options)
+
+
+def test_generate_takes_its_options_from_call_constructor_and_configuration(translator):
+    model, tokenizer, target_tokenizer = translator.model, translator.tokenizer, translator.target_tokenizer
+    for options in (
+        {"num_beams": 5, "max_new_tokens": 4},
+        {"max_length": 6, "length_penalty": 2.0},
+        {"max_len_a": 0.2, "max_len_b": 3},
+        {"generation_config": GenerationConfig(num_beams=2, num_return_sequences=2, max_length=9)},
+    ):
+        expected = [
+            [text for text, _ in outputs] for outputs in by_hand(model, tokenizer, target_tokenizer, TEXTS, **options)
+        ]
+        constructed = TranslationPipeline(model, tokenizer, target_tokenizer, **options)
+        for results in (
+            constructed(KeyDataset([{"a": text} for text in TEXTS], "a")),
+            (translator(text, **options) for text in TEXTS),
+        ):
+            assert [[output["translation_text"] for output in outputs] for outputs in results] == expected
+    with pytest.raises(ValueError, match="beam_number"):
+        translator(TEXTS, beam_number=2)
+
+
+def test_scores_are_those_of_n_best(translator):
+    inputs = translator.tokenizer(TEXTS[0], return_tensors="pt")
+    options = {"num_beams": 4, "num_return_sequences": 4}
+    results = translator(TEXTS[0], return_scores=True, **options)
+    expected = n_best(translator.model, translator.target_tokenizer, inputs, **options)
+    assert [(output["translation_text"], output["score"]) for output in results] == expected[0]
+
+    options = {"num_beams": 1, "do_sample": True, "temperature": 3.0, "num_return_sequences": 4}
+    results = translator(TEXTS[0], return_scores=True, return_tensors=True, **options)
+    for output in results:
+        ids = output["translation_token_ids"]
+        logits = translator.model(**inputs, decoder_input_ids=ids[None, :-1]).logits[0]
+        log_probabilities = logits.log_softmax(-1).gather(1, ids[1:, None])
+        assert output["score"] == pytest.approx(log_probabilities.mean().item(), abs=1e-4)
+    scores = [output["score"] for output in results]
+    assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
+
+
+def test_token_ids_have_no_padding(translator):
+    results = translator(TEXTS, return_tensors=True, num_return_sequences=2, batch_size=4)
+    for text, outputs in zip(TEXTS, results, strict=True):
+        inputs = translator.tokenizer(text, return_tensors="pt")
+        for output, ids in zip(outputs, translator.model.generate(**inputs, num_return_sequences=2), strict=True):
+            assert output["translation_token_ids"].tolist() == [i for i in ids.tolist() if i != 1]
+
+
+@pytest.fixture
+def warnings_of_transformers(caplog, monkeypatch):
+    """Messages of the pipelines' logger; those that come once, too."""
+    import modeling_ode_transformer.pipeline_ode_transformer as module
+
+    monkeypatch.setattr(module.logger, "warning_once", module.logger.warning)
+    return lambda: [record.getMessage() for record in caplog.records if record.name == module.__name__]
+
+
+def test_a_long_text_is_not_lost_in_silence(tokenizers, warnings_of_transformers):
+    tokenizer = tokenizers[0]
+    model = make_model(tokenizer, position_embedding_type="learned", max_position_embeddings=12)
+    pipe = TextCorrectionPipeline(model, tokenizer)
+    text = " ".join(TEXTS)
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) > 12
+    expected = model.generate(torch.tensor([[*ids[:11], ids[-1]]]))
+    expected = [{"corrected_text": tokenizer.batch_decode(expected, skip_special_tokens=True)[0]}]
+    assert pipe(text, truncation=True) == expected
+    assert not any("longer" in message for message in warnings_of_transformers())
+    assert pipe(text) == expected
+    assert any(f"text of {len(ids)} tokens is longer than the model's 12" in m for m in warnings_of_transformers())
+    with pytest.raises(ValueError, match=f"{len(ids)} tokens is longer than the model's 12"):
+        pipe(text, truncation=False)
+
+    # Positions that are computed for any length have no limit, unless the tokenizer sets one.
+    pipe = TextCorrectionPipeline(make_model(tokenizer, max_position_embeddings=12), tokenizer)
+    assert pipe(text, truncation=False) != expected
+
+
+def test_an_output_that_is_cut_gives_a_warning(tokenizers, warnings_of_transformers):
+    model = make_model(tokenizers[0])
+    pipe = TranslationPipeline(model, tokenizers[0])
+    pipe(TEXTS[0])  # max_len_a and max_len_b end outputs with the end-of-sequence token
+    assert warnings_of_transformers() == []
+    model.generation_config.max_len_a = model.generation_config.max_len_b = None
+    pipe(TEXTS[0], max_length=3)
+    assert "no end-of-sequence token" in warnings_of_transformers()[0]
+
+
+def test_the_package_opens_any_encoder_decoder(translator, tokenizers, tmp_path):
+    expected = translator(TEXTS)
+    translator.save_pretrained(tmp_path / "published")
+    for folder in ("published", "trained"):
+        if folder == "trained":  # as a training script leaves it
+            shutil.copytree(tmp_path / "published", tmp_path / folder, ignore=shutil.ignore_patterns("*.py"))
+            config = json.loads((tmp_path / folder / "config.json").read_text())
+            del config["custom_pipelines"]
+            (tmp_path / folder / "config.json").write_text(json.dumps(config))
+        pipe = TranslationPipeline.from_pretrained(tmp_path / folder)
+        assert pipe(TEXTS) == expected
+        assert len(pipe.target_tokenizer) == len(translator.target_tokenizer)
+        model, tokenizer = (auto.from_pretrained(tmp_path / folder) for auto in (AutoModelForSeq2SeqLM, AutoTokenizer))
+        assert TranslationPipeline(model, tokenizer)(TEXTS) == expected
+        assert TranslationPipeline(model, tokenizer, target_tokenizer=tokenizer)(TEXTS) != expected
+    name = str(tmp_path / "published")
+    assert pipeline("translation", model=name, pipeline_class=TranslationPipeline)(TEXTS) == expected
+    assert pipeline("translation", model=name, trust_remote_code=True)(TEXTS) == expected
+    half = TranslationPipeline.from_pretrained(name, dtype="bfloat16", device="cpu", num_beams=2)
+    assert half.model.dtype == torch.bfloat16 and half.device.type == "cpu"
+    assert set(half(TEXTS[0])[0]) == {"translation_text"}
+
+    tokenizer = tokenizers[0]
+    sizes = {name: value for name, value in TINY.items() if name != "vocab_size"}
+    config = M2M100Config(**sizes, vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=2, decoder_start_token_id=2)
+    torch.manual_seed(0)
+    model = M2M100ForConditionalGeneration(config).eval()
+    for path in (tmp_path / "m2m", tmp_path / "m2m_saved"):
+        SummarizationPipeline(model, tokenizer, max_new_tokens=5).save_pretrained(path)
+        pipe = SummarizationPipeline.from_pretrained(path, max_new_tokens=5)
+        (((text, _),),) = by_hand(model, tokenizer, tokenizer, TEXTS[:1], max_new_tokens=5, num_beams=2)
+        assert pipe(TEXTS[0], num_beams=2) == [{"summary_text": text}]
+
+
+def test_a_missing_target_tokenizer_is_an_error(translator, tokenizers, tmp_path):
+    translator.save_pretrained(tmp_path)
+    shutil.rmtree(tmp_path / TARGET_TOKENIZER)
+    with pytest.raises(ValueError, match=f"no folder {TARGET_TOKENIZER} was found in '{tmp_path}'"):
+        TranslationPipeline.from_pretrained(tmp_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    model.name_or_path = "me/unreachable"
+    with pytest.raises(ValueError, match="found in 'me/unreachable'"):
+        TranslationPipeline(model, tokenizers[0])
+    # A model with one vocabulary needs no other tokenizer, and so no connection.
+    model = make_model(tokenizers[0])
+    model.name_or_path = "me/unreachable"
+    assert TranslationPipeline(model, tokenizers[0]).target_tokenizer is tokenizers[0]
+
+
+def test_what_cannot_work_is_refused(translator, tokenizers, tmp_path):
+    language_model = OdeTransformerForCausalLM(tiny_config(is_encoder_decoder=False))
+    with pytest.raises(ValueError, match="needs an encoder-decoder, not OdeTransformerForCausalLM"):
+        TranslationPipeline(language_model, tokenizers[0])
+    with pytest.raises(ValueError, match="needs the tokenizer"):
+        TranslationPipeline(translator.model)
+    with pytest.raises(ValueError, match="method push_to_hub"):
+        translator.save_pretrained(tmp_path, push_to_hub=True)
+    with pytest.raises(ValueError, match="task 'ner': choose one of translation, summarization, text-correction"):
+        add_pipeline(tiny_config(), "ner")
+
+
+def test_the_table_of_pipelines_stays_as_it_is(tokenizers, tmp_path):
+    """pipeline() puts classes for names in the entry that it reads."""
+    before = json.dumps(CUSTOM_PIPELINES)
+    config = tiny_config()
+    for task in CUSTOM_PIPELINES:
+        add_pipeline(config, task)
+        assert list(config.custom_pipelines) == [task]
+        config.custom_pipelines[task]["pt"] = None
+    assert json.dumps(CUSTOM_PIPELINES) == before
