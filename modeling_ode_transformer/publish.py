@@ -19,10 +19,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import httpx
 import torch
 from huggingface_hub import CommitInfo, HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
@@ -32,6 +31,7 @@ from modeling_ode_transformer import pipeline_ode_transformer
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER
 from modeling_ode_transformer.configuration_ode_transformer import OdeTransformerConfig
 from modeling_ode_transformer.model_card import TASKS, add_card_arguments, card_values, model_card, run_record
+from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline
 
 
 # What a repository holds before anybody has put something into it.
@@ -75,22 +75,24 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
         raise PublishError(f"{output_dir} holds a model of type {model_type!r}: publish it with model.push_to_hub.")
 
     record = run_record(output_dir, task) | {"card": card}
+    readme = model_card(record).content + "\n"
     model = load_model(output_dir)
     try:
         tokenizer = AutoTokenizer.from_pretrained(output_dir)
     except (OSError, ValueError) as error:
         raise PublishError(f"{output_dir} holds no tokenizer: save it there with save_pretrained.") from error
-    code = pipeline_ode_transformer
-    if record["task"] in code.CUSTOM_PIPELINES:
-        model.config.custom_pipelines = {record["task"]: code.CUSTOM_PIPELINES[record["task"]]}
+    has_pipeline = record["task"] in CUSTOM_PIPELINES
+    if has_pipeline:
+        add_pipeline(model.config, record["task"])
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if (output_dir / TARGET_TOKENIZER).is_dir():
         AutoTokenizer.from_pretrained(output_dir / TARGET_TOKENIZER).save_pretrained(folder / TARGET_TOKENIZER)
-    if hasattr(model.config, "custom_pipelines"):
-        for file in (code.__file__, *get_relative_import_files(code.__file__)):
+    if has_pipeline:
+        code = pipeline_ode_transformer.__file__
+        for file in (code, *get_relative_import_files(code)):
             shutil.copy(file, folder)
-    (folder / "README.md").write_text(model_card(record).content + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(readme, encoding="utf-8")
     return record
 
 
@@ -132,22 +134,27 @@ if expected["output"] is not None:
 """
 
 
-def check_repository(folder: str | Path, task: str) -> None:
-    """Opens a repository in a process without this package and without network, and compares what it computes.
+def check_repository(folder: str | Path, output_dir: str | Path, task: str) -> None:
+    """Opens a repository in a process without this package and without network, and compares it with the run's model.
 
     Compared are the ids of every tokenizer, the outputs of AutoModel and of the Auto class of the model's head, and
     for text-to-text tasks the text of the pipeline.
 
+    Args:
+        folder: The repository.
+        output_dir: What it was made of.
+        task: One of `TASKS`.
+
     Raises:
         PublishError: it does not load, or gives something else.
     """
-    folder = Path(folder).resolve()
-    model = load_model(folder)
+    folder, output_dir = Path(folder).resolve(), Path(output_dir)
+    model = load_model(output_dir)
     head = "AutoModelForSeq2SeqLM" if model.config.is_encoder_decoder else "AutoModelForCausalLM"
     tokenizers = {"source": ""}
-    if (folder / TARGET_TOKENIZER).is_dir():
+    if (output_dir / TARGET_TOKENIZER).is_dir():
         tokenizers["target"] = TARGET_TOKENIZER
-    loaded = {name: AutoTokenizer.from_pretrained(folder / path) for name, path in tokenizers.items()}
+    loaded = {name: AutoTokenizer.from_pretrained(output_dir / path) for name, path in tokenizers.items()}
     inputs = {"input_ids": loaded["source"](SAMPLE, return_tensors="pt")["input_ids"]}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id, model.config.eos_token_id]])
@@ -258,7 +265,7 @@ def upload_repository(
                 "somebody who may, with a token that can write."
             ) from error
         raise interrupted(repo_id, error) from error
-    except (httpx.HTTPError, OSError, RuntimeError) as error:
+    except (HTTPError, OSError, RuntimeError) as error:
         if isinstance(error, PublishError):
             raise
         raise interrupted(repo_id, error) from error
@@ -295,7 +302,7 @@ def publish(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(folder or Path(temporary) / "repository")
         record = prepare_repository(output_dir, folder, card, task)
-        check_repository(folder, record["task"])
+        check_repository(folder, output_dir, record["task"])
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             print(f"{path.stat().st_size:>14,}  {path.relative_to(folder)}")
         print("It loads without this package and computes the same.")

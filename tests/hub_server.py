@@ -138,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Answer(403, {"error": f"You don't have the rights to create a model under {name!r}"})
         if name in self.server.repositories:
             raise Answer(409, {"error": "You already created this model repo", "url": f"{self.server.url}/{name}"})
-        repository = self.server.repositories[name] = Repository(bool(values.get("private")))
+        repository = self.server.repositories[name] = Repository(values.get("visibility") == "private")
         repository.commit("main", {".gitattributes": b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"})
         raise Answer(200, {"url": f"{self.server.url}/{name}", "id": name, "name": name})
 

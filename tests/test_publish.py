@@ -1,0 +1,377 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Publishing: the repository that comes out, what stops it, and the whole way over HTTP and back."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import Trainer, TrainingArguments
+
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerTokenizer,
+)
+from modeling_ode_transformer.publish import (
+    PublishError,
+    check_repository,
+    main,
+    prepare_repository,
+    publish,
+    upload_repository,
+)
+
+from .conftest import randomize, tiny_config
+from .hub_server import TOKEN, HubServer, Repository
+from .test_run_translation import EXAMPLES, number_names
+
+
+CARD = {"repo_id": "me/model", "language": ["en", "de"]}
+CODE = {
+    f"{name}_ode_transformer.py" for name in ("configuration", "generation", "integration", "modeling", "pipeline")
+} | {"convert_residual.py"}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    number_names.write_corpus(folder, {"train": 200})
+    lines = (folder / "train.en").read_text().splitlines() + (folder / "train.de").read_text().splitlines()
+    return OdeTransformerTokenizer.train([*lines, "Two dogs are running through the snow."], 400)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, tokenizer):
+    """A folder as run_translation.py leaves it, with a tokenizer for each side."""
+    folder = tmp_path_factory.mktemp("run") / "output"
+    ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    ids |= dict.fromkeys(("eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id)
+    config = tiny_config(vocab_size=len(tokenizer), solver_coefficients="gate", encoder_solver="rk2", **ids)
+    torch.manual_seed(0)
+    model = randomize(OdeTransformerForConditionalGeneration(config))
+    model.generation_config.update(num_beams=2, length_penalty=0.6, max_length=20)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    tokenizer.save_pretrained(folder / "target_tokenizer")
+    (folder / "all_results.json").write_text(json.dumps({"predict_samples": 11, "predict_bleu": 1.234}))
+    (folder / "arguments.json").write_text(
+        json.dumps({"task": "translation", "data": {"test_file": "/home/me/t.tsv"}})
+    )
+    # What a repository must not hold.
+    torch.save({"lr": 1}, folder / "training_args.bin")
+    (folder / "generated_predictions.txt").write_text("secret\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def repository(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repository") / "folder"
+    prepare_repository(run, folder, CARD)
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub of the test's own, which the client in this process is told to use, logged in."""
+    with HubServer() as server:
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        # The client waits longer and longer before it tries again.
+        monkeypatch.setattr(huggingface_hub.utils._http, "time", types.SimpleNamespace(sleep=lambda seconds: None))
+        yield server
+
+
+def test_a_repository_is_complete(run, repository):
+    tokenizer_files = {"tokenizer.json", "tokenizer_config.json"}
+    assert set(files_of(repository)) == {
+        *("config.json", "generation_config.json", "model.safetensors", "README.md"),
+        *CODE,
+        *tokenizer_files,
+        *(f"target_tokenizer/{name}" for name in tokenizer_files),
+    }
+    config = json.loads((repository / "config.json").read_text())
+    assert set(config["auto_map"]) == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
+    assert list(config["custom_pipelines"]) == ["translation"]
+    generation = json.loads((repository / "generation_config.json").read_text())
+    assert (generation["num_beams"], generation["length_penalty"]) == (2, 0.6)
+    card = (repository / "README.md").read_text()
+    assert "| BLEU | 1.23 |" in card and "t.tsv" in card and "/home" not in card
+    for name, tensor in load_file(run / "model.safetensors").items():
+        assert torch.equal(tensor, load_file(repository / "model.safetensors")[name])
+    check_repository(repository, run, "translation")
+
+
+def test_a_language_model_and_sizes_of_weights_are_kept(tokenizer, tmp_path):
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    config = tiny_config(vocab_size=len(tokenizer), decoder_solver="rk2", **ids)
+    randomize(OdeTransformerForCausalLM(config)).bfloat16().save_pretrained(tmp_path / "run")
+    tokenizer.save_pretrained(tmp_path / "run")
+    publish(tmp_path / "run", CARD, task="text-generation", folder=tmp_path / "folder", dry_run=True)
+    assert set(json.loads((tmp_path / "folder" / "config.json").read_text())["auto_map"]) == {
+        "AutoConfig",
+        "AutoModelForCausalLM",
+    }
+    assert {each.dtype for each in load_file(tmp_path / "folder" / "model.safetensors").values()} == {torch.bfloat16}
+
+
+def test_what_cannot_be_published_is_said(run, tmp_path, capsys):
+    def fails(folder, message, card=CARD, **options):
+        with pytest.raises((PublishError, ValueError), match=message):
+            prepare_repository(folder, tmp_path / "out", card, **options)
+        assert not (tmp_path / "out").exists()
+
+    fails(tmp_path, "holds no saved model")
+    broken = tmp_path / "broken"
+    shutil.copytree(run, broken)
+    fails(broken, "'chess' is none of translation", task="chess")
+    fails(broken, "Repo id must", card={"repo_id": "a/b/c"})
+    (broken / "tokenizer.json").unlink()
+    (broken / "tokenizer_config.json").unlink()
+    fails(broken, "holds no tokenizer")
+    (broken / "model.safetensors").rename(broken / "pytorch_model.bin")
+    fails(broken, "holds no safetensors weights.*from_pretrained")
+    (broken / "pytorch_model.bin").rename(broken / "model.safetensors")
+    (broken / "config.json").write_text('{"model_type": "m2m_100"}')
+    fails(broken, "'m2m_100': publish it with model.push_to_hub")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    with pytest.raises(PublishError, match="full is not empty"):
+        prepare_repository(run, tmp_path / "full", CARD)
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "nothing"), "--repo_id", "me/model"])
+    assert "nothing holds no saved model" in capsys.readouterr().err
+
+
+def other_numbers(code: str) -> str:
+    return code + (
+        "forward = OdeTransformerModel.forward\n"
+        "def other(self, *args, **kwargs):\n"
+        "    output = forward(self, *args, **kwargs)\n"
+        "    output.last_hidden_state = output.last_hidden_state + 0.001\n"
+        "    return output\n"
+        "OdeTransformerModel.forward = other\n"
+    )
+
+
+def without_end_mark(text: str) -> str:
+    return json.dumps(json.loads(text) | {"post_processor": None})
+
+
+@pytest.mark.parametrize(
+    "file, damage, message",
+    [
+        ("modeling_ode_transformer.py", other_numbers, "AutoModelForSeq2SeqLM gives other numbers"),
+        (
+            "integration_ode_transformer.py",
+            lambda code: "import modeling_ode_transformer.integration_ode_transformer\n" + code,
+            "modeling_ode_transformer",
+        ),
+        (
+            "target_tokenizer/tokenizer.json",
+            without_end_mark,
+            "target tokenizer gives other",
+        ),
+    ],
+)
+def test_a_repository_that_does_not_work_without_the_package_is_not_uploaded(
+    file, damage, message, run, tmp_path, monkeypatch, hub
+):
+    """Other numbers, code that needs the package, other ids: as a process sees it that has only the files."""
+    from modeling_ode_transformer import publish as module
+
+    def prepare(*args):
+        record = prepare_repository(*args)
+        path = Path(args[1]) / file
+        text = path.read_text(encoding="utf-8")
+        assert damage(text) != text
+        path.write_text(damage(text), encoding="utf-8")
+        return record
+
+    monkeypatch.setattr(module, "prepare_repository", prepare)
+    with pytest.raises(PublishError, match=f"(?s)so nothing was uploaded.*{message}"):
+        publish(run, CARD)
+    assert hub.requests == [] and hub.repositories == {}
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A folder that uploads quickly: a file of weights, one of text."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    save_file({"weight": torch.arange(8.0)}, folder / "model.safetensors")
+    (folder / "README.md").write_text("---\ntags: [x]\n---\n# New\n")
+    return folder
+
+
+def held(**files: str) -> Repository:
+    repository = Repository()
+    repository.commit("main", {name.replace("__", "."): text.encode() for name, text in files.items()})
+    return repository
+
+
+def test_an_upload_is_one_commit_to_a_new_repository(small, hub):
+    commit = upload_repository(small, "model", private=True)
+    repository = hub.repositories["me/model"]
+    assert repository.private and len(repository.commits) == 2
+    assert commit.oid == repository.branches["main"]
+    assert {name: data for name, data in repository.files().items() if name != ".gitattributes"} == files_of(small)
+
+
+@pytest.mark.parametrize(
+    "name, options, token, message",
+    [
+        ("me/new", {}, None, "no token of the Hub: log in with `hf auth login`, or set HF_TOKEN"),
+        ("me/new", {}, "hf_" + "b" * 34, "does not let this token write to me/new"),
+        ("other/new", {}, TOKEN, "does not let this token write to other/new"),
+        ("me/held", {}, TOKEN, "me/held holds 2 files already: give --update"),
+        ("me/held", {"update": True, "private": True}, TOKEN, "me/held is public"),
+        (
+            "me/held",
+            {"update": True, "revision": "nope"},
+            TOKEN,
+            "me/held has no branch 'nope'.*hf repos branch create",
+        ),
+        ("me/new", {"revision": "nope"}, TOKEN, "me/new is new, so it has no branch 'nope'"),
+        ("a b", {}, TOKEN, "Repo id must"),
+    ],
+)
+def test_uploads_that_are_refused_leave_the_hub_as_it_was(name, options, token, message, small, hub, monkeypatch):
+    hub.repositories["me/held"] = held(README__md="old", model__safetensors="old")
+    before = dict(hub.repositories["me/held"].branches)
+    if token is None:
+        monkeypatch.delenv("HF_TOKEN")
+        monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(small / "no_token"))
+    else:
+        monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises((PublishError, ValueError), match=f"(?s){message}"):
+        upload_repository(small, name, **options)
+    assert list(hub.repositories) == ["me/held"]
+    assert hub.repositories["me/held"].branches == before and len(hub.repositories["me/held"].commits) == 1
+
+
+@pytest.mark.parametrize("request_that_fails", ["PUT /lfs/", "/lfs/objects/batch", "/preupload/", "/commit/main"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_interrupted_upload_changes_no_file_and_can_be_started_again(request_that_fails, exists, small, hub):
+    old = {"README.md": b"old", "model.safetensors": b"old"}
+    if exists:
+        hub.repositories["me/model"] = held(README__md="old", model__safetensors="old")
+    hub.cut = lambda method, path: request_that_fails in f"{method} {path}"
+    with pytest.raises(PublishError, match=r"The upload to me/model was interrupted.*Start the same command again"):
+        upload_repository(small, "me/model", update=exists)
+    files = hub.repositories["me/model"].files()
+    assert files == old if exists else set(files) == {".gitattributes"}
+
+    hub.cut = lambda method, path: False
+    upload_repository(small, "me/model", update=exists)
+    files = hub.repositories["me/model"].files()
+    assert {name: data for name, data in files.items() if name != ".gitattributes"} == files_of(small)
+
+
+def test_an_update_replaces_all_weights_and_keeps_what_is_not_its_own(small, hub):
+    hub.repositories["me/model"] = held(**{"README__md": "old", "model-2__safetensors": "old", "picture__png": "mine"})
+    hub.repositories["me/model"].branches["draft"] = hub.repositories["me/model"].branches["main"]
+    upload_repository(small, "me/model", update=True, revision="draft", commit_message="Better")
+    repository = hub.repositories["me/model"]
+    assert repository.files("draft") == files_of(small) | {"picture.png": b"mine"}
+    assert repository.files()["README.md"] == b"old"
+
+
+def test_somebody_elses_commit_in_between_is_not_overwritten(small, hub):
+    hub.repositories["me/model"] = held(README__md="old")
+
+    def commit_first(method, path):
+        if "/preupload/" in path:
+            hub.repositories["me/model"].commit("main", {"README.md": b"theirs"})
+        return False
+
+    hub.cut = commit_first
+    with pytest.raises(PublishError, match=r"(?s)was interrupted.*Precondition Failed"):
+        upload_repository(small, "me/model", update=True)
+    assert hub.repositories["me/model"].files() == {"README.md": b"theirs"}
+
+
+def clean_process(hub: HubServer, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """Runs Python against a test's Hub, with empty caches."""
+    environment = os.environ | {
+        "HF_ENDPOINT": hub.url,
+        "HF_TOKEN": TOKEN,
+        "HF_HOME": str(folder / "home"),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        "PYTHONPATH": str(EXAMPLES.parent),
+    }
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+LOAD = """
+import sys
+sys.modules["modeling_ode_transformer"] = None
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+for name in sys.argv[1:]:
+    assert AutoConfig.from_pretrained(name, trust_remote_code=True).encoder_solver == "rk2"
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True).eval()
+    assert type(model).__module__.startswith("transformers_modules."), type(model)
+    weights = {key: value.clone() for key, value in model.state_dict().items()}
+    for key, value in AutoModel.from_pretrained(name, trust_remote_code=True).state_dict().items():
+        assert value.equal(weights[f"model.{key}"]), key
+    save_file(weights, name.replace("/", "-") + ".safetensors")
+translate = pipeline("translation", model=sys.argv[1], trust_remote_code=True)
+print(translate("two", max_new_tokens=5)[0]["translation_text"])
+AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+try:
+    AutoModel.from_pretrained(sys.argv[1], revision="nope", trust_remote_code=True)
+except OSError as error:
+    print("REFUSED", error)
+"""
+
+
+def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path):
+    """`publish`, `model.push_to_hub` and `Trainer.push_to_hub`; a process without the package gets equal weights."""
+    command = ["-m", "modeling_ode_transformer.publish", str(run), "--repo_id", "model", "--language", "en", "de"]
+    dry = clean_process(hub, tmp_path, *command, "--dry_run")
+    assert dry.returncode == 0, dry.stderr
+    assert "Nothing was uploaded (--dry_run)." in dry.stdout and "model.safetensors" in dry.stdout
+    assert hub.requests == []
+    published = clean_process(hub, tmp_path, *command, "--private")
+    assert published.returncode == 0, published.stderr
+    assert f"Uploaded: {hub.url}/me/model/commit/" in published.stdout
+    assert hub.repositories["me/model"].private
+    again = clean_process(hub, tmp_path, *command)
+    assert again.returncode == 2 and "me/model holds 14 files already: give --update" in again.stderr
+    assert len(hub.repositories["me/model"].commits) == 2
+
+    model = OdeTransformerForConditionalGeneration.from_pretrained(run)
+    model.push_to_hub("me/pushed")
+    arguments = TrainingArguments(tmp_path / "trained", hub_model_id="me/trained", report_to="none", use_cpu=True)
+    Trainer(model=model, args=arguments, processing_class=tokenizer).push_to_hub()
+    assert CODE - {"pipeline_ode_transformer.py"} <= set(hub.repositories["me/pushed"].files())
+    assert "tokenizer.json" in hub.repositories["me/trained"].files()
+
+    loaded = clean_process(hub, tmp_path, "-c", LOAD, "me/model", "me/pushed", "me/trained")
+    assert loaded.returncode == 0, loaded.stderr
+    expected = model.state_dict()
+    for name in ("model", "pushed", "trained"):
+        weights = load_file(tmp_path / f"me-{name}.safetensors")
+        assert weights.keys() == expected.keys()
+        assert all(weights[key].equal(value) for key, value in expected.items())
+    ids = model.generate(tokenizer("two", return_tensors="pt")["input_ids"], max_new_tokens=5)[0]
+    output, _, refused = loaded.stdout.partition("REFUSED")
+    assert output.rstrip("\n") == tokenizer.decode(ids, skip_special_tokens=True)
+    assert "nope is not a valid git identifier" in refused
