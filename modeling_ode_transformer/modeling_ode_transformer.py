@@ -548,6 +548,23 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         else:
             super()._init_weights(module)
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool = True, **kwargs):
+        """As in transformers, but only from safetensors unless `use_safetensors=False` asks for files of `torch.save`,
+        of which `weights_only=True` lets nothing run.
+
+        Raises:
+            OSError: there are no safetensors files.
+        """
+        try:
+            return super().from_pretrained(
+                pretrained_model_name_or_path, *args, use_safetensors=use_safetensors, **kwargs
+            )
+        except OSError as error:
+            if use_safetensors and "safetensors" in str(error):
+                raise OSError(f"{error} Older files (.bin) are only read with use_safetensors=False.") from error
+            raise
+
     def save_pretrained(self, save_directory, *args, **kwargs):
         """As in transformers; and the configuration names the code for every Auto class that can open the model."""
         if self.is_remote_code():

@@ -122,3 +122,30 @@ def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
             "AutoModel": "modeling_ode_transformer.OdeTransformerModel",
             "AutoModelForSeq2SeqLM": "modeling_ode_transformer.OdeTransformerForConditionalGeneration",
         }
+
+
+class Touch:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_loading_unpickles_nothing_unless_asked_and_then_runs_nothing(tmp_path):
+    model = randomize(OdeTransformerForConditionalGeneration(tiny_config()))
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(OSError, match=r"model\.safetensors .* only read with use_safetensors=False"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, use_safetensors=False)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+
+    torch.save(model.state_dict() | {"extra": Touch(tmp_path / "ran")}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(Exception, match=r"(?i)weights.only|unpickl"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path, use_safetensors=False)
+    assert not (tmp_path / "ran").exists()
