@@ -295,7 +295,8 @@ def test_the_package_opens_any_encoder_decoder(translator, tokenizers, tmp_path)
         assert len(pipe.target_tokenizer) == len(translator.target_tokenizer)
         model, tokenizer = (auto.from_pretrained(tmp_path / folder) for auto in (AutoModelForSeq2SeqLM, AutoTokenizer))
         assert TranslationPipeline(model, tokenizer)(TEXTS) == expected
-        assert TranslationPipeline(model, tokenizer, target_tokenizer=tokenizer)(TEXTS) != expected
+        for other in (tokenizer, tmp_path / folder):
+            assert TranslationPipeline(model, tokenizer, target_tokenizer=other)(TEXTS) != expected
     name = str(tmp_path / "published")
     assert pipeline("translation", model=name, pipeline_class=TranslationPipeline)(TEXTS) == expected
     assert pipeline("translation", model=name, trust_remote_code=True)(TEXTS) == expected
@@ -336,6 +337,8 @@ def test_what_cannot_work_is_refused(translator, tokenizers, tmp_path):
         TranslationPipeline(language_model, tokenizers[0])
     with pytest.raises(ValueError, match="needs the tokenizer"):
         TranslationPipeline(translator.model)
+    with pytest.raises(ValueError, match="truncation='only_first' must be"):
+        translator(TEXTS[0], truncation="only_first")
     with pytest.raises(ValueError, match="method push_to_hub"):
         translator.save_pretrained(tmp_path, push_to_hub=True)
     with pytest.raises(ValueError, match="task 'ner': choose one of translation, summarization, text-correction"):
