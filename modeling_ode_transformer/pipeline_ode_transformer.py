@@ -75,7 +75,7 @@ class TextToTextPipeline(ChunkPipeline):
     over the lists of outputs. That is what the pipelines of transformers 4 gave. A text without a word has the output
     "", with the score 0.
 
-    All options below are for the call or, as defaults of all calls, for the constructor.
+    The options from `batch_size` on are for the call or, as defaults of all calls, for the constructor.
 
     Args:
         model: an encoder-decoder. Its generation configuration holds the defaults of the search.
@@ -83,8 +83,8 @@ class TextToTextPipeline(ChunkPipeline):
         target_tokenizer: that of the target, or its folder or name. None: the one in the folder `target_tokenizer` of
             the model's folder or repository, if any.
         hub_options (`dict`, *optional*): `revision`, `token`, ... for finding `target_tokenizer` on the Hub; set by
-            `from_pretrained`, but not by `pipeline()`. By default, the revision is that of this code
-            if it comes from the Hub, else the main one, and the token is the stored one.
+            `from_pretrained`, but not by `pipeline()`. By default, the revision is that of this code if it comes from
+            the Hub, else the main one, and the token is the stored one.
         batch_size (`int`, *optional*, defaults to 1): texts that are generated together; with `split_lines`, lines.
         truncation (`bool`, *optional*): What becomes of a text of more tokens than the model has positions for, or
             the tokenizer's `model_max_length` allows. None: it is cut, and a warning says so; True: it is cut;
