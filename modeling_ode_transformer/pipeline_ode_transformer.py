@@ -35,6 +35,7 @@ logger = logging.get_logger(__name__)
 
 # The folder, in that of a model, of the target side's tokenizer where it is another one than the source's.
 TARGET_TOKENIZER = "target_tokenizer"
+# The arguments of pipeline() that say what to load from the Hub.
 HUB_OPTIONS = ("revision", "token", "trust_remote_code", "local_files_only", "code_revision")
 LINE_BREAKS = re.compile(r"(\s*\n\s*)")
 # The name of a module that was loaded from the Hub ends in the commit and the file.
@@ -74,16 +75,16 @@ class TextToTextPipeline(ChunkPipeline):
     over the lists of outputs. That is what the pipelines of transformers 4 gave. A text without a word has the output
     "", with the score 0.
 
-    All options below are for the call or, as defaults of all calls, for the constructor.
+    The options from `batch_size` on are for the call or, as defaults of all calls, for the constructor.
 
     Args:
         model: an encoder-decoder. Its generation configuration holds the defaults of the search.
         tokenizer: that of the source, and of the target if it has no other one.
-        target_tokenizer: that of the target. None: the one in the folder `target_tokenizer` of the model's folder or
-            repository, if any.
+        target_tokenizer: that of the target, or its folder or name. None: the one in the folder `target_tokenizer` of
+            the model's folder or repository, if any.
         hub_options (`dict`, *optional*): `revision`, `token`, ... for finding `target_tokenizer` on the Hub; set by
-            `from_pretrained`. `pipeline()` does not pass on its own. By default, the revision is that of this code if
-            it comes from the Hub, else the main one, and the token is the stored one.
+            `from_pretrained`, but not by `pipeline()`. By default, the revision is that of this code if it comes from
+            the Hub, else the main one, and the token is the stored one.
         batch_size (`int`, *optional*, defaults to 1): texts that are generated together; with `split_lines`, lines.
         truncation (`bool`, *optional*): What becomes of a text of more tokens than the model has positions for, or
             the tokenizer's `model_max_length` allows. None: it is cut, and a warning says so; True: it is cut;
@@ -118,7 +119,7 @@ class TextToTextPipeline(ChunkPipeline):
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        target_tokenizer: PreTrainedTokenizerBase | None = None,
+        target_tokenizer: PreTrainedTokenizerBase | str | os.PathLike | None = None,
         hub_options: dict[str, Any] | None = None,
         task: str = "",
         **kwargs: Any,
@@ -130,6 +131,8 @@ class TextToTextPipeline(ChunkPipeline):
         super().__init__(model, tokenizer, task=task or self.default_task, **kwargs)
         if target_tokenizer is None:
             target_tokenizer = self._find_target_tokenizer(hub_options or {})
+        elif isinstance(target_tokenizer, (str, os.PathLike)):
+            target_tokenizer = AutoTokenizer.from_pretrained(target_tokenizer)
         self.target_tokenizer = target_tokenizer
         self.source_limit = min(tokenizer.model_max_length, position_limit(model.config) or tokenizer.model_max_length)
 
@@ -194,6 +197,9 @@ class TextToTextPipeline(ChunkPipeline):
         return_tensors: bool | None = None,
         **generate_options: Any,
     ):
+        if truncation not in (None, True, False):
+            raise ValueError(f"truncation={truncation!r} must be True, False or None.")
+
         def given(**options):
             return {name: value for name, value in options.items() if value is not None}
 

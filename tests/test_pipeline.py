@@ -27,6 +27,7 @@ from modeling_ode_transformer import (
     TextCorrectionPipeline,
     TranslationPipeline,
     n_best,
+    pipeline_ode_transformer,
 )
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER
 from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline
@@ -242,15 +243,14 @@ def test_token_ids_have_no_padding(translator):
 
 
 @pytest.fixture
-def warnings_of_transformers(caplog, monkeypatch):
-    """Messages of the pipelines' logger; those that come once, too."""
-    import modeling_ode_transformer.pipeline_ode_transformer as module
+def warned(caplog, monkeypatch):
+    """The messages of the pipelines' logger so far, those that are to come once as often as they come."""
+    logger = pipeline_ode_transformer.logger
+    monkeypatch.setattr(logger, "warning_once", logger.warning)
+    return lambda: [record.getMessage() for record in caplog.records if record.name == logger.name]
 
-    monkeypatch.setattr(module.logger, "warning_once", module.logger.warning)
-    return lambda: [record.getMessage() for record in caplog.records if record.name == module.__name__]
 
-
-def test_a_long_text_is_not_lost_in_silence(tokenizers, warnings_of_transformers):
+def test_a_long_text_is_not_lost_in_silence(tokenizers, warned):
     tokenizer = tokenizers[0]
     model = make_model(tokenizer, position_embedding_type="learned", max_position_embeddings=12)
     pipe = TextCorrectionPipeline(model, tokenizer)
@@ -260,9 +260,9 @@ def test_a_long_text_is_not_lost_in_silence(tokenizers, warnings_of_transformers
     expected = model.generate(torch.tensor([[*ids[:11], ids[-1]]]))
     expected = [{"corrected_text": tokenizer.batch_decode(expected, skip_special_tokens=True)[0]}]
     assert pipe(text, truncation=True) == expected
-    assert not any("longer" in message for message in warnings_of_transformers())
+    assert not any("longer" in message for message in warned())
     assert pipe(text) == expected
-    assert any(f"text of {len(ids)} tokens is longer than the model's 12" in m for m in warnings_of_transformers())
+    assert any(f"text of {len(ids)} tokens is longer than the model's 12" in m for m in warned())
     with pytest.raises(ValueError, match=f"{len(ids)} tokens is longer than the model's 12"):
         pipe(text, truncation=False)
 
@@ -271,14 +271,14 @@ def test_a_long_text_is_not_lost_in_silence(tokenizers, warnings_of_transformers
     assert pipe(text, truncation=False) != expected
 
 
-def test_an_output_that_is_cut_gives_a_warning(tokenizers, warnings_of_transformers):
+def test_an_output_that_is_cut_gives_a_warning(tokenizers, warned):
     model = make_model(tokenizers[0])
     pipe = TranslationPipeline(model, tokenizers[0])
     pipe(TEXTS[0])  # max_len_a and max_len_b end outputs with the end-of-sequence token
-    assert warnings_of_transformers() == []
+    assert warned() == []
     model.generation_config.max_len_a = model.generation_config.max_len_b = None
     pipe(TEXTS[0], max_length=3)
-    assert "no end-of-sequence token" in warnings_of_transformers()[0]
+    assert "no end-of-sequence token" in warned()[0]
 
 
 def test_the_package_opens_any_encoder_decoder(translator, tokenizers, tmp_path):
@@ -295,7 +295,8 @@ def test_the_package_opens_any_encoder_decoder(translator, tokenizers, tmp_path)
         assert len(pipe.target_tokenizer) == len(translator.target_tokenizer)
         model, tokenizer = (auto.from_pretrained(tmp_path / folder) for auto in (AutoModelForSeq2SeqLM, AutoTokenizer))
         assert TranslationPipeline(model, tokenizer)(TEXTS) == expected
-        assert TranslationPipeline(model, tokenizer, target_tokenizer=tokenizer)(TEXTS) != expected
+        for other in (tokenizer, tmp_path / folder):
+            assert TranslationPipeline(model, tokenizer, target_tokenizer=other)(TEXTS) != expected
     name = str(tmp_path / "published")
     assert pipeline("translation", model=name, pipeline_class=TranslationPipeline)(TEXTS) == expected
     assert pipeline("translation", model=name, trust_remote_code=True)(TEXTS) == expected
@@ -336,13 +337,15 @@ def test_what_cannot_work_is_refused(translator, tokenizers, tmp_path):
         TranslationPipeline(language_model, tokenizers[0])
     with pytest.raises(ValueError, match="needs the tokenizer"):
         TranslationPipeline(translator.model)
+    with pytest.raises(ValueError, match="truncation='only_first' must be"):
+        translator(TEXTS[0], truncation="only_first")
     with pytest.raises(ValueError, match="method push_to_hub"):
         translator.save_pretrained(tmp_path, push_to_hub=True)
     with pytest.raises(ValueError, match="task 'ner': choose one of translation, summarization, text-correction"):
         add_pipeline(tiny_config(), "ner")
 
 
-def test_the_table_of_pipelines_stays_as_it_is(tokenizers, tmp_path):
+def test_the_table_of_pipelines_stays_as_it_is():
     """pipeline() puts classes for names in the entry that it reads."""
     before = json.dumps(CUSTOM_PIPELINES)
     config = tiny_config()
