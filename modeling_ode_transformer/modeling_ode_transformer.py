@@ -8,8 +8,10 @@ and a layer norm close the stack. The decoder is the same with cross-attention a
 
 import copy
 import math
+import shutil
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -52,6 +54,8 @@ from .integration_ode_transformer import (
 
 
 logger = logging.get_logger(__name__)
+
+PIPELINES_FILE = "pipeline_ode_transformer.py"
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int | None):
@@ -566,7 +570,11 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             raise
 
     def save_pretrained(self, save_directory, *args, **kwargs):
-        """As in transformers; and the configuration names the code for every Auto class that can open the model."""
+        """As in transformers; and the configuration names the code for every Auto class that can open the model.
+
+        The code of the pipelines that the configuration names is saved along. Where it is not at hand, since a process
+        has only what it needed of a repository's code, they are no longer named.
+        """
         if self.is_remote_code():
             # A decoder alone is no OdeTransformerModel, which has an encoder.
             models = {"AutoModelForCausalLM": OdeTransformerForCausalLM}
@@ -578,6 +586,12 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             classes = {"AutoConfig": type(self.config)} | models
             names = {key: f"{each.__module__.split('.')[-1]}.{each.__name__}" for key, each in classes.items()}
             self.config.auto_map = (getattr(self.config, "auto_map", None) or {}) | names
+        if getattr(self.config, "custom_pipelines", None):
+            if (code := Path(__file__).with_name(PIPELINES_FILE)).is_file():
+                Path(save_directory).mkdir(parents=True, exist_ok=True)
+                shutil.copy(code, save_directory)
+            else:
+                del self.config.custom_pipelines
         return super().save_pretrained(save_directory, *args, **kwargs)
 
     def activation_checkpointing_enable(self, activation_checkpointing_kwargs: dict | None = None, **kwargs):

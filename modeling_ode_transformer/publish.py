@@ -13,7 +13,6 @@ token ids, logits and text. The upload is one commit: all of it or nothing.
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,9 +24,7 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFound
 from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
-from transformers.dynamic_module_utils import get_relative_import_files
 
-from modeling_ode_transformer import pipeline_ode_transformer
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER
 from modeling_ode_transformer.configuration_ode_transformer import OdeTransformerConfig
 from modeling_ode_transformer.model_card import TASKS, add_card_arguments, card_values, model_card, run_record
@@ -81,17 +78,12 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
         tokenizer = AutoTokenizer.from_pretrained(output_dir)
     except (OSError, ValueError) as error:
         raise PublishError(f"{output_dir} holds no tokenizer: save it there with save_pretrained.") from error
-    has_pipeline = record["task"] in CUSTOM_PIPELINES
-    if has_pipeline:
+    if record["task"] in CUSTOM_PIPELINES:
         add_pipeline(model.config, record["task"])
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if (output_dir / TARGET_TOKENIZER).is_dir():
         AutoTokenizer.from_pretrained(output_dir / TARGET_TOKENIZER).save_pretrained(folder / TARGET_TOKENIZER)
-    if has_pipeline:
-        code = pipeline_ode_transformer.__file__
-        for file in (code, *get_relative_import_files(code)):
-            shutil.copy(file, folder)
     (folder / "README.md").write_text(readme, encoding="utf-8")
     return record
 
