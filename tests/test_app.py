@@ -1,0 +1,433 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""examples/app.py: its search against generate(), what it shows against the formulas, the page in a browser."""
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support import expected_conditions
+from selenium.webdriver.support.ui import WebDriverWait
+from torch.nn.functional import layer_norm, linear
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
+
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerTokenizer,
+    n_best,
+)
+
+from .conftest import TINY, assert_close, randomize, tiny_config
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import app  # noqa: E402
+import number_names  # noqa: E402
+
+
+VOCABULARY = 300
+TEXT = number_names.english(421_735)
+# A block as the equations have it: no dense connections, no relative positions.
+PLAIN = {"layer_history": "none", "max_relative_position": 0}
+MODELS = {
+    "gate": {"encoder_solver": "rk2", "solver_coefficients": "gate", **PLAIN},
+    "gate_of_each_layer": {"coefficient_sharing": "layer", **PLAIN},
+    "sigmoid": {"encoder_solver": "rk4", "solver_coefficients": "sigmoid", "vector_field": "sublayers"},
+    "channel": {"solver_coefficients": "learned", "coefficient_sharing": "channel", "steps_per_layer": 2},
+    "positions": {"encoder_solver": "euler", "position_embedding_type": "learned", "max_position_embeddings": 12},
+    "separate": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCABULARY - 10},
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The folder with MODELS, an M2M100 model and a language model."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = OdeTransformerTokenizer.train([number_names.english(n) for n in range(0, 9000, 7)], VOCABULARY)
+    german = OdeTransformerTokenizer.train([number_names.german(n) for n in range(0, 9000, 7)], VOCABULARY - 10)
+    torch.manual_seed(0)
+    sizes = {**TINY, "vocab_size": VOCABULARY, "tie_word_embeddings": False}
+    built = {
+        name: OdeTransformerForConditionalGeneration(tiny_config(**{**sizes, **fields}))
+        for name, fields in MODELS.items()
+    }
+    ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    built["m2m100"] = M2M100ForConditionalGeneration(M2M100Config(**sizes, **ids))
+    built["language"] = OdeTransformerForCausalLM(tiny_config(**sizes, decoder_solver="rk2"))
+    for name, model in built.items():
+        randomize(model)
+        torch.nn.init.normal_(model.lm_head.weight)  # a sharp distribution: outputs are of many lengths
+        model.generation_config.update(num_beams=3, length_penalty=0.6, early_stopping=True, max_length=13)
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    german.save_pretrained(folder / "separate" / "target_tokenizer")
+    return folder
+
+
+@pytest.fixture
+def load(models):
+    return lambda name: app.TextModel(str(models / name))
+
+
+def texts_in(svg):
+    """The texts of an image, in their order."""
+    return [element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("}text")]
+
+
+@pytest.mark.parametrize("name", ["gate", "separate", "m2m100"])
+@pytest.mark.parametrize("num_beams, number, length_penalty", [(5, 4, 0.6), (3, 1, 2.0), (1, 1, 1.0)])
+def test_outputs_and_scores_are_those_of_generate(name, num_beams, number, length_penalty, load, models):
+    folder = models / name
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    target = AutoTokenizer.from_pretrained(folder / "target_tokenizer") if name == "separate" else tokenizer
+    options = {"num_beams": num_beams, "num_return_sequences": number, "length_penalty": length_penalty}
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    (expected,) = n_best(model, target, tokenizer(TEXT, return_tensors="pt"), **options, max_new_tokens=9)
+
+    text_model = load(name)
+    outputs = text_model.search(text_model.encode(TEXT), num_beams, number, length_penalty, 9)
+    assert [output.text for output in outputs] == [text for text, _ in expected]
+    assert [output.score for output in outputs] == pytest.approx([score for _, score in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gate", "separate", "m2m100"])
+def test_attention_is_what_generate_attended_with(name, load):
+    text_model = load(name)
+    source_ids = text_model.encode(TEXT)
+    (output,) = text_model.search(source_ids, 1, 1, 1.0, 9)
+    explanation = text_model.explain(source_ids, output)
+    steps = text_model.model.generate(
+        torch.tensor([source_ids]),
+        num_beams=1,
+        max_new_tokens=9,
+        output_attentions=True,
+        return_dict_in_generate=True,
+    ).cross_attentions
+    expected = np.concatenate([torch.cat(layers).numpy() for layers in steps], axis=2)
+    assert explanation.attentions.shape == (2, 2, len(output.token_ids), len(source_ids)) or name == "m2m100"
+    np.testing.assert_allclose(explanation.attentions, expected, atol=1e-5)
+    np.testing.assert_allclose(explanation.attentions.sum(-1), 1, atol=1e-5)
+    assert (explanation.attentions.max(-1) < 0.9).any()  # not only one-hot rows
+
+    source, target = explanation.source, explanation.target
+    assert text_model.tokenizer.convert_tokens_to_string(source[:-1]).strip() == TEXT and source[-1] == "</s>"
+    pieces = target[:-1] if target[-1] == "</s>" else target
+    assert text_model.target_tokenizer.convert_tokens_to_string(pieces).strip() == output.text
+
+    image = app.attention_map(explanation, layer=1, head=None)
+    assert texts_in(image)[: len(source + target)] == source + target
+    assert "attention of layer 2, mean over the heads" in texts_in(image)
+    assert app.attention_map(explanation, layer=1, head=0) != image != app.attention_map(explanation, 0, None)
+
+
+def gates_by_hand(model, source_ids):
+    """Eqs. 12-14, 25 and 26 on sinusoidal positions: the gates, (layers, tokens), of blocks as in figure 4."""
+    weights = {name.removeprefix("model.encoder."): tensor for name, tensor in model.state_dict().items()}
+    d, heads = TINY["d_model"], TINY["encoder_attention_heads"]
+    length, half = len(source_ids), d // 2
+    angles = torch.outer(
+        torch.arange(2.0, 2 + length), torch.exp(-math.log(10000) / (half - 1) * torch.arange(half).float())
+    )
+    y = math.sqrt(d) * weights["embed_tokens.weight"][source_ids] + torch.cat([angles.sin(), angles.cos()], dim=1)
+
+    def parameters(name):
+        return weights[f"{name}.weight"], weights[f"{name}.bias"]
+
+    def split(x):
+        return x.view(length, heads, d // heads).transpose(0, 1)
+
+    def attention(z, layer):
+        z = layer_norm(z, (d,), *parameters(f"{layer}.self_attn_layer_norm"))
+        q, k, v = (split(linear(z, *parameters(f"{layer}.self_attn.{name}_proj"))) for name in "qkv")
+        context = (q @ k.transpose(1, 2) / math.sqrt(d // heads)).softmax(-1) @ v
+        return linear(context.transpose(0, 1).reshape(length, d), *parameters(f"{layer}.self_attn.out_proj"))
+
+    def feed_forward(z, layer):
+        z = layer_norm(z, (d,), *parameters(f"{layer}.final_layer_norm"))
+        return linear(linear(z, *parameters(f"{layer}.fc1")).relu(), *parameters(f"{layer}.fc2"))
+
+    def field(z, layer):
+        a = attention(z, layer)
+        return a + feed_forward(z + a, layer)
+
+    gates = []
+    for i in range(TINY["encoder_layers"]):
+        owner = "" if "solver_coefficients.gate.bias" in weights else f"layers.{i}."
+        f1 = field(y, f"layers.{i}")
+        f2 = field(y + f1, f"layers.{i}")
+        g = linear(torch.cat([f1, f2], dim=1), *parameters(f"{owner}solver_coefficients.gate")).sigmoid()
+        y = y + g * f1 + (1 - g) * f2
+        gates.append(g.squeeze(1))
+    return torch.stack(gates)
+
+
+@pytest.mark.parametrize("name", ["gate", "gate_of_each_layer"])
+def test_gates_are_those_of_the_formula(name, load):
+    text_model = load(name)
+    source_ids = text_model.encode(TEXT)
+    (output,) = text_model.search(source_ids, 1, 1, 1.0, 9)
+    explanation = text_model.explain(source_ids, output)
+    gates = gates_by_hand(text_model.model, source_ids)
+    assert gates.std() > 0.05
+    assert_close(torch.from_numpy(explanation.coefficients[:, 0]), gates)
+    assert_close(torch.from_numpy(explanation.coefficients[:, 1]), 1 - gates)
+
+    numbers = [f"{number:.2f}" for number in explanation.coefficients[:, 0].flatten()]
+    texts = texts_in(re.search("<div.*", app.coefficient_map(explanation, 3, "gate"), re.DOTALL)[0])
+    start = texts.index("layer 3") + 1
+    assert texts[: start - 3] == explanation.source and texts[start - 3 : start] == ["layer 1", "layer 2", "layer 3"]
+    assert texts[start : start + len(numbers)] == numbers and "gate g" in texts
+
+
+def test_other_coefficients_are_shown_as_what_they_are(load):
+    def explained(name, kind, text=TEXT):
+        text_model = load(name)
+        source_ids = text_model.encode(text)
+        explanation = text_model.explain(source_ids, text_model.search(source_ids, 1, 1, 1.0, 9)[0])
+        return text_model.model, explanation, app.coefficient_map(explanation, TINY["encoder_layers"], kind)
+
+    model, explanation, html = explained("channel", "learned")
+    weight = model.model.encoder.solver_coefficients.weight
+    assert weight.shape == (2, TINY["d_model"])
+    expected = weight.mean(1).detach().numpy()
+    assert explanation.coefficients.shape == (6, 2)
+    np.testing.assert_allclose(explanation.coefficients, np.tile(expected, (6, 1)), atol=1e-6)
+    assert "layer 3, step 2" in html and f"{expected[1]:.2f}" in html and "same for every token" in html
+
+    _, explanation, html = explained("sigmoid", "sigmoid")
+    assert explanation.coefficients.shape == (6, 4, len(explanation.source))
+    assert "weight of F4" in html and "gate g" not in html
+
+    for name in ("positions", "m2m100"):
+        _, explanation, html = explained(name, "fixed", "nine")
+        assert explanation.coefficients is None and "nothing to weigh" in html
+
+
+def test_pieces_are_shown_as_they_are():
+    pieces = ["▁the", "$", "$x_1^2$", "<unk>", "a&b", "\\", "_", "%"]
+    image = app.heatmaps({"map": np.eye(8)}, pieces, pieces, (0, 1), "Blues")
+    assert texts_in(image)[:16] == pieces * 2
+
+
+def test_impossible_requests_are_explained(load, models, tmp_path):
+    text_model = load("positions")
+    with pytest.raises(ValueError, match="no text: type one"):
+        text_model.encode(" \n")
+    with pytest.raises(ValueError, match=r"has \d+ tokens, and 12 are the limit"):
+        text_model.encode("nine " * 12)
+    with pytest.raises(ValueError, match="3 outputs need as many beams, not 2"):
+        text_model.search(text_model.encode("nine"), 2, 3, 1.0, 9)
+    # As long as there are positions.
+    source_ids = text_model.encode("nine")
+    for output in text_model.search(source_ids, 2, 2, 1.0, 12):
+        assert text_model.explain(source_ids, output).attentions.shape[2] == len(output.token_ids) <= 12
+
+    with pytest.raises(ValueError, match="is a language model"):
+        load("language")
+    pickled = shutil.copytree(models / "gate", tmp_path / "pickled")
+    torch.save(text_model.model.state_dict(), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    with pytest.raises(OSError, match="safetensors"):
+        app.TextModel(str(pickled))
+
+
+def test_the_page_opens_with_a_text_and_its_output(load, models):
+    tokenizer = AutoTokenizer.from_pretrained(models / "gate")
+    sequences = AutoModelForSeq2SeqLM.from_pretrained(models / "gate").generate(**tokenizer(TEXT, return_tensors="pt"))
+    components = [component["props"] for component in app.build_page(load("gate"), "gate", TEXT).config["components"]]
+    values = {props.get("label") or props.get("elem_id"): props.get("value") for props in components}
+    assert values["Text"] == TEXT and values["Output"] == tokenizer.decode(sequences[0], skip_special_tokens=True)
+    assert (values["Beams"], values["Length penalty"], values["Longest output (tokens)"]) == (3, 0.6, 12)
+    assert "attention of layer 2" in values["attention"] and "gate g" in values["coefficients"]
+    with pytest.raises(ValueError, match="12 are the limit"):
+        app.build_page(load("positions"), "positions", TEXT)
+
+
+# What a Space runs: the file alone. Whoever looks beyond this machine is refused, and written down.
+SPACE = """
+import runpy, socket, sys
+sys.modules["modeling_ode_transformer"] = None
+getaddrinfo = socket.getaddrinfo
+def local_only(host, *args, **kwargs):
+    if host not in (None, "127.0.0.1", "localhost", "0.0.0.0", "::1"):
+        print("Refused:", host, file=sys.stderr)
+        raise OSError(host)
+    return getaddrinfo(host, *args, **kwargs)
+socket.getaddrinfo = local_only
+runpy.run_path("app.py", run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def page(models, tmp_path_factory):
+    """The address of the page of the model "gate", run as in a Space, with the code that is stored with the model."""
+    folder = tmp_path_factory.mktemp("space")
+    shutil.copy(EXAMPLES / "app.py", folder)
+    environment = {
+        **os.environ,
+        "MODEL_NAME": str(models / "gate"),
+        "TRUST_REMOTE_CODE": "1",
+        "HF_MODULES_CACHE": str(folder / "modules"),
+        "PYTHONUNBUFFERED": "1",
+    }
+    log = folder / "log"
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-c", SPACE],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as process,
+    ):
+        url = next((line.split()[-1] for line in process.stdout if "Running on local URL" in line), None)
+        assert url, log.read_text()
+        try:
+            yield url
+        finally:
+            process.terminate()
+    assert "Refused" not in log.read_text() and "Traceback" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """A headless Chromium with an empty profile."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("no chromium and chromedriver on the PATH (Debian: apt-get install chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
+    for argument in (
+        "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
+        f"disable-component-update disable-sync window-size=1280,1400 user-data-dir={tmp_path / 'profile'}"
+    ).split():
+        options.add_argument(f"--{argument}")
+    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as browser:
+        yield browser
+
+
+class Page:
+    """What a user does with the page, by the labels that the user sees."""
+
+    def __init__(self, browser, url):
+        self.browser = browser
+        self.wait = WebDriverWait(browser, 60)
+        browser.get(url)
+        self.find("//button[normalize-space()='Generate']")
+
+    def find(self, xpath):
+        return self.wait.until(expected_conditions.visibility_of_element_located((By.XPATH, xpath)))
+
+    def area(self, label):
+        return self.find(f"//label[.//*[@data-testid='block-info' and normalize-space()='{label}']]//textarea")
+
+    def enter(self, element, text):
+        element.send_keys(Keys.CONTROL, "a")
+        element.send_keys(text, Keys.TAB)
+
+    def set_number(self, label, value):
+        self.enter(self.find(f"//input[@type='number' and contains(@aria-label, '{label}')]"), str(value))
+
+    def choose(self, label, option):
+        self.find(f"//input[@aria-label='{label}']").click()
+        self.find(f"//*[@role='option' and contains(., '{option}')]").click()
+
+    def generate(self):
+        self.find("//button[normalize-space()='Generate']").click()
+
+    def wait_for_message(self, text):
+        self.find(f"//*[@data-testid='toast-body' and contains(., '{text}')]")
+
+    def wait_for_output(self, text):
+        self.wait.until(lambda _: self.area("Output").get_attribute("value") == text)
+
+    def wait_for_texts(self, name, condition):
+        """Waits until the texts of an image fulfil a condition, and returns them."""
+        script = f"return Array.from(document.querySelectorAll('#{name} svg text'), text => text.textContent)"
+
+        def texts(browser):
+            found = browser.execute_script(script)
+            return condition(found) and found
+
+        return self.wait.until(texts, f"texts of {name}")
+
+    def requested_urls(self):
+        messages = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
+        return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+
+
+def test_the_page_in_a_browser(browser, page, models):
+    tokenizer = AutoTokenizer.from_pretrained(models / "gate")
+    model = AutoModelForSeq2SeqLM.from_pretrained(models / "gate")
+
+    def generated(text, **options):
+        sequences = model.generate(**tokenizer(text, return_tensors="pt"), **options)
+        return tokenizer.decode(sequences[0], skip_special_tokens=True)
+
+    user = Page(browser, page)
+    source = user.area("Text")
+    pieces = tokenizer.convert_ids_to_tokens(tokenizer(TEXT)["input_ids"])
+
+    user.generate()
+    user.wait_for_message("There is no text: type one first.")
+
+    user.enter(source, TEXT)
+    user.generate()
+    user.wait_for_output(generated(TEXT))
+    text_model = app.TextModel(str(models / "gate"))
+    outputs = text_model.search(text_model.encode(TEXT), 3, 3, 0.6, 12)
+    explanation = text_model.explain(text_model.encode(TEXT), outputs[0])
+    shown = user.wait_for_texts("attention", lambda texts: "attention of layer 2, mean over the heads" in texts)
+    assert shown[: len(pieces)] == pieces == explanation.source
+    assert shown[len(pieces) :][: len(explanation.target)] == explanation.target
+    shown = user.wait_for_texts("coefficients", lambda texts: "gate g" in texts)
+    assert shown[: len(pieces)] == pieces
+    assert shown[len(pieces) :][:3] == ["layer 1", "layer 2", "layer 3"]
+    numbers = [f"{number:.2f}" for number in explanation.coefficients[:, 0].flatten()]
+    assert shown[len(pieces) + 3 :][: len(numbers)] == numbers
+
+    user.choose("Decoder layer", "layer 1")
+    user.choose("Head", "head 2")
+    user.wait_for_texts("attention", lambda texts: "attention of layer 1, head 2" in texts)
+    # Another output of the list
+    user.find(f"//label[contains(., '{outputs[2].score:.3f}')]").click()
+    user.wait_for_output(outputs[2].text)
+    target = text_model.explain(text_model.encode(TEXT), outputs[2]).target
+    user.wait_for_texts("attention", lambda texts: texts[len(pieces) :][: len(target)] == target)
+
+    # Fewer beams than outputs, then as many
+    user.set_number("Beams", 1)
+    user.generate()
+    user.wait_for_message("3 outputs need as many beams, not 1")
+    user.set_number("Outputs", 1)
+    user.generate()
+    greedy = generated(TEXT, num_beams=1)
+    assert greedy != generated(TEXT)
+    user.wait_for_output(greedy)
+
+    user.set_number("Beams", 99)
+    user.enter(source, "数" * 400)  # three bytes each
+    user.generate()
+    user.wait_for_message("tokens, and 1024 are the limit")
+    assert "Traceback" not in browser.page_source
+
+    urls = user.requested_urls()
+    foreign = [url for url in urls if not url.startswith((page, "data:", "blob:", "chrome"))]
+    assert foreign == [] and sum(url.startswith(page) for url in urls) > 10
