@@ -183,9 +183,10 @@ class TextToTextPipeline(ChunkPipeline):
         """
         if push_to_hub:
             raise ValueError("push_to_hub=True: call the pipeline's method push_to_hub(repo_id) instead.")
-        add_pipeline(self.model.config, self.default_task)
         super().save_pretrained(save_directory, **kwargs)
         custom_object_save(self, save_directory)
+        add_pipeline(self.model.config, self.default_task)
+        self.model.config.save_pretrained(save_directory)
         if self.target_tokenizer is not self.tokenizer:
             self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_TOKENIZER))
 

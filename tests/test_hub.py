@@ -20,6 +20,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
 )
+from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
 
 from .conftest import randomize, tiny_config
 
@@ -122,6 +123,20 @@ def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
             "AutoModel": "modeling_ode_transformer.OdeTransformerModel",
             "AutoModelForSeq2SeqLM": "modeling_ode_transformer.OdeTransformerForConditionalGeneration",
         }
+
+
+def test_pipelines_that_a_configuration_names_are_saved_with_it(tmp_path):
+    """The package copies their code; a process that has only the model's code no longer names them."""
+    model = OdeTransformerForConditionalGeneration(tiny_config())
+    add_pipeline(model.config, "translation")
+    model.generation_config.max_len_a, model.generation_config.max_len_b = 0.2, 2
+    for name in ("first", "second"):
+        model.save_pretrained(tmp_path / name)
+        assert (tmp_path / name / "pipeline_ode_transformer.py").is_file()
+        model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name)
+    run_python(WITHOUT_PACKAGE, tmp_path, str(tmp_path / "second"), str(tmp_path / "third"))
+    assert "custom_pipelines" in json.loads((tmp_path / "second" / "config.json").read_text())
+    assert "custom_pipelines" not in json.loads((tmp_path / "third" / "config.json").read_text())
 
 
 class Touch:
