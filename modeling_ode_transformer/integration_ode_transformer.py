@@ -328,13 +328,26 @@ class LearnedCoefficients(StageCoefficients):
         return self.weight.unbind()
 
 
+class StageGate(nn.Module):
+    """A linear layer that weighs stages. It is no `nn.Linear`: quantizers take those, and coefficients keep their
+    precision."""
+
+    def __init__(self, in_features: int, out_features: int):
+        super().__init__()
+        linear = nn.Linear(in_features, out_features)
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
 class GateCoefficients(StageCoefficients):
     """For two stages: `g = sigmoid([F1; F2] W + b)`, one scalar per token, and the weights g and 1 - g (eqs.
     25-26)."""
 
     def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
         super().__init__(tableau, hidden_size)
-        self.gate = nn.Linear(2 * hidden_size, 1)
+        self.gate = StageGate(2 * hidden_size, 1)
 
     def reset_parameters(self):
         nn.init.xavier_uniform_(self.gate.weight)
@@ -353,7 +366,7 @@ class SigmoidCoefficients(StageCoefficients):
 
     def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
         super().__init__(tableau, hidden_size)
-        self.gate = nn.Linear(tableau.num_stages * hidden_size, tableau.num_stages)
+        self.gate = StageGate(tableau.num_stages * hidden_size, tableau.num_stages)
 
     reset_parameters = GateCoefficients.reset_parameters
 

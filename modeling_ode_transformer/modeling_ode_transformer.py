@@ -9,6 +9,7 @@ and a layer norm close the stack. The decoder is the same with cross-attention a
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -44,6 +45,7 @@ from .integration_ode_transformer import (
     COEFFICIENTS,
     MultistepScheme,
     StageCoefficients,
+    StageGate,
     integrate,
     integrate_multistep,
     resolve_multistep,
@@ -135,6 +137,15 @@ class OdeTransformerLearnedPositionalEmbedding(nn.Embedding):
         first = 0 if padding_position is None else padding_position + 1
         super().__init__(first + num_positions, embedding_dim, padding_idx=padding_position)
         self.num_positions = num_positions
+
+    def resize(self, num_positions: int):
+        """Cuts vectors at the end, or adds some that are initialised as in a new model."""
+        new_length = self.num_embeddings - self.num_positions + num_positions
+        weight = self.weight.new_empty(new_length, self.embedding_dim).normal_(std=self.embedding_dim**-0.5)
+        kept = min(self.num_embeddings, new_length)
+        weight[:kept] = self.weight.detach()[:kept]
+        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
+        self.num_embeddings, self.num_positions = new_length, num_positions
 
 
 class OdeTransformerRelativeKeys(nn.Module):
@@ -253,6 +264,17 @@ class OdeTransformerAttention(nn.Module):
         return self.out_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
 
 
+@dataclass
+class SharedModules:
+    """What the layers of a stack share. It is an argument of each: accelerate moves a layer's tensors and modules to
+    the layer's device, which would tear modules from where their weights are, and leaves objects of other kinds."""
+
+    coefficients: StageCoefficients | None
+    stage_norms: nn.ModuleList | None
+    multistep: MultistepScheme | None
+    corrector: "LearnedDenseLayerHistory | None"
+
+
 class OdeTransformerLayer(GradientCheckpointingLayer):
     """A block: sublayers, grouped by the configuration's vector field, and a Runge-Kutta step for each group.
 
@@ -312,22 +334,19 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
     def forward(
         self,
         hidden_states: torch.Tensor,
+        shared: SharedModules,
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
         relative_distances: torch.Tensor | None = None,
-        coefficients: StageCoefficients | None = None,
-        stage_norms: nn.ModuleList | None = None,
-        multistep: MultistepScheme | None = None,
         steps: tuple[tuple[torch.Tensor, torch.Tensor], ...] = (),
-        corrector: "LearnedDenseLayerHistory | None" = None,
         states: list[torch.Tensor] | None = None,
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, tuple]:
         """Returns the new state (batch, length, d), the weights of the self-attention and of the cross-attention in
         the first stage (None where the attention does not give them), and the steps made so far, where the scheme is a
-        multistep one. With a `corrector`, `states` are those of the layer history."""
+        multistep one. With a corrector, `states` are those of the layer history."""
         self_cache, cross_cache = past_key_values, None
         if isinstance(past_key_values, EncoderDecoderCache):
             self_cache, cross_cache = past_key_values.self_attention_cache, past_key_values
@@ -396,13 +415,13 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             if sublayers:
                 parts.append((sublayers, part.is_integrated))
 
-        coefficients = coefficients if self.solver_coefficients is None else self.solver_coefficients
+        coefficients = shared.coefficients if self.solver_coefficients is None else self.solver_coefficients
         for sublayers, is_integrated in parts:
-            if is_integrated and multistep is not None:
+            if is_integrated and shared.multistep is not None:
                 hidden_states, steps = integrate_multistep(
                     partial(total_increment, sublayers),
                     hidden_states,
-                    multistep,
+                    shared.multistep,
                     steps,
                     self.step_size,
                     self.num_steps,
@@ -410,13 +429,19 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             elif is_integrated and not self.is_residual:
                 field = partial(output if self.field_is_output else total_increment, sublayers)
                 hidden_states = integrate(
-                    field, hidden_states, self.tableau, coefficients, self.step_size, self.num_steps, stage_norms
+                    field,
+                    hidden_states,
+                    self.tableau,
+                    coefficients,
+                    self.step_size,
+                    self.num_steps,
+                    shared.stage_norms,
                 )
             else:
                 for evaluation in range(self.num_steps if is_integrated else 1):
                     hidden_states = output(sublayers, hidden_states, evaluation)
 
-        if corrector is not None:
+        if (corrector := shared.corrector) is not None:
             hidden_states = corrector(corrector.extend(states, clamp_half(hidden_states)))
             for sublayers, _ in parts:
                 hidden_states = output(sublayers, hidden_states, 0)
@@ -521,14 +546,14 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["OdeTransformerEncoderLayer", "OdeTransformerDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values", "coefficients", "stage_norms", "multistep", "corrector"]
+    _skip_keys_device_placement = ["past_key_values"]
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_flex_attn = True
     _can_compile_fullgraph = True
 
     def _init_weights(self, module):
-        if isinstance(module, nn.Linear):
+        if isinstance(module, (nn.Linear, StageGate)):
             is_part = isinstance(module, OdeTransformerFusedProjection)
             init.xavier_uniform_(module.weight, gain=2**-0.5 if is_part else 1)
             if module.bias is not None:
@@ -549,14 +574,15 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             super()._init_weights(module)
 
     def activation_checkpointing_enable(self, activation_checkpointing_kwargs: dict | None = None, **kwargs):
-        """As in transformers.
+        """As in transformers; `use_reentrant` is False where it is not given, also beside other arguments.
 
         Raises:
             ValueError: `use_reentrant=True` for a multistep scheme or a corrector, whose blocks share states.
         """
+        activation_checkpointing_kwargs = {"use_reentrant": False} | (activation_checkpointing_kwargs or {})
         stacks = [stack for stack in self.modules() if isinstance(stack, OdeTransformerStack)]
         shares_states = any(stack.multistep is not None or stack.corrector is not None for stack in stacks)
-        if shares_states and (activation_checkpointing_kwargs or {}).get("use_reentrant"):
+        if shares_states and activation_checkpointing_kwargs["use_reentrant"]:
             raise ValueError(
                 "use_reentrant=True loses the gradients of states that blocks share in a multistep scheme or a "
                 "corrector: give use_reentrant=False, the default."
@@ -581,6 +607,26 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             if isinstance(stack, OdeTransformerStack)
         }
         return counts if per_layer else sum(sum(layers) for layers in counts.values())
+
+    def get_position_embeddings(self) -> nn.Module | tuple[nn.Module, ...] | None:
+        """The positions of a stack, None if it has none; of a model with two stacks, those of the encoder and the
+        decoder."""
+        positions = tuple(stack.embed_positions for stack in self.modules() if isinstance(stack, OdeTransformerStack))
+        return positions[0] if len(positions) == 1 else positions
+
+    def resize_position_embeddings(self, new_num_position_embeddings: int):
+        """Sets the number of positions, `max_position_embeddings`: learned ones are cut at the end, or get new
+        vectors there, which are initialised as in a new model. Sinusoidal ones are computed for any length.
+
+        Raises:
+            ValueError: the number is less than 1.
+        """
+        if new_num_position_embeddings < 1:
+            raise ValueError(f"new_num_position_embeddings={new_num_position_embeddings} must be at least 1.")
+        self.config.max_position_embeddings = new_num_position_embeddings
+        for module in self.modules():
+            if isinstance(module, OdeTransformerLearnedPositionalEmbedding):
+                module.resize(new_num_position_embeddings)
 
     def init_parallel_plans(self):
         super().init_parallel_plans()
@@ -724,10 +770,9 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         """The layers, each on its combination of the history, and the final norm. Arguments are those of the
         layers."""
         states, steps = [hidden_states], ()
-        modules = {"coefficients": self.solver_coefficients, "stage_norms": self.stage_norms}
-        modules |= {"multistep": self.multistep, "corrector": self.corrector}
+        shared = SharedModules(self.solver_coefficients, self.stage_norms, self.multistep, self.corrector)
         for layer in self.layers:
-            output, _, _, steps = layer(self.history(states), *args, **modules, steps=steps, states=states, **kwargs)
+            output, _, _, steps = layer(self.history(states), shared, *args, steps=steps, states=states, **kwargs)
             states = self.history.extend(states, output)
         return self.layer_norm(self.history(states))
 
