@@ -20,6 +20,7 @@ from transformers import (
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     TorchAoConfig,
+    exporters,
 )
 from transformers.generation import CompileConfig
 from transformers.modeling_outputs import BaseModelOutput
@@ -32,7 +33,7 @@ from .conftest import assert_close, randomize, tiny_config
 from .test_hub import PACKAGE, run_python
 
 
-SMALL = {"encoder_layers": 2, "decoder_layers": 1}
+SMALL = {"encoder_layers": 1, "decoder_layers": 1}
 SEPARATE = {"share_encoder_decoder_embeddings": False}
 WITHOUT_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
@@ -52,7 +53,11 @@ def sources(*lengths):
 
 # PEFT
 
-peft = pytest.importorskip("peft")
+
+@pytest.fixture
+def peft():
+    return pytest.importorskip("peft")
+
 
 LORA = {"task_type": "SEQ_2_SEQ_LM", "target_modules": "all-linear", "r": 4}
 STAGES = pytest.mark.parametrize(
@@ -68,7 +73,7 @@ STAGES = pytest.mark.parametrize(
 
 
 @STAGES
-def test_gradients_of_lora_are_those_of_the_merged_weights(form, batch):
+def test_gradients_of_lora_are_those_of_the_merged_weights(peft, form, batch):
     """W + s B A is used in every stage: A and B have the gradients s B' G and s G A', with G that of the merged W."""
     model = build(**form, **WITHOUT_DROPOUT).double()
     adapted = peft.get_peft_model(model, peft.LoraConfig(**LORA, init_lora_weights=False))
@@ -76,12 +81,9 @@ def test_gradients_of_lora_are_those_of_the_merged_weights(form, batch):
     merged = copy.deepcopy(adapted).merge_and_unload().requires_grad_()
     merged.zero_grad()
     merged(**batch, labels=batch["decoder_input_ids"]).loss.backward()
-    layers = {
-        name: layer for name, layer in adapted.model.named_modules() if isinstance(layer, peft.tuners.lora.Linear)
-    }
-    assert layers.keys() == {name for name, layer in merged.named_modules() if isinstance(layer, nn.Linear)} - {
-        "lm_head"
-    }
+    layers = {name: each for name, each in adapted.model.named_modules() if isinstance(each, peft.tuners.lora.Linear)}
+    linear = {name for name, layer in merged.named_modules() if isinstance(layer, nn.Linear)}
+    assert layers.keys() == linear - {"lm_head"}
     for name, layer in layers.items():
         A, B, scaling = layer.lora_A.default.weight, layer.lora_B.default.weight, layer.scaling["default"]
         G = merged.get_submodule(name).weight.grad
@@ -91,7 +93,7 @@ def test_gradients_of_lora_are_those_of_the_merged_weights(form, batch):
 
 @STAGES
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_lora_with_checkpointing_has_the_same_gradients(form, reentrant, batch):
+def test_lora_with_checkpointing_has_the_same_gradients(peft, form, reentrant, batch):
     gradients = []
     for checkpointing in (False, True):
         model = build(**form, **WITHOUT_DROPOUT).double()
@@ -132,7 +134,7 @@ TRAINERS = {
 
 
 @pytest.mark.parametrize("trainer_class", TRAINERS)
-def test_lora_trains_the_adapter_only_which_every_way_of_loading_finds(trainer_class, tmp_path, batch):
+def test_lora_trains_the_adapter_only_which_every_way_of_loading_finds(peft, trainer_class, tmp_path, batch):
     build(solver_coefficients="gate").save_pretrained(tmp_path / "base")
 
     def base():
@@ -154,11 +156,14 @@ def test_lora_trains_the_adapter_only_which_every_way_of_loading_finds(trainer_c
     assert histories[1] == pytest.approx(histories[0], rel=1e-6)
     assert last_complete_checkpoint(tmp_path / "run").name == "checkpoint-30"
 
-    frozen = base().state_dict()
-    for name, tensor in adapted.get_base_model().state_dict().items():
-        if "lora_" not in name and "modules_to_save" not in name:
-            name = name.replace("base_layer.", "").replace("original_module.", "")
-            assert torch.equal(tensor, frozen[name]), name
+    frozen = {
+        name.replace("base_layer.", "").replace("original_module.", ""): tensor
+        for name, tensor in adapted.get_base_model().state_dict().items()
+        if "lora_" not in name and "modules_to_save" not in name
+    }
+    assert frozen.keys() == base().state_dict().keys()
+    for name, tensor in base().state_dict().items():
+        assert torch.equal(frozen[name], tensor), name
 
     adapted.eval()
     with torch.no_grad():
@@ -179,14 +184,13 @@ def test_lora_trains_the_adapter_only_which_every_way_of_loading_finds(trainer_c
         for name, model in loaded.items():
             model.eval()
             assert_close(model(**batch).logits, expected, scale=10)
-            assert torch.equal(model.generate(input_ids=batch["input_ids"], num_beams=2, max_new_tokens=6), tokens), (
-                name
-            )
+            generated = model.generate(input_ids=batch["input_ids"], num_beams=2, max_new_tokens=6)
+            assert torch.equal(generated, tokens), name
     assert type(merged) is OdeTransformerForConditionalGeneration
     assert merged.lm_head.weight is merged.model.decoder.embed_tokens.weight
 
 
-def test_an_adapter_that_transformers_adds_is_saved_and_found(tmp_path):
+def test_an_adapter_that_transformers_adds_is_saved_and_found(peft, tmp_path):
     build(OdeTransformerForCausalLM, decoder_solver="rk2").save_pretrained(tmp_path / "base")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     torch.manual_seed(0)
@@ -278,7 +282,7 @@ def test_two_graphs_are_enough_for_all_shapes(model_class, fresh_compiler):
     """One of the first shape, and one with dynamic sizes as soon as there is a second shape."""
     model = build(model_class, **SMALL, decoder_solver="rk2")
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    for lengths, number in (((9, 7, 4), 1), ((9, 2, 3), 1), ((6, 3), 2), ((12, 1, 2, 3), 2), ((20,) * 5, 2)):
+    for lengths, number in (((9, 7, 4), 1), ((9, 2, 3), 1), ((6, 3), 2), ((20,) * 5, 2)):
         inputs = sources(*lengths)
         if model_class is OdeTransformerForConditionalGeneration:
             inputs["decoder_input_ids"] = sources(*[1 + length // 2 for length in lengths])["input_ids"]
@@ -304,7 +308,10 @@ def test_generation_with_a_static_cache_compiles_one_step(model_class, fresh_com
 
 # Exporters
 
-onnxruntime = pytest.importorskip("onnxruntime")
+
+def import_onnxruntime():
+    pytest.importorskip("onnxscript")  # which writes the graphs
+    return pytest.importorskip("onnxruntime")
 
 
 def greedy(encoder, decoder, source, config, number):
@@ -327,8 +334,9 @@ def greedy(encoder, decoder, source, config, number):
 @pytest.mark.parametrize("export_format, solver", [("Dynamo", "rk2"), ("Onnx", "euler"), ("Onnx", "rk2")])
 def test_exported_models_generate_the_same_tokens(export_format, solver, tmp_path):
     """With other numbers and lengths of sources than those of the export, padded or not; ONNX saved and loaded."""
-    exporters = pytest.importorskip("transformers.exporters")
-    model = build(encoder_layers=1, decoder_layers=1, decoder_solver=solver)
+    if export_format == "Onnx":
+        import_onnxruntime()
+    model = build(**SMALL, decoder_solver=solver)
     model.generation_config.update(eos_token_id=None, pad_token_id=1)
     exporter, config = (getattr(exporters, export_format + name) for name in ("Exporter", "Config"))
     encoder = exporter().export(model.get_encoder(), sources(9, 7, 4), config(dynamic=True))
@@ -347,7 +355,8 @@ def test_exported_models_generate_the_same_tokens(export_format, solver, tmp_pat
 def test_the_whole_model_is_an_onnx_graph_of_any_size(tmp_path):
     """By `torch.onnx.export` alone, without transformers' exporters: greedy search without a cache. The attention is
     the eager one: torch cannot decompose its own for ONNX."""
-    model = build(encoder_layers=1, decoder_layers=1)
+    onnxruntime = import_onnxruntime()
+    model = build(**SMALL)
     model.set_attn_implementation("eager")
     model.generation_config.update(eos_token_id=None)
     example = {**sources(9, 7, 4), "decoder_input_ids": sources(6, 6, 6)["input_ids"]}
@@ -412,7 +421,7 @@ def test_eight_bits_hold_the_linear_layers_and_nothing_else(form, activations, t
         assert torch.equal(again.generate(**sources(9, 7, 4), num_beams=2, max_new_tokens=6), tokens)
 
 
-def test_an_adapter_is_trained_on_a_model_of_eight_bits(tmp_path):
+def test_an_adapter_is_trained_on_a_model_of_eight_bits(peft, tmp_path):
     torchao = pytest.importorskip("torchao.quantization")
     build(predictor_corrector=True, normalize_stages=True).save_pretrained(tmp_path)
     config = TorchAoConfig(torchao.Int8WeightOnlyConfig())
