@@ -174,7 +174,9 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         raise ValueError(f"{folder} holds {kind}, whose task cannot be {task!r} (--task).")
     with torch.device("meta"):
         model = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config)
-    values, data = config.to_diff_dict() | config.to_dict(), arguments.get("data", {})
+    values, data, training = config.to_dict(), arguments.get("data", {}), arguments.get("training", {})
+    start = arguments.get("model", {}).get("model_name_or_path")
+    takes_best = training.get("load_best_model_at_end") and not data.get("average_last_checkpoints")
     record = {
         "task": task,
         "model": {
@@ -189,12 +191,17 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         },
         "data": {},
         "training": {
+            # Of a folder only its name, of a model of the Hub the whole.
+            "started_from": Path(start).name
+            if start and (Path(start).is_absolute() or Path(start).is_dir())
+            else start,
             "updates": state.get("global_step"),
+            "weights_of_update": state.get("best_global_step") if takes_best else None,
             "epochs": round(state["epoch"], 2) if state.get("epoch") else None,
             "processes": arguments.get("processes"),
             "averaged_checkpoints": data.get("average_last_checkpoints") or None,
             "smoke": data.get("smoke") or None,
-            "arguments": training_arguments(arguments.get("training", {})),
+            "arguments": training_arguments(training),
         },
         "metrics": {},
         "versions": arguments.get("versions"),

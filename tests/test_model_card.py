@@ -152,6 +152,19 @@ def test_each_split_is_named_by_its_own_data(run):
     assert card_of(run, dataset="WMT14 en/de: raw").data.datasets is None
 
 
+def test_a_card_says_where_the_training_began_and_which_weights_it_kept(run):
+    arguments = ARGUMENTS | {"model": {"model_name_or_path": str(run / "converted")}}
+    arguments["training"] = ARGUMENTS["training"] | {"load_best_model_at_end": True}
+    (run / "arguments.json").write_text(json.dumps(arguments))
+    (run / "trainer_state.json").write_text(json.dumps({"global_step": 900, "best_global_step": 600}))
+    text = card_of(run).content
+    assert "| started_from | converted |\n| updates | 900 |\n| weights_of_update | 600 |" in text
+    arguments |= {"data": {"average_last_checkpoints": 2}, "model": {"model_name_or_path": "me/converted"}}
+    (run / "arguments.json").write_text(json.dumps(arguments))
+    text = card_of(run).content
+    assert "| started_from | me/converted |" in text and "weights_of_update" not in text
+
+
 def test_what_is_told_keeps_the_form_of_the_card(run):
     (run / "arguments.json").unlink()
     record = run_record(run, "translation")
