@@ -357,7 +357,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
             f"{generated} is there already: choose another --output_dir, or give --overwrite_output_dir to replace it."
         )
     prompts = [*(data_args.prompt or []), *(read_lines(data_args.prompt_file) if data_args.prompt_file else [])]
-    checkpoint = find_checkpoint("text-generation", model_args, data_args, args) if args.do_train else None
+    checkpoint = find_checkpoint("text-generation", model_args, data_args, args)
     write_smoke_data(data_args, args, write_number_names)
     set_seed(args.seed)
 

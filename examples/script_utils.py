@@ -20,7 +20,7 @@ from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, Trainin
 import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, incomplete_reason, last_complete_checkpoint
 from modeling_ode_transformer.generation_ode_transformer import position_limit  # noqa: F401  (taken from here)
-from modeling_ode_transformer.model_card import ARGUMENTS, versions
+from modeling_ode_transformer.model_card import ARGUMENTS, PREFIXES, RESULTS, versions
 from modeling_ode_transformer.text_files import read_json, read_lines  # noqa: F401  (the scripts take the second from here)
 
 
@@ -221,14 +221,19 @@ def set_up_logging(args: TrainingArguments, *script_loggers: logging.Logger) -> 
 def find_checkpoint(
     task: str, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
 ) -> str | None:
-    """The checkpoint to resume from: the one asked for, or the last complete one in the output folder, or none.
+    """The checkpoint to resume a training from: the one asked for, or the last complete one in the output folder, or
+    none.
 
     What a run is, its task, arguments, number of processes, versions and date, is written into its folder when it
-    starts (`arguments.json`); model cards are made from it. A run that was stopped before its first checkpoint starts
-    again from the beginning.
+    starts or goes on (`arguments.json`); model cards are made from it. `all_results.json` of an earlier training is
+    deleted then, since its metrics are those of other weights. A run that was stopped before its first checkpoint
+    starts again from the beginning.
     """
+    if not args.do_train:
+        note_evaluation(model_args, data_args, args)
+        return None
     folder = Path(args.output_dir)
-    asked = args.resume_from_checkpoint
+    asked, checkpoint = args.resume_from_checkpoint, None
     arguments_file = folder / ARGUMENTS
     if data_args.overwrite_output_dir:
         if asked:
@@ -241,10 +246,10 @@ def find_checkpoint(
             raise FileNotFoundError(f"--resume_from_checkpoint: no folder {asked}.")
         if reason := incomplete_reason(asked):
             raise ValueError(f"--resume_from_checkpoint {asked}: {reason}. Choose an earlier checkpoint.")
-        return asked
+        checkpoint = asked
     elif last := last_complete_checkpoint(folder):
         logger.warning("Resuming from %s; --overwrite_output_dir starts anew", last)
-        return str(last)
+        checkpoint = str(last)
     elif asked:
         raise FileNotFoundError(f"--resume_from_checkpoint: no checkpoint in {folder}.")
     elif folder.is_dir() and any(folder.iterdir()):
@@ -268,4 +273,32 @@ def find_checkpoint(
         }
         folder.mkdir(parents=True, exist_ok=True)
         arguments_file.write_text(json.dumps(arguments, indent=1, default=str), encoding="utf-8")
-    return None
+        (folder / RESULTS).unlink(missing_ok=True)
+    return checkpoint
+
+
+def note_evaluation(model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments) -> None:
+    """Where the output folder is that of the trained model which is evaluated, notes what it is evaluated on.
+
+    Raises:
+        ValueError: the folder is that of another trained model, whose metrics these ones would join.
+    """
+    folder = Path(args.output_dir)
+    arguments_file = folder / ARGUMENTS
+    if not arguments_file.is_file():
+        return
+    if Path(model_args.model_name_or_path or "").resolve() != folder.resolve():
+        raise ValueError(
+            f"--output_dir {folder} holds another trained model and its metrics, not {model_args.model_name_or_path}: "
+            "choose another folder."
+        )
+    arguments = read_json(arguments_file)
+    evaluated = {"validation": args.do_eval, "test": args.do_predict}
+    arguments["data"] |= {
+        name: value
+        for name, value in vars(data_args).items()
+        if any(name.startswith(f"{split}_") for split in PREFIXES if evaluated[split])
+    }
+    PartialState().wait_for_everyone()
+    if args.should_save:
+        arguments_file.write_text(json.dumps(arguments, indent=1, default=str), encoding="utf-8")

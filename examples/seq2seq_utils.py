@@ -431,7 +431,7 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
     model_args, data_args, args = parse_arguments(task, sys.argv[1:] if argv is None else argv)
     set_up_logging(args, logger, logging.getLogger(task.data_arguments.__module__))
     check_arguments(model_args, data_args, args)
-    checkpoint = find_checkpoint(task.name, model_args, data_args, args) if args.do_train else None
+    checkpoint = find_checkpoint(task.name, model_args, data_args, args)
     write_smoke_data(data_args, args, task.write_smoke_data)
     set_seed(args.seed)
 

@@ -10,6 +10,7 @@ run did not produce is not on its card.
 
 import argparse
 import json
+import math
 import platform
 import re
 import sys
@@ -25,6 +26,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import modeling_ode_transformer
 from modeling_ode_transformer.checkpoints import TRAINER_STATE
+from modeling_ode_transformer.configuration_ode_transformer import SOLVER_FIELDS
+from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS
 from modeling_ode_transformer.text_files import read_json
 
 
@@ -94,7 +97,13 @@ TRAINING_FIELDS = (
     *("lr_scheduler_type", "warmup_steps", "optim", "adam_beta1", "adam_beta2", "weight_decay", "max_grad_norm"),
     *("label_smoothing_factor", "bf16", "fp16", "metric_for_best_model", "seed"),
 )
-GENERATION_FIELDS = ("num_beams", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size")
+# With the value that does nothing.
+GENERATION_FIELDS = {
+    **{"num_beams": None, "length_penalty": 1.0, "max_length": None, "max_len_a": None, "max_len_b": None},
+    **{"min_length": 0, "no_repeat_ngram_size": 0},
+}
+# A dataset of the Hub, and which of its configurations.
+HUB_DATASET = re.compile(r"([\w.-]+/[\w.-]+)(?: \(([\w.-]+)\))?")
 
 # What a run cannot know about its card.
 CARD_VALUES = {
@@ -117,9 +126,10 @@ def versions() -> dict[str, str]:
 
 def split_sources(data: dict, split: str) -> list[str]:
     """Names of what a split was read from, without the folders of the machine that it lay on."""
-    if data.get("dataset_name"):
-        return [" ".join(filter(None, (data["dataset_name"], data.get("dataset_config_name"))))]
     files = [value for name, value in data.items() if re.fullmatch(rf"{split}_(\w+_)?files?", name) and value]
+    if data.get("dataset_name") and not files:
+        config = data.get("dataset_config_name")
+        return [data["dataset_name"] + (f" ({config})" if config else "")]
     return [Path(path).name for value in files for path in ([value] if isinstance(value, str) else value)]
 
 
@@ -145,7 +155,8 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         and metrics by split, training, generation, versions and date.
 
     Raises:
-        ValueError: the task is neither given nor recorded, or unknown.
+        ValueError: the task is neither given nor recorded, or unknown, or not one of such a model; a metric is not
+            finite.
     """
     folder = Path(output_dir)
     arguments, results, state = (
@@ -158,9 +169,14 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
             f"{', '.join(TASKS)} (--task)."
         )
     config = AutoConfig.from_pretrained(folder)
+    if config.is_encoder_decoder != bool(TASKS[task].output_key):
+        kind = "an encoder-decoder" if config.is_encoder_decoder else "a decoder alone"
+        raise ValueError(f"{folder} holds {kind}, whose task cannot be {task!r} (--task).")
     with torch.device("meta"):
         model = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config)
-    values, data = config.to_diff_dict() | config.to_dict(), arguments.get("data", {})
+    values, data, training = config.to_dict(), arguments.get("data", {}), arguments.get("training", {})
+    start = arguments.get("model", {}).get("model_name_or_path")
+    takes_best = training.get("load_best_model_at_end") and not data.get("average_last_checkpoints")
     record = {
         "task": task,
         "model": {
@@ -175,12 +191,17 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         },
         "data": {},
         "training": {
+            # Of a folder only its name, of a model of the Hub the whole.
+            "started_from": Path(start).name
+            if start and (Path(start).is_absolute() or Path(start).is_dir())
+            else start,
             "updates": state.get("global_step"),
+            "weights_of_update": state.get("best_global_step") if takes_best else None,
             "epochs": round(state["epoch"], 2) if state.get("epoch") else None,
             "processes": arguments.get("processes"),
             "averaged_checkpoints": data.get("average_last_checkpoints") or None,
             "smoke": data.get("smoke") or None,
-            "arguments": training_arguments(arguments.get("training", {})),
+            "arguments": training_arguments(training),
         },
         "metrics": {},
         "versions": arguments.get("versions"),
@@ -192,26 +213,45 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
             record["data"][split] = {"source": split_sources(data, split), "examples": results[f"{prefix}_samples"]}
         shown = {name for metric in METRICS for name in (metric, METRICS[metric].convention)}
         found = {name: value for name in shown if (value := results.get(f"{prefix}_{name}")) is not None}
+        for name, value in found.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(
+                    f"{folder / RESULTS}: {prefix}_{name} is {value}, which a card cannot show: evaluate again."
+                )
         if split in PREFIXES and found:
             record["metrics"][split] = dict(sorted(found.items()))
-    if (folder / "generation_config.json").is_file():
+    if TASKS[task].output_key and (folder / "generation_config.json").is_file():
         generation = GenerationConfig.from_pretrained(folder)
-        values = {name: getattr(generation, name) for name in GENERATION_FIELDS}
-        record["generation"] = {name: value for name, value in values.items() if value}
+        values = {name: getattr(generation, name, None) for name in GENERATION_FIELDS}
+        record["generation"] = {
+            name: value for name, value in values.items() if value not in (None, GENERATION_FIELDS[name])
+        }
     record["training"] = {name: value for name, value in record["training"].items() if value not in (None, {})}
     return {name: value for name, value in record.items() if value not in (None, {})}
 
 
-def eval_results(record: dict, dataset: str) -> list[EvalResult]:
+def dataset_name(record: dict, split: str) -> str:
+    """What a split of a run was taken from: as the card was told, else the names of the files or of the dataset."""
+    return record["card"].get("dataset") or ", ".join(record.get("data", {}).get(split, {}).get("source", []))
+
+
+def dataset_type(name: str) -> str:
+    """The Hub's identifier of a dataset, or one made of its name."""
+    found = HUB_DATASET.fullmatch(name)
+    return found[1] if found else re.sub(r"\W+", "_", name.lower()).strip("_")
+
+
+def eval_results(record: dict) -> list[EvalResult]:
     """The metrics of a record in the form of the Hub's model-index."""
     task = TASKS[record["task"]]
-    slug = dataset if re.fullmatch(r"[\w.-]+/[\w.-]+", dataset) else re.sub(r"\W+", "_", dataset.lower()).strip("_")
+    datasets = {split: dataset_name(record, split) or "unknown" for split in record["metrics"]}
     return [
         EvalResult(
             task_type=task.pipeline_tag or record["task"],
             task_name=task.name,
-            dataset_type=slug,
-            dataset_name=dataset,
+            dataset_type=dataset_type(datasets[split]),
+            dataset_name=datasets[split],
+            dataset_config=found[2] if (found := HUB_DATASET.fullmatch(datasets[split])) else None,
             dataset_split=split,
             metric_type=metric.identifier,
             metric_name=metric.name,
@@ -222,6 +262,15 @@ def eval_results(record: dict, dataset: str) -> list[EvalResult]:
         for name, metric in METRICS.items()
         if name in values
     ]
+
+
+def cell(value: object) -> str:
+    """A value as the text of a table's cell, in which a bar, within code too, is written with a backslash."""
+    return one_line(value).replace("|", "\\|")
+
+
+def one_line(value: object) -> str:
+    return " ".join(str(value).split())
 
 
 def model_card(record: dict) -> ModelCard:
@@ -242,29 +291,23 @@ def model_card(record: dict) -> ModelCard:
             raise ValueError(f"The record has no {name!r}: make it with `run_record` and add `card` (repo_id, ...).")
     card, task = record["card"], TASKS[record["task"]]
     validate_repo_id(card["repo_id"])
-    files = record.get("data", {}).get("test", record.get("data", {}).get("train", {})).get("source", [])
-    dataset = card.get("dataset") or ", ".join(files) or "unknown"
+    dataset = dataset_name(record, "train")
     splits = list(record.get("metrics", {}).values())
     metadata = ModelCardData(
-        model_name=card["repo_id"].split("/")[-1],
+        model_name=card["repo_id"].split("/")[-1] if record.get("metrics") else None,
         language=card.get("language"),
         license=card.get("license"),
         library_name="transformers",
         pipeline_tag=task.pipeline_tag,
         tags=["ode-transformer", task.name.replace(" ", "-")],
-        datasets=[dataset] if "/" in dataset else None,
+        datasets=[dataset_type(dataset)] if HUB_DATASET.fullmatch(dataset) else None,
         metrics=sorted({METRICS[name].identifier for values in splits for name in values if name in METRICS}) or None,
-        eval_results=eval_results(record, dataset) if record.get("metrics") else None,
+        eval_results=eval_results(record) if record.get("metrics") else None,
     )
     rows = []
     for name, metric in METRICS.items():
         if any(name in values for values in splits):
-            # In a table, a bar within code is written with a backslash.
-            conventions = {
-                f"`{values[metric.convention]}`".replace("|", "\\|")
-                for values in splits
-                if metric.convention in values
-            }
+            conventions = {f"`{cell(values[metric.convention])}`" for values in splits if metric.convention in values}
             scores = [f"{values[name]:.{metric.digits}f}" if name in values else "" for values in splits]
             rows.append([metric.name, *scores, ", ".join(sorted(conventions))])
     return ModelCard.from_template(
@@ -275,6 +318,9 @@ def model_card(record: dict) -> ModelCard:
         task=task,
         dataset=dataset,
         metric_rows=rows,
+        cell=cell,
+        one_line=one_line,
+        is_multistep=any(record["model"]["config"].get(field) in list(MULTISTEPS) for field in SOLVER_FIELDS.values()),
     )
 
 

@@ -578,13 +578,14 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             super()._init_weights(module)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool = True, **kwargs):
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = True, **kwargs):
         """As in transformers, but only from safetensors unless `use_safetensors=False` asks for files of `torch.save`,
-        of which `weights_only=True` lets nothing run.
+        of which `weights_only=True` lets nothing run. `None`, transformers' own default, asks for nothing.
 
         Raises:
             OSError: there are no safetensors files.
         """
+        use_safetensors = use_safetensors is not False
         try:
             return super().from_pretrained(
                 pretrained_model_name_or_path, *args, use_safetensors=use_safetensors, **kwargs

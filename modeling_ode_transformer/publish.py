@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from huggingface_hub import CommitInfo, HfApi, get_token
+from huggingface_hub import CommitInfo, HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import save_file
@@ -27,12 +27,18 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER
 from modeling_ode_transformer.configuration_ode_transformer import OdeTransformerConfig
+from modeling_ode_transformer.generation_ode_transformer import position_limit
 from modeling_ode_transformer.model_card import TASKS, add_card_arguments, card_values, model_card, run_record
 from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline
 
 
 # What a repository holds before anybody has put something into it.
 EMPTY_REPOSITORY = {".gitattributes"}
+# What opening a repository reads. An update deletes those that are not among its own files.
+LOADED_FILES = (
+    *("*.safetensors", "*.safetensors.index.json", "adapter_config.json", f"{TARGET_TOKENIZER}/*"),
+    *("*tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
+)
 SAMPLE = "Two dogs are running through the snow."
 INPUTS, EXPECTED = "inputs.safetensors", "expected.json"
 
@@ -119,8 +125,8 @@ for name in expected["models"]:
         output = load(name).eval()(**inputs)
     torch.testing.assert_close(output[0], tensors[name], msg=lambda text: f"{name} gives other numbers: {text}")
 if expected["output"] is not None:
-    text_to_text = transformers.pipeline(expected["task"], model=str(repository), trust_remote_code=True)
-    (output,) = text_to_text(expected["text"], **expected["generation"])
+    text_to_text = transformers.pipeline(expected["task"], model=str(repository), trust_remote_code=True, device="cpu")
+    (output,) = text_to_text(expected["text"], truncation=True, **expected["generation"])
     if output[expected["output_key"]] != expected["output"]:
         raise AssertionError(f"the pipeline gives {output}, not {expected['output']!r}")
 """
@@ -147,17 +153,19 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str) -> N
     if (output_dir / TARGET_TOKENIZER).is_dir():
         tokenizers["target"] = TARGET_TOKENIZER
     loaded = {name: AutoTokenizer.from_pretrained(output_dir / path) for name, path in tokenizers.items()}
-    inputs = {"input_ids": loaded["source"](SAMPLE, return_tensors="pt")["input_ids"]}
+    limit = min(loaded["source"].model_max_length, position_limit(model.config) or 1024)
+    source = loaded["source"](SAMPLE, truncation=True, max_length=limit, return_tensors="pt")
+    inputs = {"input_ids": source["input_ids"]}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id, model.config.eos_token_id]])
-    generation, output = {"max_new_tokens": 8}, None
+    generation, output = {"max_new_tokens": 8, "do_sample": False, "num_return_sequences": 1}, None
     with torch.no_grad():
         tensors = {head: model(**inputs)[0]}
         if model.config.is_encoder_decoder:
             tensors["AutoModel"] = model.model(**inputs)[0]
         if TASKS[task].output_key:
             ids = model.generate(inputs["input_ids"], **generation)[0]
-            output = loaded.get("target", loaded["source"]).decode(ids, skip_special_tokens=True)
+            output = loaded.get("target", loaded["source"]).decode(ids, skip_special_tokens=True).strip()
     expected = {
         "task": task,
         "text": SAMPLE,
@@ -201,15 +209,16 @@ def upload_repository(
         folder: What to upload.
         repo_id: NAME or OWNER/NAME.
         private: Whether only its owner may see a new repository.
-        update: Whether the repository may hold something already. Weights of it that are not in `folder` are deleted
-            by the commit; other files stay, or are replaced.
+        update: Whether the repository may hold something already. `LOADED_FILES` of it that are not in `folder` are
+            deleted by the commit; other files stay, or are replaced.
         revision: A branch that there is.
         commit_message: Of the commit.
         token: One that may write; None: that of `hf auth login` or of HF_TOKEN.
 
     Raises:
         PublishError: there is no token or it may not write, the repository holds something already, is not private,
-            has no such branch, or the upload was interrupted. The repository is then as it was, or new and empty.
+            has no such branch, or the upload was interrupted. The repository is then as it was, or new and empty;
+            or the commit was made, if only the answer to it was lost.
     """
     validate_repo_id(repo_id)
     if not (token or get_token()):
@@ -237,7 +246,7 @@ def upload_repository(
             held = {file.rfilename for file in repository.siblings} - EMPTY_REPOSITORY
             if held and not update:
                 raise PublishError(
-                    f"{repo_id} holds {len(held)} files already: give --update to put a commit on top of them, or "
+                    f"{repo_id} holds files already ({len(held)}): give --update to put a commit on top of them, or "
                     "choose another --repo_id."
                 )
             if private and not repository.private:
@@ -248,7 +257,7 @@ def upload_repository(
             revision=revision,
             commit_message=commit_message,
             parent_commit=repository.sha if repository else None,
-            delete_patterns=["*.safetensors", "*.safetensors.index.json"] if update else None,
+            delete_patterns=list(LOADED_FILES) if update else None,
         )
     except HfHubHTTPError as error:
         if error.response is not None and error.response.status_code in (401, 403):
@@ -265,8 +274,9 @@ def upload_repository(
 
 def interrupted(repo_id: str, error: Exception) -> PublishError:
     return PublishError(
-        f"The upload to {repo_id} was interrupted ({error}). Its files are as they were: a commit holds all or "
-        "nothing. Start the same command again."
+        f"The upload to {repo_id} on {constants.ENDPOINT} was interrupted ({error}). Its files are as they were, or, "
+        "if only the answer was lost, all of the new ones: a commit holds all or nothing. Look at it, and start the "
+        "same command again."
     )
 
 
@@ -324,6 +334,8 @@ def main(argv: list[str] | None = None) -> None:
         commit = publish(args.output_dir, card_values(args), args.task, args.folder, args.dry_run, **options)
     except (OSError, ValueError, PublishError) as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        parser.exit(130, "\nInterrupted: the repository has all files of the new commit, or none of them.\n")
     print(f"Uploaded: {commit.commit_url}" if commit else "Nothing was uploaded (--dry_run).")
 
 

@@ -129,6 +129,86 @@ def test_a_language_model_and_a_folder_without_records(tmp_path, capsys):
     assert capsys.readouterr().out == text
 
 
+def test_each_split_is_named_by_its_own_data(run):
+    files = {"train_file": "/a/train.tsv", "validation_file": "/a/dev|1.tsv", "test_file": "/a/test.tsv"}
+    (run / "arguments.json").write_text(json.dumps(ARGUMENTS | {"data": files}))
+    card = card_of(run)
+    assert {(each.dataset_split, each.dataset_name) for each in card.data.eval_results} == {
+        ("validation", "dev|1.tsv"),
+        ("test", "test.tsv"),
+    }
+    assert "texts like those of its training data (train.tsv)." in card.content
+    assert r"| validation | dev\|1.tsv | 1,014 |" in card.content
+
+    # A file has precedence over the dataset, as in the scripts.
+    data = {"dataset_name": "wmt/wmt14", "dataset_config_name": "de-en", "test_file": "/a/test.tsv"}
+    (run / "arguments.json").write_text(json.dumps(ARGUMENTS | {"data": data}))
+    card = card_of(run)
+    assert card.data.datasets == ["wmt/wmt14"]
+    assert {(each.dataset_type, each.dataset_config, each.dataset_name) for each in card.data.eval_results} == {
+        ("wmt/wmt14", "de-en", "wmt/wmt14 (de-en)"),
+        ("test_tsv", None, "test.tsv"),
+    }
+    assert card_of(run, dataset="WMT14 en/de: raw").data.datasets is None
+
+
+def test_a_card_says_where_the_training_began_and_which_weights_it_kept(run):
+    arguments = ARGUMENTS | {"model": {"model_name_or_path": str(run / "converted")}}
+    arguments["training"] = ARGUMENTS["training"] | {"load_best_model_at_end": True}
+    (run / "arguments.json").write_text(json.dumps(arguments))
+    (run / "trainer_state.json").write_text(json.dumps({"global_step": 900, "best_global_step": 600}))
+    text = card_of(run).content
+    assert "| started_from | converted |\n| updates | 900 |\n| weights_of_update | 600 |" in text
+    arguments |= {"data": {"average_last_checkpoints": 2}, "model": {"model_name_or_path": "me/converted"}}
+    (run / "arguments.json").write_text(json.dumps(arguments))
+    text = card_of(run).content
+    assert "| started_from | me/converted |" in text and "weights_of_update" not in text
+
+
+def test_what_is_told_keeps_the_form_of_the_card(run):
+    (run / "arguments.json").unlink()
+    record = run_record(run, "translation")
+    told = {"title": 'A: "b"\n# c', "language": ["no"], "machine": "a box", "command": "make"}
+    text = model_card(record | {"card": {"repo_id": "m"} | told}).content
+    assert re.findall(r"^# .*", text, re.M) == ['# A: "b" # c']
+    assert "\nRun on a box. Repeat it with\n\n```bash\nmake\n```" in text
+    assert ModelCard(text).data.language == ["no"]
+    text = model_card(record | {"card": {"repo_id": "m", "command": "make"}}).content
+    assert "\n\nRepeat it with\n" in text and "()" not in text
+
+
+@pytest.mark.parametrize(
+    "config, description",
+    [
+        ({"encoder_solver": "euler"}, "in its residual form"),
+        ({"encoder_solver": {"a": [[], [1.0]], "b": [0.5, 0.5]}}, "steps of a Runge-Kutta method"),
+        ({"encoder_solver": "leapfrog", "layer_history": "none"}, "steps of a multistep method"),
+    ],
+)
+def test_a_card_names_the_kind_of_its_schemes(config, description, tmp_path):
+    OdeTransformerForConditionalGeneration(tiny_config(**config)).save_pretrained(tmp_path)
+    record = run_record(tmp_path, "translation") | {"card": {"repo_id": "m"}}
+    assert description in model_card(record).content.partition("| parameters")[0]
+
+
+def test_a_task_that_the_model_cannot_have_and_numbers_that_are_none_are_refused(run, tmp_path):
+    with pytest.raises(ValueError, match="holds an encoder-decoder, whose task cannot be 'text-generation'"):
+        run_record(run, "text-generation")
+    OdeTransformerForCausalLM(tiny_config()).save_pretrained(tmp_path / "lm")
+    with pytest.raises(ValueError, match="holds a decoder alone, whose task cannot be 'translation'"):
+        run_record(tmp_path / "lm", "translation")
+    (run / "all_results.json").write_text(json.dumps({"predict_perplexity": float("nan")}))
+    with pytest.raises(ValueError, match="predict_perplexity is nan"):
+        run_record(run)
+
+
+def test_a_search_without_length_penalty_is_not_that_of_the_default(run):
+    path = run / "generation_config.json"
+    values = {"num_beams": 4, "length_penalty": 0.0, "max_len_a": 1.2, "max_len_b": 10, "min_length": 0}
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    assert "Generation: num_beams 4, length_penalty 0.0, max_len_a 1.2, max_len_b 10." in card_of(run).content
+
+
 def test_a_smoke_run_is_presented_as_such(run):
     (run / "arguments.json").write_text(json.dumps(ARGUMENTS | {"data": {"smoke": True}}))
     assert "**A smoke run**" in card_of(run).content

@@ -128,6 +128,29 @@ def test_a_language_model_and_sizes_of_weights_are_kept(tokenizer, tmp_path):
     assert {each.dtype for each in load_file(tmp_path / "folder" / "model.safetensors").values()} == {torch.bfloat16}
 
 
+def test_the_check_does_not_depend_on_how_a_model_generates(tokenizer, tmp_path):
+    """Several outputs, drawn at random, of a model with fewer positions than the check's sample has tokens."""
+    ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    ids |= dict.fromkeys(("eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id)
+    sizes = {"position_embedding_type": "learned", "max_position_embeddings": 10, "vocab_size": len(tokenizer)}
+    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**sizes, **ids)))
+    model.generation_config.update(do_sample=True, num_return_sequences=2, max_length=10)
+    model.save_pretrained(tmp_path / "run")
+    tokenizer.save_pretrained(tmp_path / "run")
+    publish(tmp_path / "run", CARD, task="summarization", dry_run=True)
+
+
+def test_an_interrupted_command_says_so(monkeypatch, capsys):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("modeling_ode_transformer.publish.publish", interrupt)
+    with pytest.raises(SystemExit) as exit:
+        main(["output", "--repo_id", "me/model"])
+    assert exit.value.code == 130
+    assert "all files of the new commit, or none" in capsys.readouterr().err
+
+
 def test_what_cannot_be_published_is_said(run, tmp_path, capsys):
     def fails(folder, message, card=CARD, **options):
         with pytest.raises((PublishError, ValueError), match=message):
@@ -180,6 +203,7 @@ def without_end_mark(text: str) -> str:
             lambda code: "import modeling_ode_transformer.integration_ode_transformer\n" + code,
             "modeling_ode_transformer",
         ),
+        ("pipeline_ode_transformer.py", lambda code: "", "TranslationPipeline"),
         (
             "target_tokenizer/tokenizer.json",
             without_end_mark,
@@ -237,7 +261,7 @@ def test_an_upload_is_one_commit_to_a_new_repository(small, hub):
         ("me/new", {}, None, "no token of the Hub: log in with `hf auth login`, or set HF_TOKEN"),
         ("me/new", {}, "hf_" + "b" * 34, "does not let this token write to me/new"),
         ("other/new", {}, TOKEN, "does not let this token write to other/new"),
-        ("me/held", {}, TOKEN, "me/held holds 2 files already: give --update"),
+        ("me/held", {}, TOKEN, "me/held holds files already \\(2\\): give --update"),
         ("me/held", {"update": True, "private": True}, TOKEN, "me/held is public"),
         (
             "me/held",
@@ -270,7 +294,7 @@ def test_an_interrupted_upload_changes_no_file_and_can_be_started_again(request_
     if exists:
         hub.repositories["me/model"] = held(README__md="old", model__safetensors="old")
     hub.cut = lambda method, path: request_that_fails in f"{method} {path}"
-    with pytest.raises(PublishError, match=r"The upload to me/model was interrupted.*Start the same command again"):
+    with pytest.raises(PublishError, match=rf"The upload to me/model on {hub.url} was interrupted.*start the same"):
         upload_repository(small, "me/model", update=exists)
     files = hub.repositories["me/model"].files()
     assert files == old if exists else set(files) == {".gitattributes"}
@@ -281,8 +305,17 @@ def test_an_interrupted_upload_changes_no_file_and_can_be_started_again(request_
     assert {name: data for name, data in files.items() if name != ".gitattributes"} == files_of(small)
 
 
-def test_an_update_replaces_all_weights_and_keeps_what_is_not_its_own(small, hub):
-    hub.repositories["me/model"] = held(**{"README__md": "old", "model-2__safetensors": "old", "picture__png": "mine"})
+def test_a_lost_answer_is_not_taken_for_a_lost_commit(small, hub):
+    hub.lose = lambda method, path: "/commit/main" in path
+    with pytest.raises(PublishError, match="or, if only the answer was lost, all of the new ones"):
+        upload_repository(small, "me/model")
+    assert files_of(small).keys() < hub.repositories["me/model"].files().keys()
+
+
+def test_an_update_replaces_all_that_is_loaded_and_keeps_what_is_not_its_own(small, hub):
+    """A tokenizer or an adapter of the former model would be taken for one of the new."""
+    stale = ("model-2.safetensors", "target_tokenizer/tokenizer.json", "vocab.json", "adapter_config.json")
+    hub.repositories["me/model"] = held(README__md="old", picture__png="mine", **dict.fromkeys(stale, "old"))
     hub.repositories["me/model"].branches["draft"] = hub.repositories["me/model"].branches["main"]
     upload_repository(small, "me/model", update=True, revision="draft", commit_message="Better")
     repository = hub.repositories["me/model"]
@@ -354,7 +387,7 @@ def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path):
     assert f"Uploaded: {hub.url}/me/model/commit/" in published.stdout
     assert hub.repositories["me/model"].private
     again = clean_process(hub, tmp_path, *command)
-    assert again.returncode == 2 and "me/model holds 14 files already: give --update" in again.stderr
+    assert again.returncode == 2 and "me/model holds files already (14): give --update" in again.stderr
     assert len(hub.repositories["me/model"].commits) == 2
 
     model = OdeTransformerForConditionalGeneration.from_pretrained(run)

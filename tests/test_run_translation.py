@@ -212,6 +212,33 @@ def test_final_model_is_the_mean_of_the_last_checkpoints(corpus, tmp_path):
     assert predictions[0] == predictions[1]
 
 
+def test_a_run_folder_holds_only_metrics_of_its_model_and_says_of_which_data(corpus, tmp_path):
+    """Model cards are made from it."""
+    folder = tmp_path / "run"
+
+    def saved(file):
+        return json.loads((folder / file).read_text())
+
+    run_translation.main(arguments(corpus, folder, max_steps=2, do_predict=True))
+    other = {"model_name_or_path": folder, "config_overrides": None, "do_train": None, "do_predict": True}
+    other |= {"test_source_file": corpus / "validation.en", "test_target_file": corpus / "validation.de"}
+    metrics = run_translation.main(arguments(corpus, folder, **other))
+    assert saved("all_results.json")["predict_chrf"] == metrics["predict_chrf"]
+    data = saved("arguments.json")["data"]
+    assert (Path(data["test_source_file"]).name, Path(data["train_source_file"]).name) == (
+        "validation.en",
+        "train.en",
+    )
+
+    shutil.copytree(folder, tmp_path / "other")
+    with pytest.raises(ValueError, match="holds another trained model and its metrics"):
+        run_translation.main(arguments(corpus, folder, **other | {"model_name_or_path": tmp_path / "other"}))
+
+    run_translation.main(arguments(corpus, folder, max_steps=3, overwrite_output_dir=True))
+    assert not [name for name in saved("all_results.json") if name.startswith("predict_")]
+    assert saved("arguments.json")["training"]["max_steps"] == 3
+
+
 def test_bleu_of_tokenised_text_by_name():
     """Worked by hand: one of eight tokens is wrong, and one of twelve once words are split at hyphens."""
     args = run_translation.DataArguments(bleu_moses_language="de")
