@@ -194,6 +194,11 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str) -> N
         )
 
 
+def check_token(token: str | None) -> None:
+    if not (token or get_token()):
+        raise PublishError("There is no token of the Hub: log in with `hf auth login`, or set HF_TOKEN.")
+
+
 def upload_repository(
     folder: str | Path,
     repo_id: str,
@@ -221,8 +226,7 @@ def upload_repository(
             or the commit was made, if only the answer to it was lost.
     """
     validate_repo_id(repo_id)
-    if not (token or get_token()):
-        raise PublishError("There is no token of the Hub: log in with `hf auth login`, or set HF_TOKEN.")
+    check_token(token)
     api = HfApi(token=token)
     try:
         if "/" not in repo_id:
@@ -301,6 +305,8 @@ def publish(
     Raises:
         PublishError, ValueError: as these.
     """
+    if not dry_run:
+        check_token(upload_options.get("token"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(folder or Path(temporary) / "repository")
         record = prepare_repository(output_dir, folder, card, task)

@@ -283,6 +283,10 @@ def test_uploads_that_are_refused_leave_the_hub_as_it_was(name, options, token, 
         monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises((PublishError, ValueError), match=f"(?s){message}"):
         upload_repository(small, name, **options)
+    if token is None:
+        # Before anything else.
+        with pytest.raises(PublishError, match=message):
+            publish("no_such_folder", CARD)
     assert list(hub.repositories) == ["me/held"]
     assert hub.repositories["me/held"].branches == before and len(hub.repositories["me/held"].commits) == 1
 
