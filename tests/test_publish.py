@@ -175,7 +175,7 @@ def test_what_cannot_be_published_is_said(run, tmp_path, capsys):
     with pytest.raises(PublishError, match="full is not empty"):
         prepare_repository(run, tmp_path / "full", CARD)
     with pytest.raises(SystemExit):
-        main([str(tmp_path / "nothing"), "--repo_id", "me/model"])
+        main([str(tmp_path / "nothing"), "--repo_id", "me/model", "--dry_run"])
     assert "nothing holds no saved model" in capsys.readouterr().err
 
 
