@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -275,6 +276,13 @@ LAUNCHERS = {
 }
 
 
+def environment_of_processes():
+    """That of several processes of this machine; they need not find out by its name how to reach each other."""
+    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    interface = {"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {}
+    return os.environ | interface | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
+
+
 @pytest.mark.parametrize("kind", LAUNCHERS)
 def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path):
     """Losses, gradient norms, weights and predictions with the same batches to an update."""
@@ -286,9 +294,12 @@ def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path):
 
     two = tmp_path / "two"
     argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, two, **values)]
-    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
-        [sys.executable, "-m", *LAUNCHERS[kind], *argv], env=environment, capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-m", *LAUNCHERS[kind], *argv],
+        env=environment_of_processes(),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert result.returncode == 0, result.stderr[-3000:]
     # FSDP's checkpoints hold the weights in a file of its own, DDP's do not.
@@ -317,11 +328,10 @@ def test_two_processes_that_group_by_length_resume_in_a_later_epoch(corpus, tmp_
     values = options(max_steps=5, logging_steps=1, eval_strategy="no", do_eval=None, max_tokens_per_batch=None)
     values |= {"per_device_train_batch_size": 20, "gradient_accumulation_steps": 1}
     values |= {"train_sampling_strategy": "group_by_length"}
-    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
     for folder in (tmp_path / "whole", tmp_path / "resumed"):
         argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, folder, **values)]
         command = [sys.executable, "-m", *LAUNCHERS["DDP"], *argv]
-        result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+        result = subprocess.run(command, env=environment_of_processes(), capture_output=True, text=True, cwd=tmp_path)
         assert result.returncode == 0, result.stderr[-3000:]
         if folder.name == "whole":
             shutil.copytree(folder / "checkpoint-4", tmp_path / "resumed" / "checkpoint-4")
