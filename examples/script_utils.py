@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What the training scripts beside it share: arguments and recipes, texts, checkpoints."""
 
+import gc
 import json
 import logging
 import shutil
@@ -205,8 +206,13 @@ def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:
 
 
 def run_process(main: Callable[[], object]) -> None:
-    """Runs a script's `main` as a process of its own, which leaves its process group, if any, before it exits."""
+    """Runs a script's `main` as a process of its own, which leaves its process group, if any, before it exits.
+
+    The group's threads end with its last user, a model in a cycle of references. If that were the interpreter's own
+    end, a thread that needed the interpreter then would abort the process.
+    """
     main()
+    gc.collect()
     PartialState().destroy_process_group()
 
 
