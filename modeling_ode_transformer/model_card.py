@@ -25,6 +25,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
 import modeling_ode_transformer
+from modeling_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
 from modeling_ode_transformer.checkpoints import TRAINER_STATE
 from modeling_ode_transformer.configuration_ode_transformer import SOLVER_FIELDS
 from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS
@@ -38,7 +39,7 @@ PACKAGES = (torch, transformers, tokenizers, modeling_ode_transformer)
 
 
 class Task(NamedTuple):
-    """What a card says about a task: its name, the Hub's (None: it has none) and the result of its pipeline."""
+    """What a card says about a task: its name, the Hub's (None: it has none) and the key of its pipeline's output."""
 
     name: str
     pipeline_tag: str | None
@@ -46,9 +47,9 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "translation": Task("translation", "translation", "translation_text"),
-    "summarization": Task("summarization", "summarization", "summary_text"),
-    "text-correction": Task("grammatical error correction", None, "corrected_text"),
+    "translation": Task("translation", "translation", f"{TranslationPipeline.return_name}_text"),
+    "summarization": Task("summarization", "summarization", f"{SummarizationPipeline.return_name}_text"),
+    "text-correction": Task("grammatical error correction", None, f"{TextCorrectionPipeline.return_name}_text"),
     "text-generation": Task("language modeling", "text-generation"),
 }
 

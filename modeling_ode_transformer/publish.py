@@ -40,7 +40,6 @@ LOADED_FILES = (
     *("*tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
 )
 SAMPLE = "Two dogs are running through the snow."
-INPUTS, EXPECTED = "inputs.safetensors", "expected.json"
 
 
 class PublishError(RuntimeError):
@@ -68,8 +67,8 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
         raise PublishError(f"{output_dir} holds no saved model (no config.json): give the output folder of a run.")
     if not any(output_dir.glob("*.safetensors")):
         raise PublishError(
-            f"{output_dir} holds no safetensors weights. Open it with from_pretrained, which reads older files too, "
-            "and write it with save_pretrained."
+            f"{output_dir} holds no safetensors weights. Open it with from_pretrained(..., "
+            "use_safetensors=False), which reads older files, and write it with save_pretrained."
         )
     if folder.is_dir() and any(folder.iterdir()):
         raise PublishError(f"{folder} is not empty: choose another folder.")
@@ -100,19 +99,20 @@ def load_model(folder: str | Path) -> PreTrainedModel:
     return auto_class.from_pretrained(folder, dtype="auto").eval()
 
 
-# Run by a process that cannot import the package; arguments: the repository's folder, a folder with what is expected.
+# Run by a process that cannot import the package; arguments: the repository's folder, and the files of
+# what is expected and of tensors: inputs, and outputs by their Auto class.
 CHECK = """
 import json, sys
 from pathlib import Path
 sys.modules["modeling_ode_transformer"] = None
 import torch, transformers
 from safetensors.torch import load_file
-repository, expected = Path(sys.argv[1]), json.loads((Path(sys.argv[2]) / "expected.json").read_text())
-tensors = load_file(Path(sys.argv[2]) / "inputs.safetensors")
+repository, expected = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
+tensors = load_file(sys.argv[3])
 inputs = {name: tensors[name] for name in expected["inputs"]}
 def load(name):
     loaded = getattr(transformers, name).from_pretrained(repository, trust_remote_code=True)
-    if name != "AutoTokenizer" and not type(loaded).__module__.startswith("transformers_modules."):
+    if not type(loaded).__module__.startswith("transformers_modules."):
         raise AssertionError(f"{name} took {type(loaded)}, which is not the repository's code")
     return loaded
 load("AutoConfig")
@@ -178,11 +178,12 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str) -> N
         "output": output,
     }
     with tempfile.TemporaryDirectory() as work:
-        save_file({name: value.contiguous() for name, value in (inputs | tensors).items()}, Path(work) / INPUTS)
-        (Path(work) / EXPECTED).write_text(json.dumps(expected), encoding="utf-8")
+        files = [Path(work) / "expected.json", Path(work) / "tensors.safetensors"]
+        files[0].write_text(json.dumps(expected), encoding="utf-8")
+        save_file({name: value.contiguous() for name, value in (inputs | tensors).items()}, files[1])
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(Path(work) / "modules")}
         result = subprocess.run(
-            [sys.executable, "-c", CHECK, str(folder), work],
+            [sys.executable, "-c", CHECK, folder, *files],
             cwd=work,
             env=environment,
             capture_output=True,
