@@ -4,12 +4,29 @@
 import copy
 import math
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
-from transformers.generation import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList
+from transformers.cache_utils import Cache
+from transformers.generation import (
+    GenerationConfig,
+    GenerationMixin,
+    GenerationMode,
+    LogitsProcessor,
+    LogitsProcessorList,
+)
+from transformers.modeling_outputs import BaseModelOutput
 
+from .cache_ode_transformer import BeamSearchEncoderDecoderCache
+
+
+# The cache of the beam search that the thread is in.
+searching: ContextVar[BeamSearchEncoderDecoderCache | None] = ContextVar("searching", default=None)
+
+# What generate() can return of every step.
+RECORDS = ("attentions", "hidden_states", "scores", "logits")
 
 MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
 
@@ -164,6 +181,119 @@ class SourceLengthGenerationMixin(GenerationMixin):
             model_kwargs=model_kwargs,
             **kwargs,
         )
+
+
+def top_k(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`scores.topk(k)` of a matrix, sooner on a processor: the k greatest are in the k of many small groups that have
+    the greatest maxima."""
+    group_size = 32
+    num_groups = scores.shape[1] // group_size
+    if num_groups < k:
+        return scores.topk(k)
+    # Group i has the columns i, i + num_groups, ...; what is left at the end is a candidate anyway.
+    groups = scores[:, : group_size * num_groups].view(-1, group_size, num_groups).amax(dim=1).topk(k).indices
+    offsets = torch.arange(group_size, device=scores.device) * num_groups
+    rest = torch.arange(group_size * num_groups, scores.shape[1], device=scores.device)
+    columns = (groups.unsqueeze(2) + offsets).flatten(1)
+    columns = torch.cat([columns, rest.expand(len(scores), -1)], dim=1)
+    greatest, candidates = scores.gather(1, columns).topk(k)
+    return greatest, columns.gather(1, candidates)
+
+
+class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
+    """For an encoder-decoder whose attention takes fewer rows of keys than of queries: `generate()` keeps one copy of
+    what the beams or the samples of a source attend to; beam search never reorders a cache, and goes on without the
+    sources that are finished.
+
+    A beam search has a `BeamSearchCache` where nothing else is asked for (`past_key_values`, `cache_implementation`,
+    `prefill_chunk_size`, attentions, hidden states, scores or logits of the steps) and the attention is "sdpa" or
+    "eager"; else the ordinary cache."""
+
+    def _expand_inputs_for_generation(self, expand_size=1, is_encoder_decoder=False, input_ids=None, **model_kwargs):
+        of_sources = {name: model_kwargs.pop(name, None) for name in ("encoder_outputs", "attention_mask")}
+        input_ids, model_kwargs = super()._expand_inputs_for_generation(
+            expand_size=expand_size, input_ids=input_ids, **model_kwargs
+        )
+        return input_ids, model_kwargs | of_sources
+
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs, generation_mode, *args, **kwargs):
+        takes_any = (
+            model_kwargs.get("past_key_values") is None
+            and generation_config.use_cache
+            and generation_config.cache_implementation is None
+            and generation_config.prefill_chunk_size is None
+            and not any(getattr(generation_config, f"output_{name}") for name in RECORDS)
+        )
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *args, **kwargs)
+        is_beam_search = generation_mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
+        if takes_any and is_beam_search and self.config._attn_implementation in ("sdpa", "eager"):
+            model_kwargs["past_key_values"] = BeamSearchEncoderDecoderCache(
+                generation_config.num_beams, model_kwargs["past_key_values"].cross_attention_cache
+            )
+
+    def _get_top_k_continuations(
+        self, accumulated_log_probs, *args, cur_len, decoder_prompt_len, do_sample, beams_to_keep, num_beams, **kwargs
+    ):
+        options = {
+            "cur_len": cur_len,
+            "decoder_prompt_len": decoder_prompt_len,
+            "do_sample": do_sample,
+            "beams_to_keep": beams_to_keep,
+            "num_beams": num_beams,
+        }
+        select = super()._get_top_k_continuations
+        by_row = accumulated_log_probs.view(num_beams * len(accumulated_log_probs), -1)
+        if do_sample or by_row.device.type != "cpu" or by_row.shape[1] <= beams_to_keep:
+            return select(accumulated_log_probs, *args, **options, **kwargs)
+        # The best of all beams are among the best of each: a vocabulary of a few tokens in each row.
+        candidates, tokens = top_k(by_row, beams_to_keep)
+        log_probs, sequences, beam_indices = select(
+            candidates.view(len(accumulated_log_probs), -1), *args, **options, **kwargs
+        )
+        rows = beam_indices[:, :, cur_len - decoder_prompt_len].long()
+        sequences[:, :, cur_len] = tokens[rows, sequences[:, :, cur_len]]
+        return log_probs, sequences, beam_indices
+
+    def _beam_search(self, input_ids, *args, **kwargs):
+        cache = kwargs.get("past_key_values")
+        token = searching.set(cache if isinstance(cache, BeamSearchEncoderDecoderCache) else None)
+        try:
+            return super()._beam_search(input_ids, *args, **kwargs)
+        finally:
+            searching.reset(token)
+
+    def _check_early_stop_heuristic(self, *args, is_sent_finished, early_stopping, **kwargs):
+        can_improve = super()._check_early_stop_heuristic(
+            *args, is_sent_finished=is_sent_finished, early_stopping=early_stopping, **kwargs
+        )
+        if (cache := searching.get()) is not None:
+            # Nothing changes the finished hypotheses of the other sources any more.
+            is_full = is_sent_finished.all(dim=1) & (early_stopping is True)
+            cache.keep_sources(can_improve.squeeze(1) & ~is_full)
+        return can_improve
+
+    def prepare_inputs_for_generation(self, input_ids, *args, **kwargs):
+        cache = searching.get()
+        if cache is not None and (left := cache.self_attention_cache).sources is not None:
+            input_ids = left.select(input_ids)
+            # Its keys and values are in the cache: only the number of sources still matters.
+            encoder_hidden_states = kwargs["encoder_outputs"].last_hidden_state[: len(left.sources)]
+            kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoder_hidden_states)
+            if (mask := kwargs.get("attention_mask")) is not None:
+                kwargs["attention_mask"] = mask[left.sources]
+            if (mask := kwargs.get("decoder_attention_mask")) is not None:
+                kwargs["decoder_attention_mask"] = left.select(mask)
+        return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
+
+    def _update_model_kwargs_for_generation(self, outputs, *args, **kwargs):
+        if (cache := searching.get()) is not None:
+            outputs.logits = cache.self_attention_cache.restore(outputs.logits)
+        return super()._update_model_kwargs_for_generation(outputs, *args, **kwargs)
+
+    def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.LongTensor) -> Cache:
+        # The beams of a source attend to the same encoder output, whatever their order.
+        past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        return past_key_values
 
 
 def position_limit(config: PreTrainedConfig) -> int | None:

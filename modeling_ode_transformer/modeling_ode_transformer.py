@@ -41,8 +41,9 @@ from transformers.utils import (
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .cache_ode_transformer import BeamSearchCache
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
-from .generation_ode_transformer import SourceLengthGenerationMixin
+from .generation_ode_transformer import BeamSearchGenerationMixin
 from .integration_ode_transformer import (
     COEFFICIENTS,
     MultistepScheme,
@@ -53,6 +54,7 @@ from .integration_ode_transformer import (
     resolve_multistep,
     weighted_sum,
 )
+from .packing_ode_transformer import pack_linear_layers
 
 
 logger = logging.get_logger(__name__)
@@ -187,6 +189,17 @@ def eager_attention_forward(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
+def join_rows(query: torch.Tensor, sources: int) -> torch.Tensor:
+    """Queries of rows that attend to the same keys, as the beams of a source do, become queries of one row: (rows,
+    heads, length, ...) becomes (sources, heads, rows / sources * length, ...)."""
+    return query.unflatten(0, (sources, -1)).transpose(1, 2).flatten(2, 3)
+
+
+def split_rows(weights: torch.Tensor, rows: int) -> torch.Tensor:
+    """The reverse of `join_rows`."""
+    return weights.unflatten(2, (rows // len(weights), -1)).transpose(1, 2).flatten(0, 1)
+
+
 class OdeTransformerFusedProjection(nn.Linear):
     """A query, key or value projection: a part of one matrix (3d, d) in the original, and initialised so."""
 
@@ -208,6 +221,7 @@ class OdeTransformerAttention(nn.Module):
         num_heads: int,
         is_causal: bool = False,
         max_relative_position: int = 0,
+        is_cross_attention: bool = False,
     ):
         super().__init__()
         self.config = config
@@ -215,7 +229,9 @@ class OdeTransformerAttention(nn.Module):
         self.scaling = self.head_dim**-0.5
         self.dropout = config.attention_dropout
         self.is_causal = is_causal
+        self.is_cross_attention = is_cross_attention
 
+        self.joint_projections = nn.ModuleDict()
         self.k_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
         self.v_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
         self.q_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
@@ -224,10 +240,24 @@ class OdeTransformerAttention(nn.Module):
             OdeTransformerRelativeKeys(max_relative_position, self.head_dim) if max_relative_position else None
         )
 
-    def project_keys_and_values(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the keys and the values of `hidden_states` (batch, length, d): (batch, heads, length, head_dim)
-        each."""
-        return self._split_heads(self.k_proj(hidden_states)), self._split_heads(self.v_proj(hidden_states))
+    def project(self, hidden_states: torch.Tensor, names: str) -> tuple[torch.Tensor, ...]:
+        """Returns the queries, keys and values of `hidden_states` (batch, length, d), those that `names` has of "qkv":
+        (batch, heads, length, head_dim) each."""
+        if names in self.joint_projections:
+            projected = self.joint_projections[names](hidden_states).chunk(len(names), dim=-1)
+        else:
+            projected = (getattr(self, f"{name}_proj")(hidden_states) for name in names)
+        return tuple(map(self._split_heads, projected))
+
+    def join_projections(self, can_be_joined: Callable[[nn.Module], bool], join: Callable[[list], nn.Module]):
+        """Puts one module, made by `join` of the layers, in the place of the projections of one input: of "qkv", in a
+        cross-attention of "kv"."""
+        names = "kv" if self.is_cross_attention else "qkv"
+        linears = [getattr(self, f"{name}_proj") for name in names]
+        if all(map(can_be_joined, linears)):
+            self.joint_projections[names] = join(linears)
+            for name in names:
+                delattr(self, f"{name}_proj")
 
     def _split_heads(self, projected: torch.Tensor) -> torch.Tensor:
         return projected.view(*projected.shape[:-1], -1, self.head_dim).transpose(1, 2)
@@ -243,12 +273,17 @@ class OdeTransformerAttention(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attends from `hidden_states` (batch, length, d) to `keys_and_values`; to itself, and to what the entry
-        `cache_idx` of the cache has seen, if there are none."""
-        query = self._split_heads(self.q_proj(hidden_states))
-        if keys_and_values is None:
-            keys_and_values = self.project_keys_and_values(hidden_states)
+        `cache_idx` of the cache has seen, if there are none. Keys and values of fewer rows each serve as many
+        successive rows; mask and distances are then those of all queries of a row of keys, one after the other."""
+        if keys_and_values is not None:
+            (query,) = self.project(hidden_states, "q")
+        else:
+            query, *keys_and_values = self.project(hidden_states, "qkv")
             if past_key_values is not None:
                 keys_and_values = past_key_values.update(*keys_and_values, cache_idx)
+        rows, sources = query.shape[0], keys_and_values[0].shape[0]
+        if rows != sources:
+            query = join_rows(query, sources)
 
         if self.relative_keys is not None:
             kwargs["position_bias"] = self.relative_keys(query * self.scaling, relative_distances)
@@ -265,6 +300,8 @@ class OdeTransformerAttention(nn.Module):
             scaling=self.scaling,
             **kwargs,
         )
+        if rows != sources and weights is not None:
+            weights = split_rows(weights, rows)
         return self.out_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
 
 
@@ -317,7 +354,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.encoder_attn = None
         if has_cross_attention:
-            self.encoder_attn = OdeTransformerAttention(config, num_heads)
+            self.encoder_attn = OdeTransformerAttention(config, num_heads, is_cross_attention=True)
             self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.fc1 = nn.Linear(config.d_model, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
@@ -458,12 +495,12 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
     def _encoder_keys_and_values(self, encoder_hidden_states, cache):
         """The keys and values of the cross-attention, which all stages share: from the cache once it has them."""
         if cache is None:
-            return self.encoder_attn.project_keys_and_values(encoder_hidden_states)
+            return self.encoder_attn.project(encoder_hidden_states, "kv")
         first = self.first_cache_idx
         if cache.is_updated.get(first):
             entry = cache.cross_attention_cache.layers[first]
             return entry.keys, entry.values
-        keys_and_values = self.encoder_attn.project_keys_and_values(encoder_hidden_states)
+        keys_and_values = self.encoder_attn.project(encoder_hidden_states, "kv")
         # transformers makes both caches with as many entries; those of a layer hold the same here.
         for idx in range(first, first + self.num_cache_entries):
             cache.is_updated[idx] = True
@@ -635,6 +672,24 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
                 "corrector: give use_reentrant=False, the default."
             )
         super().activation_checkpointing_enable(activation_checkpointing_kwargs, **kwargs)
+
+    def pack_for_inference(self, int8: bool = False) -> "OdeTransformerPreTrainedModel":
+        """Packs the weights of all linear layers, once and in place, into the layout of the processor's fastest matrix
+        products, and joins projections of the same input. Nothing else changes: the model generates as before, and
+        sooner. What it is packed in follows from its dtype: float32 (the same numbers to rounding) or bfloat16.
+
+        The model is for inference then: in evaluation mode, without gradients, and it cannot be saved, moved or
+        converted (a `RuntimeError` says so). Weights that are not the model's own, as an adapter's or a quantizer's,
+        stay. On an accelerator, in float16, or with a PyTorch that lacks oneDNN, all stay, with a warning.
+
+        Args:
+            int8: whether to make the weights of a model in float32 8-bit integers, with a scale for each output, and
+                inputs 8-bit integers when they come, with a scale for each call. Outputs are no longer the same.
+
+        Returns:
+            The model itself.
+        """
+        return pack_linear_layers(self, int8)
 
     def num_function_evaluations(self, per_layer: bool = False) -> int | dict[str, list[int]]:
         """How often one forward pass evaluates the layers' vector fields, for comparisons at equal cost.
@@ -923,12 +978,24 @@ class OdeTransformerDecoder(OdeTransformerStack):
             query_positions = key_positions = position_ids
 
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
-        attention_mask = create_causal_mask(
-            self.config, inputs_embeds, attention_mask, past_key_values=self_cache, position_ids=position_ids
-        )
+        if isinstance(self_cache, BeamSearchCache) and past_length > 0:
+            attention_mask = self_cache.attention_mask(inputs_embeds, attention_mask)
+            key_positions = self_cache.key_positions(inputs_embeds.device).unsqueeze(0)
+        else:
+            attention_mask = create_causal_mask(
+                self.config, inputs_embeds, attention_mask, past_key_values=self_cache, position_ids=position_ids
+            )
         if encoder_hidden_states is not None:
+            queries = inputs_embeds
+            if (rows := inputs_embeds.shape[0]) != (sources := encoder_hidden_states.shape[0]):
+                if rows % sources:
+                    raise ValueError(
+                        f"{sources} sources cannot have {rows} targets: give as many of these to each source, one "
+                        "after the other."
+                    )
+                queries = inputs_embeds.reshape(sources, -1, inputs_embeds.shape[-1])
             encoder_attention_mask = create_bidirectional_mask(
-                self.config, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+                self.config, queries, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
             )
         hidden_states = self.run_layers(
             hidden_states,
@@ -1070,7 +1137,7 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
     custom_intro="The ODE Transformer with a language modeling head, for translation, summarization and correction."
 )
 class OdeTransformerForConditionalGeneration(
-    EncoderDecoderEmbeddingsMixin, SourceLengthGenerationMixin, OdeTransformerPreTrainedModel
+    EncoderDecoderEmbeddingsMixin, BeamSearchGenerationMixin, OdeTransformerPreTrainedModel
 ):
     _tp_plan = {"lm_head": "colwise_gather_output"}
 

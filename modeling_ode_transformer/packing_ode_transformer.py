@@ -1,0 +1,120 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Weights in the layout that a processor's matrix products want, for inference."""
+
+import warnings
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+
+class PackedLinear(nn.Module):
+    """A linear layer, or several of the same input side by side, whose weights are packed once. It is for inference:
+    it has no parameters, and can be neither trained nor saved nor moved.
+
+    Args:
+        linears: the layers; their outputs are concatenated.
+
+    `forward` takes a tensor of shape (..., in_features) and of the layers' dtype.
+    """
+
+    def __init__(self, linears: Iterable[nn.Linear]):
+        super().__init__()
+        linears = list(linears)
+        self.in_features = linears[0].in_features
+        self.out_features = sum(linear.out_features for linear in linears)
+        weight = torch.cat([linear.weight.detach() for linear in linears])
+        biases = [linear.bias for linear in linears]
+        bias = None if biases[0] is None else torch.cat([each.detach() for each in biases])
+        self.pack(weight, bias)
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+    def _apply(self, *args, **kwargs):
+        raise RuntimeError("A packed model stays on its device and in its dtype: move it before pack_for_inference().")
+
+    def _save_to_state_dict(self, *args, **kwargs):
+        raise RuntimeError("A packed model has no weights to save: save it before pack_for_inference().")
+
+
+class OneDnnLinear(PackedLinear):
+    """In float32 or bfloat16, by oneDNN. Products are those of `nn.Linear` to rounding."""
+
+    # What oneDNN chooses the layout for: a number of rows other than 1. It computes any number.
+    rows = 64
+
+    def pack(self, weight, bias):
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), self.rows)
+        self.bias = bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise.default(x, self.weight, self.bias, "none", [], "")
+
+
+class Int8Linear(PackedLinear):
+    """With weights as 8-bit integers, scaled for each output, and inputs as 8-bit integers, scaled for each call; sums
+    and outputs in float32."""
+
+    def pack(self, weight, bias):
+        limit = weight.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's plan to replace quantized tensors
+            zeros = torch.zeros_like(limit, dtype=torch.int64)
+            weight = torch.quantize_per_channel(weight, limit.double() / 127, zeros, 0, torch.qint8)
+            self.weight = torch.ops.quantized.linear_prepack(weight, bias)
+        # Without VNNI, sums of two products of 8 bits would saturate: then inputs have 7.
+        self.reduce_range = not torch.cpu._is_vnni_supported()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.quantized.linear_dynamic.default(x, self.weight, self.reduce_range)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether it is a linear layer of the model's own, of its own class: not an adapter's, not quantized."""
+    return isinstance(module, nn.Linear) and type(module.weight) is nn.Parameter and module.weight.is_floating_point()
+
+
+def packed_class(model: nn.Module, int8: bool) -> tuple[type[PackedLinear] | None, str]:
+    """The class of the model's packed layers; or None and why there is none."""
+    devices = {parameter.device.type for parameter in model.parameters()}
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    if devices != {"cpu"}:
+        return None, f"it is on {', '.join(sorted(devices))}, and only processors want packed weights"
+    if int8:
+        if dtypes != {torch.float32}:
+            return None, f"it is in {', '.join(sorted(map(str, dtypes)))}, and int8=True takes a model in float32"
+        if not hasattr(torch.ops.quantized, "linear_dynamic"):
+            return None, "this PyTorch has no dynamically quantized products"
+        return Int8Linear, ""
+    if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.bfloat16}:
+        return None, f"it is in {', '.join(sorted(map(str, dtypes)))}, and not in float32 or in bfloat16"
+    if not torch.backends.mkldnn.is_available():
+        return None, "this PyTorch has no oneDNN"
+    if dtypes == {torch.bfloat16} and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return None, "this processor has no bfloat16 products"
+    return OneDnnLinear, ""
+
+
+def pack_linear_layers(model: nn.Module, int8: bool = False) -> nn.Module:
+    """Packs the linear layers of a model of this package in place; see `pack_for_inference` of the models."""
+    packed, reason = packed_class(model, int8)
+    model.eval()
+    if packed is None:
+        logger.warning(f"The model's weights are not packed: {reason}.")
+        return model
+    model.requires_grad_(False)
+    for module in list(model.modules()):
+        if hasattr(module, "join_projections"):
+            module.join_projections(is_plain, packed)
+        for name, child in list(module.named_children()):
+            if is_plain(child):
+                setattr(module, name, packed([child]))
+    return model
