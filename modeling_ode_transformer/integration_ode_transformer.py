@@ -485,6 +485,7 @@ def integrate(
     step_size: float = 1.0,
     num_steps: int = 1,
     stage_norms: Sequence[Callable[[torch.Tensor], torch.Tensor]] | None = None,
+    recompute: Callable[..., torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Makes `num_steps` explicit steps of size h (eqs. 8-11): `F_i = h F(y + sum_j a_ij F_j)`,
     `y <- y + sum_i gamma_i F_i`.
@@ -498,15 +499,23 @@ def integrate(
         step_size: h.
         num_steps: how many steps.
         stage_norms: for each stage what normalises it before it is weighed; None: nothing does.
+        recompute: `torch.utils.checkpoint.checkpoint`, which evaluates the field without keeping what its gradient
+            needs and evaluates it again for the gradient: called for all evaluations but the last, which the gradient
+            needs first. None: all is kept.
 
     Returns:
         The state after the steps, of y's shape.
     """
+    last = num_steps * tableau.num_stages - 1
     for step in range(num_steps):
         stages = []
         for i, (start, row) in enumerate(zip(tableau.y, tableau.a)):
             z = weighted_sum(y if start == 1.0 else start * y, row, stages)
-            stage = vector_field(z, step * tableau.num_stages + i)
+            evaluation = step * tableau.num_stages + i
+            if recompute is None or evaluation == last:
+                stage = vector_field(z, evaluation)
+            else:
+                stage = recompute(vector_field, z, evaluation)
             stages.append(stage if step_size == 1.0 else step_size * stage)
         if stage_norms is not None:
             stages = [norm(stage) for norm, stage in zip(stage_norms, stages, strict=True)]
