@@ -5,9 +5,11 @@ import copy
 import math
 from collections.abc import Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.generation import (
@@ -21,9 +23,6 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .cache_ode_transformer import BeamSearchEncoderDecoderCache
 
-
-# The cache of the beam search that the thread is in.
-searching: ContextVar[BeamSearchEncoderDecoderCache | None] = ContextVar("searching", default=None)
 
 # What generate() can return of every step.
 RECORDS = ("attentions", "hidden_states", "scores", "logits")
@@ -188,7 +187,7 @@ def top_k(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     the greatest maxima."""
     group_size = 32
     num_groups = scores.shape[1] // group_size
-    if num_groups < k:
+    if num_groups < k or scores.device.type != "cpu":
         return scores.topk(k)
     # Group i has the columns i, i + num_groups, ...; what is left at the end is a candidate anyway.
     groups = scores[:, : group_size * num_groups].view(-1, group_size, num_groups).amax(dim=1).topk(k).indices
@@ -200,10 +199,39 @@ def top_k(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return greatest, columns.gather(1, candidates)
 
 
+@dataclass
+class BeamSearch:
+    """A beam search that a thread is in.
+
+    Args:
+        cache: its cache.
+        num_candidates: how many tokens of each row matter; None: all, since a logits processor wants to see them.
+        tokens: those of this step, (rows, num_candidates + 1), the last column being no token.
+    """
+
+    cache: BeamSearchEncoderDecoderCache
+    num_candidates: int | None
+    tokens: torch.Tensor | None = None
+
+    def narrow(self, logits: torch.Tensor) -> torch.Tensor:
+        """The logits of a vocabulary that `generate()` handles sooner: the most probable tokens of each row, and one
+        that has the probability of all others, and is never chosen. Log-probabilities and choices stay the same.
+
+        `logits` are (rows, length, vocabulary); returns (rows, 1, num_candidates + 1)."""
+        log_probabilities = logits[:, -1].float().log_softmax(dim=-1)
+        greatest, self.tokens = top_k(log_probabilities, self.num_candidates)
+        others = torch.log1p(-greatest.exp().sum(dim=1, keepdim=True).clamp(max=1))
+        self.tokens = nn.functional.pad(self.tokens, (0, 1))
+        return torch.cat([greatest, others], dim=1).unsqueeze(1)
+
+
+searching: ContextVar[BeamSearch | None] = ContextVar("searching", default=None)
+
+
 class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
     """For an encoder-decoder whose attention takes fewer rows of keys than of queries: `generate()` keeps one copy of
-    what the beams or the samples of a source attend to; beam search never reorders a cache, and goes on without the
-    sources that are finished.
+    what the beams or the samples of a source attend to; beam search never reorders a cache, goes on without the
+    sources that are finished, and handles no more tokens than it may choose.
 
     A beam search has a `BeamSearchCache` where nothing else is asked for (`past_key_values`, `cache_implementation`,
     `prefill_chunk_size`, attentions, hidden states, scores or logits of the steps) and the attention is "sdpa" or
@@ -231,50 +259,26 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
                 generation_config.num_beams, model_kwargs["past_key_values"].cross_attention_cache
             )
 
-    def _get_top_k_continuations(
-        self, accumulated_log_probs, *args, cur_len, decoder_prompt_len, do_sample, beams_to_keep, num_beams, **kwargs
-    ):
-        options = {
-            "cur_len": cur_len,
-            "decoder_prompt_len": decoder_prompt_len,
-            "do_sample": do_sample,
-            "beams_to_keep": beams_to_keep,
-            "num_beams": num_beams,
-        }
-        select = super()._get_top_k_continuations
-        by_row = accumulated_log_probs.view(num_beams * len(accumulated_log_probs), -1)
-        if do_sample or by_row.device.type != "cpu" or by_row.shape[1] <= beams_to_keep:
-            return select(accumulated_log_probs, *args, **options, **kwargs)
-        # The best of all beams are among the best of each: a vocabulary of a few tokens in each row.
-        candidates, tokens = top_k(by_row, beams_to_keep)
-        log_probs, sequences, beam_indices = select(
-            candidates.view(len(accumulated_log_probs), -1), *args, **options, **kwargs
-        )
-        rows = beam_indices[:, :, cur_len - decoder_prompt_len].long()
-        sequences[:, :, cur_len] = tokens[rows, sequences[:, :, cur_len]]
-        return log_probs, sequences, beam_indices
-
-    def _beam_search(self, input_ids, *args, **kwargs):
-        cache = kwargs.get("past_key_values")
-        token = searching.set(cache if isinstance(cache, BeamSearchEncoderDecoderCache) else None)
+    def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
+        search = None
+        if isinstance(cache := kwargs.get("past_key_values"), BeamSearchEncoderDecoderCache):
+            search = BeamSearch(cache, num_candidates=None)
+            ends = generation_config._eos_token_tensor
+            candidates = max(2, 1 + (0 if ends is None else len(ends))) * generation_config.num_beams
+            vocab_size = self.config.decoder_vocab_size or self.config.vocab_size
+            if not logits_processor and not generation_config.do_sample and candidates < vocab_size:
+                search.num_candidates = candidates
+        token = searching.set(search)
         try:
-            return super()._beam_search(input_ids, *args, **kwargs)
+            return super()._beam_search(
+                input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs
+            )
         finally:
             searching.reset(token)
 
-    def _check_early_stop_heuristic(self, *args, is_sent_finished, early_stopping, **kwargs):
-        can_improve = super()._check_early_stop_heuristic(
-            *args, is_sent_finished=is_sent_finished, early_stopping=early_stopping, **kwargs
-        )
-        if (cache := searching.get()) is not None:
-            # Nothing changes the finished hypotheses of the other sources any more.
-            is_full = is_sent_finished.all(dim=1) & (early_stopping is True)
-            cache.keep_sources(can_improve.squeeze(1) & ~is_full)
-        return can_improve
-
     def prepare_inputs_for_generation(self, input_ids, *args, **kwargs):
-        cache = searching.get()
-        if cache is not None and (left := cache.self_attention_cache).sources is not None:
+        search = searching.get()
+        if search is not None and (left := search.cache.self_attention_cache).sources is not None:
             input_ids = left.select(input_ids)
             # Its keys and values are in the cache: only the number of sources still matters.
             encoder_hidden_states = kwargs["encoder_outputs"].last_hidden_state[: len(left.sources)]
@@ -286,9 +290,36 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
         return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
 
     def _update_model_kwargs_for_generation(self, outputs, *args, **kwargs):
-        if (cache := searching.get()) is not None:
-            outputs.logits = cache.self_attention_cache.restore(outputs.logits)
+        if (search := searching.get()) is not None:
+            restore = search.cache.self_attention_cache.restore
+            if search.num_candidates is not None:
+                outputs.logits = search.narrow(outputs.logits)
+                search.tokens = restore(search.tokens)
+            outputs.logits = restore(outputs.logits)
         return super()._update_model_kwargs_for_generation(outputs, *args, **kwargs)
+
+    def _get_top_k_continuations(self, accumulated_log_probs, *args, cur_len, decoder_prompt_len, **kwargs):
+        search = searching.get()
+        is_narrow = search is not None and search.num_candidates is not None
+        if is_narrow:
+            accumulated_log_probs[:, search.num_candidates :: search.num_candidates + 1] = -math.inf
+        log_probs, sequences, beam_indices = super()._get_top_k_continuations(
+            accumulated_log_probs, *args, cur_len=cur_len, decoder_prompt_len=decoder_prompt_len, **kwargs
+        )
+        if is_narrow:
+            rows = beam_indices[:, :, cur_len - decoder_prompt_len].long()
+            sequences[:, :, cur_len] = search.tokens[rows, sequences[:, :, cur_len]]
+        return log_probs, sequences, beam_indices
+
+    def _check_early_stop_heuristic(self, *args, is_sent_finished, early_stopping, **kwargs):
+        can_improve = super()._check_early_stop_heuristic(
+            *args, is_sent_finished=is_sent_finished, early_stopping=early_stopping, **kwargs
+        )
+        if (search := searching.get()) is not None:
+            # Nothing changes the finished hypotheses of the other sources any more.
+            is_full = is_sent_finished.all(dim=1) & (early_stopping is True)
+            search.cache.keep_sources(can_improve.squeeze(1) & ~is_full)
+        return can_improve
 
     def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.LongTensor) -> Cache:
         # The beams of a source attend to the same encoder output, whatever their order.

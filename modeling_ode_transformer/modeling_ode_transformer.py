@@ -86,9 +86,9 @@ def last_tokens(labels: torch.Tensor, pad_token_id: int) -> torch.Tensor:
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """`nn.functional.dropout`, several times as fast on a processor, where that draws a random number for each entry on
-    one core: here 16 random bits decide, so that `p` is rounded to a multiple of 2**-16. The mask that is kept for the
-    gradient has one byte for each entry."""
+    """`nn.functional.dropout`, several times as fast on a processor, where that draws a random number for each entry
+    on one core: here 16 random bits decide, so that `p` is rounded to a multiple of 2**-16. The mask that is kept for
+    the gradient has one byte for each entry."""
     if not training or p == 0:
         return x
     if x.device.type != "cpu" or not 0 < p < 1 or torch.compiler.is_compiling() or torch.jit.is_tracing():
@@ -689,13 +689,13 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     def activation_checkpointing_enable(self, activation_checkpointing_kwargs: dict | None = None, **kwargs):
         """As in transformers; `use_reentrant` is False where it is not given, also beside other arguments.
 
-        One argument more, `{"stages": True}`, recomputes the stages of Runge-Kutta blocks in the place of whole blocks:
-        all but the last of a block, whose activations are kept as a residual block's are. It needs about the memory of
-        the residual model, and less time than recomputing blocks.
+        One argument more, `{"stages": True}`, recomputes the stages of Runge-Kutta blocks in the place of whole
+        blocks: all but the last of a block, whose activations are kept as a residual block's are. It needs about the
+        memory of the residual model, and less time than recomputing blocks.
 
         Raises:
-            ValueError: `use_reentrant=True` with `stages`, or for a multistep scheme or a corrector, whose blocks share
-                states.
+            ValueError: `use_reentrant=True` with `stages`, or for a multistep scheme or a corrector, whose blocks
+                share states.
         """
         activation_checkpointing_kwargs = {"use_reentrant": False} | (activation_checkpointing_kwargs or {})
         recomputes_stages = activation_checkpointing_kwargs.pop("stages", False)

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from .test_run_translation import EXAMPLES, number_names
 
@@ -13,6 +14,9 @@ from .test_run_translation import EXAMPLES, number_names
 sys.path.insert(0, str(EXAMPLES / "benchmarks"))
 
 import batching
+import contenders
+import scaling
+import speed
 
 
 def test_batching(tmp_path, capsys):
@@ -35,3 +39,87 @@ def test_every_kind_of_batch_holds_every_pair_once():
         assert sorted(index for batch in batches for index in batch) == list(range(500)), kind
         padded = sum(len(batch) * (lengths[batch, 0].max() + lengths[batch, 1].max()) for batch in batches)
         assert batching.padding(batches, lengths) == pytest.approx(1 - lengths.sum() / padded)
+
+
+def test_batches_have_the_given_lengths_and_lie_evenly_in_the_sorted_file(tmp_path):
+    (tmp_path / "texts").write_text("\n".join("word, " * i for i in range(1, 41)))
+    lengths = contenders.read_lengths(tmp_path / "texts")
+    assert lengths == [2 * i + 1 for i in range(1, 41)]
+    batches = contenders.batches_by_length(lengths[::-1], 4, 2)
+    for batch, first in zip(batches, (9, 27)):
+        assert batch["attention_mask"].sum(1).tolist() == lengths[first : first + 4]
+        ends = batch["input_ids"].gather(1, batch["attention_mask"].sum(1, keepdim=True) - 1)
+        assert (ends == contenders.END).all()
+        assert ((batch["input_ids"] == contenders.PAD) == (batch["attention_mask"] == 0)).all()
+
+
+def test_contenders_take_turns_and_the_first_round_does_not_count():
+    turns = []
+    seconds = contenders.in_turns({name: lambda name=name: turns.append(name) for name in "ab"}, 2, pause=0)
+    assert turns == ["a", "b"] * 3 and [len(each) for each in seconds.values()] == [2, 2]
+    assert contenders.ratio([2, 9, 8], [1, 3, 1]) == 3
+
+
+def test_peak_memory_is_that_of_the_tensors_alive_at_once():
+    def run():
+        for _ in range(3):
+            first = torch.zeros(1000, 1000)
+            second = first + 1
+            del first, second
+
+    assert contenders.peak_memory(run) == pytest.approx(8e6, rel=0.01)
+
+
+def test_all_contenders_generate_the_same_tokens():
+    residual = contenders.m2m100(2, d_model=64)
+    batch = contenders.sources([5, 9, 7])
+    options = {"num_beams": 4, "max_new_tokens": 8}
+    expected = residual.generate(**batch, **options)
+    assert len(set(expected[:, 1:].flatten().tolist())) > 3
+    for solver in ("euler", "rk2", "rk4"):
+        model = contenders.ode_transformer(solver, residual)
+        for packing in (None, "packed"):
+            generated = contenders.prepared(model, packing=packing).generate(**batch, **options)
+            assert torch.equal(generated, expected), (solver, packing)
+    generated = contenders.CTranslate2(residual, "float32").generate(**batch, **options)
+    assert torch.equal(generated, expected)
+    runs = {"one": lambda: [expected], "other": lambda: [expected + 1]}
+    with pytest.raises(AssertionError, match="other and one generate other tokens"):
+        speed.check_same(runs)
+
+
+def test_a_row_says_whether_its_target_is_reached(capsys):
+    report = speed.Report()
+    seconds = {"ours": [1.0, 2.0, 4.0], "theirs": [2.0, 4.0, 8.0]}
+    report.add("speed", seconds, [("ours", "theirs")], per_second=8, reach=1.9)
+    report.add("latency", seconds, [("ours", "theirs")], reach=0.4, at_most=True)
+    assert [(row["ratio"], row["values"], row["reached"]) for row in report.rows] == [
+        (2.0, [4.0, 2.0], True),
+        (0.5, [2.0, 4.0], False),
+    ]
+    assert "| 4 a second | 2 a second | 2.000 | >= 1.9 | yes |" in capsys.readouterr().out
+
+
+def test_training_steps_of_contenders_update_their_weights():
+    residual = contenders.m2m100(1, d_model=64)
+    batch = contenders.sources([5, 9, 7])
+    batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    for dtype in contenders.DTYPES:
+        model = contenders.ode_transformer("rk2", residual)
+        before = model.lm_head.weight.clone()
+        contenders.training_step(model, batch, dtype)()
+        assert not torch.equal(model.lm_head.weight, before)
+
+
+def test_scaling_writes_points_and_a_picture(tmp_path, capsys, monkeypatch):
+    sweeps = {"source length": (8, 12), "beams": (1, 3), "encoder layers": (1, 2), "stages": (1, 4)}
+    monkeypatch.setattr(scaling, "SWEEPS", sweeps)
+    monkeypatch.setattr(scaling, "SETTING", scaling.SETTING | {"encoder layers": 1})
+    results = scaling.main(["--output_dir", str(tmp_path), "--rounds", "1", "--d_model", "64"])
+    assert json.loads((tmp_path / "scaling.json").read_text()) == results
+    for name, values in sweeps.items():
+        assert tuple(point[name] for point in results["points"][name]) == values
+    assert {point["batch size"] for point in results["points"]["source length"]} == {4}
+    assert all(min(row["seconds"].values()) > 0 for rows in results["points"].values() for row in rows)
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert "| beams 3 |" in capsys.readouterr().out

@@ -1,0 +1,200 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What the benchmarks compare, and how: models of the same sizes and weights, timed in turns."""
+
+import copy
+import datetime
+import gzip
+import json
+import platform
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import transformers
+from torch.profiler import ProfilerActivity, profile
+from transformers import M2M100Config, M2M100ForConditionalGeneration
+
+from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
+
+
+VOCAB_SIZE = 34040
+PAD, END, FIRST_WORD = 1, 2, 4
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def m2m100(encoder_layers: int = 6, d_model: int = 512) -> M2M100ForConditionalGeneration:
+    """A pre-norm Transformer with random weights of the base size, or of another width or depth. Matrices of the
+    layers are larger than a new model's, embeddings smaller: else it would repeat one word."""
+    torch.manual_seed(0)
+    sizes = {
+        f"{stack}_{field}": value
+        for stack in ("encoder", "decoder")
+        for field, value in (("attention_heads", d_model // 64), ("ffn_dim", 4 * d_model), ("layerdrop", 0.0))
+    }
+    config = M2M100Config(
+        vocab_size=VOCAB_SIZE,
+        d_model=d_model,
+        encoder_layers=encoder_layers,
+        decoder_layers=6,
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        **sizes,
+    )
+    model = M2M100ForConditionalGeneration(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".layers." in name and parameter.ndim == 2:
+                parameter.mul_(3)
+        model.model.shared.weight.mul_(0.1)
+    model.generation_config.update(max_length=None)
+    return model.eval()
+
+
+def ode_transformer(
+    solver: str, residual: M2M100ForConditionalGeneration | None = None
+) -> OdeTransformerForConditionalGeneration:
+    """An ODE Transformer with the weights of a residual model: its learned coefficients are those of Euler's scheme,
+    so that it evaluates all stages and computes the residual model's function."""
+    return OdeTransformerForConditionalGeneration.from_residual(residual or m2m100(), solver)
+
+
+def base_preset(solver: str) -> OdeTransformerForConditionalGeneration:
+    """The paper's base model, with relative positions and a learned combination of the layers."""
+    torch.manual_seed(0)
+    return OdeTransformerForConditionalGeneration(OdeTransformerConfig(encoder_solver=solver)).eval()
+
+
+def prepared(model, dtype: str = "float32", packing: str | None = None):
+    """A copy in a dtype, with packed weights if `packing` is "packed" or "int8"."""
+    model = copy.deepcopy(model).to(DTYPES[dtype])
+    return model if packing is None else model.pack_for_inference(int8=packing == "int8")
+
+
+class CTranslate2:
+    """A residual model in CTranslate2."""
+
+    def __init__(self, model: M2M100ForConditionalGeneration, compute_type: str):
+        import ctranslate2
+        from ctranslate2.converters.transformers import M2M100Loader
+
+        words = ["<s>", "<pad>", "</s>", "<unk>", *(f"word{i}" for i in range(FIRST_WORD, VOCAB_SIZE))]
+
+        class Loader(M2M100Loader):
+            def get_vocabulary(self, model, tokenizer):
+                return words
+
+        spec = Loader().get_model_spec(model)
+        spec.register_source_vocabulary(words)
+        spec.register_target_vocabulary(words)
+        spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = "<s>", "</s>", "<unk>"
+        spec.config.decoder_start_token = words[model.config.decoder_start_token_id]
+        spec.validate()
+        self.words, self.ids = words, {word: i for i, word in enumerate(words)}
+        with tempfile.TemporaryDirectory() as folder:
+            spec.save(folder)
+            self.translator = ctranslate2.Translator(
+                folder, device="cpu", compute_type=compute_type, intra_threads=torch.get_num_threads()
+            )
+
+    def generate(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, num_beams: int, max_new_tokens: int
+    ) -> torch.Tensor:
+        """As `generate()` of a model. No output is shorter than `max_new_tokens`."""
+        rows = zip(input_ids.tolist(), attention_mask.sum(1).tolist())
+        results = self.translator.translate_batch(
+            [[self.words[i] for i in row[:length]] for row, length in rows],
+            beam_size=num_beams,
+            min_decoding_length=max_new_tokens,
+            max_decoding_length=max_new_tokens,
+            max_batch_size=0,
+        )
+        return torch.tensor([[END, *(self.ids[word] for word in result.hypotheses[0])] for result in results])
+
+
+def read_lengths(file: Path, field: str | None = None) -> list[int]:
+    """The number of words and punctuation marks of each line, or of the field of each line of JSON, and one for the
+    end of the sentence."""
+    with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+        texts = [line if field is None else json.loads(line)[field] for line in lines]
+    return [len(re.findall(r"\w+|[^\w\s]", text)) + 1 for text in texts]
+
+
+def sources(lengths: Sequence[int], seed: int = 0) -> dict[str, torch.Tensor]:
+    """A padded batch of random words with these lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    input_ids = torch.randint(FIRST_WORD, VOCAB_SIZE, (len(lengths), max(lengths)), generator=generator)
+    attention_mask = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)).long()
+    input_ids[torch.arange(len(lengths)), torch.tensor(lengths) - 1] = END
+    return {"input_ids": input_ids.where(attention_mask == 1, PAD), "attention_mask": attention_mask}
+
+
+def batches_by_length(lengths: Sequence[int], batch_size: int, number: int) -> list[dict[str, torch.Tensor]]:
+    """Of all batches of the sorted lengths, `number` that are evenly spaced."""
+    ordered = sorted(lengths)
+    starts = [round((i + 0.5) / number * (len(ordered) - batch_size)) for i in range(number)]
+    return [sources(ordered[start : start + batch_size], seed) for seed, start in enumerate(starts)]
+
+
+def in_turns(contenders: dict[str, Callable[[], object]], rounds: int, pause: float = 0.3) -> dict[str, list[float]]:
+    """Seconds of each contender in each round. In a round each has its turn, and a round before the first warms up.
+    The pause before a turn lets the threads of the one before go to sleep."""
+    seconds = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name, run in contenders.items():
+            time.sleep(pause)
+            start = time.perf_counter()
+            run()
+            if number:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def ratio(seconds: Sequence[float], others: Sequence[float]) -> float:
+    """The median of the rounds' ratios."""
+    return statistics.median(each / other for each, other in zip(seconds, others))
+
+
+def peak_memory(run: Callable[[], object]) -> int:
+    """The most bytes that tensors made in `run` had at one time."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    live = peak = 0
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+def training_step(model, batch: dict[str, torch.Tensor], dtype: str) -> Callable[[], None]:
+    """An update by Adam, in float32 or with autocast to bfloat16."""
+    optimizer = torch.optim.Adam(model.train().parameters(), lr=1e-5, fused=True)
+
+    def step():
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bfloat16"):
+            loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def machine() -> dict[str, object]:
+    """What the numbers depend on besides the code."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "date": datetime.date.today().isoformat(),
+    }

@@ -1,0 +1,415 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Speed and memory of the ODE Transformer beside the models that people would use instead, in one run.
+
+    python examples/benchmarks/speed.py --translation_file data/multi30k/test_2016_flickr.en.gz \\
+        --summarization_file data/cnn_dailymail_sample/sample.jsonl.gz --output_file speed.json
+
+M2M100 has the weights of the ODE Transformer it is compared with, whose learned coefficients are Euler's: the two
+generate the same tokens, which is checked before they are timed. The contenders take turns; a ratio is the median of
+the rounds' ratios. Contenders that end in "packed" or "int8" were given `pack_for_inference()`.
+"""
+
+import json
+import math
+import statistics
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from contenders import (
+    VOCAB_SIZE,
+    CTranslate2,
+    base_preset,
+    batches_by_length,
+    in_turns,
+    m2m100,
+    machine,
+    ode_transformer,
+    peak_memory,
+    prepared,
+    ratio,
+    read_lengths,
+    sources,
+    training_step,
+)
+from transformers import LogitsProcessorList
+from transformers.utils import logging
+
+from modeling_ode_transformer.generation_ode_transformer import SourceLengthLogitsProcessor
+from modeling_ode_transformer.packing_ode_transformer import Int8Linear, OneDnnLinear
+
+
+class Report:
+    """The rows of the table: measures with what each contender needed, and its ratio to another."""
+
+    def __init__(self):
+        self.rows = []
+
+    def add(
+        self,
+        measure: str,
+        seconds: dict[str, list[float]],
+        pairs: list[tuple[str, str]],
+        per_second: int | None = None,
+        reach: float | None = None,
+        at_most: bool = False,
+    ):
+        """`pairs` are of a contender and the one it is compared with: by time, or by `per_second` things a second."""
+        for ours, theirs in pairs:
+            value = ratio(seconds[ours], seconds[theirs]) if at_most else ratio(seconds[theirs], seconds[ours])
+            medians = [statistics.median(seconds[name]) for name in (ours, theirs)]
+            if per_second is not None:
+                medians = [per_second / median for median in medians]
+            unit = "s" if per_second is None else "a second"
+            self.add_row(
+                measure,
+                ours,
+                theirs,
+                medians,
+                unit,
+                value,
+                reach,
+                at_most,
+                seconds={ours: seconds[ours], theirs: seconds[theirs]},
+            )
+
+    def add_row(self, measure, ours, theirs, values, unit, value, reach, at_most, **more):
+        reached = None if reach is None else value <= reach if at_most else value >= reach
+        self.rows.append(
+            {
+                "measure": measure,
+                "contender": ours,
+                "compared with": theirs,
+                "values": values,
+                "unit": unit,
+                "ratio": value,
+                "reach": reach,
+                "at most": at_most,
+                "reached": reached,
+                **more,
+            }
+        )
+        print(self.line(self.rows[-1]), flush=True)
+
+    HEAD = "| measure | contender | compared with | | | ratio | reach | |\n" + "| --- " * 8 + "|"
+
+    @staticmethod
+    def line(row) -> str:
+        values = " | ".join(f"{value:.3g} {row['unit']}" for value in row["values"])
+        reach = "" if row["reach"] is None else f"{'<=' if row['at most'] else '>='} {row['reach']}"
+        verdict = {None: "", True: "yes", False: "no"}[row["reached"]]
+        names = f"{row['measure']} | {row['contender']} | {row['compared with']}"
+        return f"| {names} | {values} | {row['ratio']:.3f} | {reach} | {verdict} |"
+
+
+def generation(model, batches, **options) -> Callable[[], list[torch.Tensor]]:
+    """Generates for all batches: as many words as the longest source of each has, unless `options` say."""
+    limits = [{"max_new_tokens": batch["input_ids"].shape[1]} | options for batch in batches]
+    return lambda: [model.generate(**batch, num_beams=4, **limit) for batch, limit in zip(batches, limits)]
+
+
+def check_same(runs: dict[str, Callable[[], list[torch.Tensor]]]) -> None:
+    """Raises an AssertionError unless all generate the same tokens."""
+    first, *others = ((name, run()) for name, run in runs.items())
+    for name, outputs in others:
+        same = all(ours.shape == theirs.shape and torch.equal(ours, theirs) for ours, theirs in zip(outputs, first[1]))
+        assert same, f"{name} and {first[0]} generate other tokens."
+
+
+def beam_search(report: Report, batches_of: Callable, rounds: int) -> None:
+    """Beam search with batches of 16, and of 1, against M2M100; and with unsorted sources."""
+    residual = m2m100()
+    rk2 = ode_transformer("rk2", residual)
+    for dtype in ("float32", "bfloat16"):
+        models = {
+            "M2M100": prepared(residual, dtype),
+            "RK2": prepared(rk2, dtype),
+            "RK2 packed": prepared(rk2, dtype, "packed"),
+            "RK2 preset packed": prepared(base_preset("rk2"), dtype, "packed"),
+        }
+        pairs = [(name, "M2M100") for name in models if name != "M2M100"]
+        for batch_size, number in ((16, 2), (1, 4)):
+            batches = batches_of(batch_size, number)
+            runs = {name: generation(model, batches) for name, model in models.items()}
+            if dtype == "float32":
+                check_same({name: run for name, run in runs.items() if "preset" not in name})
+            seconds = in_turns(runs, rounds)
+            measure = f"beam 4, batch {batch_size}, {dtype}"
+            if batch_size == 1:
+                report.add(f"{measure}: latency", seconds, pairs, reach=0.8, at_most=True)
+            else:
+                report.add(measure, seconds, pairs, per_second=batch_size * number, reach=1.25)
+        batches = [batches_of(1, 16)]
+        lengths = [int(batch["attention_mask"].sum()) for batch in batches[0]][::-1]
+        batch = sources(lengths[::2] + lengths[1::2])
+        limit = SourceLengthLogitsProcessor(batch["attention_mask"].sum(1), 1, 0, 2)
+        options = {"max_new_tokens": limit.max_new_tokens, "logits_processor": LogitsProcessorList([limit])}
+        runs = {name: generation(model, [batch], **options) for name, model in models.items()}
+        if dtype == "float32":
+            check_same({name: run for name, run in runs.items() if "preset" not in name})
+        report.add(f"beam 4, batch 16 of all lengths, {dtype}", in_turns(runs, rounds), pairs, per_second=16)
+
+
+def against_ctranslate2(report: Report, batches_of: Callable, rounds: int) -> None:
+    """Against CTranslate2 in each of its compute types; the target is for its fastest."""
+    import ctranslate2
+
+    residual = m2m100()
+    rk2 = ode_transformer("rk2", residual)
+    types = sorted(ctranslate2.get_supported_compute_types("cpu") & {"float32", "bfloat16", "int8", "int8_bfloat16"})
+    theirs = {f"CTranslate2 {name}": CTranslate2(residual, name) for name in types}
+    ours = {
+        "RK2 packed": prepared(rk2, packing="packed"),
+        "RK2 bfloat16 packed": prepared(rk2, "bfloat16", "packed"),
+        "RK2 int8": prepared(rk2, packing="int8"),
+    }
+    for batch_size, number in ((16, 2), (1, 4), (64, 1)):
+        batches = batches_of(batch_size, number)
+        runs = {name: generation(model, batches) for name, model in (theirs | ours).items()}
+        check_same({name: runs[name] for name in ("CTranslate2 float32", "RK2 packed")})
+        seconds = in_turns(runs, rounds)
+        fastest = {
+            side: min(names, key=lambda name: statistics.median(seconds[name]))
+            for side, names in (("theirs", theirs), ("ours", ours))
+        }
+        pairs = [("RK2 packed", "CTranslate2 float32")]
+        report.add(f"beam 4, batch {batch_size}, same numbers", seconds, pairs, per_second=batch_size * number)
+        pairs = [(fastest["ours"], fastest["theirs"])]
+        measure = f"beam 4, batch {batch_size}, fastest"
+        report.add(measure, seconds, pairs, per_second=batch_size * number, reach=1.0)
+
+
+def long_sources(report: Report, articles: list[int], summaries: list[int], rounds: int) -> None:
+    """Sources of 512 tokens, batches of 8, outputs of the median summary's length; and what generating adds to
+    memory."""
+    residual = m2m100()
+    rk2 = ode_transformer("rk2", residual)
+    batch = sources([min(length, 512) for length in sorted(articles)[-8:]])
+    models = {"M2M100": residual, "RK2": rk2, "RK2 packed": prepared(rk2, packing="packed")}
+    options = {"max_new_tokens": int(statistics.median(summaries))}
+    runs = {name: generation(model, [batch], **options) for name, model in models.items()}
+    check_same(runs)
+    pairs = [(name, "M2M100") for name in models if name != "M2M100"]
+    measure = "512 tokens, beam 4, batch 8, float32"
+    report.add(measure, in_turns(runs, rounds), pairs, per_second=8, reach=1.5)
+    memory = {name: peak_memory(run) / 2**20 for name, run in runs.items()}
+    for ours, theirs in pairs:
+        value = memory[ours] / memory[theirs]
+        report.add_row(
+            f"{measure}: added memory", ours, theirs, [memory[ours], memory[theirs]], "MiB", value, 0.6, True
+        )
+
+
+def solvers(report: Report, batches_of: Callable, rounds: int) -> None:
+    """RK2 and RK4 against the residual model (table 6), and what arithmetic alone would give."""
+    residual = m2m100()
+    targets = {"RK2": 0.963, "RK4": 0.848}
+    for dtype, packing in (("float32", "packed"), ("bfloat16", "packed"), ("float32", "int8")):
+        models = {
+            name: prepared(ode_transformer(solver, residual), dtype, packing)
+            for name, solver in (("residual", "euler"), ("RK2", "rk2"), ("RK4", "rk4"))
+        }
+        for batch_size, number in ((1, 4), (16, 2)):
+            batches = batches_of(batch_size, number)
+            runs = {name: generation(model, batches) for name, model in models.items()}
+            if dtype == "float32" and packing != "int8":
+                check_same(runs)
+            seconds = in_turns(runs, rounds)
+            setting = f"solver, batch {batch_size}, {dtype}{f' {packing}' if packing else ''}"
+            for name, target in targets.items():
+                pairs = [(name, "residual")]
+                report.add(setting, seconds, pairs, per_second=batch_size * number, reach=target)
+
+
+def training(report: Report, lengths: list[int], rounds: int) -> None:
+    """Training steps and their memory: 32 pairs of the median batch."""
+    (batch,) = batches_by_length(lengths, 32, 1)
+    batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    residual = m2m100()
+    makers = {
+        "M2M100 6-6": m2m100,
+        "M2M100 12-6": partial(m2m100, 12),
+        "RK2": partial(ode_transformer, "rk2", residual),
+        "RK2 preset": partial(base_preset, "rk2"),
+    }
+    for dtype in ("bfloat16", "float32"):
+        seconds = in_turns({name: training_step(make(), batch, dtype) for name, make in makers.items()}, rounds)
+        for ours in ("RK2", "RK2 preset"):
+            for theirs, reach in (("M2M100 12-6", 0.95), ("M2M100 6-6", 1.31)):
+                report.add(f"training step, {dtype}", seconds, [(ours, theirs)], reach=reach, at_most=True)
+
+    def recomputing():
+        model = base_preset("rk4")
+        model.activation_checkpointing_enable({"stages": True})
+        return model
+
+    makers |= {
+        "residual preset": partial(base_preset, "euler"),
+        "RK4 preset": partial(base_preset, "rk4"),
+        "RK4 preset, stages recomputed": recomputing,
+    }
+    names = ("RK4 preset, stages recomputed", "RK4 preset")
+    seconds = in_turns({name: training_step(makers[name](), batch, "bfloat16") for name in names}, rounds)
+    report.add("training step, bfloat16", seconds, [names], reach=1.35, at_most=True)
+
+    memory = {}
+    for name, make in makers.items():
+        model = make().train()
+
+        def gradients(model=model):
+            model(**batch).loss.backward()
+
+        gradients()
+        model.zero_grad()
+        memory[name] = peak_memory(gradients) / 2**20
+    for ours, theirs, reach in (
+        ("RK2", "M2M100 12-6", 1.0),
+        ("RK2 preset", "M2M100 12-6", 1.0),
+        ("RK4 preset, stages recomputed", "residual preset", 1.15),
+    ):
+        values = [memory[ours], memory[theirs]]
+        report.add_row("training memory", ours, theirs, values, "MiB", values[0] / values[1], reach, True)
+
+
+def rates(rounds: int) -> dict[str, float]:
+    """What the machine can do: bytes a second of memory read, and operations a second of a large product in each form
+    of the weights."""
+    numbers = torch.zeros(2**28, dtype=torch.uint8).view(torch.float32)
+    measured = {"bytes": numbers.nbytes / min(in_turns({"": numbers.sum}, rounds)[""])}
+    layer = torch.nn.Linear(2048, 2048)
+    x = torch.randn(2048, 2048)
+    products = {
+        "float32": (OneDnnLinear([layer]), x),
+        "bfloat16": (OneDnnLinear([layer.bfloat16()]), x.bfloat16()),
+        "int8": (Int8Linear([layer.float()]), x),
+    }
+    with torch.no_grad():
+        seconds = in_turns({name: partial(run, each) for name, (run, each) in products.items()}, rounds)
+    return measured | {name: 2 * 2048**3 / min(each) for name, each in seconds.items()}
+
+
+def lower_bounds(report: Report, batches_of: Callable, rounds: int) -> list[dict[str, float | str]]:
+    """Seconds of a beam search beside the least that its matrix products can take: those of the encoder, and in each
+    step the greater of the arithmetic and of reading the weights once."""
+    measured = rates(rounds)
+    print("\n" + ", ".join(f"{name} {value / 1e9:.0f}e9/s" for name, value in measured.items()))
+    residual = m2m100()
+    rk2 = ode_transformer("rk2", residual)
+    rows = []
+    for batch_size in (1, 16):
+        (batch,) = batches_of(batch_size, 1)
+        length = steps = batch["input_ids"].shape[1]
+        models = {
+            ("M2M100", "float32", "float32"): residual,
+            ("RK2 packed", "float32", "float32"): prepared(rk2, packing="packed"),
+            ("M2M100", "bfloat16", "bfloat16"): prepared(residual, "bfloat16"),
+            ("RK2 packed", "bfloat16", "bfloat16"): prepared(rk2, "bfloat16", "packed"),
+            ("RK2 int8", "float32", "int8"): prepared(rk2, packing="int8"),
+        }
+        seconds = in_turns({key: generation(model, [batch]) for key, model in models.items()}, rounds)
+        for (name, dtype, product), each in seconds.items():
+            d = 512
+            block, evaluations = 12 * d * d, 6 if name == "M2M100" else 12
+            copies = 4 if name == "M2M100" else 1
+            encoder = batch_size * length * (evaluations * block + 6 * 2 * d * d * copies)
+            weights = 6 * (block + 2 * d * d) + VOCAB_SIZE * d
+            arithmetic = 2 * weights * batch_size * 4 / measured[product]
+            reading = weights * {"float32": 4, "bfloat16": 2, "int8": 1}[product] / measured["bytes"]
+            bound = 2 * encoder / measured[product] + steps * max(arithmetic, reading)
+            median = statistics.median(each)
+            rows.append(
+                {
+                    "contender": f"{name}, {dtype}",
+                    "batch size": batch_size,
+                    "seconds": median,
+                    "arithmetic of a step": arithmetic,
+                    "reading of a step": reading,
+                    "lower bound": bound,
+                    "ratio": median / bound,
+                }
+            )
+            limit = "arithmetic" if arithmetic > reading else "memory"
+            print(
+                f"| {rows[-1]['contender']} | {batch_size} | {median * 1e3:.0f} ms | {bound * 1e3:.0f} ms ({limit}) "
+                f"| {median / bound:.2f} |",
+                flush=True,
+            )
+    return rows
+
+
+def operators(batches_of: Callable) -> dict[str, dict[str, float]]:
+    """The share of the operators in the time of a beam search with a batch of 16."""
+    residual = m2m100()
+    rk2 = ode_transformer("rk2", residual)
+    (batch,) = batches_of(16, 1)
+    models = {
+        "M2M100": residual,
+        "RK2": rk2,
+        "RK2 packed": prepared(rk2, packing="packed"),
+        "RK2 int8": prepared(rk2, packing="int8"),
+    }
+    shares = {}
+    for name, model in models.items():
+        run = generation(model, [batch])
+        run()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            run()
+        events = {event.key: event.self_cpu_time_total for event in profiler.key_averages()}
+        events = {key: time for key, time in events.items() if "::" in key}
+        groups = {
+            "products with weights": ("addmm", "mm", "linear_pointwise", "linear_dynamic"),
+            "attention": ("scaled_dot_product", "bmm"),
+            "log-softmax, top k": ("softmax", "topk", "amax"),
+            "copies, caches": ("copy_", "index_select", "cat", "index"),
+        }
+        total = sum(events.values())
+        shares[name] = {
+            group: sum(time for key, time in events.items() if key.split("::")[1].lstrip("_").startswith(words))
+            / total
+            for group, words in groups.items()
+        }
+        shares[name]["all else"] = 1 - sum(shares[name].values())
+        shown = " | ".join(f"{share:.0%}" for share in shares[name].values())
+        print(f"| {name} | {shown} |", flush=True)
+    return shares
+
+
+def main(argv: list[str] | None = None) -> dict:
+    """Runs the benchmark with the given arguments (default: the command line's) and returns its results."""
+    parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--translation_file", type=Path, required=True, help="sentences, one a line (.gz accepted)")
+    parser.add_argument("--summarization_file", type=Path, required=True, help="lines of JSON: article, highlights")
+    parser.add_argument("--output_file", type=Path, help="JSON file to write")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
+    parser.add_argument("--parts", nargs="*", default=["all"], help="functions of this file to run, as beam_search")
+    args = parser.parse_args(argv)
+    logging.set_verbosity_error()
+
+    sentences = read_lengths(args.translation_file)
+    articles, summaries = (read_lengths(args.summarization_file, field) for field in ("article", "highlights"))
+    batches_of = partial(batches_by_length, sentences)
+    report = Report()
+    results = {"machine": machine(), "arguments": {name: str(value) for name, value in vars(args).items()}}
+    print(results["machine"], "\n\n" + Report.HEAD, sep="")
+    parts = {
+        "beam_search": partial(beam_search, report, batches_of, args.rounds),
+        "against_ctranslate2": partial(against_ctranslate2, report, batches_of, args.rounds),
+        "long_sources": partial(long_sources, report, articles, summaries, math.ceil(args.rounds / 3)),
+        "solvers": partial(solvers, report, batches_of, args.rounds),
+        "training": partial(training, report, sentences, args.rounds),
+        "lower_bounds": partial(lower_bounds, report, batches_of, args.rounds),
+        "operators": partial(operators, batches_of),
+    }
+    for name, part in parts.items():
+        if args.parts == ["all"] or name in args.parts:
+            results[name] = part()
+    results = {name: value for name, value in results.items() if value is not None} | {"rows": report.rows}
+    if args.output_file:
+        args.output_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    return results
+
+
+if __name__ == "__main__":
+    main()
