@@ -54,7 +54,7 @@ from .integration_ode_transformer import (
     resolve_multistep,
     weighted_sum,
 )
-from .packing_ode_transformer import pack_linear_layers
+from .packing_ode_transformer import OdeTransformerLinear, pack_linear_layers
 
 
 logger = logging.get_logger(__name__)
@@ -223,7 +223,7 @@ def split_rows(weights: torch.Tensor, rows: int) -> torch.Tensor:
     return weights.unflatten(2, (rows // len(weights), -1)).transpose(1, 2).flatten(0, 1)
 
 
-class OdeTransformerFusedProjection(nn.Linear):
+class OdeTransformerFusedProjection(OdeTransformerLinear):
     """A query, key or value projection: a part of one matrix (3d, d) in the original, and initialised so."""
 
 
@@ -258,7 +258,7 @@ class OdeTransformerAttention(nn.Module):
         self.k_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
         self.v_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
         self.q_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
-        self.out_proj = nn.Linear(config.d_model, config.d_model)
+        self.out_proj = OdeTransformerLinear(config.d_model, config.d_model)
         self.relative_keys = (
             OdeTransformerRelativeKeys(max_relative_position, self.head_dim) if max_relative_position else None
         )
@@ -380,12 +380,12 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         if has_cross_attention:
             self.encoder_attn = OdeTransformerAttention(config, num_heads, is_cross_attention=True)
             self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.fc1 = nn.Linear(config.d_model, ffn_dim)
-        self.fc2 = nn.Linear(ffn_dim, config.d_model)
+        self.fc1 = OdeTransformerLinear(config.d_model, ffn_dim)
+        self.fc2 = OdeTransformerLinear(ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         if any("macaron_feed_forward" in part.sublayers for part in self.parts):
-            self.macaron_fc1 = nn.Linear(config.d_model, ffn_dim)
-            self.macaron_fc2 = nn.Linear(ffn_dim, config.d_model)
+            self.macaron_fc1 = OdeTransformerLinear(config.d_model, ffn_dim)
+            self.macaron_fc2 = OdeTransformerLinear(ffn_dim, config.d_model)
             self.macaron_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.solver_coefficients = None
         if config.coefficient_sharing == "layer":
@@ -1194,7 +1194,7 @@ class OdeTransformerForConditionalGeneration(
         super().__init__(config)
         self.model = OdeTransformerModel(config)
         vocab_size = config.decoder_vocab_size or config.vocab_size
-        self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
+        self.lm_head = OdeTransformerLinear(config.d_model, vocab_size, bias=config.lm_head_bias)
         if config.tie_word_embeddings:
             shared = config.share_encoder_decoder_embeddings
             source = "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"
@@ -1367,7 +1367,7 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
         if not config.tie_word_embeddings:
             self._tied_weights_keys = None
         self.model = OdeTransformerDecoder(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
+        self.lm_head = OdeTransformerLinear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
     @can_return_tuple
