@@ -24,9 +24,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from .cache_ode_transformer import BeamSearchEncoderDecoderCache
 
 
-# What generate() can return of every step.
-RECORDS = ("attentions", "hidden_states", "scores", "logits")
-
 MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
 
 
@@ -234,8 +231,8 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
     sources that are finished, and handles no more tokens than it may choose.
 
     A beam search has a `BeamSearchCache` where nothing else is asked for (`past_key_values`, `cache_implementation`,
-    `prefill_chunk_size`, attentions, hidden states, scores or logits of the steps) and the attention is "sdpa" or
-    "eager"; else the ordinary cache."""
+    `prefill_chunk_size`, `return_dict_in_generate`) and the attention is "sdpa" or "eager"; else the ordinary
+    cache."""
 
     def _expand_inputs_for_generation(self, expand_size=1, is_encoder_decoder=False, input_ids=None, **model_kwargs):
         of_sources = {name: model_kwargs.pop(name, None) for name in ("encoder_outputs", "attention_mask")}
@@ -250,7 +247,7 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
             and generation_config.use_cache
             and generation_config.cache_implementation is None
             and generation_config.prefill_chunk_size is None
-            and not any(getattr(generation_config, f"output_{name}") for name in RECORDS)
+            and not generation_config.return_dict_in_generate
         )
         super()._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *args, **kwargs)
         is_beam_search = generation_mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
@@ -278,7 +275,8 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
 
     def prepare_inputs_for_generation(self, input_ids, *args, **kwargs):
         search = searching.get()
-        if search is not None and (left := search.cache.self_attention_cache).sources is not None:
+        is_searched = search is not None and kwargs.get("past_key_values") is search.cache
+        if is_searched and (left := search.cache.self_attention_cache).sources is not None:
             input_ids = left.select(input_ids)
             # Its keys and values are in the cache: only the number of sources still matters.
             encoder_hidden_states = kwargs["encoder_outputs"].last_hidden_state[: len(left.sources)]
@@ -290,7 +288,8 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
         return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
 
     def _update_model_kwargs_for_generation(self, outputs, *args, **kwargs):
-        if (search := searching.get()) is not None:
+        search = searching.get()
+        if search is not None and outputs.get("past_key_values") is search.cache:
             restore = search.cache.self_attention_cache.restore
             if search.num_candidates is not None:
                 outputs.logits = search.narrow(outputs.logits)

@@ -54,7 +54,7 @@ from .integration_ode_transformer import (
     resolve_multistep,
     weighted_sum,
 )
-from .packing_ode_transformer import OdeTransformerLinear, pack_linear_layers
+from .packing_ode_transformer import OdeTransformerLinear, check_not_packed, pack_linear_layers
 
 
 logger = logging.get_logger(__name__)
@@ -85,16 +85,23 @@ def last_tokens(labels: torch.Tensor, pad_token_id: int) -> torch.Tensor:
     return tokens.masked_fill(tokens == -100, pad_token_id)
 
 
+def runs_on_processor(x: torch.Tensor) -> bool:
+    """Whether operations on `x` are carried out here and now, and not traced, compiled or sent to an accelerator."""
+    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return type(x) is torch.Tensor and x.device.type == "cpu" and not is_traced
+
+
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """`nn.functional.dropout`, several times as fast on a processor, where that draws a random number for each entry
     on one core: here 16 random bits decide, so that `p` is rounded to a multiple of 2**-16. The mask that is kept for
     the gradient has one byte for each entry."""
     if not training or p == 0:
         return x
-    if x.device.type != "cpu" or not 0 < p < 1 or torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return nn.functional.dropout(x, p, training)
     dropped = round(p * 2**16)
-    bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+    if not 0 < dropped < 2**16 or not runs_on_processor(x):
+        return nn.functional.dropout(x, p, training)
+    bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
+    bits = bits.view(torch.int16)
     is_kept = (bits[: x.numel()] >= dropped - 2**15).view(x.shape)
     return (x * is_kept).mul_(1 / (1 - dropped / 2**16))
 
@@ -115,6 +122,8 @@ class OdeTransformerSinusoidalPositionalEmbedding(nn.Module):
     limit to the length; the padding position, if there is one, has the zero vector. On a processor, vectors that have
     been computed are kept."""
 
+    most_known = 2**14
+
     def __init__(self, embedding_dim: int, padding_position: int | None):
         super().__init__()
         self.embedding_dim = embedding_dim
@@ -128,11 +137,16 @@ class OdeTransformerSinusoidalPositionalEmbedding(nn.Module):
         return positions.unsqueeze(-1).float() * frequencies  # (batch, length, half)
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
-        if positions.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if not runs_on_processor(positions) or positions.numel() == 0:
             return self.embeddings(positions)
-        if (length := int(positions.max()) + 1) > len(self.known):
-            self.known = self.embeddings(torch.arange(max(length, 2 * len(self.known))))
-        return self.known[positions]
+        first, last = (int(position) for position in positions.aminmax())
+        if first < 0 or last >= self.most_known:
+            return self.embeddings(positions)
+        known = self.known
+        if last >= len(known):
+            known = self.embeddings(torch.arange(max(last + 1, 2 * len(known)), device=positions.device))
+            self.known = max(known, self.known, key=len)
+        return known[positions]
 
     def embeddings(self, positions: torch.Tensor) -> torch.Tensor:
         angles = self.angles(positions)
@@ -276,6 +290,8 @@ class OdeTransformerAttention(nn.Module):
         """Puts one module, made by `join` of the layers, in the place of the projections of one input: of "qkv", in a
         cross-attention of "kv"."""
         names = "kv" if self.is_cross_attention else "qkv"
+        if names in self.joint_projections:
+            return
         linears = [getattr(self, f"{name}_proj") for name in names]
         if all(map(can_be_joined, linears)):
             self.joint_projections[names] = join(linears)
@@ -721,6 +737,10 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         for stack in (stack for stack in self.modules() if isinstance(stack, OdeTransformerStack)):
             for layer in stack.layers:
                 layer.recomputes_stages = False
+
+    def _apply(self, *args, **kwargs):
+        check_not_packed(self)
+        return super()._apply(*args, **kwargs)
 
     def pack_for_inference(self, int8: bool = False) -> "OdeTransformerPreTrainedModel":
         """Packs the weights of all linear layers, once and in place, into the layout of the processor's fastest matrix

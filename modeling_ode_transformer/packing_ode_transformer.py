@@ -51,7 +51,7 @@ class PackedLinear(nn.Module):
     Args:
         linears: the layers; their outputs are concatenated.
 
-    `forward` takes a tensor of shape (..., in_features) and of the layers' dtype.
+    `forward` takes a tensor of shape (..., in_features), and returns one in the layers' dtype.
     """
 
     def __init__(self, linears: Iterable[nn.Linear]):
@@ -60,6 +60,7 @@ class PackedLinear(nn.Module):
         self.in_features = linears[0].in_features
         self.out_features = sum(linear.out_features for linear in linears)
         weight = torch.cat([linear.weight.detach() for linear in linears])
+        self.dtype = weight.dtype
         biases = [linear.bias for linear in linears]
         bias = None if biases[0] is None else torch.cat([each.detach() for each in biases])
         self.pack(weight, bias)
@@ -70,8 +71,8 @@ class PackedLinear(nn.Module):
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
-    def _apply(self, *args, **kwargs):
-        raise RuntimeError("A packed model stays on its device and in its dtype: move it before pack_for_inference().")
+    def __reduce_ex__(self, protocol):
+        raise RuntimeError("A packed model cannot be copied or pickled: do it before pack_for_inference().")
 
     def _save_to_state_dict(self, *args, **kwargs):
         raise RuntimeError("A packed model has no weights to save: save it before pack_for_inference().")
@@ -88,7 +89,7 @@ class OneDnnLinear(PackedLinear):
         self.bias = bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return onednn_linear(x, self.weight, self.bias)
+        return onednn_linear(x.to(self.dtype), self.weight, self.bias)
 
 
 class Int8Linear(PackedLinear):
@@ -106,12 +107,19 @@ class Int8Linear(PackedLinear):
         self.reduce_range = not torch.cpu._is_vnni_supported()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.quantized.linear_dynamic.default(x, self.weight, self.reduce_range)
+        return torch.ops.quantized.linear_dynamic.default(x.to(self.dtype), self.weight, self.reduce_range)
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether it is a linear layer of the model's own, of its own class: not an adapter's, not quantized."""
-    return isinstance(module, nn.Linear) and type(module.weight) is nn.Parameter and module.weight.is_floating_point()
+    """Whether it is a linear layer of the model's own: not an adapter's, not quantized, not packed."""
+    is_own = isinstance(module, OdeTransformerLinear)
+    return is_own and type(module.weight) is nn.Parameter and module.weight.is_floating_point()
+
+
+def check_not_packed(model: nn.Module) -> None:
+    """Raises a RuntimeError if the model's layers are packed, before anything is moved or converted."""
+    if any(isinstance(module, PackedLinear) for module in model.modules()):
+        raise RuntimeError("A packed model stays on its device and in its dtype: move it before pack_for_inference().")
 
 
 def packed_class(model: nn.Module, int8: bool) -> tuple[type[PackedLinear] | None, str]:
@@ -138,11 +146,10 @@ def packed_class(model: nn.Module, int8: bool) -> tuple[type[PackedLinear] | Non
 def pack_linear_layers(model: nn.Module, int8: bool = False) -> nn.Module:
     """Packs the linear layers of a model of this package in place; see `pack_for_inference` of the models."""
     packed, reason = packed_class(model, int8)
-    model.eval()
     if packed is None:
         logger.warning(f"The model's weights are not packed: {reason}.")
         return model
-    model.requires_grad_(False)
+    model.eval().requires_grad_(False)
     for module in list(model.modules()):
         if hasattr(module, "join_projections"):
             module.join_projections(is_plain, packed)

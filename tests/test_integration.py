@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from modeling_ode_transformer.integration_ode_transformer import (
     COEFFICIENTS,
@@ -255,6 +256,35 @@ def test_two_euler_steps_are_weight_sharing():
 def test_the_gradient_of_a_block_is_that_of_finite_differences():
     y = torch.randn(4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda z: integrate(lambda x, _: F(x), z, TABLEAUS["rk4"]), y)
+
+
+@pytest.mark.parametrize("num_steps", [1, 3])
+@pytest.mark.parametrize("name", TABLEAUS)
+def test_all_evaluations_but_the_last_are_recomputed(name, num_steps):
+    """With the same result and gradients; those of what the field holds too."""
+    evaluated, recomputed, results = [], [], []
+
+    def field(z, evaluation):
+        evaluated.append(evaluation)
+        return torch.tanh(z @ weight) * (1 + evaluation)
+
+    def recompute(function, z, evaluation):
+        recomputed.append(evaluation)
+        return checkpoint(function, z, evaluation, use_reentrant=False)
+
+    for each in (None, recompute):
+        generator = torch.Generator().manual_seed(0)
+        y, weight = (torch.randn(5, 5, dtype=torch.float64, generator=generator) / 2 for _ in range(2))
+        y.requires_grad_(), weight.requires_grad_()
+        norms = [torch.nn.LayerNorm(5).double() for _ in TABLEAUS[name].b]
+        state = integrate(field, y, TABLEAUS[name], None, 0.5, num_steps, norms, recompute=each)
+        results.append((state, *torch.autograd.grad(state.square().sum(), (y, weight))))
+    for expected, actual in zip(*results):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    evaluations = list(range(num_steps * TABLEAUS[name].num_stages))
+    assert recomputed == evaluations[:-1]
+    # Twice forward, and once more for the gradient, from the last to the first.
+    assert evaluated == [*evaluations, *evaluations, *evaluations[-2::-1]]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,21 @@
 import itertools
 import logging
 import math
+import weakref
 
 import pytest
 import torch
 from torch import nn
-from transformers import M2M100Config, M2M100ForConditionalGeneration
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
 from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_ode_transformer import (
@@ -714,3 +724,317 @@ def test_missing_parameters_are_initialised_not_garbage(tmp_path):
     assert model.model.encoder.corrector.weight[1].tolist() == [0.5, 0.5, 0, 0]
     assert model.model.encoder.stage_norms[1].weight.tolist() == [1] * 32
     assert model.model.decoder.multistep.weight.tolist() == [1, 1]
+
+
+# Positions that are kept
+
+
+@pytest.mark.parametrize("kind", modeling.SINUSOIDS)
+@pytest.mark.parametrize("padding_position", [None, 1])
+@pytest.mark.parametrize("size", [12, 9])
+def test_positions_that_are_kept_are_those_computed_afresh(kind, padding_position, size):
+    """Growing, in any order, with padding, and each by itself."""
+    module = modeling.SINUSOIDS[kind](size, padding_position)
+    generator = torch.Generator().manual_seed(0)
+    for length in (1, 3, 4, 30, 2, 31, 200, 7):
+        positions = torch.randint(0, length, (3, 5), generator=generator)
+        positions[0, 0], positions[1, 2:] = length - 1, 1
+        # Of another module, one position at a time: none can come from what is kept.
+        fresh = modeling.SINUSOIDS[kind](size, padding_position)
+        expected = torch.stack([fresh.embeddings(position[None, None])[0, 0] for position in positions.flatten()])
+        actual = module(positions)
+        assert actual.dtype == torch.float32
+        assert_close(actual, expected.view(3, 5, size))
+        assert padding_position is None or not actual[1, 2:].any()
+    assert len(module.known) >= 200 and not module.state_dict()
+
+
+def test_a_model_trains_on_positions_kept_by_inference(batch):
+    model = build()
+    with torch.inference_mode():
+        expected = model(**batch).logits.clone()
+    outputs = model.train()(**batch, labels=batch["decoder_input_ids"])
+    outputs.loss.backward()
+    assert_close(model.eval()(**batch).logits, expected)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
+def test_dropout_zeroes_the_share_p_and_keeps_the_mean(p):
+    torch.manual_seed(0)
+    x = torch.randn(7, 14285).exp()
+    output = modeling.dropout(x, p, True)
+    sigma = (p * (1 - p) / x.numel()) ** 0.5
+    assert abs((output == 0).double().mean().item() - p) < 5 * sigma
+    ones = modeling.dropout(torch.ones(99991), p, True)
+    assert abs(ones.double().mean().item() - 1) < 5 * sigma / (1 - p)
+    scale = 1 / (1 - round(p * 2**16) / 2**16)
+    kept = output != 0
+    assert torch.equal(output[kept], x[kept] * scale) and set(ones.tolist()) == {0, torch.tensor(scale).item()}
+    # Masks of rows, columns and calls have nothing to do with each other.
+    again = modeling.dropout(x, p, True) != 0
+    for other in (again, kept.roll(1, 0), kept.roll(1, 1), kept.roll(4, 1)):
+        both = ((p - kept.logical_not().double()) * (p - other.logical_not().double())).mean().item()
+        assert abs(both) < 5 * p * (1 - p) / x.numel() ** 0.5
+
+
+def test_dropout_is_reproduced_by_the_seed():
+    x = torch.ones(40, 50)
+    masks = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        masks.append([modeling.dropout(x, 0.4, True) for _ in range(2)])
+    assert torch.equal(masks[0][0], masks[1][0]) and torch.equal(masks[0][1], masks[1][1])
+    assert not torch.equal(masks[0][0], masks[0][1]) and not torch.equal(masks[0][0], masks[2][0])
+
+
+def test_all_16_bits_of_each_number_of_dropout_are_uniform():
+    """The same bits are compared with 15 limits, which sorts entries into 16 classes, for each of the four places in a
+    random number of 64 bits. Chi-square of 15 degrees is above 50 with a probability of 1e-5."""
+    count = 2**16
+    classes = torch.zeros(4 * count, dtype=torch.long)
+    for limit in range(1, 16):
+        torch.manual_seed(3)
+        classes += modeling.dropout(torch.ones(4 * count), limit / 16, True) != 0
+    for lane in classes.view(-1, 4).unbind(1):
+        observed = torch.bincount(lane, minlength=16).double()
+        assert ((observed - count / 16) ** 2 / (count / 16)).sum() < 50
+    # The four are independent: all 16 patterns of kept and dropped are as frequent.
+    torch.manual_seed(4)
+    kept = (modeling.dropout(torch.ones(count, 4), 0.5, True) != 0).long()
+    observed = torch.bincount(kept @ torch.tensor([8, 4, 2, 1]), minlength=16).double()
+    assert ((observed - count / 16) ** 2 / (count / 16)).sum() < 50
+    # The last of the bits: 2**-16 of a million entries are about 16.
+    torch.manual_seed(5)
+    assert 0 < (modeling.dropout(torch.ones(2**20), 2**-16, True) == 0).sum() < 40
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 0), (5, 7), (2, 3, 5), (4, 4)])
+def test_dropout_takes_any_size_and_layout(shape):
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    for each in (x, x.mT if x.ndim > 1 else x):
+        output = modeling.dropout(each, 0.3, True)
+        assert output.shape == each.shape
+        (gradient,) = torch.autograd.grad((3 * output).sum(), x)
+        scale = 1 / (1 - round(0.3 * 2**16) / 2**16)
+        expected = 3 * scale * (output != 0).double()
+        assert torch.equal(gradient, expected if each is x else expected.mT)
+        assert torch.equal(output, each * (output != 0) * scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_dropout_keeps_the_dtype(dtype):
+    output = modeling.dropout(torch.full((1000,), 2.0, dtype=dtype), 0.25, True)
+    assert output.dtype == dtype and set(output.tolist()) == {0, torch.tensor(8 / 3, dtype=dtype).item()}
+
+
+def test_dropout_of_nothing_and_of_all():
+    x = torch.randn(50)
+    before = x.clone()
+    assert modeling.dropout(x, 0.0, True) is x and modeling.dropout(x, 0.5, False) is x
+    assert modeling.dropout(x, 1.0, True).tolist() == [0] * 50
+    modeling.dropout(x, 0.5, True)
+    assert torch.equal(x, before)
+
+
+# Stages that are recomputed
+
+
+STAGES = [
+    {"encoder_solver": "rk2"},
+    {"encoder_solver": "rk4", "solver_coefficients": "learned"},
+    {"encoder_solver": "rk2", "solver_coefficients": "gate", "decoder_solver": "rk2"},
+    {"encoder_solver": "rk4", "vector_field": "sublayers", "decoder_solver": "rk2", "steps_per_layer": 2},
+    {"encoder_solver": "rk2", "vector_field": "macaron", "normalize_stages": True},
+    {"encoder_solver": "leapfrog", "decoder_solver": "rk3"},
+    {"predictor_corrector": True, "encoder_solver": "rk2"},
+]
+DROPOUTS = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.3}
+
+
+@pytest.mark.parametrize("form", STAGES, ids=str)
+def test_recomputed_stages_change_no_loss_and_no_gradient(form, batch):
+    """With dropout, whose masks have to come again."""
+    results = []
+    for kwargs in (None, {"stages": True}):
+        model = build(**form, **DROPOUTS).double().train()
+        if kwargs:
+            model.activation_checkpointing_enable(kwargs)
+            assert kwargs == {"stages": True}
+        torch.manual_seed(5)
+        loss = model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss
+        loss.backward()
+        # What is drawn afterwards is the same too.
+        results.append((loss, torch.rand(3), {name: p.grad for name, p in model.named_parameters()}))
+    (loss, drawn, gradients), (actual_loss, actually_drawn, actual) = results
+    assert loss.item() == pytest.approx(actual_loss.item(), rel=1e-12) and torch.equal(drawn, actually_drawn)
+    for name, gradient in gradients.items():
+        assert gradient is not None, name
+        torch.testing.assert_close(actual[name], gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("solver, stages", [("euler", 1), ("rk2", 2), ("rk4", 4)])
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_all_stages_but_the_last_are_evaluated_again_for_the_gradient(solver, stages, num_steps, batch):
+    model = build(encoder_solver=solver, steps_per_layer=num_steps).train()
+    calls = []
+    model.model.encoder.layers[1].fc1.register_forward_hook(lambda *args: calls.append(args))
+    evaluations = num_steps * stages
+
+    def evaluated():
+        calls.clear()
+        loss = model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss
+        assert len(calls) == evaluations
+        loss.backward()
+        return len(calls) - evaluations
+
+    assert evaluated() == 0
+    model.activation_checkpointing_enable({"stages": True})
+    assert model.is_gradient_checkpointing
+    # A residual block of one stage is kept whole.
+    assert evaluated() == (evaluations - 1 if stages > 1 else 0)
+    model.activation_checkpointing_enable()
+    assert evaluated() == evaluations
+    model.activation_checkpointing_enable({"stages": True})
+    model.activation_checkpointing_disable()
+    assert not model.is_gradient_checkpointing
+    assert evaluated() == 0
+    model.activation_checkpointing_enable({"stages": True})
+    model.eval()
+    assert evaluated() == 0
+
+
+class LiveMemory(TorchDispatchMode):
+    """Counts the bytes of all tensors made under it that still live."""
+
+    def __init__(self):
+        super().__init__()
+        self.storages = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        output = function(*args, **(kwargs or {}))
+        for tensor in torch.utils._pytree.tree_leaves(output):
+            if isinstance(tensor, torch.Tensor):
+                self.storages.append(weakref.ref(tensor.untyped_storage()))
+        return output
+
+    @property
+    def num_bytes(self):
+        storages = [storage for storage in (each() for each in self.storages) if storage is not None]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def kept_bytes(kwargs, **form):
+    """What a forward pass of the encoder keeps for the gradient, without the coefficients, which are fixed."""
+    sizes = {"encoder_ffn_dim": 128, "encoder_layers": 3, "solver_coefficients": "fixed"}
+    encoder = build(**sizes, **form).train().model.encoder
+    if kwargs is not None:
+        encoder.activation_checkpointing_enable(kwargs)
+    ids = torch.randint(4, 61, (8, 33), generator=torch.Generator().manual_seed(1))
+    encoder(ids)
+    with LiveMemory() as live:
+        state = encoder(ids).last_hidden_state
+    assert state.requires_grad
+    return live.num_bytes
+
+
+@pytest.mark.parametrize("form", [{}, {"max_relative_position": 0, **DROPOUTS}], ids=["relative", "dropout"])
+def test_recomputed_stages_need_about_the_memory_of_the_residual_model(form):
+    residual = kept_bytes(None, encoder_solver="euler", **form)
+    whole = {solver: kept_bytes(None, encoder_solver=solver, **form) for solver in ("rk2", "rk4")}
+    stages = {solver: kept_bytes({"stages": True}, encoder_solver=solver, **form) for solver in ("rk2", "rk4")}
+    blocks = kept_bytes({}, encoder_solver="rk4", **form)
+    assert whole["rk2"] > 1.6 * residual and whole["rk4"] > 3 * residual
+    assert stages["rk2"] < 1.15 * residual and stages["rk4"] < 1.25 * residual
+    assert blocks < stages["rk4"] < 0.4 * whole["rk4"]
+
+
+def test_reentrant_checkpointing_of_stages_is_refused():
+    model = build(encoder_solver="rk2")
+    with pytest.raises(ValueError, match="use_reentrant=False"):
+        model.activation_checkpointing_enable({"stages": True, "use_reentrant": True})
+    assert not model.is_gradient_checkpointing
+    model.activation_checkpointing_enable({"stages": True, "use_reentrant": False})
+    assert model.model.encoder.layers[0].recomputes_stages
+
+
+def test_stages_that_are_recomputed_fill_no_cache(batch, monkeypatch):
+    messages = []
+    monkeypatch.setattr(modeling.logger, "warning_once", messages.append)
+    model = build(encoder_solver="rk2", decoder_solver="rk2", **dict.fromkeys(DROPOUTS, 0.0)).double().train()
+    expected = model(**batch, use_cache=False).logits
+    model.activation_checkpointing_enable({"stages": True})
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    assert_close(model(**batch, past_key_values=cache).logits, expected)
+    assert any("cannot fill a cache" in message for message in messages)
+    assert cache.get_seq_length() == 0 and not cache.cross_attention_cache.layers
+    # In evaluation nothing is recomputed, and there is a cache.
+    assert model.eval()(**batch, use_cache=True).past_key_values.get_seq_length() == 6
+
+
+@pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
+def test_the_trainers_option_recomputes_stages(name, tmp_path):
+    """One update with dropout; the weights are those of an update without."""
+    data = [{"input_ids": torch.arange(4 + i, 11 + i), "labels": torch.arange(20 + i, 26 + i)} for i in range(4)]
+    results = []
+    for options in ({}, {name: True, f"{name}_kwargs": {"stages": True}}):
+        model = build(encoder_solver="rk4", decoder_solver="rk2", **DROPOUTS)
+        calls = []
+        model.model.encoder.layers[0].fc1.register_forward_hook(lambda *args, calls=calls: calls.append(args))
+        arguments = Seq2SeqTrainingArguments(
+            str(tmp_path),
+            max_steps=1,
+            per_device_train_batch_size=4,
+            learning_rate=0.01,
+            optim="sgd",
+            use_cpu=True,
+            report_to="none",
+            save_strategy="no",
+            **options,
+        )
+        Seq2SeqTrainer(model=model, args=arguments, train_dataset=data).train()
+        results.append(({name: p.detach() for name, p in model.named_parameters()}, len(calls)))
+    (expected, plain_calls), (actual, calls) = results
+    assert (plain_calls, calls) == (4, 7)
+    before = build(encoder_solver="rk4", decoder_solver="rk2").get_parameter("model.shared.weight")
+    assert not torch.equal(expected["model.shared.weight"], before)
+    for name, parameter in expected.items():
+        assert_close(actual[name], parameter)
+
+
+def test_kept_positions_never_shrink():
+    """Another thread may compute more while one does."""
+    module = modeling.OdeTransformerSinusoidalPositionalEmbedding(8, 1)
+    compute = module.embeddings
+
+    def embeddings(positions):
+        module.embeddings = compute
+        module(torch.arange(50))
+        return compute(positions)
+
+    module.embeddings = embeddings
+    module(torch.arange(10))
+    assert len(module.known) >= 50
+
+
+@pytest.mark.parametrize("positions", [[[-1, 5]], [[3, 10**9]], [[]]])
+def test_positions_that_are_not_kept_have_their_vectors(positions):
+    module = modeling.OdeTransformerSinusoidalPositionalEmbedding(8, 1)
+    positions = torch.tensor(positions, dtype=torch.int64)
+    assert torch.equal(module(positions), module.embeddings(positions)) and len(module.known) == 0
+
+
+def test_dropout_goes_where_its_argument_is():
+    with torch.device("meta"):
+        assert modeling.dropout(torch.ones(5, device="cpu"), 0.5, True).device.type == "cpu"
+    assert modeling.dropout(torch.ones(5), 1 - 1e-6, True).shape == (5,)
+
+
+def test_a_model_runs_on_fake_tensors(batch):
+    model = OdeTransformerForConditionalGeneration(tiny_config()).train()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert isinstance(model(**batch).logits, FakeTensor)
