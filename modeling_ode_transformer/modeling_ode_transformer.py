@@ -20,6 +20,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -226,6 +227,35 @@ def eager_attention_forward(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
+def few_queries_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    position_bias: torch.Tensor | None = None,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, None]:
+    """The numbers of "sdpa" for the few queries of a step of generation, without gradients and dropout: on a
+    processor, products of whole batches are sooner done than a fused kernel for each source and head."""
+    scores = torch.bmm(query.flatten(0, 1) * scaling, key.flatten(0, 1).transpose(1, 2)).unflatten(0, query.shape[:2])
+    if position_bias is not None:
+        scores += position_bias
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores.masked_fill_(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores += attention_mask
+    output = torch.bmm(scores.softmax(dim=-1).flatten(0, 1), value.flatten(0, 1))
+    return output.unflatten(0, query.shape[:2]).transpose(1, 2), None
+
+
+def are_few_queries(query: torch.Tensor, key: torch.Tensor) -> bool:
+    """Whether `few_queries_attention_forward` is sooner done: many sources and heads, few queries and keys in each."""
+    is_small = query.shape[2] <= 32 and key.shape[2] <= 256 and query.shape[0] * query.shape[1] >= 32
+    return is_small and runs_on_processor(query) and not torch.is_grad_enabled()
+
+
 def join_rows(query: torch.Tensor, sources: int) -> torch.Tensor:
     """Queries of rows that attend to the same keys, as the beams of a source do, become queries of one row: (rows,
     heads, length, ...) becomes (sources, heads, rows / sources * length, ...)."""
@@ -320,7 +350,8 @@ class OdeTransformerAttention(nn.Module):
             query, *keys_and_values = self.project(hidden_states, "qkv")
             if past_key_values is not None:
                 keys_and_values = past_key_values.update(*keys_and_values, cache_idx)
-        rows, sources = query.shape[0], keys_and_values[0].shape[0]
+        key, value = keys_and_values
+        rows, sources = query.shape[0], key.shape[0]
         if rows != sources:
             query = join_rows(query, sources)
 
@@ -330,10 +361,13 @@ class OdeTransformerAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
+        if rows != sources and attention_interface is sdpa_attention_forward and are_few_queries(query, key):
+            attention_interface = few_queries_attention_forward
         output, weights = attention_interface(
             self,
             query,
-            *keys_and_values,
+            key,
+            value,
             attention_mask,
             dropout=self.dropout if self.training else 0.0,
             scaling=self.scaling,
@@ -532,6 +566,15 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             for sublayers, _ in parts:
                 hidden_states = output(sublayers, hidden_states, 0)
         return clamp_half(hidden_states), first_weights.get("self"), first_weights.get("cross"), steps
+
+    def rectify_first_products(self, can_be_joined: Callable[[nn.Module], bool], join: Callable[[list], nn.Module]):
+        """Puts one module, made by `join` of it, in the place of the first layer of each feed-forward sublayer and of
+        the ReLU after it, if it is one."""
+        names = [name for name in ("fc1", "macaron_fc1") if hasattr(self, name)]
+        if isinstance(self.activation_fn, nn.ReLU) and all(can_be_joined(getattr(self, name)) for name in names):
+            for name in names:
+                setattr(self, name, join([getattr(self, name)]))
+            self.activation_fn = nn.Identity()
 
     def _feed_forward(self, z, layer_norm, fc1, fc2):
         z = self.activation_fn(fc1(layer_norm(z)))

@@ -3,6 +3,7 @@
 
 import warnings
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import nn
@@ -16,8 +17,10 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 IS_X86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
-def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+def onednn_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str = "none"
+) -> torch.Tensor:
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, activation, [], "")
 
 
 class OdeTransformerLinear(nn.Linear):
@@ -50,13 +53,15 @@ class PackedLinear(nn.Module):
 
     Args:
         linears: the layers; their outputs are concatenated.
+        rectify: whether negative outputs become 0, as by a ReLU that follows.
 
     `forward` takes a tensor of shape (..., in_features), and returns one in the layers' dtype.
     """
 
-    def __init__(self, linears: Iterable[nn.Linear]):
+    def __init__(self, linears: Iterable[nn.Linear], rectify: bool = False):
         super().__init__()
         linears = list(linears)
+        self.rectify = rectify
         self.in_features = linears[0].in_features
         self.out_features = sum(linear.out_features for linear in linears)
         weight = torch.cat([linear.weight.detach() for linear in linears])
@@ -89,12 +94,15 @@ class OneDnnLinear(PackedLinear):
         self.bias = bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return onednn_linear(x.to(self.dtype), self.weight, self.bias)
+        return onednn_linear(x.to(self.dtype), self.weight, self.bias, "relu" if self.rectify else "none")
 
 
 class Int8Linear(PackedLinear):
     """With weights as 8-bit integers, scaled for each output, and inputs as 8-bit integers, scaled for each call; sums
     and outputs in float32."""
+
+    # From here on, as for a vocabulary, oneDNN is sooner done than PyTorch's first choice, FBGEMM.
+    many_outputs = 8192
 
     def pack(self, weight, bias):
         limit = weight.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
@@ -102,12 +110,18 @@ class Int8Linear(PackedLinear):
             warnings.simplefilter("ignore")  # of torch's plan to replace quantized tensors
             zeros = torch.zeros_like(limit, dtype=torch.int64)
             weight = torch.quantize_per_channel(weight, limit.double() / 127, zeros, 0, torch.qint8)
+            engine = torch.backends.quantized.engine
+            if self.out_features >= self.many_outputs and "onednn" in torch.backends.quantized.supported_engines:
+                torch.backends.quantized.engine = "onednn"
             self.weight = torch.ops.quantized.linear_prepack(weight, bias)
+            torch.backends.quantized.engine = engine
         # Without VNNI, sums of two products of 8 bits would saturate: then inputs have 7.
         self.reduce_range = not torch.cpu._is_vnni_supported()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.quantized.linear_dynamic.default(x.to(self.dtype), self.weight, self.reduce_range)
+        ops = torch.ops.quantized
+        linear = ops.linear_relu_dynamic.default if self.rectify else ops.linear_dynamic.default
+        return linear(x.to(self.dtype), self.weight, self.reduce_range)
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -153,6 +167,8 @@ def pack_linear_layers(model: nn.Module, int8: bool = False) -> nn.Module:
     for module in list(model.modules()):
         if hasattr(module, "join_projections"):
             module.join_projections(is_plain, packed)
+        if hasattr(module, "rectify_first_products"):
+            module.rectify_first_products(is_plain, partial(packed, rectify=True))
         for name, child in list(module.named_children()):
             if is_plain(child):
                 setattr(module, name, packed([child]))

@@ -388,3 +388,15 @@ def test_a_layer_multiplies_by_onednn_only_where_that_can(monkeypatch):
         assert not calls
         layer(x)
         assert len(calls) == 1
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_a_relu_becomes_a_part_of_the_product_before_it(activation, int8, batch):
+    model = build(activation_function=activation, vector_field="macaron")
+    expected = model(**batch).logits.detach()
+    model.pack_for_inference(int8)
+    layer = model.model.decoder.layers[0]
+    assert isinstance(layer.activation_fn, nn.Identity) == (activation == "relu")
+    assert layer.fc1.rectify == layer.macaron_fc1.rectify == (activation == "relu") and not layer.fc2.rectify
+    assert (model(**batch).logits - expected).std() < (0.1 if int8 else 1e-5) * expected.std()
