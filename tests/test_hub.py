@@ -27,11 +27,13 @@ from .conftest import randomize, tiny_config
 
 PACKAGE = Path(modeling_ode_transformer.__file__).parent
 PUBLISHED = (
+    "cache_ode_transformer",
     "configuration_ode_transformer",
     "convert_residual",
     "generation_ode_transformer",
     "integration_ode_transformer",
     "modeling_ode_transformer",
+    "packing_ode_transformer",
 )
 
 
