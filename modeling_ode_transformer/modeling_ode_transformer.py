@@ -55,7 +55,7 @@ from .integration_ode_transformer import (
     resolve_multistep,
     weighted_sum,
 )
-from .packing_ode_transformer import OdeTransformerLinear, check_not_packed, pack_linear_layers
+from .packing_ode_transformer import OdeTransformerLinear, check_not_packed, pack_linear_layers, runs_on_processor
 
 
 logger = logging.get_logger(__name__)
@@ -86,14 +86,8 @@ def last_tokens(labels: torch.Tensor, pad_token_id: int) -> torch.Tensor:
     return tokens.masked_fill(tokens == -100, pad_token_id)
 
 
-def runs_on_processor(x: torch.Tensor) -> bool:
-    """Whether operations on `x` are carried out here and now, and not traced, compiled or sent to an accelerator."""
-    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    return type(x) is torch.Tensor and x.device.type == "cpu" and not is_traced
-
-
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """`nn.functional.dropout`, several times as fast on a processor, where that draws a random number for each entry
+    """`nn.functional.dropout`, faster on a processor, where that draws a random number for each entry
     on one core: here 16 random bits decide, so that `p` is rounded to a multiple of 2**-16. The mask that is kept for
     the gradient has one byte for each entry."""
     if not training or p == 0:

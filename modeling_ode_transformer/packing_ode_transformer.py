@@ -17,6 +17,12 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 IS_X86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
+def runs_on_processor(x: torch.Tensor) -> bool:
+    """Whether operations on `x` are carried out here and now, and not traced, compiled or sent to an accelerator."""
+    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return type(x) is torch.Tensor and x.device.type == "cpu" and not is_traced
+
+
 def onednn_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str = "none"
 ) -> torch.Tensor:
@@ -34,14 +40,12 @@ class OdeTransformerLinear(nn.Linear):
             HAS_ONEDNN
             and IS_X86
             and not torch.is_grad_enabled()
-            and type(x) is torch.Tensor
             and type(self.weight) is nn.Parameter
             and x.dtype is torch.float32
             and self.weight.dtype is torch.float32
-            and x.device.type == self.weight.device.type == "cpu"
+            and self.weight.device.type == "cpu"
             and not torch.is_autocast_enabled("cpu")
-            and not torch.compiler.is_compiling()
-            and not torch.jit.is_tracing()
+            and runs_on_processor(x)
         ):
             return onednn_linear(x, self.weight, self.bias)
         return super().forward(x)
