@@ -199,6 +199,11 @@ class OdeTransformerRelativeKeys(nn.Module):
         scores = torch.matmul(query, self.weight.t())  # (batch, heads, queries, 2m+1)
         return scores.gather(-1, distances.expand(*scores.shape[:3], -1))
 
+    def shift(self, key: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+        """Keys (batch, heads, keys, head_dim) with their vectors added: with these, queries that are all at one
+        position need no scores to add. `distances` are (1 or batch, 1, 1, keys)."""
+        return key + self.weight[distances.squeeze(2)]
+
 
 def eager_attention_forward(
     module: nn.Module,
@@ -233,6 +238,8 @@ def few_queries_attention_forward(
 ) -> tuple[torch.Tensor, None]:
     """The numbers of "sdpa" for the few queries of a step of generation, without gradients and dropout: on a
     processor, products of whole batches are sooner done than a fused kernel for each source and head."""
+    if key.dtype != torch.float32:
+        key = key.contiguous()  # oneDNN, which multiplies in 16 bits, takes twice as long for a part of a cache
     scores = torch.bmm(query.flatten(0, 1) * scaling, key.flatten(0, 1).transpose(1, 2)).unflatten(0, query.shape[:2])
     if position_bias is not None:
         scores += position_bias
@@ -349,7 +356,9 @@ class OdeTransformerAttention(nn.Module):
         if rows != sources:
             query = join_rows(query, sources)
 
-        if self.relative_keys is not None:
+        if self.relative_keys is not None and rows != sources and relative_distances.shape[2] == 1:
+            key = self.relative_keys.shift(key, relative_distances)
+        elif self.relative_keys is not None:
             kwargs["position_bias"] = self.relative_keys(query * self.scaling, relative_distances)
 
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
