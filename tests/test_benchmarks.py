@@ -55,7 +55,9 @@ def test_batches_have_the_given_lengths_and_lie_evenly_in_the_sorted_file(tmp_pa
 
 def test_contenders_take_turns_and_the_first_round_does_not_count():
     turns = []
-    seconds = contenders.in_turns({name: lambda name=name: turns.append(name) for name in "ab"}, 2, pause=0)
+    seconds = contenders.in_turns(
+        {name: lambda name=name: turns.append(name) for name in "ab"}, contenders.Effort(2), pause=0
+    )
     assert turns == ["a", "b"] * 3 and [len(each) for each in seconds.values()] == [2, 2]
     assert contenders.ratio([2, 9, 8], [1, 3, 1]) == 3
 

@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -151,18 +152,28 @@ def batches_by_length(lengths: Sequence[int], batch_size: int, number: int) -> l
     return [sources(ordered[start : start + batch_size], seed) for seed, start in enumerate(starts)]
 
 
-def in_turns(contenders: dict[str, Callable[[], object]], rounds: int, pause: float = 0.3) -> dict[str, list[float]]:
+@dataclass
+class Effort:
+    """How long to measure: at least so many `rounds`, and at least so many `seconds`."""
+
+    rounds: int
+    seconds: float = 0
+
+
+def in_turns(
+    contenders: dict[str, Callable[[], object]], effort: Effort, pause: float = 0.3
+) -> dict[str, list[float]]:
     """Seconds of each contender in each round. In a round each has its turn, and a round before the first warms up.
     The pause before a turn lets the threads of the one before go to sleep."""
-    seconds = {name: [] for name in contenders}
-    for number in range(rounds + 1):
+    rounds, first = [], time.perf_counter()
+    while len(rounds) <= effort.rounds or time.perf_counter() - first < effort.seconds:
+        rounds.append({})
         for name, run in contenders.items():
             time.sleep(pause)
             start = time.perf_counter()
             run()
-            if number:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
+            rounds[-1][name] = time.perf_counter() - start
+    return {name: [each[name] for each in rounds[1:]] for name in contenders}
 
 
 def ratio(seconds: Sequence[float], others: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import matplotlib
-from contenders import in_turns, m2m100, machine, ode_transformer, prepared, sources
+from contenders import Effort, in_turns, m2m100, machine, ode_transformer, prepared, sources
 from transformers.utils import logging
 
 
@@ -49,7 +49,7 @@ def measure(setting: dict[str, int], d_model: int, rounds: int) -> dict[str, flo
     options = {"num_beams": setting["beams"], "max_new_tokens": NEW_WORDS}
     models = contenders(setting["encoder layers"], setting["stages"], d_model)
     runs = {name: lambda model=model: model.generate(**batch, **options) for name, model in models.items()}
-    return {name: min(seconds) for name, seconds in in_turns(runs, rounds).items()}
+    return {name: min(seconds) for name, seconds in in_turns(runs, Effort(rounds)).items()}
 
 
 def plot(points: dict[str, list[dict]], file: Path) -> None:

@@ -14,6 +14,7 @@ import math
 import statistics
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import torch
 from contenders import (
     VOCAB_SIZE,
     CTranslate2,
+    Effort,
     base_preset,
     batches_by_length,
     in_turns,
@@ -118,7 +120,7 @@ def check_same(runs: dict[str, Callable[[], list[torch.Tensor]]]) -> None:
         assert same, f"{name} and {first[0]} generate other tokens."
 
 
-def beam_search(report: Report, batches_of: Callable, rounds: int) -> None:
+def beam_search(report: Report, batches_of: Callable, effort: Effort) -> None:
     """Beam search with batches of 16, and of 1, against M2M100; and with unsorted sources."""
     residual = m2m100()
     rk2 = ode_transformer("rk2", residual)
@@ -135,7 +137,7 @@ def beam_search(report: Report, batches_of: Callable, rounds: int) -> None:
             runs = {name: generation(model, batches) for name, model in models.items()}
             if dtype == "float32":
                 check_same({name: run for name, run in runs.items() if "preset" not in name})
-            seconds = in_turns(runs, rounds)
+            seconds = in_turns(runs, effort)
             measure = f"beam 4, batch {batch_size}, {dtype}"
             if batch_size == 1:
                 report.add(f"{measure}: latency", seconds, pairs, reach=0.8, at_most=True)
@@ -149,10 +151,10 @@ def beam_search(report: Report, batches_of: Callable, rounds: int) -> None:
         runs = {name: generation(model, [batch], **options) for name, model in models.items()}
         if dtype == "float32":
             check_same({name: run for name, run in runs.items() if "preset" not in name})
-        report.add(f"beam 4, batch 16 of all lengths, {dtype}", in_turns(runs, rounds), pairs, per_second=16)
+        report.add(f"beam 4, batch 16 of all lengths, {dtype}", in_turns(runs, effort), pairs, per_second=16)
 
 
-def against_ctranslate2(report: Report, batches_of: Callable, rounds: int) -> None:
+def against_ctranslate2(report: Report, batches_of: Callable, effort: Effort) -> None:
     """Against CTranslate2 in each of its compute types; the target is for its fastest."""
     import ctranslate2
 
@@ -169,7 +171,7 @@ def against_ctranslate2(report: Report, batches_of: Callable, rounds: int) -> No
         batches = batches_of(batch_size, number)
         runs = {name: generation(model, batches) for name, model in (theirs | ours).items()}
         check_same({name: runs[name] for name in ("CTranslate2 float32", "RK2 packed")})
-        seconds = in_turns(runs, rounds)
+        seconds = in_turns(runs, effort)
         fastest = {
             side: min(names, key=lambda name: statistics.median(seconds[name]))
             for side, names in (("theirs", theirs), ("ours", ours))
@@ -181,7 +183,7 @@ def against_ctranslate2(report: Report, batches_of: Callable, rounds: int) -> No
         report.add(measure, seconds, pairs, per_second=batch_size * number, reach=1.0)
 
 
-def long_sources(report: Report, articles: list[int], summaries: list[int], rounds: int) -> None:
+def long_sources(report: Report, articles: list[int], summaries: list[int], effort: Effort) -> None:
     """Sources of 512 tokens, batches of 8, outputs of the median summary's length; and what generating adds to
     memory."""
     residual = m2m100()
@@ -193,7 +195,7 @@ def long_sources(report: Report, articles: list[int], summaries: list[int], roun
     check_same(runs)
     pairs = [(name, "M2M100") for name in models if name != "M2M100"]
     measure = "512 tokens, beam 4, batch 8, float32"
-    report.add(measure, in_turns(runs, rounds), pairs, per_second=8, reach=1.5)
+    report.add(measure, in_turns(runs, effort), pairs, per_second=8, reach=1.5)
     memory = {name: peak_memory(run) / 2**20 for name, run in runs.items()}
     for ours, theirs in pairs:
         value = memory[ours] / memory[theirs]
@@ -202,7 +204,7 @@ def long_sources(report: Report, articles: list[int], summaries: list[int], roun
         )
 
 
-def solvers(report: Report, batches_of: Callable, rounds: int) -> None:
+def solvers(report: Report, batches_of: Callable, effort: Effort) -> None:
     """RK2 and RK4 against the residual model (table 6)."""
     residual = m2m100()
     targets = {"RK2": 0.963, "RK4": 0.848}
@@ -216,14 +218,14 @@ def solvers(report: Report, batches_of: Callable, rounds: int) -> None:
             runs = {name: generation(model, batches) for name, model in models.items()}
             if dtype == "float32" and packing != "int8":
                 check_same(runs)
-            seconds = in_turns(runs, rounds)
+            seconds = in_turns(runs, effort)
             setting = f"solver, batch {batch_size}, {dtype}{f' {packing}' if packing else ''}"
             for name, target in targets.items():
                 pairs = [(name, "residual")]
                 report.add(setting, seconds, pairs, per_second=batch_size * number, reach=target)
 
 
-def training(report: Report, lengths: list[int], rounds: int) -> None:
+def training(report: Report, lengths: list[int], effort: Effort) -> None:
     """Training steps and their memory: 32 pairs of the median batch."""
     (batch,) = batches_by_length(lengths, 32, 1)
     batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
@@ -235,7 +237,7 @@ def training(report: Report, lengths: list[int], rounds: int) -> None:
         "RK2 preset": partial(base_preset, "rk2"),
     }
     for dtype in ("bfloat16", "float32"):
-        seconds = in_turns({name: training_step(make(), batch, dtype) for name, make in makers.items()}, rounds)
+        seconds = in_turns({name: training_step(make(), batch, dtype) for name, make in makers.items()}, effort)
         for ours in ("RK2", "RK2 preset"):
             for theirs, reach in (("M2M100 12-6", 0.95), ("M2M100 6-6", 1.31)):
                 report.add(f"training step, {dtype}", seconds, [(ours, theirs)], reach=reach, at_most=True)
@@ -251,7 +253,7 @@ def training(report: Report, lengths: list[int], rounds: int) -> None:
         "RK4 preset, stages recomputed": recomputing,
     }
     names = ("RK4 preset, stages recomputed", "RK4 preset")
-    seconds = in_turns({name: training_step(makers[name](), batch, "bfloat16") for name in names}, rounds)
+    seconds = in_turns({name: training_step(makers[name](), batch, "bfloat16") for name in names}, effort)
     report.add("training step, bfloat16", seconds, [names], reach=1.35, at_most=True)
 
     memory = {}
@@ -273,11 +275,11 @@ def training(report: Report, lengths: list[int], rounds: int) -> None:
         report.add_row("training memory", ours, theirs, values, "MiB", values[0] / values[1], reach, True)
 
 
-def rates(rounds: int) -> dict[str, float]:
+def rates(effort: Effort) -> dict[str, float]:
     """What the machine can do: bytes a second of memory read, and operations a second of a large product in each form
     of the weights."""
     numbers = torch.zeros(2**28, dtype=torch.uint8).view(torch.float32)
-    measured = {"bytes": numbers.nbytes / min(in_turns({"": numbers.sum}, rounds)[""])}
+    measured = {"bytes": numbers.nbytes / min(in_turns({"": numbers.sum}, effort)[""])}
     layer = torch.nn.Linear(2048, 2048)
     x = torch.randn(2048, 2048)
     products = {
@@ -286,14 +288,14 @@ def rates(rounds: int) -> dict[str, float]:
         "int8": (Int8Linear([layer.float()]), x),
     }
     with torch.no_grad():
-        seconds = in_turns({name: partial(run, each) for name, (run, each) in products.items()}, rounds)
+        seconds = in_turns({name: partial(run, each) for name, (run, each) in products.items()}, effort)
     return measured | {name: 2 * 2048**3 / min(each) for name, each in seconds.items()}
 
 
-def lower_bounds(batches_of: Callable, rounds: int) -> dict[str, object]:
+def lower_bounds(batches_of: Callable, effort: Effort) -> dict[str, object]:
     """Seconds of a beam search beside the least that its matrix products can take: those of the encoder, and in each
     step the greater of the arithmetic and of reading the weights once."""
-    measured = rates(rounds)
+    measured = rates(replace(effort, seconds=2))
     print("\n" + ", ".join(f"{name} {value / 1e9:.0f}e9/s" for name, value in measured.items()))
     residual = m2m100()
     rk2 = ode_transformer("rk2", residual)
@@ -308,7 +310,7 @@ def lower_bounds(batches_of: Callable, rounds: int) -> dict[str, object]:
             ("RK2 packed", "bfloat16", "bfloat16"): prepared(rk2, "bfloat16", "packed"),
             ("RK2 int8", "float32", "int8"): prepared(rk2, packing="int8"),
         }
-        seconds = in_turns({key: generation(model, [batch]) for key, model in models.items()}, rounds)
+        seconds = in_turns({key: generation(model, [batch]) for key, model in models.items()}, effort)
         for (name, dtype, product), each in seconds.items():
             d = 512
             block, evaluations = 12 * d * d, 6 if name == "M2M100" else 12
@@ -382,7 +384,8 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--translation_file", type=Path, required=True, help="sentences, one a line (.gz accepted)")
     parser.add_argument("--summarization_file", type=Path, required=True, help="lines of JSON: article, highlights")
     parser.add_argument("--output_file", type=Path, help="JSON file to write")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender, at least")
+    parser.add_argument("--seconds", type=float, default=40, help="of turns for each measure, at least")
     parser.add_argument("--parts", nargs="*", default=["all"], help="functions of this file to run, as beam_search")
     args = parser.parse_args(argv)
     logging.set_verbosity_error()
@@ -390,16 +393,16 @@ def main(argv: list[str] | None = None) -> dict:
     sentences = read_lengths(args.translation_file)
     articles, summaries = (read_lengths(args.summarization_file, field) for field in ("article", "highlights"))
     batches_of = partial(batches_by_length, sentences)
-    report = Report()
+    report, effort = Report(), Effort(args.rounds, args.seconds)
     results = {"machine": machine(), "arguments": {name: str(value) for name, value in vars(args).items()}}
     print(results["machine"], "\n\n" + Report.HEAD, sep="")
     parts = {
-        "beam_search": partial(beam_search, report, batches_of, args.rounds),
-        "against_ctranslate2": partial(against_ctranslate2, report, batches_of, args.rounds),
-        "long_sources": partial(long_sources, report, articles, summaries, math.ceil(args.rounds / 3)),
-        "solvers": partial(solvers, report, batches_of, args.rounds),
-        "training": partial(training, report, sentences, args.rounds),
-        "lower_bounds": partial(lower_bounds, batches_of, args.rounds),
+        "beam_search": partial(beam_search, report, batches_of, effort),
+        "against_ctranslate2": partial(against_ctranslate2, report, batches_of, effort),
+        "long_sources": partial(long_sources, report, articles, summaries, Effort(math.ceil(args.rounds / 3))),
+        "solvers": partial(solvers, report, batches_of, effort),
+        "training": partial(training, report, sentences, effort),
+        "lower_bounds": partial(lower_bounds, batches_of, effort),
         "operators": partial(operators, batches_of),
     }
     for name, part in parts.items():
