@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -42,7 +43,8 @@ from .checkpoints import (
     last_complete_checkpoint,
     numbered_checkpoints,
 )
-from .modeling_ode_transformer import shift_tokens_right
+from .integration_ode_transformer import StageCoefficients
+from .modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
 
 
 logger = logging.getLogger(__name__)
@@ -239,6 +241,39 @@ def class_before_sharding(model: torch.nn.Module):
         model.__class__ = sharded
 
 
+@contextmanager
+def mean_coefficients(model: torch.nn.Module):
+    """Within the context, the weights that the model's blocks give to their stages are summed up; what is yielded then
+    returns their means by stack, layer and stage, {"encoder_0_stage_1": 0.97, ...}, over all steps of a block and all
+    tokens, padding included. Empty for a model whose coefficients are fixed."""
+    sums, names, hooks = {}, [], []
+
+    def enter(layer, args, name):
+        names.append(name)
+
+    def leave(layer, args, output):
+        names.pop()
+
+    def record(coefficients, args, weights):
+        for stage, weight in enumerate(weights, start=1):
+            total, count = sums.get(name := f"{names[-1]}_stage_{stage}", (0, 0))
+            sums[name] = total + weight.detach().float().mean(), count + 1
+
+    for module in model.modules():
+        if isinstance(module, OdeTransformerStack):
+            for layer in module.layers:
+                name = f"{module.stack}_{layer.layer_idx}"
+                hooks.append(layer.register_forward_pre_hook(partial(enter, name=name)))
+                hooks.append(layer.register_forward_hook(leave, always_call=True))
+        elif isinstance(module, StageCoefficients) and any(True for _ in module.parameters()):
+            hooks.append(module.register_forward_hook(record))
+    try:
+        yield lambda: {name: float(total / count) for name, (total, count) in sums.items()}
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 class SaveAfterEpoch(TrainerCallback):
     """Puts off a checkpoint that is due with the last update of an epoch until the log and evaluation of its end.
 
@@ -349,8 +384,15 @@ class TokenTrainerMixin:
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
         self.loss_sums = torch.zeros(3, device=self.args.device)
-        with torch.random.fork_rng(devices=[self.args.device] if self.args.device.type == "cuda" else []):
+        recording = mean_coefficients(self.model) if self.args.log_coefficients else nullcontext(dict)
+        with (
+            torch.random.fork_rng(devices=[self.args.device] if self.args.device.type == "cuda" else []),
+            recording as coefficients,
+        ):
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        output.metrics.update(
+            {f"{metric_key_prefix}_coefficient_{name}": mean for name, mean in coefficients().items()}
+        )
         loss, nll, tokens = self.loss_sums.tolist()
         if tokens:
             output.metrics[f"{metric_key_prefix}_loss"] = loss / tokens
@@ -471,6 +513,10 @@ class TokenTrainerMixin:
 class TokenTrainingArguments(TrainingArguments):
     """TrainingArguments by which a resumed run also gets back the states of its callbacks."""
 
+    log_coefficients: bool = field(
+        default=False,
+        metadata={"help": "Add to the metrics of evaluations how much each stage of each layer counts on average."},
+    )
     restore_callback_states_from_checkpoint: bool = field(
         default=True, metadata={"help": "Restore the states of callbacks, as the patience of early stopping."}
     )

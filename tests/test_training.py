@@ -25,6 +25,7 @@ from modeling_ode_transformer.checkpoints import (
     last_complete_checkpoint,
     numbered_checkpoints,
 )
+from modeling_ode_transformer.integration_ode_transformer import StageCoefficients
 from modeling_ode_transformer.training import (
     TokenBudgetBatchSampler,
     TokenSeq2SeqTrainer,
@@ -572,3 +573,30 @@ def test_the_schedule_is_the_inverse_square_root_of_the_paper(tmp_path):
     # The rate of update n is that of n - 1 finished updates.
     expected = [0.002 * min(n / 4, (4 / max(n, 1)) ** 0.5) for n in range(12)]
     assert rates == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("sharing", ["stack", "layer"])
+def test_coefficients_in_the_metrics_are_those_of_each_layer(sharing, tmp_path):
+    """Gates without weights are the sigmoid of their bias, learned weights are as they are; nothing of fixed ones."""
+    biases = [0.5, -1.0] if sharing == "layer" else [0.5, 0.5]
+    for kind in ("gate", "learned", "fixed"):
+        config = {"encoder_solver": "rk2", "solver_coefficients": kind, "coefficient_sharing": sharing}
+        model = new_model(**config, encoder_layers=2)
+        modules = [each for each in model.modules() if isinstance(each, StageCoefficients)]
+        for module, bias in zip(modules, biases):
+            for name, parameter in module.named_parameters():
+                values = {"gate.weight": 0.0, "gate.bias": bias, "weight": torch.tensor([bias, 2.0])}
+                parameter.data.copy_(torch.as_tensor(values[name]).expand_as(parameter))
+        firsts = torch.tensor(biases).sigmoid().tolist() if kind == "gate" else biases
+        seconds = [1 - first for first in firsts] if kind == "gate" else [2.0, 2.0]
+        expected = {
+            f"eval_coefficient_encoder_{layer}_stage_{stage}": value
+            for stage, values in enumerate((firsts, seconds), start=1)
+            for layer, value in enumerate(values)
+        }
+        trainer = trainer_for(tmp_path, model, log_coefficients=True)
+        for _ in range(2):  # nothing of an evaluation is left over
+            metrics = trainer.evaluate()
+        found = {name: value for name, value in metrics.items() if "coefficient" in name}
+        assert found == pytest.approx({} if kind == "fixed" else expected, abs=1e-6)
+    assert not any("coefficient" in name for name in trainer_for(tmp_path, model).evaluate())

@@ -1,0 +1,110 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Plots what training runs logged, side by side: losses and perplexities (figure 5 of the paper), gradient norms
+(figure 6), and how much each stage of each layer counts, where runs had `--log_coefficients`.
+
+    python examples/analysis/plot_training.py ptb_residual ptb_rk2 --names residual "RK2 (gate)" --output_dir plots
+
+A run is the output folder of a script, or its `trainer_state.json`. Writes `loss.png`, `perplexity.png`,
+`gradient_norm.png` and `coefficients.png`, those for which a run has values, over updates.
+"""
+
+import json
+import re
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from pathlib import Path
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+
+matplotlib.use("Agg")
+
+QUANTITIES = {
+    "loss": ("loss", "training loss"),
+    "perplexity": ("eval_perplexity", "validation perplexity"),
+    "gradient_norm": ("grad_norm", "gradient norm"),
+}
+COEFFICIENT = re.compile(r"eval_coefficient_(?P<stack>.+)_(?P<layer>\d+)_stage_(?P<stage>\d+)")
+
+Curve = tuple[list[int], list[float]]  # updates, values
+
+
+def read_curves(run: Path) -> dict[str, Curve]:
+    """Everything that a run logged, by its name in the log.
+
+    Raises:
+        FileNotFoundError: there is no log.
+        ValueError: it is not a log of `Trainer`.
+    """
+    path = run / "trainer_state.json" if run.is_dir() else run
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: a run leaves this file at its end, and in each of its checkpoints.")
+    state = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(state, dict) or "log_history" not in state:
+        raise ValueError(f"{path} has no log_history: give the trainer_state.json of a run.")
+    curves = {}
+    for entry in state["log_history"]:
+        for name, value in entry.items():
+            updates, values = curves.setdefault(name, ([], []))
+            updates.append(entry["step"])
+            values.append(value)
+    return curves
+
+
+def plot_quantity(axes: Axes, runs: dict[str, dict[str, Curve]], name: str, label: str) -> None:
+    for run, curves in runs.items():
+        if name in curves:
+            axes.plot(*curves[name], label=run, linewidth=1)
+    axes.set_yscale("log")
+    axes.set(xlabel="updates", ylabel=label)
+    axes.legend()
+
+
+def plot_coefficients(axes: Axes, curves: dict[str, Curve], run: str) -> None:
+    """A colour for each layer, a style for each stage."""
+    found = {name: match for name in curves if (match := COEFFICIENT.fullmatch(name))}
+    layers = list(dict.fromkeys((match["stack"], match["layer"]) for match in found.values()))
+    for name, match in found.items():
+        style = ["-", "--", ":", "-."][(int(match["stage"]) - 1) % 4]
+        color = f"C{layers.index((match['stack'], match['layer'])) % 10}"
+        label = f"{match['stack']} {int(match['layer']) + 1}, stage {match['stage']}"
+        axes.plot(*curves[name], style, color=color, label=label, linewidth=1)
+    axes.set(xlabel="updates", ylabel="mean coefficient", title=run)
+    axes.legend(fontsize="x-small")
+
+
+def main(argv: list[str] | None = None) -> list[Path]:
+    """Runs the script with the given arguments (default: the command line's) and returns the files it wrote."""
+    parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="output folders or trainer_state.json")
+    parser.add_argument("--names", nargs="+", help="what to call the runs; else as their folders")
+    parser.add_argument("--output_dir", type=Path, default=Path("plots"), help="folder for the pictures")
+    args = parser.parse_args(argv)
+    names = args.names or [(run if run.is_dir() else run.parent).resolve().name for run in args.runs]
+    if len(set(names)) != len(args.runs):
+        parser.error(f"{len(args.runs)} runs need as many different names, not {', '.join(names)}: give --names.")
+
+    runs = {name: read_curves(run) for name, run in zip(names, args.runs)}
+    figures = {}
+    for file, (name, label) in QUANTITIES.items():
+        if any(name in curves for curves in runs.values()):
+            figures[file] = Figure(figsize=(6, 4), layout="constrained")
+            plot_quantity(figures[file].subplots(), runs, name, label)
+    learned = {run: curves for run, curves in runs.items() if any(map(COEFFICIENT.fullmatch, curves))}
+    if learned:
+        figures["coefficients"] = Figure(figsize=(5 * len(learned), 4), layout="constrained")
+        panels = figures["coefficients"].subplots(1, len(learned), squeeze=False)[0]
+        for axes, (run, curves) in zip(panels, learned.items()):
+            plot_coefficients(axes, curves, run)
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, figure in figures.items():
+        files.append(args.output_dir / f"{name}.png")
+        figure.savefig(files[-1], dpi=150)
+        print(files[-1])
+    return files
+
+
+if __name__ == "__main__":
+    main()

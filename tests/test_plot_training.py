@@ -1,0 +1,66 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The plots of training runs."""
+
+import json
+import sys
+
+import pytest
+from matplotlib.figure import Figure
+
+from .test_run_translation import EXAMPLES
+
+
+sys.path.insert(0, str(EXAMPLES / "analysis"))
+import plot_training
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two runs: of the first only the losses were logged."""
+    logs = {
+        "plain": [{"step": 10, "loss": 5.0, "grad_norm": 1.5}, {"step": 20, "loss": 4.0, "grad_norm": 0.5}],
+        "gate": [
+            {"step": 10, "loss": 4.5, "grad_norm": 1.0},
+            {"step": 15, "eval_perplexity": 90.0, "eval_coefficient_encoder_0_stage_1": 0.7},
+            {"step": 30, "eval_perplexity": 50.0, "eval_coefficient_encoder_0_stage_1": 0.9},
+        ],
+    }
+    for name, history in logs.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    return [tmp_path / name for name in logs]
+
+
+def test_plots_show_what_was_logged(runs, tmp_path, monkeypatch):
+    shown = {}
+
+    def savefig(figure, path, **kwargs):
+        lines = [line for axes in figure.axes for line in axes.get_lines()]
+        shown[path.name] = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in lines}
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    plot_training.main([*map(str, runs), "--output_dir", str(tmp_path / "plots")])
+    assert shown == {
+        "loss.png": {"plain": ([10, 20], [5, 4]), "gate": ([10], [4.5])},
+        "gradient_norm.png": {"plain": ([10, 20], [1.5, 0.5]), "gate": ([10], [1])},
+        "perplexity.png": {"gate": ([15, 30], [90, 50])},
+        "coefficients.png": {"encoder 1, stage 1": ([15, 30], [0.7, 0.9])},
+    }
+
+
+def test_files_are_pictures_and_names_can_be_given(runs, tmp_path):
+    arguments = [str(runs[1] / "trainer_state.json"), "--names", "RK2", "--output_dir", str(tmp_path / "plots")]
+    files = plot_training.main(arguments)
+    assert [file.name for file in files] == ["loss.png", "perplexity.png", "gradient_norm.png", "coefficients.png"]
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
+
+
+def test_bad_input_is_named(runs, tmp_path, capsys):
+    with pytest.raises(FileNotFoundError, match=r"trainer_state\.json"):
+        plot_training.main([str(tmp_path)])
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"other\.json has no log_history"):
+        plot_training.main([str(tmp_path / "other.json")])
+    with pytest.raises(SystemExit):
+        plot_training.main([*map(str, runs), "--names", "same", "same"])
+    assert "2 runs need as many different names" in capsys.readouterr().err
