@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -68,12 +69,16 @@ def nonlinear(y, time=None):
 START = torch.tensor([[[1.0, 0.5, 1.5, 0.8]], [[-0.4, 1.0, 0.7, 1.2]]], dtype=torch.float64)
 
 
+def in_numpy(time, y):
+    return nonlinear(torch.from_numpy(y)).numpy()
+
+
 def reference(y, end=1.0):
     """By scipy's DOP853, to 13 digits."""
     rows = []
     for row in y.reshape(-1, 4):
         solution = scipy.integrate.solve_ivp(
-            lambda t, z: nonlinear(torch.from_numpy(z)).numpy(),
+            in_numpy,
             (0, end),
             row.numpy(),
             "DOP853",
@@ -85,7 +90,7 @@ def reference(y, end=1.0):
 
 
 def slopes(errors):
-    return [math.log2(first / second) for first, second in zip(errors, errors[1:])]
+    return [math.log2(first / second) for first, second in pairwise(errors)]
 
 
 @pytest.mark.parametrize("name", ["rk", "ark"])
@@ -179,7 +184,7 @@ def test_adaptive_steps_reach_the_tolerance(tolerance):
     assert (y - reference(START)).abs().max() < 5 * tolerance
     # scipy's method of the same orders needs about as many.
     solution = scipy.integrate.solve_ivp(
-        lambda t, z: nonlinear(torch.from_numpy(z)).numpy(),
+        in_numpy,
         (0, 1),
         START[0, 0].numpy(),
         rtol=tolerance,
@@ -362,7 +367,8 @@ def loop_model(model, ids):
                 inner = state + a * config.step_size * z[-1] if z else state
                 z.append(loop_block(base.blocks[0], inner, positions)[0])
             state = state + config.step_size * (z[0] + 2 * z[1] + 2 * z[2] + z[3]) / 6
-    euclidean = np.array([[1 / max(math.dist(g, l), config.distance_epsilon) for l in local] for g in state])
+    least = config.distance_epsilon
+    euclidean = np.array([[1 / max(math.dist(row, column), least) for column in local] for row in state])
     w_1, w_2 = base.fusion.gate.detach().numpy()
     total = abs(w_1) + abs(w_2)
     fused = loop_norm(w_1 / total * local + w_2 / total * (euclidean @ local), base.fusion.norm)

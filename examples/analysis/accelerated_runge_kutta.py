@@ -3,18 +3,18 @@
 
     python accelerated_runge_kutta.py
 
-needs sympy, which PyTorch brings. The method (Udwadia and Farahani, 2008) has the stages of this step, `Z_i`, and those
-of the step before, `Z_-i`:
+needs sympy, which PyTorch brings. The method (Udwadia and Farahani, 2008) has the stages of this step, `Z_i`, and
+those of the step before, `Z_-i`:
 
     Z_1 = r F(G)    Z_2 = r F(G + a_2 Z_1)    Z_3 = r F(G + a_3 Z_2)
     G(t + r) = c_0 G(t) - c_-0 G(t - r) + c_1 Z_1 - c_-1 Z_-1 + c_2 (Z_2 - Z_-2) + c_3 (Z_3 - Z_-3)
 
-so that a step evaluates F three times, RK4's four. Equation 10 as printed has a second factor r inside of F, which no
-method of an order above 1 can have: `Z` holds it already. Its `Z_-j` are at `t_{i-1}`, the last step's; the printed t_i
-is of no account, as F does not depend on time.
+so that a step evaluates F three times, RK4 four times. Equation 10 as printed multiplies by r twice, `a_j r Z_{j-1}`
+with an r in `Z_{j-1}`: no coefficients that do not depend on r make that a method of fourth order. Its `Z_-j` are of
+time t_{i-1}, not of the printed t_i, which is of no account as F does not depend on time.
 
-What is expanded is autonomous, `G' = F(G)`. A stage is, along the solution, a sum of elementary differentials; these
-are F'F (order 2), F''FF and F'F'F (3), F'''FFF, F''(F, F'F), F'F''FF and F'F'F'F (4), here named by their rooted trees.
+What is expanded is autonomous, `G' = F(G)`. A stage is, along the solution, a sum of elementary differentials: those
+of order 1 (F), 2 (F'F), 3 (F''FF and F'F'F) and 4 (F'''FFF, F''(F,F'F), F'F''FF and F'F'F'F).
 """
 
 import sympy

@@ -6,8 +6,8 @@
 
 writes `attention_over_time.png`, how much the first word of the pair attends to the second at the beginning of each
 step and at the end; `euclidean_attention.png`, the shares of the local vectors (columns) for each global one (rows);
-and their numbers, `attention.json`. A vector stands for the n-gram that begins at its word; the paper's figure 4 is of a
-model with `ngram_size=1`, whose vectors are words.
+and their numbers, `attention.json`. A vector stands for the n-gram that begins at its word; the paper's figure 4 is of
+a model with `ngram_size=1`, whose vectors are words.
 """
 
 import json
@@ -87,8 +87,8 @@ def main(argv: list[str] | None = None) -> dict:
     figure, panel = pyplot.subplots(figsize=(5, 4.5), layout="constrained")
     n = model.config.ngram_size
     ngrams = [" ".join(words[i : i + n]) for i in range(len(words) - n + 1)] if n > 1 else words
-    locals_ = [*ngrams, *[""] * (len(words) - len(ngrams))]
-    heat_map(panel, shares, words, locals_, "Euclidean attention, shares of a row")
+    columns = [*ngrams, *[""] * (len(words) - len(ngrams))]
+    heat_map(panel, shares, words, columns, "Euclidean attention, shares of a row")
     figure.savefig(args.output_dir / "euclidean_attention.png", dpi=110)
 
     results = {"times": times, "weights": weights, "euclidean_attention": shares.tolist()}
