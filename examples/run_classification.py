@@ -312,7 +312,7 @@ def load_model(args: ModelArguments, tokenizer, labels: list[str], is_pair: bool
         if unknown := sorted(set(labels) - set(model.config.label2id)):
             raise ValueError(
                 f"{args.model_name_or_path} does not know the labels {', '.join(unknown)}, only "
-                f"{', '.join(model.config.label2id)}."
+                f"{', '.join(model.config.id2label.values())}."
             )
     else:
         values = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
@@ -377,13 +377,13 @@ def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
 def train_one(
     given: dict[str, Examples | None],
     fold: int | None,
+    checkpoint: str | None,
     model_args: ModelArguments,
     data_args: DataArguments,
     args: ClassificationTrainingArguments,
 ) -> dict[str, float]:
     """One model, of one seed and perhaps of one fold, in `args.output_dir`; returns its metrics by name."""
     needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
-    checkpoint = find_checkpoint("text-classification", model_args, data_args, args)
     set_seed(args.seed)
     examples = make_splits(given, data_args, needed, fold)
     labels = sorted({label for each in given.values() if each for label in each.labels})
@@ -473,30 +473,37 @@ def write_number_names(folder: Path) -> dict[str, str]:
     return {f"{split}_file": str(folder / f"{split}.txt") for split in sizes}
 
 
+def plan_runs(
+    data_args: DataArguments, args: ClassificationTrainingArguments
+) -> list[tuple[int, int | None, ClassificationTrainingArguments]]:
+    """Seed, fold and training arguments of each model; several have folders of their own."""
+    plan = []
+    for seed in data_args.seeds or [args.seed]:
+        for fold in range(data_args.cross_validation) if data_args.cross_validation else [None]:
+            own, folder = copy.copy(args), Path(args.output_dir)
+            if len(data_args.seeds or ()) > 1:
+                folder /= f"seed_{seed}"
+            if fold is not None:
+                folder /= f"fold_{fold}"
+            own.seed, own.output_dir = seed, str(folder)
+            plan.append((seed, fold, own))
+    return plan
+
+
 def main(argv: list[str] | None = None) -> dict:
     """Runs the script with the given arguments (default: the command line's) and returns the metrics of all runs and
     their summary, as they are in `runs.json`."""
     model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
     set_up_logging(args, logger)
     check_arguments(model_args, data_args, args)
+    plan = plan_runs(data_args, args)
+    checkpoints = [find_checkpoint("text-classification", model_args, data_args, own) for *_, own in plan]
     write_smoke_data(data_args, args, write_number_names)
     given = {split: read_split(data_args, split) for split in ("train", "validation", "test")}
-
-    seeds = data_args.seeds or [args.seed]
-    folds = range(data_args.cross_validation) if data_args.cross_validation else [None]
     runs = []
-    for seed in seeds:
-        for fold in folds:
-            own = copy.copy(args)
-            own.seed = seed
-            folder = Path(args.output_dir)
-            if len(seeds) > 1:
-                folder /= f"seed_{seed}"
-            if fold is not None:
-                folder /= f"fold_{fold}"
-            own.output_dir = str(folder)
-            metrics = train_one(given, fold, model_args, data_args, own)
-            runs.append({"seed": seed, "fold": fold, **metrics})
+    for (seed, fold, own), checkpoint in zip(plan, checkpoints):
+        metrics = train_one(given, fold, checkpoint, model_args, data_args, own)
+        runs.append({"seed": seed, "fold": fold, **metrics})
     results = {"runs": runs, "summary": summarize(runs)}
     if args.should_save:
         (Path(args.output_dir) / RUNS).write_text(json.dumps(results, indent=1), encoding="utf-8")

@@ -4,7 +4,6 @@ transformers."""
 
 import json
 import math
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +40,7 @@ sys.path.insert(0, str(EXAMPLES / "analysis"))
 sys.path.insert(0, str(EXAMPLES))
 
 import accelerated_runge_kutta  # noqa: E402
+import plot_attention  # noqa: E402
 import run_classification  # noqa: E402
 
 
@@ -127,8 +127,8 @@ def test_the_derivation_gives_the_coefficients():
 
     names = vars(accelerated_runge_kutta)
     chosen = accelerated_runge_kutta.method(a_2=Rational(1, 2), c_back_0=Rational(0))
-    assert ARK4.a == (0, chosen[names["a_2"]], chosen[names["a_3"]])
-    assert ARK4.states == (1 + chosen[names["c_back_0"]], chosen[names["c_back_0"]])
+    assert ARK4.a == (0, float(chosen[names["a_2"]]), float(chosen[names["a_3"]]))
+    assert ARK4.states == (1 + int(chosen[names["c_back_0"]]), int(chosen[names["c_back_0"]]))
     assert ARK4.weights == tuple(float(chosen[names[name]]) for name in ("c_1", "c_2", "c_3"))
     assert ARK4.previous_weights == tuple(float(chosen[names[name]]) for name in ("c_back_1", "c_2", "c_3"))
     assert ARK4.start[2] == tuple(float(weight) for weight in accelerated_runge_kutta.start(chosen))
@@ -266,7 +266,7 @@ def test_adjoint_changes_no_output_and_approaches_the_direct_gradients(solver, b
         found[gradient] = output.logits, torch.autograd.grad(output.loss, list(model.parameters()))
     torch.testing.assert_close(found["adjoint"][0], found["direct"][0], rtol=0, atol=0)
     for first, second in zip(found["adjoint"][1], found["direct"][1]):
-        torch.testing.assert_close(first, second, rtol=1e-2, atol=1e-3 * second.abs().max().item())
+        torch.testing.assert_close(first, second, rtol=1e-2, atol=1e-2 * second.abs().max().item())
 
 
 def saved_bytes(model, inputs):
@@ -396,7 +396,7 @@ def test_the_model_is_that_of_the_equations(values, batch):
         assert_close(output.logits[i], torch.from_numpy(logits))
         assert_close(output.attentions[0][i, 0, :length, :length], torch.from_numpy(attention))
         assert_close(output.euclidean_attention[i, :length, :length], torch.from_numpy(euclidean), scale=100)
-        assert output.attentions[0][i, 0, :, length:].abs().max(initial=0) == 0 if length < 7 else True
+        assert output.attentions[0][i, 0, :, length:].eq(0).all()
 
 
 @pytest.mark.parametrize("solver", [*SOLVERS, "none"])
@@ -581,10 +581,10 @@ def test_new_models_start_as_the_paper_says():
     block, convolution = model.model.blocks[0], model.model.convolution.linear
     for weight, inputs, outputs in ((block.q_proj.weight, 300, 300), (convolution.weight, 600, 300)):
         bound = math.sqrt(6 / (inputs + outputs))
-        assert weight.abs().max() <= bound and weight.std() == pytest.approx(bound / math.sqrt(3), rel=0.02)
+        assert weight.abs().max() <= bound and weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
     assert convolution.bias.abs().max() == 0 and model.model.fusion.gate.tolist() == [0.5, 0.5]
-    embeddings = model.model.embed_tokens.weight
-    assert embeddings[0].abs().max() == 0 and embeddings.std() == pytest.approx(0.2, rel=0.02)
+    embeddings = model.model.embed_tokens.weight.detach()
+    assert embeddings[0].abs().max() == 0 and embeddings.std().item() == pytest.approx(0.2, rel=0.02)
 
 
 @pytest.mark.parametrize("solver", ["rk", "rkf", "ark"])
@@ -616,7 +616,7 @@ def test_problem_types(problem_type, num_labels, labels, loss, batch):
 
 
 def texts_to_learn():
-    return [f"{'why' if i % 2 else 'who'} {word} it ?" for i, word in enumerate("is was did has can will".split() * 5)]
+    return [f"{'why' if i % 2 else 'who'} {word} it ?" for i, word in enumerate("is was did has can".split() * 6)]
 
 
 @pytest.fixture(scope="module")
@@ -739,9 +739,10 @@ def test_bad_word_vectors_are_refused(tmp_path, text, message):
 
 def test_attention_is_plotted(trained, tmp_path):
     """Both figures are written, and the numbers beside them are the model's."""
-    command = [sys.executable, str(EXAMPLES / "analysis" / "plot_attention.py"), "--model_name_or_path", str(trained)]
-    command += ["--text", "why is it ?", "--pair", "why", "it", "--output_dir", str(tmp_path / "out")]
-    subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parent.parent)
+    options = ["--model_name_or_path", str(trained), "--text", "why is it ?", "--output_dir", str(tmp_path / "out")]
+    plot_attention.main([*options, "--pair", "why", "it"])
+    with pytest.raises(ValueError, match="--pair was: 0 of the words are 'was': why is it"):
+        plot_attention.main([*options, "--pair", "why", "was"])
     for name in ("attention_over_time.png", "euclidean_attention.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
     numbers = json.loads((tmp_path / "out" / "attention.json").read_text())

@@ -10,8 +10,9 @@ those of the step before, `Z_-i`:
     G(t + r) = c_0 G(t) - c_-0 G(t - r) + c_1 Z_1 - c_-1 Z_-1 + c_2 (Z_2 - Z_-2) + c_3 (Z_3 - Z_-3)
 
 so that a step evaluates F three times, RK4 four times. Equation 10 as printed multiplies by r twice, `a_j r Z_{j-1}`
-with an r in `Z_{j-1}`: no coefficients that do not depend on r make that a method of fourth order. Its `Z_-j` are of
-time t_{i-1}, not of the printed t_i, which is of no account as F does not depend on time.
+with an r in `Z_{j-1}`. With constant coefficients that has order 3 for c_-0 = -5 only, which is not stable, and never
+order 4 (which asks for c_-0 = -1). Its `Z_-j` are of time t_{i-1}, not of the printed t_i, which is of no account as F
+does not depend on time.
 
 What is expanded is autonomous, `G' = F(G)`. A stage is, along the solution, a sum of elementary differentials: those
 of order 1 (F), 2 (F'F), 3 (F''FF and F'F'F) and 4 (F'''FFF, F''(F,F'F), F'F''FF and F'F'F'F).
