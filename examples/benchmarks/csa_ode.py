@@ -124,18 +124,20 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--rounds", type=int, default=2, help="turns of each solver at a batch; one more warms up")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="bfloat16: autocast")
     parser.add_argument("--step_sizes", type=float, nargs="+", default=[0.2], help="r; figure 5: 0.1 0.2 0.4 0.6 0.8")
+    parser.add_argument("--memory_batch_size", type=int, default=16, help="sentences of the batch for memory")
     parser.add_argument("--steps", type=int, nargs="+", default=[2, 5, 10, 20, 40], help="steps, for memory")
     args = parser.parse_args(argv)
     logging.set_verbosity_error()
 
     lengths = [len(line.split()) - 1 for line in read_lines(args.train_file)]
     batches = batches_of(lengths, args.batch_size)
+    memory_batch = {name: values[: args.memory_batch_size] for name, values in batches[len(batches) // 2].items()}
     results = {
         "machine": machine(),
         "arguments": {name: str(value) for name, value in vars(args).items()},
         "batches": len(batches),
         "epochs": measure_epochs(batches, args.step_sizes, min(args.batches, len(batches)), args.rounds, args.dtype),
-        "memory": measure_memory(batches[len(batches) // 2], args.steps),
+        "memory": measure_memory(memory_batch, args.steps),
     }
     args.output_file.parent.mkdir(parents=True, exist_ok=True)
     args.output_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
