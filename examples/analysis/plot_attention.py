@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> dict:
 
 
 def heat_map(panel, values: torch.Tensor, rows: list[str], columns: list[str], title: str) -> None:
-    image = panel.imshow(values, cmap="viridis", vmin=0)
+    image = panel.imshow(values.numpy(), cmap="viridis", vmin=0)
     panel.set_xticks(range(len(columns)), columns, rotation=60, ha="right")
     panel.set_yticks(range(len(rows)), rows)
     panel.set_title(title)
