@@ -49,11 +49,9 @@ from script_utils import (
     read_lines,
     run_process,
     set_up_logging,
+    word_level_tokenizer,
     write_smoke_data,
 )
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoModelForCausalLM,
@@ -168,16 +166,9 @@ def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> Toke
     Raises:
         ValueError: `vocab_size` has no room for a word.
     """
-    special_tokens = list(SPECIAL_TOKENS.values())
-    if vocab_size is not None and vocab_size <= len(special_tokens):
-        raise ValueError(f"--vocab_size {vocab_size} leaves no room for words beside {', '.join(special_tokens)}.")
-    counts = Counter(word for line in lines for word in split_words(line))
-    words = sorted(counts.keys() - set(special_tokens), key=lambda word: (-counts[word], word))
-    vocab = {word: i for i, word in enumerate([*special_tokens, *words][:vocab_size])}
-    backend = Tokenizer(WordLevel(vocab, unk_token=SPECIAL_TOKENS["unk_token"]))
-    backend.pre_tokenizer = WhitespaceSplit()
+    backend = word_level_tokenizer(lines, SPECIAL_TOKENS, vocab_size)
     eos = SPECIAL_TOKENS["eos_token"]
-    backend.post_processor = TemplateProcessing(single=f"{eos} $A", special_tokens=[(eos, vocab[eos])])
+    backend.post_processor = TemplateProcessing(single=f"{eos} $A", special_tokens=[(eos, backend.token_to_id(eos))])
     return TokenizersBackend(tokenizer_object=backend, **SPECIAL_TOKENS)
 
 

@@ -6,7 +6,8 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
@@ -16,11 +17,16 @@ import datasets
 import transformers
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, TrainingArguments
 
 import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, incomplete_reason, last_complete_checkpoint
 from modeling_ode_transformer.generation_ode_transformer import position_limit  # noqa: F401  (taken from here)
+from modeling_ode_transformer.metrics.perplexity import split_words
 from modeling_ode_transformer.model_card import ARGUMENTS, PREFIXES, RESULTS, versions
 from modeling_ode_transformer.text_files import read_json, read_lines  # noqa: F401  (the scripts take the second from here)
 
@@ -91,6 +97,7 @@ class BaseDataArguments:
 
     # Arguments that say where examples come from. The smoke variant of a recipe lacks its own.
     SOURCES: ClassVar[tuple[str, ...]] = ("dataset_name", "dataset_config_name")
+    SMOKE_VALUES: ClassVar[Path] = SMOKE_VALUES
 
     def max_samples(self, split: str) -> int | None:
         """How many texts of "train", "validation" or "test" to use; None: all."""
@@ -120,7 +127,8 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tup
     parser.set_defaults(**recipe)
     if getattr(parser.parse_known_args(argv)[0], "smoke", False):
         sources = {name for arguments in dataclass_types for name in getattr(arguments, "SOURCES", ())}
-        recipe = smoke_variant(recipe, known, sources)
+        (smoke_values,) = {each.SMOKE_VALUES for each in dataclass_types if hasattr(each, "SMOKE_VALUES")}
+        recipe = smoke_variant(recipe, known, sources, smoke_values)
         parser.set_defaults(**recipe)
     parsed = parser.parse_args_into_dataclasses(args=argv)
     for arguments in parsed:
@@ -130,17 +138,18 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tup
     return parsed
 
 
-def smoke_variant(recipe: dict, known: set[str], sources: set[str]) -> dict:
-    """A recipe with the sizes of `smoke.json`, without its data, and with another output folder.
+def smoke_variant(recipe: dict, known: set[str], sources: set[str], smoke_values: Path = SMOKE_VALUES) -> dict:
+    """A recipe with the sizes of a smoke run, without its data, and with another output folder.
 
     Of its model it keeps everything but the sizes: solver, history, positions, dropout.
 
     Args:
         recipe: Arguments by name.
-        known: The arguments that the script has; those of `smoke.json` that it lacks are left out.
+        known: The arguments that the script has; those of a smoke run that it lacks are left out.
         sources: The arguments that say where examples come from.
+        smoke_values: The file that holds the sizes.
     """
-    values = {name: value for name, value in read_json(SMOKE_VALUES).items() if name in known}
+    values = {name: value for name, value in read_json(smoke_values).items() if name in known}
     values["config_overrides"] = parse_overrides(recipe.get("config_overrides")) | values["config_overrides"]
     if "output_dir" in recipe:
         values["output_dir"] = f"{recipe['output_dir']}_smoke"
@@ -195,6 +204,40 @@ def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -
             f"They have: {', '.join(sorted(known.to_dict()))}."
         )
     return AutoConfig.for_model(**(values | values_of_tokenizer | overrides))
+
+
+def word_level_tokenizer(
+    lines: Iterable[str],
+    special_tokens: Mapping[str, str],
+    vocab_size: int | None = None,
+    min_frequency: int = 1,
+    lowercase: bool = False,
+) -> Tokenizer:
+    """A tokenizer of whole words, separated by white space: the special tokens in their order, then the words of the
+    lines, the most frequent first, of equally frequent ones the alphabet's first.
+
+    Args:
+        lines: Texts.
+        special_tokens: By the names that transformers has for them; `unk_token` is among them.
+        vocab_size: Most words, special ones included; None: all.
+        min_frequency: How often a word has to occur.
+        lowercase: Whether words are spelled in lower case.
+
+    Raises:
+        ValueError: `vocab_size` has no room for a word.
+    """
+    special = list(special_tokens.values())
+    if vocab_size is not None and vocab_size <= len(special):
+        raise ValueError(f"--vocab_size {vocab_size} leaves no room for words beside {', '.join(special)}.")
+    counts = Counter(word for line in lines for word in split_words(line.lower() if lowercase else line))
+    counts = {word: count for word, count in counts.items() if count >= min_frequency and word not in special}
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    vocab = {word: i for i, word in enumerate([*special, *words][:vocab_size])}
+    tokenizer = Tokenizer(WordLevel(vocab, unk_token=special_tokens["unk_token"]))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    if lowercase:
+        tokenizer.normalizer = Lowercase()
+    return tokenizer
 
 
 def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:

@@ -1,12 +1,21 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """ODE Transformer (ACL 2022) for Hugging Face Transformers. Importing the package makes the Auto classes know it."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
+from .configuration_csa_ode import CsaOdeConfig
 from .configuration_ode_transformer import OdeTransformerConfig
 from .ensemble import EnsembleForConditionalGeneration
 from .generation_ode_transformer import SourceLengthLogitsProcessor, n_best
 from .integration_ode_transformer import ButcherTableau
+from .modeling_csa_ode import CsaOdeForSequenceClassification, CsaOdeModel, CsaOdePreTrainedModel
 from .modeling_ode_transformer import (
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
@@ -20,14 +29,17 @@ from .tokenization_ode_transformer import OdeTransformerTokenizer
 
 __version__ = "0.1.0.dev0"
 
-AutoConfig.register(OdeTransformerConfig.model_type, OdeTransformerConfig, exist_ok=True)
-OdeTransformerConfig.register_for_auto_class()
+for config_class in (OdeTransformerConfig, CsaOdeConfig):
+    AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    config_class.register_for_auto_class()
 for auto_class, model_class in (
     (AutoModel, OdeTransformerModel),
     (AutoModelForSeq2SeqLM, OdeTransformerForConditionalGeneration),
     (AutoModelForCausalLM, OdeTransformerForCausalLM),
+    (AutoModel, CsaOdeModel),
+    (AutoModelForSequenceClassification, CsaOdeForSequenceClassification),
 ):
-    auto_class.register(OdeTransformerConfig, model_class, exist_ok=True)
+    auto_class.register(model_class.config_class, model_class, exist_ok=True)
     model_class.register_for_auto_class(auto_class.__name__)
 # The last one is the default. A saved `OdeTransformerTokenizer` needs no code of this package.
 for tokenizer_class in (FairseqTokenizer, OdeTransformerTokenizer):
@@ -46,6 +58,10 @@ def __getattr__(name: str):
 
 __all__ = [
     "ButcherTableau",
+    "CsaOdeConfig",
+    "CsaOdeForSequenceClassification",
+    "CsaOdeModel",
+    "CsaOdePreTrainedModel",
     "EnsembleForConditionalGeneration",
     "FairseqTokenizer",
     "OdeTransformerConfig",

@@ -15,6 +15,7 @@ sys.path.insert(0, str(EXAMPLES / "benchmarks"))
 
 import batching
 import contenders
+import csa_ode
 import scaling
 import speed
 
@@ -31,6 +32,23 @@ def test_batching(tmp_path, capsys):
     assert all(row["tokens_per_second"] > 0 for row in rows.values())
     assert rows["token budget"]["padding"] < rows["sentences, shuffled"]["padding"]
     assert "| token budget |" in capsys.readouterr().out
+
+
+def test_csa_ode(tmp_path):
+    """What the adjoint method keeps does not depend on the number of steps; the arithmetic is that of RK4's four
+    evaluations a step against four, then three."""
+    (tmp_path / "train.txt").write_text("".join(f"0 {'word ' * (i % 5 + 1)}\n" for i in range(20)))
+    options = ["--train_file", str(tmp_path / "train.txt"), "--output_file", str(tmp_path / "out.json")]
+    options += ["--batch_size", "5", "--batches", "2", "--rounds", "1", "--steps", "2", "6"]
+    results = csa_ode.main(options)
+    assert json.loads((tmp_path / "out.json").read_text()) == results
+    (row,) = results["epochs"]
+    assert row["evaluations"] == {"rk": 20, "ark": 16} and row["arithmetic"] == 0.8
+    assert row["ratio"] == pytest.approx(row["seconds_per_epoch"]["ark"] / row["seconds_per_epoch"]["rk"])
+    kept = {(row["solver"], row["gradient"], row["steps"]): row["kept"] for row in results["memory"]}
+    for solver in ("rk", "ark"):
+        assert kept[solver, "adjoint", 2] == kept[solver, "adjoint", 6] < kept[solver, "direct", 2]
+        assert kept[solver, "direct", 6] > 2 * kept[solver, "direct", 2]
 
 
 def test_every_kind_of_batch_holds_every_pair_once():

@@ -31,7 +31,9 @@ SCRIPTS = {
     "ptb": run_language_modeling,
     "wmt": run_translation,
 }
-RECIPES = sorted((EXAMPLES / "recipes").glob("*.json"))
+ALL_RECIPES = sorted((EXAMPLES / "recipes").glob("*.json"))
+# Classification has other sizes; test_run_classification.py runs its recipe.
+RECIPES = [path for path in ALL_RECIPES if path.stem != "trec"]
 SMOKE = script_utils.read_json(script_utils.SMOKE_VALUES)
 
 # Table 8 of the paper, and for the big models its section "Training".
@@ -162,7 +164,7 @@ def test_smoke_run_takes_the_data_of_the_command_line(tmp_path):
 
 def test_readme_lists_every_recipe():
     text = (EXAMPLES / "recipes" / "README.md").read_text(encoding="utf-8")
-    assert [path.stem for path in RECIPES if f"| `{path.stem}` |" not in text] == []
+    assert [path.stem for path in ALL_RECIPES if f"| `{path.stem}` |" not in text] == []
 
 
 def test_every_smoke_value_is_an_argument():

@@ -1,0 +1,518 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Train, evaluate and test a classifier of sentences, or of pairs of sentences, with `Trainer`.
+
+    python run_classification.py recipes/trec.json --output_dir out --config_overrides solver=rk --seeds 1 2 3
+    python run_classification.py --train_file mr.txt.gz --cross_validation 10 --do_train --do_predict --output_dir out
+
+A recipe is a JSON file of arguments; what follows it on the command line wins. Without a checkpoint
+(`--model_name_or_path`) the model starts from a configuration, by default CSAODE's; without a tokenizer
+(`--tokenizer_name`, or the checkpoint's) one is made of the words of the training text. Examples come from
+
+    --train_file a.txt                                    one a line, `label words ...`, words separated by spaces
+    --train_file a.jsonl --text_pair_column hypothesis --text_column premise   objects, or rows of a .csv
+    --dataset_name stanfordnlp/snli --text_column premise --text_pair_column hypothesis
+
+and likewise for validation and test; files may be gzipped (`.gz`). Where there is no such file, `--validation_size`
+and `--test_size` hold out a part of the training examples, drawn by `--split_seed`; `--cross_validation 10` tests ten
+models, each on a tenth that it was not trained on.
+
+`--seeds` trains a model for each. Every model is in `output_dir`, or, if there are several, in its subfolders
+`seed_S/fold_F`; their accuracies (percent), mean and standard deviation are in `output_dir/runs.json`. Adam has L2
+regularization (`--weight_decay`), and the learning rate falls exponentially after a linear warm-up, as in the paper of
+CSAODE. With `--smoke` the whole run takes seconds, on tiny sizes.
+"""
+
+import copy
+import csv
+import json
+import logging
+import statistics
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import datasets
+import numpy as np
+import torch
+from number_names import write_corpus
+from script_utils import (
+    BaseDataArguments,
+    BaseModelArguments,
+    config_with_overrides,
+    find_checkpoint,
+    parse_with_recipe,
+    read_dataset,
+    read_lines,
+    run_process,
+    set_up_logging,
+    word_level_tokenizer,
+    write_smoke_data,
+)
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    EarlyStoppingCallback,
+    EvalPrediction,
+    PreTrainedModel,
+    TokenizersBackend,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from modeling_ode_transformer.text_files import open_text
+from modeling_ode_transformer.word_vectors import load_word_vectors
+
+
+logger = logging.getLogger(__name__)
+
+# In the order of their ids.
+SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>"}
+RUNS = "runs.json"
+
+
+@dataclass
+class ModelArguments(BaseModelArguments):
+    """The model and its vocabulary: a checkpoint, or a configuration to start from."""
+
+    model_type: str = field(
+        default="csa_ode", metadata={"help": "Architecture of a new model where --config_name does not say."}
+    )
+    vocab_size: int | None = field(
+        default=None, metadata={"help": "Most words of a new vocabulary, the 2 special ones included; none: no limit."}
+    )
+    min_frequency: int = field(
+        default=1, metadata={"help": "How often a word of a new vocabulary occurs in training; others are <unk>."}
+    )
+    lowercase: bool = field(default=False, metadata={"help": "Spell the words of a new vocabulary in lower case."})
+    word_vectors: str | None = field(
+        default=None,
+        metadata={"help": "Pre-trained vectors in GloVe's text format (or .gz) for the embeddings of a new model."},
+    )
+
+
+@dataclass
+class DataArguments(BaseDataArguments):
+    """The examples, and how they are split."""
+
+    train_file: str | None = field(default=None, metadata={"help": "Training examples, .txt, .csv or .jsonl."})
+    validation_file: str | None = field(default=None, metadata={"help": "Validation examples."})
+    test_file: str | None = field(default=None, metadata={"help": "Test examples."})
+    SOURCES = (*BaseDataArguments.SOURCES, "train_file", "validation_file", "test_file")
+    SMOKE_VALUES = Path(__file__).parent / "smoke_classification.json"
+
+    text_column: str = field(default="text", metadata={"help": "Column of a dataset, .csv or .jsonl: the sentence."})
+    text_pair_column: str | None = field(default=None, metadata={"help": "Column of the second sentence, if any."})
+    label_column: str = field(default="label", metadata={"help": "Column of the label."})
+    ignored_labels: list[str] | None = field(
+        default=None, metadata={"help": "Examples with these labels are left out, as '-' of SNLI, or -1."}
+    )
+    class_names: list[str] | None = field(
+        default=None, metadata={"help": "Names of the labels, which the model keeps, in their order when sorted."}
+    )
+    validation_size: float = field(
+        default=0.0, metadata={"help": "Share of the training examples to validate on, where there is no file."}
+    )
+    test_size: float = field(
+        default=0.0, metadata={"help": "Share of the training examples to test on, where there is no file."}
+    )
+    cross_validation: int | None = field(default=None, metadata={"help": "Number of folds to test on."})
+    split_seed: int = field(default=42, metadata={"help": "Seed of the order in which examples are split."})
+    max_length: int | None = field(default=None, metadata={"help": "Most words of an example; none: no limit."})
+    seeds: list[int] | None = field(default=None, metadata={"help": "A model for each of these; none: --seed."})
+
+
+@dataclass
+class ClassificationTrainingArguments(TrainingArguments):
+    """Those of Trainer, with the paper's values where it has some: a learning rate of 0.0001 to 0.003, batches of 80
+    to 256 (114 make the 48 batches an epoch that TREC has in figure 6), 10 epochs, an L2 factor of 1e-5. It gives no
+    numbers for warm-up and decay."""
+
+    learning_rate: float = field(default=1e-3, metadata={"help": "Highest learning rate."})
+    per_device_train_batch_size: int = field(default=114, metadata={"help": "Examples of a batch."})
+    per_device_eval_batch_size: int = field(default=256, metadata={"help": "Examples of a batch of an evaluation."})
+    num_train_epochs: float = field(default=10.0, metadata={"help": "Epochs."})
+    weight_decay: float = field(default=1e-5, metadata={"help": "Factor of the L2 regularization."})
+    warmup_steps: float = field(default=0.1, metadata={"help": "Updates of the warm-up, or a share of all of them."})
+    learning_rate_ratio: float = field(
+        default=0.1, metadata={"help": "The last learning rate as a part of the highest, reached exponentially."}
+    )
+
+
+class Examples(NamedTuple):
+    """Sentences, second sentences or None, and labels, all of one length."""
+
+    texts: list[str]
+    pairs: list[str] | None
+    labels: list[str]
+
+    def take(self, indices: Iterable[int]) -> "Examples":
+        return Examples(*(each and [each[i] for i in indices] for each in self))
+
+
+def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, ClassificationTrainingArguments]:
+    """Arguments from the command line; a first argument that ends in `.json` is a file of defaults for them."""
+    return parse_with_recipe((ModelArguments, DataArguments, ClassificationTrainingArguments), argv)
+
+
+def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: TrainingArguments) -> None:
+    if not (args.do_train or args.do_eval or args.do_predict):
+        raise ValueError("Nothing to do: give --do_train, --do_eval or --do_predict.")
+    if not args.do_train and not model_args.model_name_or_path:
+        raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
+    if model_args.word_vectors and model_args.model_name_or_path:
+        raise ValueError("--word_vectors are for a new model: leave out --model_name_or_path.")
+    for name in ("validation_size", "test_size"):
+        if not 0 <= getattr(data_args, name) < 1:
+            raise ValueError(f"--{name} {getattr(data_args, name)} must be a share, at least 0 and less than 1.")
+    folds = data_args.cross_validation
+    if folds is not None and folds < 2:
+        raise ValueError(f"--cross_validation {folds} must be at least 2.")
+    if folds and (data_args.test_file or data_args.test_size or not (args.do_train and args.do_predict)):
+        raise ValueError(
+            f"--cross_validation {folds} trains on and tests all training examples: give --do_train and --do_predict, "
+            "and neither --test_file nor --test_size."
+        )
+    if args.load_best_model_at_end and not args.do_eval:
+        raise ValueError("--load_best_model_at_end needs --do_eval.")
+    if not 0 < args.learning_rate_ratio <= 1:
+        raise ValueError(f"--learning_rate_ratio {args.learning_rate_ratio} must be more than 0 and at most 1.")
+    if data_args.seeds and len(set(data_args.seeds)) < len(data_args.seeds):
+        raise ValueError(f"--seeds {' '.join(map(str, data_args.seeds))} names one twice.")
+
+
+def read_examples(path: str, args: DataArguments) -> Examples:
+    """The examples of a file, in the format that its name says.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line has no label or no text; or the columns are not there.
+    """
+    name = path.removesuffix(".gz")
+    if name.endswith(".csv"):
+        with open_text(path) as file:
+            return examples_of(csv.DictReader(file), path, args)
+    if name.endswith((".json", ".jsonl")):
+        records = []
+        for number, line in enumerate(read_lines(path), 1):
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
+        return examples_of(records, path, args)
+    pairs = (line.strip().partition(" ") for line in read_lines(path))
+    records = ({args.text_column: text, args.label_column: label} for label, _, text in pairs)
+    if args.text_pair_column:
+        raise ValueError(f"{path} has no columns: --text_pair_column {args.text_pair_column} needs a .csv or .jsonl.")
+    return examples_of(records, path, args)
+
+
+def examples_of(records: Iterable[dict], name: str, args: DataArguments) -> Examples:
+    """The examples of mappings that have the columns of the arguments."""
+    columns = [args.text_column, args.label_column, *([args.text_pair_column] if args.text_pair_column else [])]
+    rows = []
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, dict) or not set(columns) <= set(record):
+            raise ValueError(
+                f"{name}, record {number} lacks one of {', '.join(columns)} (--text_column, --label_column, "
+                f"--text_pair_column): {str(record)[:200]}"
+            )
+        values = [str(record[column]).strip() if record[column] is not None else "" for column in columns]
+        if values[1] in (args.ignored_labels or ()):
+            continue
+        if not all(values):
+            raise ValueError(f"{name}, record {number} has no text or no label: {str(record)[:200]}")
+        rows.append(values)
+    if not rows:
+        raise ValueError(f"{name} has no examples.")
+    texts, labels, *pairs = map(list, zip(*rows))
+    return Examples(texts, pairs[0] if pairs else None, labels)
+
+
+def read_split(args: DataArguments, split: str) -> Examples | None:
+    """The examples of "train", "validation" or "test" from wherever the arguments say; None if they do not."""
+    path = getattr(args, f"{split}_file")
+    if path:
+        examples = read_examples(path, args)
+    elif args.dataset_name and not (split != "train" and is_held_out(args, split)):
+        examples = examples_of(read_dataset(args, split), f"{args.dataset_name} ({split})", args)
+    else:
+        return None
+    return examples.take(range(min(args.max_samples(split) or len(examples.labels), len(examples.labels))))
+
+
+def is_held_out(args: DataArguments, split: str) -> bool:
+    """Whether a split is a part of the training examples."""
+    return bool(getattr(args, f"{split}_size") or (split == "test" and args.cross_validation))
+
+
+def make_splits(
+    given: dict[str, Examples | None], args: DataArguments, needed: dict[str, bool], fold: int | None
+) -> dict[str, Examples]:
+    """The examples of each split that is needed, parts of the training examples held out where they have to be.
+
+    Raises:
+        ValueError: there are none for a split that is needed.
+    """
+    splits = {split: examples for split, examples in given.items() if examples is not None}
+    if "train" in splits:
+        order = np.random.default_rng(args.split_seed).permutation(len(splits["train"].labels))
+        held_out = {}
+        if fold is not None:
+            held_out["test"] = order[fold :: args.cross_validation]
+            order = np.setdiff1d(order, held_out["test"], assume_unique=True)
+            order = np.random.default_rng((args.split_seed, fold)).permutation(order)
+        for split in ("test", "validation"):
+            if split not in splits and getattr(args, f"{split}_size"):
+                number = round(getattr(args, f"{split}_size") * len(splits["train"].labels))
+                held_out[split], order = order[:number], order[number:]
+        whole = splits["train"]
+        splits |= {split: whole.take(np.sort(indices)) for split, indices in held_out.items()}
+        if held_out:
+            splits["train"] = whole.take(np.sort(order))
+    for split, need in needed.items():
+        if need and not (split in splits and splits[split].labels):
+            others = "" if split == "train" else f", or --{split}_size"
+            raise ValueError(f"No {split} examples: give --{split}_file or --dataset_name{others}.")
+    return {split: examples for split, examples in splits.items() if needed[split]}
+
+
+def build_tokenizer(examples: Examples, args: ModelArguments) -> TokenizersBackend:
+    """A tokenizer of whole words, those of the examples, the most frequent first; `<pad>` is 0 and `<unk>` is 1.
+
+    The second sentence of a pair follows the first, told apart by `token_type_ids`.
+
+    Raises:
+        ValueError: `--vocab_size` has no room for a word.
+    """
+    lines = [*examples.texts, *(examples.pairs or [])]
+    backend = word_level_tokenizer(lines, SPECIAL_TOKENS, args.vocab_size, args.min_frequency, args.lowercase)
+    backend.post_processor = TemplateProcessing(single="$A", pair="$A:0 $B:1", special_tokens=[])
+    inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if examples.pairs else [])]
+    return TokenizersBackend(tokenizer_object=backend, model_input_names=inputs, **SPECIAL_TOKENS)
+
+
+def load_model(args: ModelArguments, tokenizer, labels: list[str], is_pair: bool) -> PreTrainedModel:
+    """The checkpoint's model in float32, or a new one, with pre-trained word vectors if they are asked for.
+
+    Raises:
+        ValueError: the vocabulary or the labels are not the checkpoint's.
+    """
+    if args.model_name_or_path:
+        model = AutoModelForSequenceClassification.from_pretrained(
+            args.model_name_or_path,
+            revision=args.model_revision,
+            trust_remote_code=args.trust_remote_code,
+            dtype=torch.float32,
+        )
+        if unknown := sorted(set(labels) - set(model.config.label2id)):
+            raise ValueError(
+                f"{args.model_name_or_path} does not know the labels {', '.join(unknown)}, only "
+                f"{', '.join(model.config.id2label.values())}."
+            )
+    else:
+        values = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+        values |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+        values |= {"problem_type": "single_label_classification"}
+        if args.model_type == "csa_ode":
+            values["num_sentences"] = 2 if is_pair else 1
+        model = AutoModelForSequenceClassification.from_config(config_with_overrides(args, values))
+        if args.word_vectors:
+            coverage = load_word_vectors(args.word_vectors, tokenizer.get_vocab(), model.get_input_embeddings())
+            logger.info("%s: %s", args.word_vectors, coverage)
+    size = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > size:
+        raise ValueError(f"The tokenizer has {len(tokenizer)} words, but the model only embeds {size}.")
+    return model
+
+
+def encode(examples: Examples, tokenizer, label2id: dict[str, int], max_length: int | None) -> datasets.Dataset:
+    """Ids, masks and labels of the examples."""
+    encoded = tokenizer(examples.texts, examples.pairs, truncation=max_length is not None, max_length=max_length)
+    return datasets.Dataset.from_dict({**encoded, "labels": [label2id[label] for label in examples.labels]})
+
+
+class ClassificationTrainer(Trainer):
+    """Trainer with Adam, whose learning rate falls exponentially, and metrics of classification."""
+
+    def __init__(self, *, args: ClassificationTrainingArguments, **kwargs):
+        adam = {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+        kwargs |= {"compute_metrics": compute_metrics, "optimizer_cls_and_kwargs": (torch.optim.Adam, adam)}
+        super().__init__(args=args, **kwargs)
+        # The numbers of evaluations are wanted beside the logits.
+        ignored = set(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())
+        self.ignored_keys = sorted(ignored - {"num_function_evaluations"})
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
+        if self.lr_scheduler is None:
+            warmup = self.args.get_warmup_steps(num_training_steps)
+            decay = max(num_training_steps - warmup, 1)
+
+            def factor(step: int) -> float:
+                if step < warmup:
+                    return step / warmup
+                return self.args.learning_rate_ratio ** min((step - warmup) / decay, 1.0)
+
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, factor)
+        return self.lr_scheduler
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=self.ignored_keys)
+
+
+def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    """Accuracy in percent and the mean number of function evaluations, if the model counts them."""
+    outputs = prediction.predictions
+    logits, *others = outputs if isinstance(outputs, tuple) else (outputs,)
+    metrics = {"accuracy": 100 * float((logits.argmax(axis=-1) == prediction.label_ids).mean())}
+    if others:
+        metrics["function_evaluations"] = float(others[0].mean())
+    return metrics
+
+
+def train_one(
+    given: dict[str, Examples | None],
+    fold: int | None,
+    checkpoint: str | None,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: ClassificationTrainingArguments,
+) -> dict[str, float]:
+    """One model, of one seed and perhaps of one fold, in `args.output_dir`; returns its metrics by name."""
+    needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
+    set_seed(args.seed)
+    examples = make_splits(given, data_args, needed, fold)
+    labels = sorted({label for each in given.values() if each for label in each.labels})
+    if data_args.class_names and len(data_args.class_names) != len(labels):
+        raise ValueError(
+            f"--class_names gives {len(data_args.class_names)} names, but there are {len(labels)} labels: "
+            f"{', '.join(labels)}."
+        )
+    names = dict(zip(labels, data_args.class_names or labels))
+
+    hub_options = {"revision": model_args.model_revision, "trust_remote_code": model_args.trust_remote_code}
+    tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
+    if tokenizer_name is None:
+        tokenizer_name = args.output_dir
+        with args.main_process_first(desc="building the vocabulary"):
+            if args.should_save:
+                build_tokenizer(examples["train"], model_args).save_pretrained(tokenizer_name)
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, **hub_options)
+    is_pair = data_args.text_pair_column is not None
+    model = load_model(model_args, tokenizer, list(names.values()), is_pair)
+    embeddings = model.get_input_embeddings().weight.numel()
+    sizes = {"parameters": model.num_parameters()}
+    sizes["parameters_without_embeddings"] = sizes["parameters"] - embeddings
+    logger.info("%s words in the vocabulary; %s", f"{len(tokenizer):,}", sizes)
+
+    label2id = {label: model.config.label2id[name] for label, name in names.items()}
+    splits = {
+        split: encode(each, tokenizer, label2id, data_args.max_length) for split, each in examples.items() if each
+    }
+    trainer = ClassificationTrainer(
+        model=model,
+        args=args,
+        train_dataset=splits.get("train"),
+        eval_dataset=splits.get("validation"),
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        callbacks=[EarlyStoppingCallback(data_args.early_stopping_patience)]
+        if data_args.early_stopping_patience
+        else None,
+    )
+    metrics = dict(sizes)
+    if args.do_train:
+        result = trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.save_model()
+        metrics |= result.metrics | {"train_samples": len(splits["train"])}
+        if result.metrics.get("epoch"):
+            metrics["train_seconds_per_epoch"] = result.metrics["train_runtime"] / result.metrics["epoch"]
+        trainer.log_metrics("train", metrics)
+        trainer.save_metrics("train", metrics)
+        trainer.save_state()
+    for split, prefix in (("validation", "eval"), ("test", "predict")):
+        if split in splits:
+            # Not `evaluate`, whose callbacks look for the metric of the best model in every split.
+            scores = trainer.predict(splits[split], metric_key_prefix=prefix).metrics
+            scores[f"{prefix}_samples"] = len(splits[split])
+            trainer.log_metrics(prefix, scores)
+            trainer.save_metrics(prefix, scores)
+            metrics |= scores
+    if args.push_to_hub:
+        trainer.push_to_hub()
+    return metrics
+
+
+def summarize(runs: list[dict]) -> dict:
+    """Mean and standard deviation over seeds of what the runs measured, the mean over the folds of a seed first.
+
+    Args:
+        runs: Their metrics, with the keys `seed` and `fold`.
+    """
+    summary = {}
+    seeds = list(dict.fromkeys(run["seed"] for run in runs))
+    for name in runs[0]:
+        if name not in ("seed", "fold") and all(isinstance(run.get(name), (int, float)) for run in runs):
+            values = [statistics.fmean(run[name] for run in runs if run["seed"] == seed) for seed in seeds]
+            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+            summary[name] = {"mean": statistics.fmean(values), "standard_deviation": deviation}
+    return summary
+
+
+def write_number_names(folder: Path) -> dict[str, str]:
+    """Number names in English, which have hundreds or not, the data of a smoke run; the arguments that read them."""
+    sizes = {"train": 300, "validation": 20, "test": 20}
+    write_corpus(folder, sizes)
+    for split in sizes:
+        lines = [f"{int('hundred' in line)} {line}\n" for line in read_lines(folder / f"{split}.en")]
+        (folder / f"{split}.txt").write_text("".join(lines), encoding="utf-8", newline="\n")
+    return {f"{split}_file": str(folder / f"{split}.txt") for split in sizes}
+
+
+def plan_runs(
+    data_args: DataArguments, args: ClassificationTrainingArguments
+) -> list[tuple[int, int | None, ClassificationTrainingArguments]]:
+    """Seed, fold and training arguments of each model; several have folders of their own."""
+    plan = []
+    for seed in data_args.seeds or [args.seed]:
+        for fold in range(data_args.cross_validation) if data_args.cross_validation else [None]:
+            own, folder = copy.copy(args), Path(args.output_dir)
+            if len(data_args.seeds or ()) > 1:
+                folder /= f"seed_{seed}"
+            if fold is not None:
+                folder /= f"fold_{fold}"
+            own.seed, own.output_dir = seed, str(folder)
+            plan.append((seed, fold, own))
+    return plan
+
+
+def main(argv: list[str] | None = None) -> dict:
+    """Runs the script with the given arguments (default: the command line's) and returns the metrics of all runs and
+    their summary, as they are in `runs.json`."""
+    model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
+    set_up_logging(args, logger)
+    check_arguments(model_args, data_args, args)
+    plan = plan_runs(data_args, args)
+    checkpoints = [find_checkpoint("text-classification", model_args, data_args, own) for *_, own in plan]
+    write_smoke_data(data_args, args, write_number_names)
+    given = {split: read_split(data_args, split) for split in ("train", "validation", "test")}
+    runs = []
+    for (seed, fold, own), checkpoint in zip(plan, checkpoints):
+        metrics = train_one(given, fold, checkpoint, model_args, data_args, own)
+        runs.append({"seed": seed, "fold": fold, **metrics})
+    results = {"runs": runs, "summary": summarize(runs)}
+    if args.should_save:
+        (Path(args.output_dir) / RUNS).write_text(json.dumps(results, indent=1), encoding="utf-8")
+    for name in ("eval_accuracy", "predict_accuracy"):
+        if name in results["summary"]:
+            values = results["summary"][name]
+            logger.info("%s: %.2f, standard deviation %.2f", name, values["mean"], values["standard_deviation"])
+    return results
+
+
+if __name__ == "__main__":
+    run_process(main)

@@ -1,0 +1,298 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The classification script: from labelled lines to saved models, their accuracy, and what it refuses."""
+
+import csv
+import gzip
+import json
+import random
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import run_classification  # noqa: E402
+
+
+MODEL = {"embedding_size": 8, "hidden_size": 8, "solver": "rk", "step_size": 0.5}
+WORDS = "who what where is was the a of ?".split()
+
+
+def arguments(train, out, **values):
+    """Arguments of a short run; None leaves an argument out, a list repeats its values."""
+    defaults = {
+        "train_file": train,
+        "output_dir": out,
+        "config_overrides": json.dumps(MODEL),
+        "max_steps": 4,
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 7,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "do_train": True,
+        "do_predict": True,
+    }
+    listed = ((name, value if isinstance(value, list) else [value]) for name, value in (defaults | values).items())
+    return [item for name, each in listed if each != [None] for item in (f"--{name}", *map(str, each))]
+
+
+def write_lines(path, number, seed):
+    rng = random.Random(seed)
+    lines = [f"{rng.randint(0, 2)} {' '.join(rng.choices(WORDS, k=rng.randint(1, 8)))}\n" for _ in range(number)]
+    path.write_bytes(gzip.compress("".join(lines).encode()) if path.suffix == ".gz" else "".join(lines).encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    return write_lines(folder / "train.txt.gz", 60, 0), write_lines(folder / "test.txt", 23, 1)
+
+
+@pytest.fixture(scope="module")
+def run(files, tmp_path_factory):
+    """Output folder and results of two seeds."""
+    output_dir = tmp_path_factory.mktemp("run") / "output"
+    options = {"test_file": files[1], "seeds": [3, 4], "class_names": ["zero", "one", "two"]}
+    return output_dir, run_classification.main(arguments(files[0], output_dir, **options))
+
+
+def test_accuracy_is_that_of_the_saved_models(run, files):
+    """One sentence after the other, with no code of the script; several seeds have a mean and a deviation."""
+    output_dir, results = run
+    accuracies = []
+    for seed, metrics in zip((3, 4), results["runs"]):
+        model = AutoModelForSequenceClassification.from_pretrained(output_dir / f"seed_{seed}").eval()
+        tokenizer = AutoTokenizer.from_pretrained(output_dir / f"seed_{seed}")
+        rows = [line.split(" ", 1) for line in files[1].read_text().splitlines()]
+        hits = [
+            model(**tokenizer(text, return_tensors="pt")).logits.argmax().item() == int(label) for label, text in rows
+        ]
+        accuracies.append(100 * sum(hits) / len(hits))
+        assert metrics["predict_accuracy"] == pytest.approx(accuracies[-1]) and metrics["seed"] == seed
+        assert metrics["predict_samples"] == 23 and metrics["train_samples"] == 60
+        assert metrics["predict_function_evaluations"] == model.config.num_function_evaluations == 8
+        embeddings = model.get_input_embeddings().weight.numel()
+        assert metrics["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+        assert metrics["parameters_without_embeddings"] == metrics["parameters"] - embeddings
+        assert metrics["train_seconds_per_epoch"] > 0
+        assert model.config.id2label == {0: "zero", 1: "one", 2: "two"}
+    summary = results["summary"]["predict_accuracy"]
+    assert summary["mean"] == pytest.approx(statistics.fmean(accuracies))
+    assert summary["standard_deviation"] == pytest.approx(statistics.stdev(accuracies))
+    assert json.loads((output_dir / "runs.json").read_text()) == results
+
+
+def test_seeds_make_different_models_and_the_same_seed_the_same(run, files, tmp_path):
+    options = {"test_file": files[1], "seed": 3, "class_names": ["zero", "one", "two"]}
+    run_classification.main(arguments(files[0], tmp_path, **options))
+    weights = [
+        AutoModelForSequenceClassification.from_pretrained(folder).classifier.weight
+        for folder in (tmp_path, run[0] / "seed_3", run[0] / "seed_4")
+    ]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], weights[2])
+
+
+def test_the_saved_model_is_a_pipeline(run):
+    classify = pipeline("text-classification", model=str(run[0] / "seed_3"))
+    assert classify("who is the zebra ?")[0]["label"] in ("zero", "one", "two")
+
+
+def test_evaluation_of_a_saved_model(run, files, tmp_path):
+    options = {"model_name_or_path": run[0] / "seed_3", "config_overrides": None, "do_train": None}
+    options |= {"test_file": files[1], "class_names": ["zero", "one", "two"]}
+    results = run_classification.main(arguments(None, tmp_path, **options))
+    assert results["runs"][0]["predict_accuracy"] == pytest.approx(run[1]["runs"][0]["predict_accuracy"])
+    with pytest.raises(ValueError, match="does not know the labels 0, 1, 2, only zero, one, two"):
+        run_classification.main(arguments(None, tmp_path / "b", **(options | {"class_names": None})))
+
+
+def test_cross_validation_tests_every_example_once(files, tmp_path):
+    data = run_classification.DataArguments(train_file=str(files[0]), cross_validation=7, split_seed=5)
+    given = {"train": run_classification.read_split(data, "train"), "validation": None, "test": None}
+    given["train"] = run_classification.Examples([f"{i}" for i in range(60)], None, given["train"].labels)
+    data.validation_size = 0.1
+    needed = dict.fromkeys(("train", "validation", "test"), True)
+    tested = []
+    for fold in range(7):
+        splits = run_classification.make_splits(given, data, needed, fold)
+        texts = {split: set(examples.texts) for split, examples in splits.items()}
+        assert len(splits["test"].labels) in (8, 9) and len(splits["validation"].labels) == 6
+        assert set.union(*texts.values()) == set(given["train"].texts)
+        assert sum(map(len, texts.values())) == 60
+        tested += splits["test"].texts
+        again = run_classification.make_splits(given, data, needed, fold)
+        assert again == splits
+    assert sorted(tested) == sorted(given["train"].texts)
+
+    results = run_classification.main(arguments(files[0], tmp_path, cross_validation=3, max_steps=1))
+    assert [run["fold"] for run in results["runs"]] == [0, 1, 2]
+    mean = statistics.fmean(run["predict_accuracy"] for run in results["runs"])
+    assert results["summary"]["predict_accuracy"] == {"mean": pytest.approx(mean), "standard_deviation": 0.0}
+    assert (tmp_path / "fold_2" / "model.safetensors").is_file()
+
+
+def test_held_out_parts_are_disjoint_and_labels_stay_with_their_texts(tmp_path):
+    texts = [f"text{i}" for i in range(50)]
+    whole = run_classification.Examples(texts, texts[::-1], [str(i) for i in range(50)])
+    data = run_classification.DataArguments(train_file="x", validation_size=0.1, test_size=0.2)
+    needed = dict.fromkeys(("train", "validation", "test"), True)
+    splits = run_classification.make_splits({"train": whole}, data, needed, None)
+    assert [len(splits[split].labels) for split in ("train", "validation", "test")] == [35, 5, 10]
+    assert sorted(text for each in splits.values() for text in each.texts) == sorted(texts)
+    for each in splits.values():
+        for text, pair, label in zip(*each):
+            assert text == f"text{label}" and pair == f"text{49 - int(label)}"
+    data.split_seed = 1
+    assert run_classification.make_splits({"train": whole}, data, needed, None)["test"] != splits["test"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_pairs(tmp_path, suffix):
+    """Premises and hypotheses of a table; examples without an agreed label are left out."""
+    rng = random.Random(0)
+    rows = [
+        {
+            "premise": " ".join(rng.choices(WORDS, k=4)),
+            "hypothesis": " ".join(rng.choices(WORDS, k=2)),
+            "label": rng.choice(["entailment", "neutral", "-"]),
+        }
+        for _ in range(40)
+    ]
+    path = tmp_path / f"pairs{suffix}"
+    with path.open("w", newline="") as file:
+        if suffix == ".csv":
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        else:
+            file.writelines(f"{json.dumps(row)}\n" for row in rows)
+    options = {"text_column": "premise", "text_pair_column": "hypothesis", "ignored_labels": ["-", "-1"]}
+    results = run_classification.main(arguments(path, tmp_path / "out", test_size=0.25, **options))
+    kept = sum(row["label"] != "-" for row in rows)
+    assert results["runs"][0]["predict_samples"] == round(0.25 * kept)
+    assert results["runs"][0]["predict_function_evaluations"] == 16
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert model.config.num_sentences == 2 and model.config.id2label == {0: "entailment", 1: "neutral"}
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    encoded = tokenizer("who is", "the ?")
+    assert encoded["token_type_ids"] == [0, 0, 1, 1]
+    classify = pipeline("text-classification", model=str(tmp_path / "out"))
+    assert classify({"text": "who is", "text_pair": "the ?"})["label"] in ("entailment", "neutral")
+
+
+def test_the_learning_rate_rises_linearly_and_falls_exponentially(files, tmp_path):
+    options = {"max_steps": 10, "warmup_steps": 4, "learning_rate": 0.01, "learning_rate_ratio": 0.01}
+    run_classification.main(arguments(files[0], tmp_path, do_predict=None, **options))
+    history = json.loads((tmp_path / "trainer_state.json").read_text())["log_history"]
+    rates = [entry["learning_rate"] for entry in history if "learning_rate" in entry]
+    # Of the first update the rate is 0; what is logged is that of each update.
+    expected = [0.01 * step / 4 for step in range(4)] + [0.01 * 0.01 ** (step / 6) for step in range(6)]
+    assert rates == pytest.approx(expected)
+
+
+def test_the_optimizer_is_adam_with_l2_regularization(files, tmp_path):
+    """One update from given gradients, by PyTorch's Adam with a weight decay that joins the gradient."""
+    from datasets import Dataset
+
+    model = torch.nn.Linear(3, 2)
+    arguments_ = run_classification.ClassificationTrainingArguments(
+        str(tmp_path), use_cpu=True, weight_decay=0.5, report_to="none", learning_rate=0.1
+    )
+    model.config = type("Config", (), {"keys_to_ignore_at_inference": None})()
+    trainer = run_classification.ClassificationTrainer(
+        args=arguments_, model=model, train_dataset=Dataset.from_dict({"x": [1]})
+    )
+    optimizer = trainer.create_optimizer()
+    assert type(optimizer) is torch.optim.Adam
+    assert sorted(group["weight_decay"] for group in optimizer.param_groups) == [0.0, 0.5]
+    assert {group["lr"] for group in optimizer.param_groups} == {0.1}
+
+
+def test_vocabulary():
+    examples = run_classification.Examples(["b a B", "c a <pad>"], None, ["0", "1"])
+    build, args = run_classification.build_tokenizer, run_classification.ModelArguments
+    assert build(examples, args()).get_vocab() == {"<pad>": 0, "<unk>": 1, "a": 2, "B": 3, "b": 4, "c": 5}
+    frequent = build(examples, args(lowercase=True, min_frequency=2)).get_vocab()
+    assert frequent == {"<pad>": 0, "<unk>": 1, "a": 2, "b": 3}
+    tokenizer = build(examples, args(lowercase=True))
+    assert tokenizer("A zebra B").input_ids == [2, 1, 3]
+
+
+def test_pre_trained_vectors_start_the_embeddings(files, tmp_path, caplog):
+    (tmp_path / "vectors.txt").write_text(f"who {' '.join(['0.5'] * 8)}\nzebra {' '.join(['1'] * 8)}\n")
+    options = {"word_vectors": tmp_path / "vectors.txt", "learning_rate": 1e-30, "do_predict": None, "max_steps": 1}
+    run_classification.main(arguments(files[0], tmp_path / "out", **options))
+    embeddings = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").get_input_embeddings().weight
+    row = AutoTokenizer.from_pretrained(tmp_path / "out").get_vocab()["who"]
+    torch.testing.assert_close(embeddings[row], torch.full((8,), 0.5))
+    assert "1 of 10 words (10.0%) have a pre-trained vector" in caplog.text
+
+
+def test_smoke_run_of_the_recipe(tmp_path, monkeypatch):
+    """It learns whether a number's name has hundreds, without the recipe's data; its solver is the recipe's."""
+    monkeypatch.chdir(tmp_path)
+    recipe = EXAMPLES / "recipes" / "trec.json"
+    options = ["--smoke", "--disable_tqdm", "True", "--class_names", "few", "many"]
+    results = run_classification.main([str(recipe), *options])
+    model = AutoModelForSequenceClassification.from_pretrained("trec_smoke")
+    assert (model.config.solver, model.config.hidden_size) == ("ark", 16)
+    history = json.loads(Path("trec_smoke/trainer_state.json").read_text())["log_history"]
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    assert losses[-1] < 0.8 * losses[0] and results["runs"][0]["predict_samples"] == 20
+
+
+def test_recipe_holds_the_numbers_of_the_paper(tmp_path):
+    """Those that it gives: rates within its range, 48 batches and 10 epochs of TREC, L2, steps, dropout."""
+    recipe = str(EXAMPLES / "recipes" / "trec.json")
+    model_args, _, args = run_classification.parse_arguments([recipe])
+    assert 1e-4 <= args.learning_rate <= 3e-3 and -(-5452 // args.per_device_train_batch_size) == 48
+    assert (args.weight_decay, args.num_train_epochs) == (1e-5, 10)
+    assert model_args.config_overrides == {"solver": "ark", "step_size": 0.2, "dropout": 0.1}
+
+
+BAD_FILES = {"empty.txt": "", "no_text.txt": "1 a b\n0\n", "columns.csv": "text,class\na,1\n", "bad.jsonl": "{\n"}
+
+
+@pytest.mark.parametrize(
+    "values, error, message",
+    [
+        ({"train_file": "{bad}/none.txt"}, FileNotFoundError, r"No file .*none\.txt"),
+        ({"train_file": "{bad}/empty.txt"}, ValueError, r"empty\.txt has no examples"),
+        ({"train_file": "{bad}/no_text.txt"}, ValueError, r"no_text\.txt, record 2 has no text or no label"),
+        ({"train_file": "{bad}/columns.csv"}, ValueError, r"columns\.csv, record 1 lacks one of text, label"),
+        ({"train_file": "{bad}/bad.jsonl"}, ValueError, r"bad\.jsonl, line 1: not a JSON object"),
+        ({"text_pair_column": "b"}, ValueError, r"has no columns: --text_pair_column b needs a \.csv or \.jsonl"),
+        ({}, ValueError, "No test examples: give --test_file or --dataset_name, or --test_size"),
+        ({"do_eval": True}, ValueError, "No validation examples: give --validation_file"),
+        ({"train_file": None}, ValueError, "No train examples: give --train_file or --dataset_name"),
+        ({"cross_validation": 1}, ValueError, "--cross_validation 1 must be at least 2"),
+        ({"cross_validation": 3, "test_size": 0.1}, ValueError, "and neither --test_file nor --test_size"),
+        ({"test_size": 1.0}, ValueError, r"--test_size 1\.0 must be a share"),
+        ({"test_size": 0.1, "seeds": [1, 1]}, ValueError, "--seeds 1 1 names one twice"),
+        ({"test_size": 0.1, "class_names": ["a"]}, ValueError, "--class_names gives 1 names, but there are 3 labels"),
+        ({"test_size": 0.1, "vocab_size": 2}, ValueError, "--vocab_size 2 leaves no room"),
+        ({"test_size": 0.1, "config_overrides": "d_model=4"}, ValueError, "have no d_model. They have: .*hidden_size"),
+        ({"do_train": None, "do_predict": None}, ValueError, "Nothing to do"),
+        ({"do_train": None}, ValueError, "give --model_name_or_path"),
+        ({"learning_rate_ratio": 0}, ValueError, "--learning_rate_ratio 0.0 must be more than 0"),
+        ({"output_dir": "{bad}", "test_size": 0.1}, ValueError, "is not empty and holds no checkpoint"),
+    ],
+)
+def test_errors_name_the_value_and_the_fix(values, error, message, files, tmp_path):
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for name, text in BAD_FILES.items():
+        (bad / name).write_text(text)
+    values = {name: value.format(bad=bad) if isinstance(value, str) else value for name, value in values.items()}
+    with pytest.raises(error, match=message):
+        run_classification.main(arguments(values.pop("train_file", files[0]), tmp_path / "out", **values))
