@@ -17,9 +17,10 @@ and `--test_size` hold out a part of the training examples, drawn by `--split_se
 models, each on a tenth that it was not trained on.
 
 `--seeds` trains a model for each. Every model is in `output_dir`, or, if there are several, in its subfolders
-`seed_S/fold_F`; their accuracies (percent), mean and standard deviation are in `output_dir/runs.json`. Adam has L2
-regularization (`--weight_decay`), and the learning rate falls exponentially after a linear warm-up, as in the paper of
-CSAODE. With `--smoke` the whole run takes seconds, on tiny sizes.
+`seed_S/fold_F`; their accuracies (percent), mean and standard deviation are in `output_dir/runs.json`. The same
+command again takes those that are finished as they are. Adam has L2 regularization (`--weight_decay`), and the
+learning rate falls exponentially after a linear warm-up, as in the paper of CSAODE. With `--smoke` the whole run takes
+seconds, on tiny sizes.
 """
 
 import copy
@@ -64,7 +65,8 @@ from transformers import (
     set_seed,
 )
 
-from modeling_ode_transformer.text_files import open_text
+from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS
+from modeling_ode_transformer.text_files import open_text, read_json
 from modeling_ode_transformer.word_vectors import load_word_vectors
 
 
@@ -73,6 +75,8 @@ logger = logging.getLogger(__name__)
 # In the order of their ids.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>"}
 RUNS = "runs.json"
+# Arguments that do not change what a model becomes.
+NOT_OF_A_RESULT = {"seeds", "output_dir", "overwrite_output_dir", "logging_dir", "run_name", "disable_tqdm"}
 
 
 @dataclass
@@ -490,6 +494,33 @@ def plan_runs(
     return plan
 
 
+def finished_metrics(
+    model_args: ModelArguments, data_args: DataArguments, args: ClassificationTrainingArguments
+) -> dict[str, float] | None:
+    """The metrics of a model of several that an earlier call came to the end with; None if there is no such.
+
+    Raises:
+        ValueError: it was another call, whose results are not those of this one.
+    """
+    folder = Path(args.output_dir)
+    needed = {"train_loss": args.do_train, "eval_accuracy": args.do_eval, "predict_accuracy": args.do_predict}
+    if data_args.overwrite_output_dir or not all((folder / name).is_file() for name in (ARGUMENTS, RESULTS)):
+        return None
+    metrics, noted = read_json(folder / RESULTS), read_json(folder / ARGUMENTS)
+    if any(need and name not in metrics for name, need in needed.items()):
+        return None
+    asked = {"model": vars(model_args), "data": vars(data_args), "training": args.to_sanitized_dict()}
+    for kind, values in json.loads(json.dumps(asked, default=str)).items():
+        for name in sorted(set(values) - NOT_OF_A_RESULT):
+            if noted[kind].get(name) != values[name]:
+                raise ValueError(
+                    f"{folder} was trained with {name}={noted[kind].get(name)!r}, not {values[name]!r}: choose "
+                    "another --output_dir, or give --overwrite_output_dir."
+                )
+    logger.info("%s is trained already: taking its results", folder)
+    return metrics
+
+
 def main(argv: list[str] | None = None) -> dict:
     """Runs the script with the given arguments (default: the command line's) and returns the metrics of all runs and
     their summary, as they are in `runs.json`."""
@@ -497,12 +528,17 @@ def main(argv: list[str] | None = None) -> dict:
     set_up_logging(args, logger)
     check_arguments(model_args, data_args, args)
     plan = plan_runs(data_args, args)
-    checkpoints = [find_checkpoint("text-classification", model_args, data_args, own) for *_, own in plan]
+    finished = [finished_metrics(model_args, data_args, own) if len(plan) > 1 else None for *_, own in plan]
+    checkpoints = [
+        find_checkpoint("text-classification", model_args, data_args, own) if metrics is None else None
+        for metrics, (*_, own) in zip(finished, plan)
+    ]
     write_smoke_data(data_args, args, write_number_names)
     given = {split: read_split(data_args, split) for split in ("train", "validation", "test")}
     runs = []
-    for (seed, fold, own), checkpoint in zip(plan, checkpoints):
-        metrics = train_one(given, fold, checkpoint, model_args, data_args, own)
+    for (seed, fold, own), checkpoint, metrics in zip(plan, checkpoints, finished):
+        if metrics is None:
+            metrics = train_one(given, fold, checkpoint, model_args, data_args, own)
         runs.append({"seed": seed, "fold": fold, **metrics})
     results = {"runs": runs, "summary": summarize(runs)}
     if args.should_save:

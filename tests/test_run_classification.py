@@ -102,6 +102,34 @@ def test_seeds_make_different_models_and_the_same_seed_the_same(run, files, tmp_
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], weights[2])
 
 
+def test_models_that_are_finished_are_not_trained_again(files, tmp_path, monkeypatch):
+    """A call that was stopped in its second model goes on with that one; other arguments are refused."""
+    calls, train_one = [], run_classification.train_one
+
+    def stopped(given, fold, checkpoint, model_args, data_args, args):
+        calls.append(args.seed)
+        if calls == [1, 2]:
+            raise KeyboardInterrupt
+        return train_one(given, fold, checkpoint, model_args, data_args, args)
+
+    monkeypatch.setattr(run_classification, "train_one", stopped)
+    asked = arguments(*files[:1], tmp_path / "a", test_file=files[1], seeds=[1, 2, 3])
+    with pytest.raises(KeyboardInterrupt):
+        run_classification.main(asked)
+    results = run_classification.main(asked)
+    assert calls == [1, 2, 2, 3]
+    uninterrupted = run_classification.main(arguments(*files[:1], tmp_path / "b", test_file=files[1], seeds=[1, 2, 3]))
+    accuracies, expected = (
+        [(each["seed"], each["predict_accuracy"], each["train_loss"]) for each in every["runs"]]
+        for every in (results, uninterrupted)
+    )
+    assert accuracies == expected
+    with pytest.raises(ValueError, match=r"seed_1 was trained with max_steps=4, not 5"):
+        run_classification.main([*asked, "--max_steps", "5"])
+    run_classification.main([*asked, "--max_steps", "5", "--overwrite_output_dir"])
+    assert calls[-3:] == [1, 2, 3]
+
+
 def test_the_saved_model_is_a_pipeline(run):
     classify = pipeline("text-classification", model=str(run[0] / "seed_3"))
     assert classify("who is the zebra ?")[0]["label"] in ("zero", "one", "two")
