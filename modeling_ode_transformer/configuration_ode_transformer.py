@@ -33,7 +33,7 @@ SELF_ATTENTION, CROSS_ATTENTION, RECURRENCE_ATTENTION, FEED_FORWARD = (
 ATTENTIONS = SELF_ATTENTION | CROSS_ATTENTION | RECURRENCE_ATTENTION
 
 
-def parts(self_attention: bool, others: bool, feed_forward: bool) -> tuple[Part, ...]:
+def separate_parts(self_attention: bool, others: bool, feed_forward: bool) -> tuple[Part, ...]:
     """Each sublayer by itself, and whether the scheme integrates it."""
     return (
         Part(SELF_ATTENTION, self_attention),
@@ -47,9 +47,9 @@ def parts(self_attention: bool, others: bool, feed_forward: bool) -> tuple[Part,
 # cross-attention, and only a decoder's beside a recurrence encoder attends to that.
 VECTOR_FIELDS: dict[str, tuple[Part, ...]] = {
     "layer": (Part(ATTENTIONS | FEED_FORWARD, True),),
-    "attention": parts(self_attention=True, others=False, feed_forward=False),
-    "ffn": parts(self_attention=False, others=False, feed_forward=True),
-    "sublayers": parts(self_attention=True, others=True, feed_forward=True),
+    "attention": separate_parts(self_attention=True, others=False, feed_forward=False),
+    "ffn": separate_parts(self_attention=False, others=False, feed_forward=True),
+    "sublayers": separate_parts(self_attention=True, others=True, feed_forward=True),
     # MacaronNet (Lu et al., 2019): Strang's splitting, half a feed-forward step before and after the attention
     "macaron": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | {"feed_forward": 0.5}, True),),
     # as the code released with the ODE Transformer has it: the last step is a whole one
@@ -423,15 +423,13 @@ class OdeTransformerConfig(PreTrainedConfig):
         super().validate_architecture()
 
     def _validate_recurrence(self):
-        idle = {"birnn": ("recurrence_steps",), "biarn": ()}.get(
-            self.recurrence_encoder,
-            ("recurrence_layers", "recurrence_steps", "recurrence_integration", "recurrence_decoder_layers"),
-        )
-        idle = [
-            f"{field}={value!r}"
-            for field in idle
-            if (value := getattr(self, field)) not in (None, getattr(type(self), field))
-        ]
+        idle = {
+            "none": ("recurrence_layers", "recurrence_steps", "recurrence_integration", "recurrence_decoder_layers"),
+            "birnn": ("recurrence_steps",),
+            "biarn": (),
+        }[self.recurrence_encoder]
+        defaults = {field: (None, getattr(type(self), field)) for field in idle}
+        idle = [f"{field}={getattr(self, field)!r}" for field in idle if getattr(self, field) not in defaults[field]]
         if idle:
             logger.warning(f"{', '.join(idle)} has no effect: recurrence_encoder={self.recurrence_encoder!r}.")
 

@@ -630,31 +630,29 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         """The keys and values of the cross-attention, and of the attention to the recurrence encoder (None without
         it), which all stages share: from the cache once it has them. There the two lie in one entry, one after the
         other: whatever becomes of an entry in a search becomes of both."""
-        first = self.first_cache_idx
-        if cache is not None and cache.is_updated.get(first):
-            entry = cache.cross_attention_cache.layers[first]
+        if cache is not None and cache.is_updated.get(self.first_cache_idx):
+            entry = cache.cross_attention_cache.layers[self.first_cache_idx]
             keys_and_values = entry.keys, entry.values
         else:
-            keys_and_values = self.encoder_attn.project(encoder_hidden_states, "kv")
+            keys_and_values, others = self.encoder_attn.project(encoder_hidden_states, "kv"), None
             if self.recurrence_attn is not None:
                 others = self.recurrence_attn.project(recurrence_hidden_states, "kv")
-                if cache is None:
-                    return keys_and_values, others
+            if cache is None:
+                return keys_and_values, others
+            if others is not None:
                 keys_and_values = [torch.cat(pair, dim=2) for pair in zip(keys_and_values, others)]
-            elif cache is None:
-                return keys_and_values, None
             # transformers makes both caches with as many entries; those of a layer hold the same here.
-            for idx in range(first, first + self.num_cache_entries):
+            for idx in range(self.first_cache_idx, self.first_cache_idx + self.num_cache_entries):
                 cache.is_updated[idx] = True
                 cached = cache.cross_attention_cache.update(*keys_and_values, idx)
             keys_and_values = cached
-        # A static cache may be longer.
         length = encoder_hidden_states.shape[1]
-        of_encoder = tuple(states[:, :, :length] for states in keys_and_values)
+        of_encoder = [states[:, :, :length] for states in keys_and_values]
         if self.recurrence_attn is None:
             return of_encoder, None
+        # A static cache may be longer.
         end = length + recurrence_hidden_states.shape[1]
-        return of_encoder, tuple(states[:, :, length:end] for states in keys_and_values)
+        return of_encoder, [states[:, :, length:end] for states in keys_and_values]
 
 
 class OdeTransformerEncoderLayer(OdeTransformerLayer):

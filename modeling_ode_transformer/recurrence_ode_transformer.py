@@ -8,17 +8,49 @@ projections as all others of the model, the encoder's number of heads, and param
 the Transformer's: of embeddings, of the outputs of sublayers, of attention weights, after the activation function.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_ode_transformer import OdeTransformerConfig
-from .packing_ode_transformer import OdeTransformerLinear, dropout
+from .packing_ode_transformer import OdeTransformerLinear, dropout, runs_on_processor
+
+
+def product(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """`bias + x @ weight` of two directions: (2, rows, in) becomes (2, rows, out), with a bias (2, 1 or rows, out). On
+    a processor, two products are sooner done than a batch of two."""
+    if runs_on_processor(x):
+        return torch.stack([torch.addmm(*each) for each in zip(bias, x, weight)])
+    return torch.baddbmm(bias, x, weight)
+
+
+class RepeatedBias(torch.autograd.Function):
+    """The bias of each use of a layer in a recurrence. Its gradient is that of the layer's outputs, from which the
+    gradient of the weight is computed too: by one product over all uses, not by one for each use and their sum."""
+
+    @staticmethod
+    def forward(ctx, bias, weight, inputs, num_uses, rows, dtype):
+        """`inputs` is a list that is to hold the input of each use, (2, rows, in), by the time of the gradient; its
+        products are computed in `dtype`. Returns (num_uses, 2, rows, out) in `dtype`."""
+        ctx.inputs, ctx.dtype, ctx.weight_dtype = inputs, dtype, weight.dtype
+        return bias.detach().to(dtype).expand(num_uses, -1, rows, -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradients):
+        of_bias = gradients.sum(dim=(0, 2), dtype=ctx.weight_dtype).unsqueeze(1)
+        inputs = torch.stack(ctx.inputs, dim=1).to(ctx.dtype).flatten(1, 2)  # (2, num_uses * rows, in)
+        gradients = gradients.transpose(0, 1).flatten(1, 2)
+        of_weight = torch.stack([x.t() @ gradient for x, gradient in zip(inputs, gradients)])
+        return of_bias, of_weight.to(ctx.weight_dtype), None, None, None, None
 
 
 class OdeTransformerBidirectionalLinear(nn.Module):
-    """Two linear layers, one for each direction, in one batched product: (2, rows, in) becomes (2, rows, out)."""
+    """Two linear layers of a recurrence, one for each direction."""
 
     def __init__(self, in_features: int, out_features: int):
         super().__init__()
@@ -26,8 +58,23 @@ class OdeTransformerBidirectionalLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(2, in_features, out_features))
         self.bias = nn.Parameter(torch.empty(2, 1, out_features))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
+    def forward(self, num_uses: int, rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The layers as a function that is to be called `num_uses` times, with an input (2, rows, in) each time, and
+        returns (2, rows, out)."""
+        device = self.weight.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.weight.dtype
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            bias, weight = self.bias.to(dtype), self.weight.to(dtype)
+            return lambda x: product(bias, x, weight)
+        inputs = []
+        biases = iter(RepeatedBias.apply(self.bias, self.weight, inputs, num_uses, rows, dtype).unbind())
+        weight = self.weight.detach().to(dtype)
+
+        def layer(x):
+            inputs.append(x.detach())
+            return product(next(biases), x, weight)
+
+        return layer
 
 
 def mean_of_words(hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -105,8 +152,13 @@ class OdeTransformerBiArn(nn.Module):
             # A row without a word would have no weights.
             visible = (mask | ~mask.any(dim=1, keepdim=True)).repeat(2, 1)[:, None, None]
 
+        num_steps = self.num_steps or length
+        state_proj, out_proj, context_proj = (
+            layer(num_steps, batch_size) for layer in (self.state_proj, self.out_proj, self.context_proj)
+        )
+
         def step(state: torch.Tensor) -> torch.Tensor:
-            query, state_gates, state_new = self.state_proj(state).split((d, 2 * d, d), dim=-1)
+            query, state_gates, state_new = state_proj(state).split((d, 2 * d, d), dim=-1)
             context = nn.functional.scaled_dot_product_attention(
                 query.reshape(2 * batch_size, -1, 1, self.head_dim),
                 keys,
@@ -114,7 +166,7 @@ class OdeTransformerBiArn(nn.Module):
                 attn_mask=visible,
                 dropout_p=self.attention_dropout if self.training else 0.0,
             )
-            context = self.context_proj(self.out_proj(context.reshape(2, batch_size, d)))
+            context = context_proj(out_proj(context.reshape(2, batch_size, d)))
             context_gates, context_new = context.split((2 * d, d), dim=-1)
             reset, update = torch.sigmoid(context_gates + state_gates).chunk(2, dim=-1)
             new = torch.tanh(context_new + reset * state_new)
@@ -122,7 +174,7 @@ class OdeTransformerBiArn(nn.Module):
 
         state = mean_of_words(hidden_states, mask).expand(2, -1, -1)
         states = []
-        for _ in range(self.num_steps or length):
+        for _ in range(num_steps):
             state = step(state)
             states.append(state)
         states = torch.stack(states, dim=2)  # (directions, batch, steps, d)

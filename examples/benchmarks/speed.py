@@ -273,6 +273,32 @@ def training(report: Report, lengths: list[int], rounds: int) -> None:
         report.add_row("training memory", ours, theirs, values, "MiB", values[0] / values[1], reach, True)
 
 
+def recurrence(report: Report, lengths: list[int], batches_of: Callable, rounds: int) -> None:
+    """Training steps, and searches, with a recurrence encoder of one layer against the same model without: 1.24 steps
+    a second against 1.28 in table 1 of Hao et al. (2019)."""
+    kinds = {"": {}, " + BiARN": {"recurrence_encoder": "biarn"}, " + BiRNN": {"recurrence_encoder": "birnn"}}
+    makers = {
+        f"{name} preset{kind}": partial(base_preset, solver, **fields)
+        for name, solver in (("residual", "euler"), ("RK2", "rk2"))
+        for kind, fields in kinds.items()
+    }
+    pairs = [(name, name.split(" + ")[0]) for name in makers if "+" in name]
+    batches = {"median batch": batches_by_length(lengths, 32, 1)[0], "longest batch": sources(sorted(lengths)[-32:])}
+    for kind, batch in batches.items():
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        for dtype in ("bfloat16", "float32"):
+            runs = {name: training_step(make(), batch, dtype) for name, make in makers.items()}
+            seconds = in_turns(runs, rounds)
+            for pair in pairs:
+                reach = 1.28 / 1.24 if "BiARN" in pair[0] else None
+                report.add(f"training step, {kind}, {dtype}", seconds, [pair], reach=reach, at_most=True)
+    models = {name: prepared(make(), packing="packed") for name, make in makers.items()}
+    for batch_size, number in ((16, 2), (1, 4)):
+        batches = batches_of(batch_size, number)
+        seconds = in_turns({name: generation(model, batches) for name, model in models.items()}, rounds)
+        report.add(f"beam 4, batch {batch_size}, float32 packed", seconds, pairs, per_second=batch_size * number)
+
+
 def rates(rounds: int) -> dict[str, float]:
     """What the machine can do: bytes a second of memory read, and operations a second of a large product in each form
     of the weights."""
@@ -399,6 +425,7 @@ def main(argv: list[str] | None = None) -> dict:
         "long_sources": partial(long_sources, report, articles, summaries, math.ceil(args.rounds / 3)),
         "solvers": partial(solvers, report, batches_of, args.rounds),
         "training": partial(training, report, sentences, args.rounds),
+        "recurrence": partial(recurrence, report, sentences, batches_of, args.rounds),
         "lower_bounds": partial(lower_bounds, batches_of, args.rounds),
         "operators": partial(operators, batches_of),
     }
