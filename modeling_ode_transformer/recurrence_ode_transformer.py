@@ -9,6 +9,7 @@ the Transformer's: of embeddings, of the outputs of sublayers, of attention weig
 """
 
 from collections.abc import Callable
+from itertools import repeat
 
 import torch
 from torch import nn
@@ -20,33 +21,52 @@ from .configuration_ode_transformer import OdeTransformerConfig
 from .packing_ode_transformer import OdeTransformerLinear, dropout, runs_on_processor
 
 
-def product(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """`bias + x @ weight` of two directions: (2, rows, in) becomes (2, rows, out), with a bias (2, 1 or rows, out). On
-    a processor, two products are sooner done than a batch of two."""
-    if runs_on_processor(x):
-        return torch.stack([torch.addmm(*each) for each in zip(bias, x, weight)])
-    return torch.baddbmm(bias, x, weight)
+def product(term: torch.Tensor, x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """`term + x @ matrices` of batches of matrices. Two large products are sooner done on a processor than a batch of
+    two."""
+    if len(x) == 2 and runs_on_processor(x):
+        return torch.stack([torch.addmm(*each) for each in zip(term, x, matrices)])
+    return torch.baddbmm(term, x, matrices)
 
 
-class RepeatedBias(torch.autograd.Function):
-    """The bias of each use of a layer in a recurrence. Its gradient is that of the layer's outputs, from which the
-    gradient of the weight is computed too: by one product over all uses, not by one for each use and their sum."""
+class RepeatedTerm(torch.autograd.Function):
+    """What is added to each of many products with the same matrices. Its gradient is that of the products, from which
+    the gradient of the matrices follows: by one product over all uses, not by one for each use and their sum."""
 
     @staticmethod
-    def forward(ctx, bias, weight, inputs, num_uses, rows, dtype):
-        """`inputs` is a list that is to hold the input of each use, (2, rows, in), by the time of the gradient; its
-        products are computed in `dtype`. Returns (num_uses, 2, rows, out) in `dtype`."""
-        ctx.inputs, ctx.dtype, ctx.weight_dtype = inputs, dtype, weight.dtype
-        return bias.detach().to(dtype).expand(num_uses, -1, rows, -1)
+    def forward(ctx, term, matrices, inputs, num_uses, rows):
+        """`inputs` is a list that has to hold the input of each use, (batch, rows, in), by the time of the gradient.
+        Returns (num_uses, batch, rows, out)."""
+        ctx.inputs = inputs
+        return term.detach().expand(num_uses, -1, rows, -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradients):
-        of_bias = gradients.sum(dim=(0, 2), dtype=ctx.weight_dtype).unsqueeze(1)
-        inputs = torch.stack(ctx.inputs, dim=1).to(ctx.dtype).flatten(1, 2)  # (2, num_uses * rows, in)
-        gradients = gradients.transpose(0, 1).flatten(1, 2)
-        of_weight = torch.stack([x.t() @ gradient for x, gradient in zip(inputs, gradients)])
-        return of_bias, of_weight.to(ctx.weight_dtype), None, None, None, None
+        of_term = gradients.sum(dim=(0, 2)).unsqueeze(1) if ctx.needs_input_grad[0] else None
+        inputs = torch.stack(ctx.inputs, dim=1).flatten(1, 2)  # (batch, num_uses * rows, in)
+        gradients = gradients.transpose(0, 1).flatten(1, 2).transpose(1, 2)
+        zero = gradients.new_zeros(1, 1, 1).expand(len(inputs), 1, inputs.shape[2])
+        of_matrices = product(zero, gradients, inputs).transpose(1, 2)
+        return of_term, of_matrices, None, None, None
+
+
+def repeated_product(
+    term: torch.Tensor, matrices: torch.Tensor, num_uses: int, rows: int
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """`x -> term + x @ matrices` as a function that is to be called `num_uses` times, with x of shape (batch, rows,
+    in), a term (batch, 1, out) and matrices (batch, in, out)."""
+    dtype, terms, inputs = matrices.dtype, repeat(term), []
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        terms = iter(RepeatedTerm.apply(term, matrices, inputs, num_uses, rows).unbind())
+        matrices = matrices.detach()
+
+    def function(x):
+        x = x.to(dtype)
+        inputs.append(x.detach())
+        return product(next(terms), x, matrices)
+
+    return function
 
 
 class OdeTransformerBidirectionalLinear(nn.Module):
@@ -55,26 +75,16 @@ class OdeTransformerBidirectionalLinear(nn.Module):
     def __init__(self, in_features: int, out_features: int):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        self.weight = nn.Parameter(torch.empty(2, in_features, out_features))
+        self.weight = nn.Parameter(torch.empty(2, out_features, in_features))
         self.bias = nn.Parameter(torch.empty(2, 1, out_features))
 
     def forward(self, num_uses: int, rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
         """The layers as a function that is to be called `num_uses` times, with an input (2, rows, in) each time, and
         returns (2, rows, out)."""
-        device = self.weight.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.weight.dtype
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            bias, weight = self.bias.to(dtype), self.weight.to(dtype)
-            return lambda x: product(bias, x, weight)
-        inputs = []
-        biases = iter(RepeatedBias.apply(self.bias, self.weight, inputs, num_uses, rows, dtype).unbind())
-        weight = self.weight.detach().to(dtype)
-
-        def layer(x):
-            inputs.append(x.detach())
-            return product(next(biases), x, weight)
-
-        return layer
+        device, dtype = self.weight.device.type, self.weight.dtype
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+        return repeated_product(self.bias.to(dtype), self.weight.to(dtype).transpose(1, 2), num_uses, rows)
 
 
 def mean_of_words(hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -144,28 +154,28 @@ class OdeTransformerBiArn(nn.Module):
         """Attends to states (batch, length, d) that `mask` (batch, length) has; returns (batch, steps, d), or where
         there is a step for each word (batch, length, d), in the places of the words."""
         batch_size, length, d = hidden_states.shape
+        num_steps = self.num_steps or length
+        # (keys or values, directions * batch * heads, length, head_dim)
         keys_and_values = self.kv_proj(hidden_states).view(batch_size, length, 4, -1, self.head_dim)
-        # (keys or values, directions * batch, heads, length, head_dim)
-        keys, values = keys_and_values.permute(2, 0, 3, 1, 4).reshape(2, 2 * batch_size, -1, length, self.head_dim)
-        visible = None
+        keys, values = keys_and_values.permute(2, 0, 3, 1, 4).reshape(2, -1, length, self.head_dim)
+        hidden = keys.new_zeros(1, 1, 1)
         if mask is not None:
             # A row without a word would have no weights.
-            visible = (mask | ~mask.any(dim=1, keepdim=True)).repeat(2, 1)[:, None, None]
-
-        num_steps = self.num_steps or length
+            visible = mask | ~mask.any(dim=1, keepdim=True)
+            hidden = torch.zeros_like(visible, dtype=keys.dtype).masked_fill(~visible, torch.finfo(keys.dtype).min)
+            hidden = hidden.view(1, batch_size, 1, length).expand(2, -1, d // self.head_dim, -1)
+            hidden = hidden.reshape(-1, 1, length)
+        score = repeated_product(hidden.expand(len(keys), 1, length), keys.transpose(1, 2), num_steps, 1)
+        zero = keys.new_zeros(1, 1, 1).expand(len(keys), 1, self.head_dim)
+        combine = repeated_product(zero, values, num_steps, 1)
         state_proj, out_proj, context_proj = (
             layer(num_steps, batch_size) for layer in (self.state_proj, self.out_proj, self.context_proj)
         )
 
         def step(state: torch.Tensor) -> torch.Tensor:
             query, state_gates, state_new = state_proj(state).split((d, 2 * d, d), dim=-1)
-            context = nn.functional.scaled_dot_product_attention(
-                query.reshape(2 * batch_size, -1, 1, self.head_dim),
-                keys,
-                values,
-                attn_mask=visible,
-                dropout_p=self.attention_dropout if self.training else 0.0,
-            )
+            weights = score(query.reshape(len(keys), 1, self.head_dim) * self.head_dim**-0.5).softmax(dim=-1)
+            context = combine(dropout(weights, self.attention_dropout, self.training))
             context = context_proj(out_proj(context.reshape(2, batch_size, d)))
             context_gates, context_new = context.split((2 * d, d), dim=-1)
             reset, update = torch.sigmoid(context_gates + state_gates).chunk(2, dim=-1)

@@ -51,6 +51,8 @@ BLOCKS = [
     {"decoder_solver": "rk2", "max_relative_position": 0, "position_embedding_type": "learned"},
 ]
 EVERY_FORM = pytest.mark.parametrize("form", FORMS, ids=lambda form: " ".join(map(str, form.values())))
+# One form of each kind, each integration and each place at least once.
+SOME_FORMS = pytest.mark.parametrize("form", [FORMS[0], FORMS[6], FORMS[7], FORMS[9]], ids=str)
 # Each block in the decoder with one form, the forms taking turns.
 EVERY_BLOCK = pytest.mark.parametrize(
     "form", [{**FORMS[5 * i % len(FORMS)], **block} for i, block in enumerate(BLOCKS)], ids=str
@@ -65,8 +67,9 @@ def build(model_class=OdeTransformerForConditionalGeneration, **fields):
 
 
 def lively_with(**fields):
-    """As `lively`, with a new sublayer that counts as much as the others."""
+    """As `lively`, with a new sublayer that counts as much as the others, and more tokens that end an output."""
     model = lively(**fields)
+    model.generation_config.eos_token_id = [2, 5, 7, 8, 11, 13, 17]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("recurrence_attn.out_proj.weight"):
@@ -92,16 +95,16 @@ def arn(module, words, heads, num_steps):
     for i in range(2):
         cell = nn.GRUCell(d, d).to(words)
         parameters = {
-            "weight_ih": module.context_proj.weight[i].T,
+            "weight_ih": module.context_proj.weight[i],
             "bias_ih": module.context_proj.bias[i, 0],
-            "weight_hh": module.state_proj.weight[i][:, d:].T,
+            "weight_hh": module.state_proj.weight[i, d:],
             "bias_hh": module.state_proj.bias[i, 0, d:],
         }
         state, states = words.mean(0, keepdim=True), []
         for _ in range(num_steps):
-            query = state @ module.state_proj.weight[i][:, :d] + module.state_proj.bias[i, :, :d]
+            query = state @ module.state_proj.weight[i, :d].T + module.state_proj.bias[i, :, :d]
             attended = attend(query, keys_and_values[i], keys_and_values[2 + i], heads)
-            context = attended @ module.out_proj.weight[i] + module.out_proj.bias[i]
+            context = attended @ module.out_proj.weight[i].T + module.out_proj.bias[i]
             state = torch.func.functional_call(cell, parameters, (context, state))
             states.append(state)
         outputs.append(torch.cat(states if i == 0 else states[::-1]))
@@ -287,7 +290,7 @@ SEARCHES = {
 }
 
 
-@EVERY_FORM
+@SOME_FORMS
 def test_every_search_finds_what_it_finds_without_a_cache(form, source, watched):  # noqa: F811
     model = lively_with(**form, decoder_solver="rk2", solver_coefficients="fixed")
     states = model.get_encoder()(**source)
@@ -337,7 +340,7 @@ def test_beam_search_keeps_one_copy_for_each_source(kind, source, monkeypatch): 
     assert all(targets == states for targets, states in rows) and rows[-1][0] == caches[-1]
 
 
-@EVERY_FORM
+@SOME_FORMS
 def test_packed_and_joined_projections_compute_the_same(form, source):  # noqa: F811
     model = lively_with(**form)
     expected = generate(model, source, num_beams=3)
@@ -350,7 +353,7 @@ def test_packed_and_joined_projections_compute_the_same(form, source):  # noqa: 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_ensemble_of_one_searches_as_its_member(kind, source):  # noqa: F811
     model = lively_with(**KINDS[kind])
-    other = lively(1)
+    other = lively_with(seed=1)
     for options in ({"num_beams": 4}, {}, {"num_beams": 3, "cache_implementation": "static", "disable_compile": True}):
         alone = EnsembleForConditionalGeneration([model]).generate(**source, **options)
         assert torch.equal(alone, model.generate(**source, **options))
@@ -403,7 +406,7 @@ def test_encoder_outputs_without_the_recurrence_are_refused(batch):
 
 
 def test_a_dropped_word_is_dropped_for_both_encoders(batch):
-    model = build(**KINDS["biarn"], **WITHOUT_DROPOUT, word_dropout=0.999).model.train()
+    model = build(**KINDS["biarn"], **WITHOUT_DROPOUT, word_dropout=1 - 1e-7).model.train()
     zeros = torch.zeros(3, 9, 32)
     states = model.encoder(batch["input_ids"], batch["attention_mask"]).recurrence_last_hidden_state
     assert_close(states, model.encoder.recurrence(zeros, batch["attention_mask"]))
@@ -496,7 +499,7 @@ def test_parameters_are_those_of_the_closed_form():
 # Training
 
 
-@EVERY_FORM
+@SOME_FORMS
 @pytest.mark.parametrize("arguments", [{}, {"use_reentrant": True}, {"stages": True}], ids=str)
 def test_checkpointing_changes_no_gradient(form, arguments, batch):
     gradients = []
@@ -542,7 +545,7 @@ def test_autocast_has_nearly_the_gradients_of_float32(form, batch):
         gradients.append([parameter.grad for parameter in model.model.encoder.recurrence.parameters()])
     for exact, rounded in zip(*gradients):
         assert rounded.dtype == torch.float32
-        assert (exact - rounded).norm() < 0.1 * exact.norm() + 1e-6
+        assert (exact - rounded).norm() < 0.2 * exact.norm() + 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -574,7 +577,7 @@ def test_the_forward_pass_exports(form, batch):
         assert_close(exported.module()(**batch, use_cache=False).logits, model(**batch).logits)
 
 
-@EVERY_FORM
+@SOME_FORMS
 def test_saved_models_come_back_through_the_auto_classes(form, tmp_path, batch):
     model = build(**form)
     model.save_pretrained(tmp_path)
