@@ -24,22 +24,36 @@ class Part(NamedTuple):
     is_integrated: bool
 
 
-SELF_ATTENTION, CROSS_ATTENTION, FEED_FORWARD = (
+SELF_ATTENTION, CROSS_ATTENTION, RECURRENCE_ATTENTION, FEED_FORWARD = (
     {"self_attention": 1.0},
     {"cross_attention": 1.0},
+    {"recurrence_attention": 1.0},
     {"feed_forward": 1.0},
 )
+ATTENTIONS = SELF_ATTENTION | CROSS_ATTENTION | RECURRENCE_ATTENTION
 
-# What the scheme integrates (figure 4). An encoder's block has no cross-attention.
+
+def separate_parts(self_attention: bool, others: bool, feed_forward: bool) -> tuple[Part, ...]:
+    """Each sublayer by itself, and whether the scheme integrates it."""
+    return (
+        Part(SELF_ATTENTION, self_attention),
+        Part(CROSS_ATTENTION, others),
+        Part(RECURRENCE_ATTENTION, others),
+        Part(FEED_FORWARD, feed_forward),
+    )
+
+
+# What the scheme integrates (figure 4). A block leaves out sublayers that it has not: an encoder's has no
+# cross-attention, and only a decoder's beside a recurrence encoder attends to that.
 VECTOR_FIELDS: dict[str, tuple[Part, ...]] = {
-    "layer": (Part(SELF_ATTENTION | CROSS_ATTENTION | FEED_FORWARD, True),),
-    "attention": (Part(SELF_ATTENTION, True), Part(CROSS_ATTENTION, False), Part(FEED_FORWARD, False)),
-    "ffn": (Part(SELF_ATTENTION, False), Part(CROSS_ATTENTION, False), Part(FEED_FORWARD, True)),
-    "sublayers": (Part(SELF_ATTENTION, True), Part(CROSS_ATTENTION, True), Part(FEED_FORWARD, True)),
+    "layer": (Part(ATTENTIONS | FEED_FORWARD, True),),
+    "attention": separate_parts(self_attention=True, others=False, feed_forward=False),
+    "ffn": separate_parts(self_attention=False, others=False, feed_forward=True),
+    "sublayers": separate_parts(self_attention=True, others=True, feed_forward=True),
     # MacaronNet (Lu et al., 2019): Strang's splitting, half a feed-forward step before and after the attention
-    "macaron": (Part({"macaron_feed_forward": 0.5} | SELF_ATTENTION | CROSS_ATTENTION | {"feed_forward": 0.5}, True),),
+    "macaron": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | {"feed_forward": 0.5}, True),),
     # as the code released with the ODE Transformer has it: the last step is a whole one
-    "macaron_released": (Part({"macaron_feed_forward": 0.5} | SELF_ATTENTION | CROSS_ATTENTION | FEED_FORWARD, True),),
+    "macaron_released": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | FEED_FORWARD, True),),
 }
 
 SOLVER_FIELDS = {"encoder": "encoder_solver", "decoder": "decoder_solver"}
@@ -138,6 +152,18 @@ class OdeTransformerConfig(PreTrainedConfig):
         layer_history (`str`, defaults to `"learned_dense"`): What a block sees of the blocks below: a learned
             combination of all (`"learned_dense"`, DLCL of Wang et al., 2019), their mean (`"dense"`), or the last
             (`"none"`).
+        recurrence_encoder (`str`, defaults to `"none"`): A second encoder beside the first, over the word embeddings
+            (Hao et al., "Modeling Recurrence for Transformer", NAACL 2019), to which the decoder attends too:
+            `"birnn"`, a bidirectional GRU, or `"biarn"`, the attentive recurrent network. The other fields of this
+            name have no effect with `"none"`.
+        recurrence_layers (`int`, defaults to 1): Its layers.
+        recurrence_steps (`int`, *optional*, defaults to 8): Recurrent steps of `"biarn"`, which are also the states
+            that the decoder sees; `None`: as many as the source has words, as `"birnn"` has anyway.
+        recurrence_integration (`str`, defaults to `"stack"`): How the decoder attends to it: in a residual sublayer
+            of its own after the cross-attention (`"stack"`), or beside the cross-attention, the two weighed by a gate
+            for each token (`"gated_sum"`).
+        recurrence_decoder_layers (`str`, defaults to `"top"`): Which layers of the decoder do: the `"top"` one or
+            `"all"`.
         use_cache (`bool`, defaults to `True`): Whether the decoder returns its cache of keys and values.
         bos_token_id, pad_token_id, eos_token_id, decoder_start_token_id (`int`, defaults to 0, 1, 2, 2): Special
             tokens.
@@ -175,6 +201,10 @@ class OdeTransformerConfig(PreTrainedConfig):
         "layers.*.encoder_attn.k_proj": "colwise",
         "layers.*.encoder_attn.v_proj": "colwise",
         "layers.*.encoder_attn.out_proj": "rowwise",
+        "layers.*.recurrence_attn.q_proj": "colwise",
+        "layers.*.recurrence_attn.k_proj": "colwise",
+        "layers.*.recurrence_attn.v_proj": "colwise",
+        "layers.*.recurrence_attn.out_proj": "rowwise",
         "layers.*.self_attn.relative_keys": "replicated_with_grad_allreduce",
         "layers.*.fc1": "colwise",
         "layers.*.fc2": "rowwise",
@@ -224,6 +254,11 @@ class OdeTransformerConfig(PreTrainedConfig):
     steps_per_layer: int = 1
     step_size: float | int = 1.0
     layer_history: str = "learned_dense"
+    recurrence_encoder: str = "none"
+    recurrence_layers: int = 1
+    recurrence_steps: int | None = 8
+    recurrence_integration: str = "stack"
+    recurrence_decoder_layers: str = "top"
     is_encoder_decoder: bool = True
     use_cache: bool = True
     bos_token_id: int | None = 0
@@ -276,6 +311,12 @@ class OdeTransformerConfig(PreTrainedConfig):
         is_integrated = next(part.is_integrated for part in parts if "self_attention" in part.sublayers)
         return self.decoder_tableau.num_stages * self.steps_per_layer if is_integrated else 1
 
+    @property
+    def recurrence_has_words(self) -> bool:
+        """Whether the recurrence encoder has a state for each word of the source, not for each of a fixed number of
+        steps."""
+        return self.recurrence_encoder == "birnn" or self.recurrence_steps is None
+
     def _tableaus(self) -> dict[str, ButcherTableau]:
         """The tableaus of the stacks that there are, by the solver's field."""
         stacks = ("encoder", "decoder") if self.is_encoder_decoder else ("decoder",)
@@ -308,18 +349,26 @@ class OdeTransformerConfig(PreTrainedConfig):
             "stage_values": ("increment", "output"),
             "vector_field": tuple(VECTOR_FIELDS),
             "layer_history": ("learned_dense", "dense", "none"),
+            "recurrence_encoder": ("none", "birnn", "biarn"),
+            "recurrence_integration": ("stack", "gated_sum"),
+            "recurrence_decoder_layers": ("top", "all"),
         }
         for field, allowed in choices.items():
             if getattr(self, field) not in allowed:
                 raise ValueError(f"{field}={getattr(self, field)!r} is unknown: choose one of {', '.join(allowed)}.")
 
-        positive = ("vocab_size", "d_model", "max_position_embeddings", "steps_per_layer")
+        positive = ("vocab_size", "d_model", "max_position_embeddings", "steps_per_layer", "recurrence_layers")
         positive += tuple(
             f"{stack}_{size}" for stack in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")
         )
         for field in positive:
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)} must be at least 1.")
+        if self.recurrence_steps is not None and self.recurrence_steps < 1:
+            raise ValueError(
+                f"recurrence_steps={self.recurrence_steps} must be at least 1, or None for as many as the source has "
+                "words."
+            )
         if self.max_relative_position < 0:
             raise ValueError(
                 f"max_relative_position={self.max_relative_position} must not be negative; 0 means no such positions."
@@ -369,8 +418,20 @@ class OdeTransformerConfig(PreTrainedConfig):
                 f"{multistep[0]} combines the states of blocks, and so does layer_history={self.layer_history!r}: the "
                 "scheme of the paper's table 7 has layer_history='none'."
             )
+        self._validate_recurrence()
         self._validate_coefficients()
         super().validate_architecture()
+
+    def _validate_recurrence(self):
+        idle = {
+            "none": ("recurrence_layers", "recurrence_steps", "recurrence_integration", "recurrence_decoder_layers"),
+            "birnn": ("recurrence_steps",),
+            "biarn": (),
+        }[self.recurrence_encoder]
+        defaults = {field: (None, getattr(type(self), field)) for field in idle}
+        idle = [f"{field}={getattr(self, field)!r}" for field in idle if getattr(self, field) not in defaults[field]]
+        if idle:
+            logger.warning(f"{', '.join(idle)} has no effect: recurrence_encoder={self.recurrence_encoder!r}.")
 
     def _validate_coefficients(self):
         stages = self._stages_to_weigh()

@@ -137,6 +137,8 @@ DERIVED_FIELDS = {*SAME_FIELDS, *PLAIN_FIELDS, *SHARING_FIELDS, *FAMILIES["m2m_1
 # Fields of this package alone. The first do not change an Euler step; the next have these values in one, if its
 # scheme has several stages; all others have to be at their defaults.
 WITHOUT_EFFECT_ON_EULER = {"coefficient_sharing", "vector_field", "word_dropout", "encoder_solver", "decoder_solver"}
+# Nor do these without a recurrence encoder, which has to be at its default.
+WITHOUT_EFFECT_ON_EULER |= {f"recurrence_{field}" for field in ("layers", "steps", "integration", "decoder_layers")}
 EULER_STAGES = {"solver_coefficients": "learned", "coefficient_start": "euler", "stage_values": "increment"}
 # The fields of a plain layer; MacaronNet's has parameters more.
 PLAIN_VECTOR_FIELDS = [
@@ -216,6 +218,11 @@ def check_fields(fields: dict[str, Any], model_type: str):
     if fields.get("predictor_corrector"):
         raise ValueError(
             f"predictor_corrector=True needs a layer history, which the {model_type} model has not: leave it out."
+        )
+    if fields.get("recurrence_encoder", "none") != "none":
+        raise ValueError(
+            f"recurrence_encoder={fields['recurrence_encoder']!r} has parameters that the {model_type} model has not: "
+            "leave it out, save the converted model, and give it to from_pretrained."
         )
     if fields.get("vector_field", "layer") not in PLAIN_VECTOR_FIELDS:
         raise ValueError(

@@ -95,12 +95,29 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
         self.eval()
 
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None = None) -> ModelOutput:
-        """The encoders' last hidden states, (batch, length, d) each, as member_0, member_1, ..."""
+        """The tensors that the encoders return, as member_0_last_hidden_state (batch, length, d), ..."""
         outputs = [
             member.get_encoder()(input_ids=input_ids, attention_mask=attention_mask, return_dict=True)
             for member in self.members
         ]
-        return ModelOutput({f"member_{i}": output.last_hidden_state for i, output in enumerate(outputs)})
+        return ModelOutput(
+            {
+                f"member_{i}_{name}": value
+                for i, output in enumerate(outputs)
+                for name, value in output.items()
+                if isinstance(value, torch.Tensor)
+            }
+        )
+
+    @staticmethod
+    def encoder_outputs_of_member(encoder_outputs: ModelOutput, i: int) -> BaseModelOutput:
+        """What the encoder of the member `i` returned, from what `encode` returns."""
+        prefix = f"member_{i}_"
+        output = BaseModelOutput()
+        for name, value in encoder_outputs.items():
+            if name.startswith(prefix):
+                output[name.removeprefix(prefix)] = value
+        return output
 
     def forward(
         self,
@@ -131,7 +148,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
                 attention_mask=attention_mask,
                 decoder_input_ids=decoder_input_ids,
                 decoder_attention_mask=decoder_attention_mask,
-                encoder_outputs=BaseModelOutput(last_hidden_state=encoder_outputs[f"member_{i}"]),
+                encoder_outputs=self.encoder_outputs_of_member(encoder_outputs, i),
                 past_key_values=None if past_key_values is None else past_key_values.caches[i],
                 use_cache=use_cache,
                 return_dict=True,
@@ -167,7 +184,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
             return
         caches = []
         for i, member in enumerate(self.members):
-            member_kwargs = {"encoder_outputs": (model_kwargs["encoder_outputs"][f"member_{i}"],)}
+            member_kwargs = {"encoder_outputs": self.encoder_outputs_of_member(model_kwargs["encoder_outputs"], i)}
             member._prepare_cache_for_generation(generation_config, member_kwargs, *args, **kwargs)
             caches.append(member_kwargs["past_key_values"])
         model_kwargs["past_key_values"] = EnsembleCache(caches)

@@ -19,7 +19,6 @@ from transformers.generation import (
     LogitsProcessor,
     LogitsProcessorList,
 )
-from transformers.modeling_outputs import BaseModelOutput
 
 from .cache_ode_transformer import BeamSearchEncoderDecoderCache
 
@@ -262,6 +261,14 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
                 generation_config.num_beams, model_kwargs["past_key_values"].cross_attention_cache
             )
 
+    def _prepare_static_cache(self, *args, model_kwargs, **kwargs):
+        # The entries of the cross-attention hold the keys and values of a recurrence encoder too.
+        encoder_outputs = model_kwargs["encoder_outputs"]
+        if (states := getattr(encoder_outputs, "recurrence_last_hidden_state", None)) is not None:
+            both = torch.cat([encoder_outputs.last_hidden_state, states], dim=1)
+            model_kwargs = {**model_kwargs, "encoder_outputs": (both,)}
+        return super()._prepare_static_cache(*args, model_kwargs=model_kwargs, **kwargs)
+
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
         search = None
         if isinstance(cache := kwargs.get("past_key_values"), BeamSearchEncoderDecoderCache):
@@ -284,9 +291,12 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
         is_searched = search is not None and kwargs.get("past_key_values") is search.cache
         if is_searched and (left := search.cache.self_attention_cache).sources is not None:
             input_ids = left.select(input_ids)
-            # Its keys and values are in the cache: only the number of sources still matters.
-            encoder_hidden_states = kwargs["encoder_outputs"].last_hidden_state[: len(left.sources)]
-            kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoder_hidden_states)
+            # Their keys and values are in the cache: only the number of sources still matters.
+            encoder_outputs = kwargs["encoder_outputs"]
+            states = {name: each for name, each in encoder_outputs.items() if isinstance(each, torch.Tensor)}
+            kwargs["encoder_outputs"] = type(encoder_outputs)(
+                **{name: each[: len(left.sources)] for name, each in states.items()}
+            )
             if (mask := kwargs.get("attention_mask")) is not None:
                 kwargs["attention_mask"] = mask[left.sources]
             if (mask := kwargs.get("decoder_attention_mask")) is not None:

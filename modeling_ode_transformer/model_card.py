@@ -91,6 +91,8 @@ CONFIG_FIELDS = (
     ),
     *("d_model", "solver_coefficients", "coefficient_sharing", "vector_field", "stage_values", "steps_per_layer"),
     *("layer_history", "max_relative_position", "normalize_stages", "predictor_corrector", "vocab_size"),
+    *("recurrence_encoder", "recurrence_layers", "recurrence_steps", "recurrence_integration"),
+    "recurrence_decoder_layers",
     *("decoder_vocab_size", "dropout", "attention_dropout", "activation_dropout", "word_dropout"),
 )
 TRAINING_FIELDS = (
@@ -187,7 +189,9 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
             "config": {
                 name: values[name]
                 for name in CONFIG_FIELDS
-                if values.get(name) is not None and (config.is_encoder_decoder or not name.startswith("encoder_"))
+                if values.get(name) is not None
+                and (config.is_encoder_decoder or not name.startswith("encoder_"))
+                and (config.recurrence_encoder != "none" or not name.startswith("recurrence_"))
             },
         },
         "data": {},

@@ -3,7 +3,8 @@
 
 One forward pass, as the data sees it: ids are embedded (scaled, word dropout, positions, dropout); for each layer
 `y = history(states)`, `y' = integrate(vector field of the layer, y)`, and `y'` joins the history; a last combination
-and a layer norm close the stack. The decoder is the same with cross-attention and cache. The heads only project.
+and a layer norm close the stack. The decoder is the same with cross-attention and cache; beside a recurrence encoder,
+it attends to that too. The heads only project.
 """
 
 import copy
@@ -55,7 +56,17 @@ from .integration_ode_transformer import (
     resolve_multistep,
     weighted_sum,
 )
-from .packing_ode_transformer import OdeTransformerLinear, check_not_packed, pack_linear_layers, runs_on_processor
+from .packing_ode_transformer import (
+    OdeTransformerLinear,
+    check_not_packed,
+    dropout,
+    pack_linear_layers,
+    runs_on_processor,
+)
+from .recurrence_ode_transformer import (
+    OdeTransformerBidirectionalLinear,
+    OdeTransformerRecurrenceEncoder,
+)
 
 
 logger = logging.get_logger(__name__)
@@ -84,21 +95,6 @@ def last_tokens(labels: torch.Tensor, pad_token_id: int) -> torch.Tensor:
     lengths = ((labels != -100) & (labels != pad_token_id)).sum(dim=1, keepdim=True)
     tokens = labels.gather(1, (lengths - 1).clamp(min=0)).squeeze(1)
     return tokens.masked_fill(tokens == -100, pad_token_id)
-
-
-def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """`nn.functional.dropout`, faster on a processor, where that draws a random number for each entry
-    on one core: here 16 random bits decide, so that `p` is rounded to a multiple of 2**-16. The mask that is kept for
-    the gradient has one byte for each entry."""
-    if not training or p == 0:
-        return x
-    dropped = round(p * 2**16)
-    if not 0 < dropped < 2**16 or not runs_on_processor(x):
-        return nn.functional.dropout(x, p, training)
-    bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
-    bits = bits.view(torch.int16)
-    is_kept = (bits[: x.numel()] >= dropped - 2**15).view(x.shape)
-    return (x * is_kept).mul_(1 / (1 - dropped / 2**16))
 
 
 class OdeTransformerScaledWordEmbedding(nn.Embedding):
@@ -381,6 +377,26 @@ class OdeTransformerAttention(nn.Module):
         return self.out_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
 
 
+class OdeTransformerSilentProjection(OdeTransformerLinear):
+    """The output projection of a residual sublayer that starts at zero: the model computes what it would without the
+    sublayer, and training it puts the sublayer to use."""
+
+
+@dataclass
+class OdeTransformerEncoderOutput(BaseModelOutput):
+    """
+    What the encoder returns; as a tuple (`return_dict=False`) in the order `last_hidden_state`,
+    `recurrence_last_hidden_state`, `hidden_states`, `attentions`, without those that are None.
+
+    Args:
+        recurrence_last_hidden_state (`torch.FloatTensor` of shape `(batch_size, states, hidden_size)`, *optional*):
+            The states of the recurrence encoder, if there is one: `recurrence_steps`, or one for each word, of which
+            those of padding are not to be used.
+    """
+
+    recurrence_last_hidden_state: torch.FloatTensor | None = None
+
+
 @dataclass
 class SharedModules:
     """What the layers of a stack share. It is an argument of each: accelerate moves a layer's tensors and modules to
@@ -412,11 +428,19 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         self.activation_dropout = config.activation_dropout
         self.activation_fn = ACT2FN[config.activation_function]
         self.tableau = getattr(config, f"{stack}_tableau")
-        self.parts = [
-            part
-            for part in VECTOR_FIELDS[config.vector_field]
-            if has_cross_attention or set(part.sublayers) != {"cross_attention"}
-        ]
+        is_top = layer_idx == getattr(config, f"{stack}_layers") - 1
+        has_recurrence_attention = (
+            has_cross_attention
+            and config.recurrence_encoder != "none"
+            and (is_top or config.recurrence_decoder_layers == "all")
+        )
+        is_gated_sum = config.recurrence_integration == "gated_sum"
+        missing = set()
+        if not has_cross_attention:
+            missing.add("cross_attention")
+        if not has_recurrence_attention or is_gated_sum:  # a gated sum is a part of the cross-attention
+            missing.add("recurrence_attention")
+        self.parts = [part for part in VECTOR_FIELDS[config.vector_field] if not part.sublayers.keys() <= missing]
         self.step_size = config.step_size
         self.num_steps = config.steps_per_layer
         # A block of one stage is the residual one: the two forms differ in blocks of several.
@@ -433,6 +457,14 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         if has_cross_attention:
             self.encoder_attn = OdeTransformerAttention(config, num_heads, is_cross_attention=True)
             self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.recurrence_attn = self.recurrence_gate = None
+        if has_recurrence_attention:
+            self.recurrence_attn = OdeTransformerAttention(config, num_heads, is_cross_attention=True)
+            self.recurrence_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+            if is_gated_sum:
+                self.recurrence_gate = StageGate(2 * config.d_model, 1)
+            else:
+                self.recurrence_attn.out_proj = OdeTransformerSilentProjection(config.d_model, config.d_model)
         self.fc1 = OdeTransformerLinear(config.d_model, ffn_dim)
         self.fc2 = OdeTransformerLinear(ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
@@ -454,8 +486,10 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         shared: SharedModules,
         encoder_hidden_states: torch.Tensor | None = None,
+        recurrence_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
+        recurrence_attention_mask: torch.Tensor | None = None,
         relative_distances: torch.Tensor | None = None,
         steps: tuple[tuple[torch.Tensor, torch.Tensor], ...] = (),
         states: list[torch.Tensor] | None = None,
@@ -472,9 +506,11 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         self_cache, cross_cache = past_key_values, None
         if isinstance(past_key_values, EncoderDecoderCache):
             self_cache, cross_cache = past_key_values.self_attention_cache, past_key_values
-        encoder_keys_and_values = None
+        encoder_keys_and_values = recurrence_keys_and_values = None
         if self.encoder_attn is not None and encoder_hidden_states is not None:
-            encoder_keys_and_values = self._encoder_keys_and_values(encoder_hidden_states, cross_cache)
+            encoder_keys_and_values, recurrence_keys_and_values = self._encoder_keys_and_values(
+                encoder_hidden_states, recurrence_hidden_states, cross_cache
+            )
         first_weights = {}
 
         def self_attention(z, evaluation):
@@ -499,6 +535,20 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             first_weights.setdefault("cross", weights)
             return output
 
+        def recurrence_attention(z, evaluation):
+            output, _ = self.recurrence_attn(
+                self.recurrence_attn_layer_norm(z),
+                keys_and_values=recurrence_keys_and_values,
+                attention_mask=recurrence_attention_mask,
+                **kwargs,
+            )
+            return output
+
+        def gated_sum(z, evaluation):
+            d, r = cross_attention(z, evaluation), recurrence_attention(z, evaluation)
+            gate = torch.sigmoid(self.recurrence_gate(torch.cat([z + d, z + r], dim=-1)))
+            return gate * d + (1 - gate) * r
+
         def feed_forward(z, evaluation):
             return self._feed_forward(z, self.final_layer_norm, self.fc1, self.fc2)
 
@@ -511,7 +561,9 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             "macaron_feed_forward": macaron_feed_forward,
         }
         if encoder_keys_and_values is not None:
-            functions["cross_attention"] = cross_attention
+            functions["cross_attention"] = cross_attention if self.recurrence_gate is None else gated_sum
+        if recurrence_keys_and_values is not None and self.recurrence_gate is None:
+            functions["recurrence_attention"] = recurrence_attention
 
         def increment(sublayer, z, evaluation):
             name, weight = sublayer
@@ -583,20 +635,33 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         z = self.activation_fn(fc1(layer_norm(z)))
         return fc2(dropout(z, self.activation_dropout, self.training))
 
-    def _encoder_keys_and_values(self, encoder_hidden_states, cache):
-        """The keys and values of the cross-attention, which all stages share: from the cache once it has them."""
-        if cache is None:
-            return self.encoder_attn.project(encoder_hidden_states, "kv")
-        first = self.first_cache_idx
-        if cache.is_updated.get(first):
-            entry = cache.cross_attention_cache.layers[first]
-            return entry.keys, entry.values
-        keys_and_values = self.encoder_attn.project(encoder_hidden_states, "kv")
-        # transformers makes both caches with as many entries; those of a layer hold the same here.
-        for idx in range(first, first + self.num_cache_entries):
-            cache.is_updated[idx] = True
-            cached = cache.cross_attention_cache.update(*keys_and_values, idx)
-        return cached
+    def _encoder_keys_and_values(self, encoder_hidden_states, recurrence_hidden_states, cache):
+        """The keys and values of the cross-attention, and of the attention to the recurrence encoder (None without
+        it), which all stages share: from the cache once it has them. There the two lie in one entry, one after the
+        other: whatever becomes of an entry in a search becomes of both."""
+        if cache is not None and cache.is_updated.get(self.first_cache_idx):
+            entry = cache.cross_attention_cache.layers[self.first_cache_idx]
+            keys_and_values = entry.keys, entry.values
+        else:
+            keys_and_values, others = self.encoder_attn.project(encoder_hidden_states, "kv"), None
+            if self.recurrence_attn is not None:
+                others = self.recurrence_attn.project(recurrence_hidden_states, "kv")
+            if cache is None:
+                return keys_and_values, others
+            if others is not None:
+                keys_and_values = [torch.cat(pair, dim=2) for pair in zip(keys_and_values, others)]
+            # transformers makes both caches with as many entries; those of a layer hold the same here.
+            for idx in range(self.first_cache_idx, self.first_cache_idx + self.num_cache_entries):
+                cache.is_updated[idx] = True
+                cached = cache.cross_attention_cache.update(*keys_and_values, idx)
+            keys_and_values = cached
+        length = encoder_hidden_states.shape[1]
+        of_encoder = [states[:, :, :length] for states in keys_and_values]
+        if self.recurrence_attn is None:
+            return of_encoder, None
+        # A static cache may be longer.
+        end = length + recurrence_hidden_states.shape[1]
+        return of_encoder, [states[:, :, length:end] for states in keys_and_values]
 
 
 class OdeTransformerEncoderLayer(OdeTransformerLayer):
@@ -677,7 +742,11 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     config_class = OdeTransformerConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["OdeTransformerEncoderLayer", "OdeTransformerDecoderLayer"]
+    _no_split_modules = [
+        "OdeTransformerEncoderLayer",
+        "OdeTransformerDecoderLayer",
+        "OdeTransformerRecurrenceLayer",
+    ]
     _skip_keys_device_placement = ["past_key_values"]
     _supports_flash_attn = True
     _supports_sdpa = True
@@ -685,7 +754,17 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
 
     def _init_weights(self, module):
-        if isinstance(module, (nn.Linear, StageGate)):
+        if isinstance(module, OdeTransformerSilentProjection):
+            init.zeros_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, OdeTransformerBidirectionalLinear):
+            bound = math.sqrt(6 / (module.in_features + module.out_features))  # Xavier's, for each direction
+            init.uniform_(module.weight, -bound, bound)
+            init.zeros_(module.bias)
+        elif isinstance(module, nn.GRU):
+            for name, parameter in module.named_parameters():
+                init.zeros_(parameter) if name.startswith("bias") else init.xavier_uniform_(parameter)
+        elif isinstance(module, (nn.Linear, StageGate)):
             is_part = isinstance(module, OdeTransformerFusedProjection)
             init.xavier_uniform_(module.weight, gain=2**-0.5 if is_part else 1)
             if module.bias is not None:
@@ -776,6 +855,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         super().activation_checkpointing_enable(activation_checkpointing_kwargs, **kwargs)
         for layer in (layer for stack in stacks for layer in stack.layers):
             layer.recomputes_stages = recomputes_stages and layer.gradient_checkpointing
+        for layer in (module for module in self.modules() if isinstance(module, GradientCheckpointingLayer)):
             layer.gradient_checkpointing &= not recomputes_stages
 
     def activation_checkpointing_disable(self):
@@ -911,14 +991,24 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
             )
         self.multistep = None
         if (scheme := resolve_multistep(getattr(config, f"{self.stack}_solver"))) is not None:
-            self.multistep = scheme(num_layers * len(self.layers[0].parts) * config.steps_per_layer)
+            self.multistep = scheme(sum(len(layer.parts) for layer in self.layers) * config.steps_per_layer)
         # PCformer, encoder side: the layer history with the prediction, which the corrector starts from.
         self.corrector = None
         if config.predictor_corrector and self.stack == "encoder":
             self.corrector = LearnedDenseLayerHistory(config, num_layers)
+        self.recurrence = None
+        if config.recurrence_encoder != "none" and self.stack == "encoder":
+            self.recurrence = OdeTransformerRecurrenceEncoder(config)
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
+
+    def drop_words(self, inputs_embeds: torch.Tensor) -> torch.Tensor:
+        """Word dropout: zeroes the whole embeddings (batch, length, d) of some words, in training."""
+        if not self.training or self.config.word_dropout == 0:
+            return inputs_embeds
+        keep = torch.rand(inputs_embeds.shape[:2], device=inputs_embeds.device) >= self.config.word_dropout
+        return inputs_embeds * keep.unsqueeze(-1)
 
     def embed(
         self,
@@ -928,7 +1018,7 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         past_length: int | torch.Tensor = 0,
     ) -> torch.Tensor:
-        """Adds positions to scaled word embeddings (batch, length, d), with word dropout before and dropout after.
+        """Adds positions to scaled word embeddings (batch, length, d), with dropout after.
 
         Positions are counted from 0 by `position_ids`; else as the configuration's `position_counting` says. With
         "mask", they count the tokens that are not padding, by the mask (batch, past + length), else by the ids.
@@ -936,10 +1026,6 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         those before come from the cache. With "ids" it does, as in M2M100: padding counts if it is in the cache.
         """
         hidden_states = inputs_embeds
-        if self.training and self.config.word_dropout > 0:
-            keep = torch.rand(hidden_states.shape[:2], device=hidden_states.device) >= self.config.word_dropout
-            hidden_states = hidden_states * keep.unsqueeze(-1)
-
         if self.embed_positions is not None:
             positions = self._positions(inputs_embeds, input_ids, padding_mask, position_ids, past_length)
             hidden_states = hidden_states + self.embed_positions(positions).to(hidden_states)
@@ -1019,12 +1105,16 @@ class OdeTransformerEncoder(OdeTransformerStack):
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutput:
+    ) -> OdeTransformerEncoderOutput:
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("The encoder takes either input_ids or inputs_embeds: give exactly one of them.")
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
 
+        inputs_embeds = self.drop_words(inputs_embeds)
+        recurrence_states = None
+        if self.recurrence is not None:
+            recurrence_states = self.recurrence(inputs_embeds, attention_mask)
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask)
         positions = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device).unsqueeze(0)
         hidden_states = self.run_layers(
@@ -1033,7 +1123,9 @@ class OdeTransformerEncoder(OdeTransformerStack):
             relative_distances=self.relative_distances(positions, positions),
             **kwargs,
         )
-        return BaseModelOutput(last_hidden_state=hidden_states)
+        return OdeTransformerEncoderOutput(
+            last_hidden_state=hidden_states, recurrence_last_hidden_state=recurrence_states
+        )
 
 
 class OdeTransformerDecoder(OdeTransformerStack):
@@ -1063,11 +1155,23 @@ class OdeTransformerDecoder(OdeTransformerStack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        recurrence_hidden_states: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
+        r"""
+        recurrence_hidden_states (`torch.FloatTensor` of shape `(batch_size, states, hidden_size)`, *optional*):
+            The states of the recurrence encoder, which a model with one needs beside `encoder_hidden_states`.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(
                 "The decoder takes either (decoder_)input_ids or (decoder_)inputs_embeds: give exactly one of them."
+            )
+        has_recurrence = self.config.is_encoder_decoder and self.config.recurrence_encoder != "none"
+        if has_recurrence and (encoder_hidden_states is None) != (recurrence_hidden_states is None):
+            raise ValueError(
+                f"A model with recurrence_encoder={self.config.recurrence_encoder!r} attends to two states of the "
+                "source, last_hidden_state and recurrence_last_hidden_state, but one is missing: give as "
+                "encoder_outputs what its encoder returns."
             )
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
@@ -1092,6 +1196,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
             # Only such a mask can order positions otherwise than the tokens, as in a tree with a common prefix.
             query_positions = key_positions = position_ids
 
+        inputs_embeds = self.drop_words(inputs_embeds)
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
         if isinstance(self_cache, BeamSearchCache) and past_length > 0:
             attention_mask = self_cache.attention_mask(inputs_embeds, attention_mask)
@@ -1115,8 +1220,10 @@ class OdeTransformerDecoder(OdeTransformerStack):
         hidden_states = self.run_layers(
             hidden_states,
             encoder_hidden_states,
+            recurrence_hidden_states,
             attention_mask=attention_mask,
             encoder_attention_mask=encoder_attention_mask,
+            recurrence_attention_mask=encoder_attention_mask if self.config.recurrence_has_words else None,
             relative_distances=self.relative_distances(query_positions, key_positions),
             past_key_values=past_key_values,
             **kwargs,
@@ -1224,12 +1331,17 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+            has_recurrence = self.encoder.recurrence is not None
+            names = ["last_hidden_state", *["recurrence_last_hidden_state"] * has_recurrence]
+            encoder_outputs = OdeTransformerEncoderOutput(
+                **dict(zip([*names, "hidden_states", "attentions"], encoder_outputs))
+            )
 
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoder_outputs.last_hidden_state,
+            recurrence_hidden_states=encoder_outputs.get("recurrence_last_hidden_state"),
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
@@ -1416,6 +1528,11 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
             raise ValueError(
                 "predictor_corrector=True corrects the blocks of an encoder, and a causal language model has none: "
                 "set it to False."
+            )
+        if config.recurrence_encoder != "none":
+            raise ValueError(
+                f"recurrence_encoder={config.recurrence_encoder!r} is a second encoder, and a causal language model "
+                "has none: set it to 'none'."
             )
         if config.encoder_solver not in (type(config).encoder_solver, config.decoder_solver):
             logger.warning(

@@ -1,5 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The matrix products of inference on processors: by oneDNN, with weights as they are or packed."""
+"""What processors do sooner than by PyTorch's choice: the matrix products of inference, by oneDNN with weights as they
+are or packed, and dropout."""
 
 import warnings
 from collections.abc import Iterable
@@ -21,6 +22,21 @@ def runs_on_processor(x: torch.Tensor) -> bool:
     """Whether operations on `x` are carried out here and now, and not traced, compiled or sent to an accelerator."""
     is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return type(x) is torch.Tensor and x.device.type == "cpu" and not is_traced
+
+
+def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    """`nn.functional.dropout`, faster on a processor, where that draws a random number for each entry
+    on one core: here 16 random bits decide, so that `p` is rounded to a multiple of 2**-16. The mask that is kept for
+    the gradient has one byte for each entry."""
+    if not training or p == 0:
+        return x
+    dropped = round(p * 2**16)
+    if not 0 < dropped < 2**16 or not runs_on_processor(x):
+        return nn.functional.dropout(x, p, training)
+    bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
+    bits = bits.view(torch.int16)
+    is_kept = (bits[: x.numel()] >= dropped - 2**15).view(x.shape)
+    return (x * is_kept).mul_(1 / (1 - dropped / 2**16))
 
 
 def onednn_linear(

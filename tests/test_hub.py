@@ -34,6 +34,7 @@ PUBLISHED = (
     "integration_ode_transformer",
     "modeling_ode_transformer",
     "packing_ode_transformer",
+    "recurrence_ode_transformer",
 )
 
 

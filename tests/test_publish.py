@@ -35,7 +35,7 @@ from .test_run_translation import EXAMPLES, number_names
 
 
 CARD = {"repo_id": "me/model", "language": ["en", "de"]}
-PARTS = ("cache", "configuration", "generation", "integration", "modeling", "packing", "pipeline")
+PARTS = ("cache", "configuration", "generation", "integration", "modeling", "packing", "pipeline", "recurrence")
 CODE = {f"{part}_ode_transformer.py" for part in PARTS} | {"convert_residual.py"}
 
 
@@ -390,7 +390,7 @@ def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path):
     assert f"Uploaded: {hub.url}/me/model/commit/" in published.stdout
     assert hub.repositories["me/model"].private
     again = clean_process(hub, tmp_path, *command)
-    assert again.returncode == 2 and "me/model holds files already (16): give --update" in again.stderr
+    assert again.returncode == 2 and "me/model holds files already (17): give --update" in again.stderr
     assert len(hub.repositories["me/model"].commits) == 2
 
     model = OdeTransformerForConditionalGeneration.from_pretrained(run)

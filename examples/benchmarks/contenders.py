@@ -65,10 +65,11 @@ def ode_transformer(
     return OdeTransformerForConditionalGeneration.from_residual(residual or m2m100(), solver)
 
 
-def base_preset(solver: str) -> OdeTransformerForConditionalGeneration:
-    """The paper's base model, with relative positions and a learned combination of the layers."""
+def base_preset(solver: str, **fields) -> OdeTransformerForConditionalGeneration:
+    """The paper's base model, with relative positions and a learned combination of the layers; with other `fields` of
+    the configuration."""
     torch.manual_seed(0)
-    return OdeTransformerForConditionalGeneration(OdeTransformerConfig(encoder_solver=solver)).eval()
+    return OdeTransformerForConditionalGeneration(OdeTransformerConfig(encoder_solver=solver, **fields)).eval()
 
 
 def prepared(model, dtype: str = "float32", packing: str | None = None):

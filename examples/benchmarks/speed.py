@@ -275,6 +275,34 @@ def training(report: Report, lengths: list[int], effort: Effort) -> None:
         report.add_row("training memory", ours, theirs, values, "MiB", values[0] / values[1], reach, True)
 
 
+def recurrence(report: Report, lengths: list[int], batches_of: Callable, effort: Effort) -> None:
+    """Training steps, and searches, with a recurrence encoder of one layer against the same model without: 1.24 steps
+    a second against 1.28 in table 1 of Hao et al. (2019), 1.032 times as long."""
+    kinds = {"": {}, " + BiARN": {"recurrence_encoder": "biarn"}, " + BiRNN": {"recurrence_encoder": "birnn"}}
+    makers = {
+        f"{name} preset{kind}": partial(base_preset, solver, **fields)
+        for name, solver in (("residual", "euler"), ("RK2", "rk2"))
+        for kind, fields in kinds.items()
+    }
+    pairs = [(name, name.split(" + ")[0]) for name in makers if "+" in name]
+    batches = {"median batch": batches_by_length(lengths, 32, 1)[0], "longest batch": sources(sorted(lengths)[-32:])}
+    for kind, batch in batches.items():
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        for dtype in ("bfloat16", "float32"):
+            runs = {name: training_step(make(), batch, dtype) for name, make in makers.items()}
+            seconds = in_turns(runs, effort)
+            for pair in pairs:
+                reach = 1.032 if "BiARN" in pair[0] else None
+                report.add(f"training step, {kind}, {dtype}", seconds, [pair], reach=reach, at_most=True)
+    models = {name: prepared(make(), packing="packed") for name, make in makers.items()}
+    for model in models.values():
+        model.generation_config.eos_token_id = None  # all outputs have the same length
+    for batch_size, number in ((16, 2), (1, 4)):
+        batches = batches_of(batch_size, number)
+        seconds = in_turns({name: generation(model, batches) for name, model in models.items()}, effort)
+        report.add(f"beam 4, batch {batch_size}, float32 packed", seconds, pairs, per_second=batch_size * number)
+
+
 def rates(effort: Effort) -> dict[str, float]:
     """What the machine can do: bytes a second of memory read, and operations a second of a large product in each form
     of the weights."""
@@ -402,6 +430,7 @@ def main(argv: list[str] | None = None) -> dict:
         "long_sources": partial(long_sources, report, articles, summaries, Effort(math.ceil(args.rounds / 3))),
         "solvers": partial(solvers, report, batches_of, effort),
         "training": partial(training, report, sentences, effort),
+        "recurrence": partial(recurrence, report, sentences, batches_of, effort),
         "lower_bounds": partial(lower_bounds, batches_of, effort),
         "operators": partial(operators, batches_of),
     }

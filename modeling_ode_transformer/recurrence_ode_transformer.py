@@ -1,0 +1,254 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The recurrence encoder of Hao et al., "Modeling Recurrence for Transformer" (NAACL 2019): a second encoder over the
+word embeddings of the source, to which the decoder attends beside the first. Equation numbers are that paper's.
+
+Where the paper is silent: each direction has the width of the model, so that the mean of the input can be its initial
+state as it is, and a linear layer brings the two, concatenated (eq. 9), back to that width; attention has heads and
+projections as all others of the model, the encoder's number of heads, and parameters for each direction; dropout is
+the Transformer's: of embeddings, of the outputs of sublayers, of attention weights, after the activation function.
+"""
+
+from collections.abc import Callable
+from itertools import repeat
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .configuration_ode_transformer import OdeTransformerConfig
+from .packing_ode_transformer import OdeTransformerLinear, dropout, runs_on_processor
+
+
+def product(term: torch.Tensor, x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """`term + x @ matrices` of batches of matrices. Two large products are sooner done on a processor than a batch of
+    two."""
+    if len(x) == 2 and runs_on_processor(x):
+        return torch.stack([torch.addmm(*each) for each in zip(term, x, matrices)])
+    return torch.baddbmm(term, x, matrices)
+
+
+class RepeatedTerm(torch.autograd.Function):
+    """What is added to each of many products with the same matrices. Its gradient is that of the products, from which
+    the gradient of the matrices follows: by one product over all uses, not by one for each use and their sum."""
+
+    @staticmethod
+    def forward(ctx, term, matrices, inputs, num_uses, rows):
+        """`inputs` is a list that has to hold the input of each use, (batch, rows, in), by the time of the gradient.
+        Returns (num_uses, batch, rows, out)."""
+        ctx.inputs = inputs
+        return term.detach().expand(num_uses, -1, rows, -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradients):
+        of_term = gradients.sum(dim=(0, 2)).unsqueeze(1) if ctx.needs_input_grad[0] else None
+        inputs = torch.stack(ctx.inputs, dim=1).flatten(1, 2)  # (batch, num_uses * rows, in)
+        gradients = gradients.transpose(0, 1).flatten(1, 2).transpose(1, 2)
+        zero = gradients.new_zeros(1, 1, 1).expand(len(inputs), 1, inputs.shape[2])
+        of_matrices = product(zero, gradients, inputs).transpose(1, 2)
+        return of_term, of_matrices, None, None, None
+
+
+def repeated_product(
+    term: torch.Tensor, matrices: torch.Tensor, num_uses: int, rows: int
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """`x -> term + x @ matrices` as a function that is to be called `num_uses` times, with x of shape (batch, rows,
+    in), a term (batch, 1, out) and matrices (batch, in, out)."""
+    dtype, terms, inputs = matrices.dtype, repeat(term), []
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        terms = iter(RepeatedTerm.apply(term, matrices, inputs, num_uses, rows).unbind())
+        matrices = matrices.detach()
+
+    def function(x):
+        x = x.to(dtype)
+        inputs.append(x.detach())
+        return product(next(terms), x, matrices)
+
+    return function
+
+
+class OdeTransformerBidirectionalLinear(nn.Module):
+    """Two linear layers of a recurrence, one for each direction."""
+
+    def __init__(self, in_features: int, out_features: int):
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.empty(2, out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(2, 1, out_features))
+
+    def forward(self, num_uses: int, rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The layers as a function that is to be called `num_uses` times, with an input (2, rows, in) each time, and
+        returns (2, rows, out)."""
+        device, dtype = self.weight.device.type, self.weight.dtype
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+        return repeated_product(self.bias.to(dtype), self.weight.to(dtype).transpose(1, 2), num_uses, rows)
+
+
+def mean_of_words(hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """The mean (batch, d) of the states (batch, length, d) of those words that the mask (batch, length) has."""
+    if mask is None:
+        return hidden_states.mean(dim=1)
+    weights = mask.unsqueeze(-1).to(hidden_states.dtype)
+    return (hidden_states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
+def orders_of_words(hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """The positions (2, batch, length) in which the two directions read: the words from the first to the last and
+    from the last to the first, then what is no word."""
+    length = hidden_states.shape[1]
+    positions = torch.arange(length, device=hidden_states.device).expand(hidden_states.shape[:2])
+    if mask is None:
+        return torch.stack([positions, positions.flip(1)])
+    return torch.stack([key.masked_fill(~mask, length).argsort(dim=1, stable=True) for key in (positions, -positions)])
+
+
+def to_words(states: torch.Tensor, orders: torch.Tensor) -> torch.Tensor:
+    """The states of both directions side by side, (batch, length, 2d), at the words that they were read at: from
+    (2, batch, length, d) in the order of reading, and the `orders` (2, batch, length)."""
+    places = orders.unsqueeze(-1).expand(states.shape)
+    return torch.cat(torch.zeros_like(states).scatter(2, places, states).unbind(), dim=-1)
+
+
+class OdeTransformerBiRnn(nn.Module):
+    """A bidirectional GRU (eqs. 9-11) that reads words only, wherever padding is; its initial states are the mean of
+    the input."""
+
+    def __init__(self, config: OdeTransformerConfig):
+        super().__init__()
+        self.directions = nn.ModuleList(nn.GRU(config.d_model, config.d_model, batch_first=True) for _ in range(2))
+        self.merge = OdeTransformerLinear(2 * config.d_model, config.d_model)
+
+    def forward(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """States (batch, length, d) of words that `mask` (batch, length) has; returns one for each."""
+        start = mean_of_words(hidden_states, mask).unsqueeze(0)
+        orders = orders_of_words(hidden_states, mask)
+        states = [
+            gru(hidden_states.gather(1, order.unsqueeze(-1).expand_as(hidden_states)), start)[0]
+            for gru, order in zip(self.directions, orders)
+        ]
+        return self.merge(to_words(torch.stack(states), orders))
+
+
+class OdeTransformerBiArn(nn.Module):
+    """The bidirectional attentive recurrent network (eqs. 12-13): `c_t = ATT(h_{t-1}, H)`, `h_t = GRU(h_{t-1}, c_t)`,
+    from the mean of H. The directions are two networks side by side, of which the second's steps are counted from the
+    end (eqs. 9 and 11). Nothing here knows the order of the words."""
+
+    def __init__(self, config: OdeTransformerConfig):
+        super().__init__()
+        d = config.d_model
+        self.num_steps = config.recurrence_steps
+        self.head_dim = d // config.encoder_attention_heads
+        self.attention_dropout = config.attention_dropout
+        self.kv_proj = OdeTransformerLinear(d, 4 * d)  # the keys and the values of both directions
+        # What the previous state gives: the query, and the reset, update and new gates.
+        self.state_proj = OdeTransformerBidirectionalLinear(d, 4 * d)
+        self.out_proj = OdeTransformerBidirectionalLinear(d, d)
+        self.context_proj = OdeTransformerBidirectionalLinear(d, 3 * d)
+        self.merge = OdeTransformerLinear(2 * d, d)
+
+    def forward(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Attends to states (batch, length, d) that `mask` (batch, length) has; returns (batch, steps, d), or where
+        there is a step for each word (batch, length, d), in the places of the words."""
+        batch_size, length, d = hidden_states.shape
+        num_steps = self.num_steps or length
+        # (keys or values, directions * batch * heads, length, head_dim)
+        keys_and_values = self.kv_proj(hidden_states).view(batch_size, length, 4, -1, self.head_dim)
+        keys, values = keys_and_values.permute(2, 0, 3, 1, 4).reshape(2, -1, length, self.head_dim)
+        hidden = keys.new_zeros(1, 1, 1)
+        if mask is not None:
+            # A row without a word would have no weights.
+            visible = mask | ~mask.any(dim=1, keepdim=True)
+            hidden = torch.zeros_like(visible, dtype=keys.dtype).masked_fill(~visible, torch.finfo(keys.dtype).min)
+            hidden = hidden.view(1, batch_size, 1, length).expand(2, -1, d // self.head_dim, -1)
+            hidden = hidden.reshape(-1, 1, length)
+        score = repeated_product(hidden.expand(len(keys), 1, length), keys.transpose(1, 2), num_steps, 1)
+        zero = keys.new_zeros(1, 1, 1).expand(len(keys), 1, self.head_dim)
+        combine = repeated_product(zero, values, num_steps, 1)
+        state_proj, out_proj, context_proj = (
+            layer(num_steps, batch_size) for layer in (self.state_proj, self.out_proj, self.context_proj)
+        )
+
+        def step(state: torch.Tensor) -> torch.Tensor:
+            query, state_gates, state_new = state_proj(state).split((d, 2 * d, d), dim=-1)
+            weights = score(query.reshape(len(keys), 1, self.head_dim) * self.head_dim**-0.5).softmax(dim=-1)
+            context = combine(dropout(weights, self.attention_dropout, self.training))
+            context = context_proj(out_proj(context.reshape(2, batch_size, d)))
+            context_gates, context_new = context.split((2 * d, d), dim=-1)
+            reset, update = torch.sigmoid(context_gates + state_gates).chunk(2, dim=-1)
+            new = torch.tanh(context_new + reset * state_new)
+            return new + update * (state - new)
+
+        state = mean_of_words(hidden_states, mask).expand(2, -1, -1)
+        states = []
+        for _ in range(num_steps):
+            state = step(state)
+            states.append(state)
+        states = torch.stack(states, dim=2)  # (directions, batch, steps, d)
+        if self.num_steps is None:
+            return self.merge(to_words(states, orders_of_words(hidden_states, mask)))
+        forward, backward = states
+        return self.merge(torch.cat([forward, backward.flip(1)], dim=-1))
+
+
+RECURRENCES = {"birnn": OdeTransformerBiRnn, "biarn": OdeTransformerBiArn}
+
+
+class OdeTransformerRecurrenceLayer(GradientCheckpointingLayer):
+    """`C = LN(REC(H) + H)`, `H = LN(FFN(C) + C)` (eqs. 7-8); the bottom layer has no residual connection around REC,
+    whose output may have another length."""
+
+    def __init__(self, config: OdeTransformerConfig, is_bottom: bool):
+        super().__init__()
+        self.is_bottom = is_bottom
+        self.dropout, self.activation_dropout = config.dropout, config.activation_dropout
+        self.recurrence = RECURRENCES[config.recurrence_encoder](config)
+        self.recurrence_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.activation_fn = ACT2FN[config.activation_function]
+        self.fc1 = OdeTransformerLinear(config.d_model, config.encoder_ffn_dim)
+        self.fc2 = OdeTransformerLinear(config.encoder_ffn_dim, config.d_model)
+        self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        c = dropout(self.recurrence(hidden_states, mask), self.dropout, self.training)
+        c = self.recurrence_layer_norm(c if self.is_bottom else c + hidden_states)
+        h = dropout(self.activation_fn(self.fc1(c)), self.activation_dropout, self.training)
+        return self.final_layer_norm(c + dropout(self.fc2(h), self.dropout, self.training))
+
+
+class OdeTransformerRecurrenceEncoder(nn.Module):
+    """The recurrence encoder (section 3.1): layers over the scaled word embeddings, without positions."""
+
+    def __init__(self, config: OdeTransformerConfig):
+        super().__init__()
+        self.dropout = config.dropout
+        self.has_words = config.recurrence_has_words
+        self.layers = nn.ModuleList(
+            OdeTransformerRecurrenceLayer(config, is_bottom=number == 0) for number in range(config.recurrence_layers)
+        )
+
+    def forward(self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Encodes embeddings (batch, length, d) of words that are not 0 in `attention_mask` (batch, length); None: all
+        are words. Returns (batch, recurrence_steps, d); or (batch, length, d) where there is a state for each word, of
+        which those of padding are not to be used.
+
+        Raises:
+            ValueError: the mask has other dimensions.
+        """
+        mask = None
+        if attention_mask is not None:
+            if attention_mask.shape != inputs_embeds.shape[:2]:
+                raise ValueError(
+                    f"attention_mask of shape {tuple(attention_mask.shape)} does not say which words there are: a "
+                    f"recurrence encoder takes one of shape {tuple(inputs_embeds.shape[:2])}."
+                )
+            mask = attention_mask != 0
+        hidden_states = dropout(inputs_embeds, self.dropout, self.training)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, mask)
+            if not self.has_words:
+                mask = None
+        return hidden_states
