@@ -146,6 +146,11 @@ class ClassificationTrainingArguments(TrainingArguments):
         default=0.1, metadata={"help": "The last learning rate as a part of the highest, reached exponentially."}
     )
 
+    def to_sanitized_dict(self) -> dict:
+        """What is noted: the optimizer and the schedule are those of `ClassificationTrainer`."""
+        own = {"optim": "Adam with L2 regularization", "lr_scheduler_type": "exponential"}
+        return super().to_sanitized_dict() | own
+
 
 class Examples(NamedTuple):
     """Sentences, second sentences or None, and labels, all of one length."""

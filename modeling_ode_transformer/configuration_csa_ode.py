@@ -101,6 +101,14 @@ class CsaOdeConfig(PreTrainedConfig):
         return SolverOptions(self.step_size, self.rtol, self.atol, self.max_solver_steps)
 
     @property
+    def solver_fields(self) -> tuple[str, ...]:
+        """The fields that say how the solver works; it makes no use of the others."""
+        if self.solver == NO_SOLVER:
+            return ("num_blocks",)
+        tolerances = ("rtol", "atol", "max_solver_steps") if SOLVERS[self.solver].is_adaptive else ()
+        return ("step_size", *tolerances, "gradient")
+
+    @property
     def num_function_evaluations(self) -> int | None:
         """How often the forward pass of a sentence evaluates a self-attention block; None if an adaptive solver
         decides."""

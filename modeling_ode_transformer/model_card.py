@@ -14,6 +14,7 @@ import math
 import platform
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +23,13 @@ import torch
 import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import validate_repo_id
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 import modeling_ode_transformer
 from modeling_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
 from modeling_ode_transformer.checkpoints import TRAINER_STATE
-from modeling_ode_transformer.configuration_ode_transformer import SOLVER_FIELDS
+from modeling_ode_transformer.configuration_csa_ode import CsaOdeConfig
+from modeling_ode_transformer.configuration_ode_transformer import SOLVER_FIELDS, OdeTransformerConfig
 from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS
 from modeling_ode_transformer.text_files import read_json
 
@@ -39,26 +41,33 @@ PACKAGES = (torch, transformers, tokenizers, modeling_ode_transformer)
 
 
 class Task(NamedTuple):
-    """What a card says about a task: its name, the Hub's (None: it has none) and the key of its pipeline's output."""
+    """What a card says about a task: its name, the Auto class of its models, the Hub's name (None: it has none) and
+    the key of its pipeline's output (None: it has no pipeline)."""
 
     name: str
+    auto_class: str
     pipeline_tag: str | None
     output_key: str | None = None
 
 
+SEQ2SEQ, CAUSAL, CLASSIFIER = "AutoModelForSeq2SeqLM", "AutoModelForCausalLM", "AutoModelForSequenceClassification"
 TASKS = {
-    "translation": Task("translation", "translation", f"{TranslationPipeline.return_name}_text"),
-    "summarization": Task("summarization", "summarization", f"{SummarizationPipeline.return_name}_text"),
-    "text-correction": Task("grammatical error correction", None, f"{TextCorrectionPipeline.return_name}_text"),
-    "text-generation": Task("language modeling", "text-generation"),
+    "translation": Task("translation", SEQ2SEQ, "translation", f"{TranslationPipeline.return_name}_text"),
+    "summarization": Task("summarization", SEQ2SEQ, "summarization", f"{SummarizationPipeline.return_name}_text"),
+    "text-correction": Task(
+        "grammatical error correction", SEQ2SEQ, None, f"{TextCorrectionPipeline.return_name}_text"
+    ),
+    "text-generation": Task("language modeling", CAUSAL, "text-generation"),
+    "text-classification": Task("text classification", CLASSIFIER, "text-classification", "label"),
 }
 
 
 class Metric(NamedTuple):
-    """How a card shows a metric: its name, the Hub's identifier, decimals, and what in a run names its convention."""
+    """How a card shows a metric: its name, the Hub's identifier (None: it is no score, and not in the metadata),
+    decimals, and what in a run names its convention."""
 
     name: str
-    identifier: str
+    identifier: str | None
     digits: int = 2
     convention: str | None = None
 
@@ -80,6 +89,8 @@ METRICS = {
     "errant_f0.5": Metric("ERRANT F0.5", "errant", 4),
     "gleu": Metric("GLEU", "gleu"),
     "perplexity": Metric("perplexity", "perplexity"),
+    "accuracy": Metric("accuracy, percent", "accuracy"),
+    "function_evaluations": Metric("function evaluations, mean of the examples", None, 1),
 }
 PREFIXES = {"validation": "eval", "test": "predict"}
 
@@ -95,10 +106,14 @@ CONFIG_FIELDS = (
     "recurrence_decoder_layers",
     *("decoder_vocab_size", "dropout", "attention_dropout", "activation_dropout", "word_dropout"),
 )
+CSA_ODE_CONFIG_FIELDS = (
+    *("num_sentences", "embedding_size", "hidden_size", "ngram_size", "attention_output_projection"),
+    *("vocab_size", "dropout"),
+)
 TRAINING_FIELDS = (
     *("max_tokens_per_batch", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
-    *("lr_scheduler_type", "warmup_steps", "optim", "adam_beta1", "adam_beta2", "weight_decay", "max_grad_norm"),
-    *("label_smoothing_factor", "bf16", "fp16", "metric_for_best_model", "seed"),
+    *("lr_scheduler_type", "learning_rate_ratio", "warmup_steps", "optim", "adam_beta1", "adam_beta2"),
+    *("weight_decay", "max_grad_norm", "label_smoothing_factor", "bf16", "fp16", "metric_for_best_model", "seed"),
 )
 # With the value that does nothing.
 GENERATION_FIELDS = {
@@ -127,8 +142,88 @@ def versions() -> dict[str, str]:
     return {"Python": platform.python_version()} | {package.__name__: str(package.__version__) for package in PACKAGES}
 
 
+class Architecture(NamedTuple):
+    """What a card has of a type of model: its tag, and a function from a model to what the record says about it beside
+    its class and its size. The text about it is in the template, in the macros of the type's name."""
+
+    tag: str
+    facts: Callable[[PreTrainedModel], dict]
+
+
+def config_values(config: PreTrainedConfig, fields: tuple[str, ...]) -> dict:
+    values = config.to_dict()
+    return {name: values[name] for name in fields if values.get(name) is not None}
+
+
+def ode_transformer_facts(model: PreTrainedModel) -> dict:
+    config = model.config
+    is_without = {"encoder_": not config.is_encoder_decoder, "recurrence_": config.recurrence_encoder == "none"}
+    absent = tuple(prefix for prefix, without in is_without.items() if without)
+    fields = tuple(name for name in CONFIG_FIELDS if not name.startswith(absent))
+    return {
+        "function_evaluations": model.num_function_evaluations(per_layer=True),
+        "config": config_values(config, fields),
+    }
+
+
+def csa_ode_facts(model: PreTrainedModel) -> dict:
+    config = model.config
+    fields = ("solver", *config.solver_fields, *CSA_ODE_CONFIG_FIELDS)
+    return {
+        "parameters_without_embeddings": model.num_parameters() - model.get_input_embeddings().weight.numel(),
+        "function_evaluations": config.num_function_evaluations,
+        "labels": list(config.id2label.values()),
+        "config": config_values(config, fields),
+    }
+
+
+# By `model_type`.
+ARCHITECTURES = {
+    OdeTransformerConfig.model_type: Architecture("ode-transformer", ode_transformer_facts),
+    CsaOdeConfig.model_type: Architecture("csaode", csa_ode_facts),
+}
+
+
+class ModelClass(NamedTuple):
+    """A class of models that have a task: its kind in words, its `model_type`, and the Auto classes that open what it
+    saves, that of the whole model first."""
+
+    kind: str
+    model_type: str
+    auto_classes: tuple[str, ...]
+
+
+MODEL_CLASSES = {
+    "OdeTransformerForConditionalGeneration": ModelClass(
+        "an encoder-decoder", OdeTransformerConfig.model_type, (SEQ2SEQ, "AutoModel")
+    ),
+    "OdeTransformerForCausalLM": ModelClass("a decoder alone", OdeTransformerConfig.model_type, (CAUSAL,)),
+    "CsaOdeForSequenceClassification": ModelClass("a classifier", CsaOdeConfig.model_type, (CLASSIFIER, "AutoModel")),
+}
+
+
+def model_class(folder: str | Path) -> ModelClass:
+    """What is known about the class of the model in a folder.
+
+    Raises:
+        ValueError: its configuration names none of `MODEL_CLASSES`.
+    """
+    name = (AutoConfig.from_pretrained(folder).architectures or ["no class of models"])[0]
+    if name not in MODEL_CLASSES:
+        raise ValueError(f"The config.json of {folder} names {name}, which is none of {', '.join(MODEL_CLASSES)}.")
+    return MODEL_CLASSES[name]
+
+
+def held_out(data: dict, split: str) -> dict:
+    """The arguments, if any, that made a split out of training examples."""
+    names = (f"{split}_size", *(["cross_validation"] if split == "test" else []))
+    return {} if data.get(f"{split}_file") else {name: data[name] for name in names if data.get(name)}
+
+
 def split_sources(data: dict, split: str) -> list[str]:
     """Names of what a split was read from, without the folders of the machine that it lay on."""
+    if held_out(data, split):
+        return split_sources(data, "train")
     files = [value for name, value in data.items() if re.fullmatch(rf"{split}_(\w+_)?files?", name) and value]
     if data.get("dataset_name") and not files:
         config = data.get("dataset_config_name")
@@ -154,12 +249,12 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         task: One of `TASKS`; None: the task in `arguments.json`.
 
     Returns:
-        A mapping of plain values: task, model (parameters; evaluations of F in each layer; the configuration), data
-        and metrics by split, training, generation, versions and date.
+        A mapping of plain values: task, model (parameters; evaluations of F, by layer or for a sentence; the
+        configuration), data and metrics by split, training, generation, versions and date.
 
     Raises:
-        ValueError: the task is neither given nor recorded, or unknown, or not one of such a model; a metric is not
-            finite.
+        ValueError: the task is neither given nor recorded, or unknown, or not one of such a model; the model is none
+            of `MODEL_CLASSES`; a metric is not finite.
     """
     folder = Path(output_dir)
     arguments, results, state = (
@@ -171,28 +266,21 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
             f"{folder} needs a task: {f'{task!r} is none of' if task else f'it has no {ARGUMENTS}; give one of'} "
             f"{', '.join(TASKS)} (--task)."
         )
-    config = AutoConfig.from_pretrained(folder)
-    if config.is_encoder_decoder != bool(TASKS[task].output_key):
-        kind = "an encoder-decoder" if config.is_encoder_decoder else "a decoder alone"
-        raise ValueError(f"{folder} holds {kind}, whose task cannot be {task!r} (--task).")
+    known = model_class(folder)
+    if TASKS[task].auto_class != known.auto_classes[0]:
+        raise ValueError(f"{folder} holds {known.kind}, whose task cannot be {task!r} (--task).")
     with torch.device("meta"):
-        model = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config)
-    values, data, training = config.to_dict(), arguments.get("data", {}), arguments.get("training", {})
-    start = arguments.get("model", {}).get("model_name_or_path")
+        model = getattr(transformers, known.auto_classes[0]).from_config(AutoConfig.from_pretrained(folder))
+    told, data, training = (arguments.get(name, {}) for name in ("model", "data", "training"))
+    start = told.get("model_name_or_path")
     takes_best = training.get("load_best_model_at_end") and not data.get("average_last_checkpoints")
+    parts = held_out(data, "validation") | held_out(data, "test")
     record = {
         "task": task,
         "model": {
             "class": type(model).__name__,
             "parameters": model.num_parameters(),
-            "function_evaluations": model.num_function_evaluations(per_layer=True),
-            "config": {
-                name: values[name]
-                for name in CONFIG_FIELDS
-                if values.get(name) is not None
-                and (config.is_encoder_decoder or not name.startswith("encoder_"))
-                and (config.recurrence_encoder != "none" or not name.startswith("recurrence_"))
-            },
+            **ARCHITECTURES[known.model_type].facts(model),
         },
         "data": {},
         "training": {
@@ -200,6 +288,12 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
             "started_from": Path(start).name
             if start and (Path(start).is_absolute() or Path(start).is_dir())
             else start,
+            # Of a model that started from another, nobody knows.
+            "pretrained_word_vectors": Path(told["word_vectors"] or "none").name
+            if "word_vectors" in told and not start
+            else None,
+            **parts,
+            "split_seed": data.get("split_seed") if parts else None,
             "updates": state.get("global_step"),
             "weights_of_update": state.get("best_global_step") if takes_best else None,
             "epochs": round(state["epoch"], 2) if state.get("epoch") else None,
@@ -265,7 +359,7 @@ def eval_results(record: dict) -> list[EvalResult]:
         )
         for split, values in record["metrics"].items()
         for name, metric in METRICS.items()
-        if name in values
+        if name in values and metric.identifier
     ]
 
 
@@ -295,18 +389,20 @@ def model_card(record: dict) -> ModelCard:
         if name not in record:
             raise ValueError(f"The record has no {name!r}: make it with `run_record` and add `card` (repo_id, ...).")
     card, task = record["card"], TASKS[record["task"]]
+    model_type = MODEL_CLASSES[record["model"]["class"]].model_type
     validate_repo_id(card["repo_id"])
     dataset = dataset_name(record, "train")
     splits = list(record.get("metrics", {}).values())
+    identifiers = {METRICS[name].identifier for values in splits for name in values if name in METRICS} - {None}
     metadata = ModelCardData(
         model_name=card["repo_id"].split("/")[-1] if record.get("metrics") else None,
         language=card.get("language"),
         license=card.get("license"),
         library_name="transformers",
         pipeline_tag=task.pipeline_tag,
-        tags=["ode-transformer", task.name.replace(" ", "-")],
+        tags=[ARCHITECTURES[model_type].tag, task.name.replace(" ", "-")],
         datasets=[dataset_type(dataset)] if HUB_DATASET.fullmatch(dataset) else None,
-        metrics=sorted({METRICS[name].identifier for values in splits for name in values if name in METRICS}) or None,
+        metrics=sorted(identifiers) or None,
         eval_results=eval_results(record) if record.get("metrics") else None,
     )
     rows = []
@@ -321,6 +417,7 @@ def model_card(record: dict) -> ModelCard:
         record=record,
         card=card,
         task=task,
+        model_type=model_type,
         dataset=dataset,
         metric_rows=rows,
         cell=cell,

@@ -7,7 +7,7 @@
 The repository holds the weights (safetensors), the configuration, which names the code for every Auto class and
 pipeline, the code, the tokenizer or tokenizers, the generation configuration and the model card. Before anything is
 uploaded, a process that cannot import this package opens it with `trust_remote_code=True` and has to give the same
-token ids, logits and text. The upload is one commit: all of it or nothing.
+token ids, logits and text or label. The upload is one commit: all of it or nothing.
 """
 
 import argparse
@@ -19,16 +19,25 @@ import tempfile
 from pathlib import Path
 
 import torch
+import transformers
 from huggingface_hub import CommitInfo, HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER
-from modeling_ode_transformer.configuration_ode_transformer import OdeTransformerConfig
 from modeling_ode_transformer.generation_ode_transformer import position_limit
-from modeling_ode_transformer.model_card import TASKS, add_card_arguments, card_values, model_card, run_record
+from modeling_ode_transformer.model_card import (
+    ARCHITECTURES,
+    CLASSIFIER,
+    TASKS,
+    add_card_arguments,
+    card_values,
+    model_card,
+    model_class,
+    run_record,
+)
 from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline
 
 
@@ -39,7 +48,7 @@ LOADED_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "adapter_config.json", f"{TARGET_TOKENIZER}/*"),
     *("*tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
 )
-SAMPLE = "Two dogs are running through the snow."
+SAMPLE, SECOND_SAMPLE = "Two dogs are running through the snow.", "Animals are outdoors."
 
 
 class PublishError(RuntimeError):
@@ -73,7 +82,7 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
     if folder.is_dir() and any(folder.iterdir()):
         raise PublishError(f"{folder} is not empty: choose another folder.")
     model_type = json.loads((output_dir / "config.json").read_text(encoding="utf-8")).get("model_type")
-    if model_type != OdeTransformerConfig.model_type:
+    if model_type not in ARCHITECTURES:
         raise PublishError(f"{output_dir} holds a model of type {model_type!r}: publish it with model.push_to_hub.")
 
     record = run_record(output_dir, task) | {"card": card}
@@ -94,8 +103,7 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
 
 
 def load_model(folder: str | Path) -> PreTrainedModel:
-    config = OdeTransformerConfig.from_pretrained(folder)
-    auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    auto_class = getattr(transformers, model_class(folder).auto_classes[0])
     return auto_class.from_pretrained(folder, dtype="auto").eval()
 
 
@@ -118,15 +126,15 @@ def load(name):
 load("AutoConfig")
 for name, folder in expected["tokenizers"].items():
     tokenizer = transformers.AutoTokenizer.from_pretrained(repository / folder, trust_remote_code=True)
-    if tokenizer(expected["text"])["input_ids"] != expected["input_ids"][name]:
+    if tokenizer(*expected["texts"])["input_ids"] != expected["input_ids"][name]:
         raise AssertionError(f"the {name} tokenizer gives other ids")
 for name in expected["models"]:
     with torch.no_grad():
         output = load(name).eval()(**inputs)
     torch.testing.assert_close(output[0], tensors[name], msg=lambda text: f"{name} gives other numbers: {text}")
 if expected["output"] is not None:
-    text_to_text = transformers.pipeline(expected["task"], model=str(repository), trust_remote_code=True, device="cpu")
-    (output,) = text_to_text(expected["text"], truncation=True, **expected["generation"])
+    pipeline = transformers.pipeline(expected["task"], model=str(repository), trust_remote_code=True, device="cpu")
+    (output,) = pipeline(expected["pipeline_input"], truncation=True, **expected["generation"])
     if output[expected["output_key"]] != expected["output"]:
         raise AssertionError(f"the pipeline gives {output}, not {expected['output']!r}")
 """
@@ -136,7 +144,7 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str) -> N
     """Opens a repository in a process without this package and without network, and compares it with the run's model.
 
     Compared are the ids of every tokenizer, the outputs of AutoModel and of the Auto class of the model's head, and
-    for text-to-text tasks the text of the pipeline.
+    the text or the label that the task's pipeline gives, if there is one.
 
     Args:
         folder: The repository.
@@ -148,29 +156,34 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str) -> N
     """
     folder, output_dir = Path(folder).resolve(), Path(output_dir)
     model = load_model(output_dir)
-    head = "AutoModelForSeq2SeqLM" if model.config.is_encoder_decoder else "AutoModelForCausalLM"
+    auto_classes = model_class(output_dir).auto_classes
+    is_pair = getattr(model.config, "num_sentences", 1) == 2
+    texts = [SAMPLE, SECOND_SAMPLE] if is_pair else [SAMPLE]
     tokenizers = {"source": ""}
     if (output_dir / TARGET_TOKENIZER).is_dir():
         tokenizers["target"] = TARGET_TOKENIZER
     loaded = {name: AutoTokenizer.from_pretrained(output_dir / path) for name, path in tokenizers.items()}
     limit = min(loaded["source"].model_max_length, position_limit(model.config) or 1024)
-    source = loaded["source"](SAMPLE, truncation=True, max_length=limit, return_tensors="pt")
-    inputs = {"input_ids": source["input_ids"]}
+    source = loaded["source"](*texts, truncation=True, max_length=limit, return_tensors="pt")
+    inputs = {name: source[name] for name in ("input_ids", *(["token_type_ids"] if is_pair else []))}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id, model.config.eos_token_id]])
-    generation, output = {"max_new_tokens": 8, "do_sample": False, "num_return_sequences": 1}, None
+    pipeline_input, generation, output = SAMPLE, {}, None
     with torch.no_grad():
-        tensors = {head: model(**inputs)[0]}
-        if model.config.is_encoder_decoder:
-            tensors["AutoModel"] = model.model(**inputs)[0]
-        if TASKS[task].output_key:
+        tensors = {name: (model.base_model if name == "AutoModel" else model)(**inputs)[0] for name in auto_classes}
+        if auto_classes[0] == CLASSIFIER:
+            pipeline_input = [{"text": SAMPLE, "text_pair": SECOND_SAMPLE} if is_pair else SAMPLE]
+            output = model.config.id2label[int(tensors[CLASSIFIER].argmax())]
+        elif TASKS[task].output_key:
+            generation = {"max_new_tokens": 8, "do_sample": False, "num_return_sequences": 1}
             ids = model.generate(inputs["input_ids"], **generation)[0]
             output = loaded.get("target", loaded["source"]).decode(ids, skip_special_tokens=True).strip()
     expected = {
         "task": task,
-        "text": SAMPLE,
+        "texts": texts,
+        "pipeline_input": pipeline_input,
         "tokenizers": tokenizers,
-        "input_ids": {name: tokenizer(SAMPLE)["input_ids"] for name, tokenizer in loaded.items()},
+        "input_ids": {name: tokenizer(*texts)["input_ids"] for name, tokenizer in loaded.items()},
         "inputs": list(inputs),
         "models": list(tensors),
         "generation": generation,

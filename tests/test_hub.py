@@ -36,6 +36,12 @@ PUBLISHED = (
     "packing_ode_transformer",
     "recurrence_ode_transformer",
 )
+PUBLISHED_CSA_ODE = (
+    "configuration_csa_ode",
+    "integration_ode_transformer",
+    "modeling_csa_ode",
+    "solvers_csa_ode",
+)
 
 
 def run_python(program: str, tmp_path: Path, *arguments: str) -> str:
@@ -76,13 +82,17 @@ def test_auto_classes_know_the_package(auto_class, model_class, tmp_path):
     assert type(auto_class.from_pretrained(tmp_path)) is model_class
 
 
-def test_published_files_import_only_from_their_neighbours():
+@pytest.mark.parametrize(
+    "names, neighbours",
+    [((*PUBLISHED, "pipeline_ode_transformer"), PUBLISHED), (PUBLISHED_CSA_ODE, PUBLISHED_CSA_ODE)],
+)
+def test_published_files_import_only_from_their_neighbours(names, neighbours):
     """transformers copies `from .module import name` only; any other form is lost or breaks."""
-    for name in (*PUBLISHED, "pipeline_ode_transformer"):
+    for name in names:
         tree = ast.parse((PACKAGE / f"{name}.py").read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.level:
-                assert node.level == 1 and node.module in PUBLISHED
+                assert node.level == 1 and node.module in neighbours
             elif isinstance(node, ast.ImportFrom):
                 assert node.module != "__future__" and not node.module.startswith("modeling_ode_transformer")
             elif isinstance(node, ast.Import):

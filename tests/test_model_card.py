@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer import (
+    CsaOdeConfig,
+    CsaOdeForSequenceClassification,
+    CsaOdeModel,
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+)
 from modeling_ode_transformer.model_card import METRICS, main, model_card, run_record
 
 from .conftest import tiny_config
@@ -191,12 +197,125 @@ def test_a_card_names_the_kind_of_its_schemes(config, description, tmp_path):
     assert description in model_card(record).content.partition("| parameters")[0]
 
 
+CLASSIFIER_RESULTS = {
+    "train_samples": 4907,
+    "eval_samples": 545,
+    "eval_accuracy": 83.4862,
+    "eval_function_evaluations": 16.0,
+    "predict_samples": 500,
+    "predict_accuracy": 87.2,
+    "predict_function_evaluations": 16.0,
+}
+CLASSIFIER_ARGUMENTS = {
+    "task": "text-classification",
+    "model": {"model_name_or_path": None, "word_vectors": None},
+    "data": {"train_file": "/home/me/train.txt.gz", "test_file": "/home/me/test.txt.gz"}
+    | {"validation_size": 0.1, "test_size": 0.0, "cross_validation": None, "split_seed": 42},
+    "training": {"learning_rate_ratio": 0.1, "seed": 3},
+}
+
+
+def classifier_run(folder, results=CLASSIFIER_RESULTS, model=None, data=None, **config):
+    """A folder as run_classification.py leaves it."""
+    config = CsaOdeConfig(**({"vocab_size": 50, "embedding_size": 8, "hidden_size": 6, "num_labels": 3} | config))
+    CsaOdeForSequenceClassification(config).save_pretrained(folder)
+    arguments = {name: CLASSIFIER_ARGUMENTS[name] | (each or {}) for name, each in (("model", model), ("data", data))}
+    (folder / "arguments.json").write_text(json.dumps(CLASSIFIER_ARGUMENTS | arguments))
+    (folder / "all_results.json").write_text(json.dumps(results))
+    return folder
+
+
+def test_a_classifier(tmp_path):
+    """Its size is counted by hand: embeddings 50 * 8; convolution 16 * 6 + 6; block 5 * 36 + 6 + 4 * 6; gate 2; norm
+    12; classifier 6 * 3 + 3. RK4's first step needs 4 evaluations, the 4 others of the accelerated method 3 each."""
+    card = card_of(classifier_run(tmp_path, id2label={0: "human", 1: "a|b", 2: "number"}))
+    without_embeddings = 16 * 6 + 6 + 5 * 36 + 6 + 4 * 6 + 2 + 12 + 6 * 3 + 3
+    for part in (
+        "A [CSAODE](https://doi.org/10.1609/aaai.v35i16.17692) model",
+        "for text classification, of single sentences: its only self-attention block is integrated",
+        "(CSAARK).\n\n| | |\n",
+        f"| parameters | {without_embeddings + 400:,} |",
+        f"| parameters without word embeddings | {without_embeddings:,} |",
+        "| function evaluations for each sentence | 16 |",
+        r"| classes | human, a\|b, number |",
+        "| solver | ark |\n| step_size | 0.2 |\n| gradient | direct |",
+        "| | validation (545 examples) | test (500 examples) | convention |",
+        "| accuracy, percent | 83.49 | 87.20 |  |",
+        "| function evaluations, mean of the examples | 16.0 | 16.0 |  |",
+        "| validation | train.txt.gz | 545 |\n| test | test.txt.gz | 500 |",
+        "| pretrained_word_vectors | none |\n| validation_size | 0.1 |\n| split_seed | 42 |",
+        "| learning_rate_ratio | 0.1 |",
+        'pipeline("text-classification", model="me/model", trust_remote_code=True)\nprint(model("...")[0]["label"])',
+        "@inproceedings{zhang-etal-2021-continuous,",
+    ):
+        assert part in card.content, part
+    for absent in ("ODE Transformer", "li-etal", "/home", "cross_validation", "test_size", "rtol", "num_blocks"):
+        assert absent not in card.content
+    read = ModelCard(card.content).data
+    assert (read.pipeline_tag, read.tags, read.metrics) == (
+        "text-classification",
+        ["csaode", "text-classification"],
+        ["accuracy"],
+    )
+    assert {(each.dataset_split, each.metric_type, each.metric_value) for each in read.eval_results} == {
+        ("validation", "accuracy", 83.49),
+        ("test", "accuracy", 87.2),
+    }
+
+
+@pytest.mark.parametrize(
+    "config, parts",
+    [
+        (
+            {"solver": "rkf", "num_sentences": 2},
+            (
+                "of pairs of sentences",
+                "(CSARKF).",
+                "| function evaluations for each sentence | as many as the tolerances need |",
+                "| rtol | 0.001 |\n| atol | 0.0001 |",
+                'print(model([{"text": "...", "text_pair": "..."}])[0]["label"])',
+            ),
+        ),
+        ({"solver": "rk", "step_size": 0.5}, ("(CSARK).", "| function evaluations for each sentence | 8 |")),
+        (
+            {"solver": "none", "num_blocks": 5, "ngram_size": 0, "embedding_size": 6},
+            (
+                "5 self-attention blocks, one after the other, without an ODE.",
+                "| function evaluations for each sentence | 5 |",
+                "| num_blocks | 5 |",
+                "| ngram_size | 0 |",
+            ),
+        ),
+    ],
+)
+def test_solvers_of_classifiers(config, parts, tmp_path):
+    text = card_of(classifier_run(tmp_path, **config)).content
+    for part in parts:
+        assert part in text, part
+
+
+def test_where_the_words_and_the_parts_of_the_data_of_a_classifier_come_from(tmp_path):
+    vectors = {"word_vectors": "/home/me/glove.6B.300d.txt"}
+    data = {"test_file": None, "validation_size": 0.0, "cross_validation": 10}
+    text = card_of(classifier_run(tmp_path, model=vectors, data=data)).content
+    assert "| pretrained_word_vectors | glove.6B.300d.txt |\n| cross_validation | 10 |\n| split_seed | 42 |" in text
+    assert "| validation | - | 545 |\n| test | train.txt.gz | 500 |" in text
+    # Its start may have had some.
+    text = card_of(classifier_run(tmp_path, model={"model_name_or_path": "me/trained"})).content
+    assert "| started_from | me/trained |" in text and "word_vectors" not in text
+
+
 def test_a_task_that_the_model_cannot_have_and_numbers_that_are_none_are_refused(run, tmp_path):
     with pytest.raises(ValueError, match="holds an encoder-decoder, whose task cannot be 'text-generation'"):
         run_record(run, "text-generation")
     OdeTransformerForCausalLM(tiny_config()).save_pretrained(tmp_path / "lm")
     with pytest.raises(ValueError, match="holds a decoder alone, whose task cannot be 'translation'"):
         run_record(tmp_path / "lm", "translation")
+    with pytest.raises(ValueError, match="holds a classifier, whose task cannot be 'translation'"):
+        run_record(classifier_run(tmp_path / "classifier"), "translation")
+    CsaOdeModel(CsaOdeConfig(embedding_size=8, hidden_size=6)).save_pretrained(tmp_path / "base")
+    with pytest.raises(ValueError, match="base names CsaOdeModel, which is none of OdeTransformerFor"):
+        run_record(tmp_path / "base", "text-classification")
     (run / "all_results.json").write_text(json.dumps({"predict_perplexity": float("nan")}))
     with pytest.raises(ValueError, match="predict_perplexity is nan"):
         run_record(run)

@@ -31,6 +31,8 @@ from modeling_ode_transformer.publish import (
 
 from .conftest import randomize, tiny_config
 from .hub_server import TOKEN, HubServer, Repository
+from .test_hub import PUBLISHED_CSA_ODE, run_python
+from .test_run_classification import run_classification
 from .test_run_translation import EXAMPLES, number_names
 
 
@@ -137,6 +139,42 @@ def test_the_check_does_not_depend_on_how_a_model_generates(tokenizer, tmp_path)
     model.save_pretrained(tmp_path / "run")
     tokenizer.save_pretrained(tmp_path / "run")
     publish(tmp_path / "run", CARD, task="summarization", dry_run=True)
+
+
+PAIRS = [
+    {"text": f"{first} dogs are running", "text_pair": f"{second} animals", "label": str(first == second)}
+    for first in ("two", "three", "four")
+    for second in ("two", "three", "four")
+]
+
+
+@pytest.mark.parametrize("solver, is_pair", [("ark", False), ("rkf", True)])
+def test_a_classifier_from_its_training_to_the_example_of_its_card(solver, is_pair, tmp_path):
+    """Of sentences or of pairs: the files, the check, which sees another label, and the card's code without the
+    package."""
+    (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in PAIRS))
+    arguments = ["--smoke", "--do_train", "--do_predict", "--max_steps", "1", "--test_size", "0.4"]
+    arguments += ["--train_file", str(tmp_path / "pairs.jsonl"), "--output_dir", str(tmp_path / "run")]
+    arguments += ["--config_overrides", f"solver={solver}", *(["--text_pair_column", "text_pair"] if is_pair else [])]
+    run_classification.main(arguments)
+    folder = tmp_path / "me" / "model"
+    publish(tmp_path / "run", CARD, folder=folder, dry_run=True)
+    assert set(files_of(folder)) == {
+        *("config.json", "model.safetensors", "README.md", "tokenizer.json", "tokenizer_config.json"),
+        *(f"{name}.py" for name in PUBLISHED_CSA_ODE),
+    }
+    card = (folder / "README.md").read_text()
+    assert "| lr_scheduler_type | exponential |" in card and "| optim | Adam with L2 regularization |" in card
+    assert "| accuracy, percent |" in card and "| train | pairs.jsonl | 5 |\n| test | pairs.jsonl | 4 |" in card
+    example = card.partition("```python\n")[2].partition("```")[0]
+    printed = run_python(f"sys.modules['modeling_ode_transformer'] = None\n{example}", tmp_path)
+    assert {"True", "False"} & set(printed.split())
+
+    config = json.loads((folder / "config.json").read_text())
+    swapped = config | {"id2label": {"0": "yes", "1": "no"}, "label2id": {"yes": 0, "no": 1}}
+    (folder / "config.json").write_text(json.dumps(swapped))
+    with pytest.raises(PublishError, match=r"the pipeline gives .*'label': '(yes|no)'"):
+        check_repository(folder, tmp_path / "run", "text-classification")
 
 
 def test_an_interrupted_command_says_so(monkeypatch, capsys):
