@@ -14,7 +14,7 @@ from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
 import torch
-from contenders import in_turns, machine, peak_memory, ratio, training_step
+from contenders import Effort, in_turns, machine, peak_memory, ratio, training_step
 from torch.autograd.graph import saved_tensors_hooks
 from transformers.utils import logging
 
@@ -55,7 +55,7 @@ def measure_epochs(batches, step_sizes: list[float], number: int, rounds: int, d
         ratios = []
         for batch in chosen:
             steps = {solver: training_step(model, batch, dtype) for solver, model in models.items()}
-            timed = in_turns(steps, rounds, pause=0.0)
+            timed = in_turns(steps, Effort(rounds), pause=0.0)
             for solver, each in timed.items():
                 seconds[solver] += min(each) * len(batches) / len(chosen)
             ratios.append(ratio(timed["ark"], timed["rk"]))
