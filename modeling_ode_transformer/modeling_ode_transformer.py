@@ -189,16 +189,17 @@ class OdeTransformerRelativeKeys(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
 
-    def forward(self, query: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
-        """Returns the scores to add to `query @ keys`: (batch, heads, queries, keys), from the scaled query of shape
-        (batch, heads, queries, head_dim) and the clipped, shifted distances (1 or batch, 1, queries, keys)."""
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, distances: torch.Tensor, shift: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Returns keys and what is to be added to `query @ keys`, (batch, heads, queries, keys), from the scaled query
+        and the keys, of shape (batch, heads, queries or keys, head_dim), and the clipped, shifted distances (1 or
+        batch, 1, queries, keys). With `shift`, the vectors are added to the keys, and None to the scores: for queries
+        that are all at one position, whose distances are (1 or batch, 1, 1, keys)."""
+        if shift:
+            return key + self.weight[distances.squeeze(2)], None
         scores = torch.matmul(query, self.weight.t())  # (batch, heads, queries, 2m+1)
-        return scores.gather(-1, distances.expand(*scores.shape[:3], -1))
-
-    def shift(self, key: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
-        """Keys (batch, heads, keys, head_dim) with their vectors added: with these, queries that are all at one
-        position need no scores to add. `distances` are (1 or batch, 1, 1, keys)."""
-        return key + self.weight[distances.squeeze(2)]
+        return key, scores.gather(-1, distances.expand(*scores.shape[:3], -1))
 
 
 def eager_attention_forward(
@@ -352,10 +353,9 @@ class OdeTransformerAttention(nn.Module):
         if rows != sources:
             query = join_rows(query, sources)
 
-        if self.relative_keys is not None and rows != sources and relative_distances.shape[2] == 1:
-            key = self.relative_keys.shift(key, relative_distances)
-        elif self.relative_keys is not None:
-            kwargs["position_bias"] = self.relative_keys(query * self.scaling, relative_distances)
+        if self.relative_keys is not None:
+            shift = rows != sources and relative_distances.shape[2] == 1
+            key, kwargs["position_bias"] = self.relative_keys(query * self.scaling, key, relative_distances, shift)
 
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
@@ -385,13 +385,13 @@ class OdeTransformerSilentProjection(OdeTransformerLinear):
 @dataclass
 class OdeTransformerEncoderOutput(BaseModelOutput):
     """
-    What the encoder returns; as a tuple (`return_dict=False`) in the order `last_hidden_state`,
-    `recurrence_last_hidden_state`, `hidden_states`, `attentions`, without those that are None.
+    What the encoder of a model with a recurrence encoder returns; as a tuple (`return_dict=False`) in the order
+    `last_hidden_state`, `recurrence_last_hidden_state`, `hidden_states`, `attentions`, without those that are None.
 
     Args:
         recurrence_last_hidden_state (`torch.FloatTensor` of shape `(batch_size, states, hidden_size)`, *optional*):
-            The states of the recurrence encoder, if there is one: `recurrence_steps`, or one for each word, of which
-            those of padding are not to be used.
+            The states of the recurrence encoder: `recurrence_steps`, or one for each word, of which those of padding
+            are not to be used.
     """
 
     recurrence_last_hidden_state: torch.FloatTensor | None = None
@@ -1105,16 +1105,17 @@ class OdeTransformerEncoder(OdeTransformerStack):
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> OdeTransformerEncoderOutput:
+    ) -> BaseModelOutput:
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("The encoder takes either input_ids or inputs_embeds: give exactly one of them.")
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
 
         inputs_embeds = self.drop_words(inputs_embeds)
-        recurrence_states = None
+        output_class = BaseModelOutput
         if self.recurrence is not None:
             recurrence_states = self.recurrence(inputs_embeds, attention_mask)
+            output_class = partial(OdeTransformerEncoderOutput, recurrence_last_hidden_state=recurrence_states)
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask)
         positions = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device).unsqueeze(0)
         hidden_states = self.run_layers(
@@ -1123,9 +1124,7 @@ class OdeTransformerEncoder(OdeTransformerStack):
             relative_distances=self.relative_distances(positions, positions),
             **kwargs,
         )
-        return OdeTransformerEncoderOutput(
-            last_hidden_state=hidden_states, recurrence_last_hidden_state=recurrence_states
-        )
+        return output_class(last_hidden_state=hidden_states)
 
 
 class OdeTransformerDecoder(OdeTransformerStack):
