@@ -742,11 +742,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     config_class = OdeTransformerConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = [
-        "OdeTransformerEncoderLayer",
-        "OdeTransformerDecoderLayer",
-        "OdeTransformerRecurrenceLayer",
-    ]
+    _no_split_modules = ["OdeTransformerEncoderLayer", "OdeTransformerDecoderLayer"]
     _skip_keys_device_placement = ["past_key_values"]
     _supports_flash_attn = True
     _supports_sdpa = True

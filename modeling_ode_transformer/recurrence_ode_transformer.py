@@ -222,6 +222,9 @@ class OdeTransformerRecurrenceLayer(GradientCheckpointingLayer):
 class OdeTransformerRecurrenceEncoder(nn.Module):
     """The recurrence encoder (section 3.1): layers over the scaled word embeddings, without positions."""
 
+    # The model takes over what its children do not want to be split: a name that is not in it, FSDP would refuse.
+    _no_split_modules = ["OdeTransformerRecurrenceLayer"]
+
     def __init__(self, config: OdeTransformerConfig):
         super().__init__()
         self.dropout = config.dropout

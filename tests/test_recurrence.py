@@ -657,3 +657,11 @@ def test_every_mask_is_one_of_words():
     encoder = OdeTransformerRecurrenceEncoder(tiny_config(**KINDS["biarn"]))
     with pytest.raises(ValueError, match=r"shape \(2, 1\).*takes one of shape \(2, 3\)"):
         encoder(torch.zeros(2, 3, 32), torch.ones(2, 1))
+
+
+@pytest.mark.parametrize("kind", ["none", "biarn"])
+def test_modules_not_to_be_split_are_in_the_model(kind):
+    """FSDP refuses the name of a class that the model does not have."""
+    model = OdeTransformerForConditionalGeneration(tiny_config(recurrence_encoder=kind))
+    assert model._no_split_modules <= {type(module).__name__ for module in model.modules()}
+    assert ("OdeTransformerRecurrenceLayer" in model._no_split_modules) == (kind != "none")
