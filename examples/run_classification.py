@@ -45,6 +45,7 @@ from script_utils import (
     find_checkpoint,
     parse_with_recipe,
     read_dataset,
+    read_json_lines,
     read_lines,
     run_process,
     set_up_logging,
@@ -206,13 +207,7 @@ def read_examples(path: str, args: DataArguments) -> Examples:
         with open_text(path) as file:
             return examples_of(csv.DictReader(file), path, args)
     if name.endswith((".json", ".jsonl")):
-        records = []
-        for number, line in enumerate(read_lines(path), 1):
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
-        return examples_of(records, path, args)
+        return examples_of(read_json_lines(path), path, args)
     pairs = (line.strip().partition(" ") for line in read_lines(path))
     records = ({args.text_column: text, args.label_column: label} for label, _, text in pairs)
     if args.text_pair_column:

@@ -28,7 +28,7 @@ from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, incomplete_re
 from modeling_ode_transformer.generation_ode_transformer import position_limit  # noqa: F401  (taken from here)
 from modeling_ode_transformer.metrics.perplexity import split_words
 from modeling_ode_transformer.model_card import ARGUMENTS, PREFIXES, RESULTS, versions
-from modeling_ode_transformer.text_files import read_json, read_lines  # noqa: F401  (the scripts take the second from here)
+from modeling_ode_transformer.text_files import read_json, read_lines
 
 
 logger = logging.getLogger(__name__)
@@ -238,6 +238,22 @@ def word_level_tokenizer(
     if lowercase:
         tokenizer.normalizer = Lowercase()
     return tokenizer
+
+
+def read_json_lines(path: str) -> list:
+    """What a file has in its lines, JSON each.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line is not JSON.
+    """
+    records = []
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
+    return records
 
 
 def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:

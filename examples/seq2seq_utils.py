@@ -4,7 +4,6 @@
 A script says what is special about its task (`Task`): where pairs come from, and how outputs are scored.
 """
 
-import json
 import logging
 import shutil
 import sys
@@ -27,7 +26,7 @@ from script_utils import (
     parse_overrides,
     parse_with_recipe,
     position_limit,
-    read_lines,
+    read_json_lines,
     set_up_logging,
     write_smoke_data,
 )
@@ -144,13 +143,7 @@ def parse_arguments(
 
 def read_jsonl(path: str, columns: dict[str, str | None]) -> list[tuple[str, str]]:
     """Pairs from a file of one JSON object a line; see `pairs_from_records`."""
-    records = []
-    for number, line in enumerate(read_lines(path), 1):
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
-    return pairs_from_records(records, columns, path, "line")
+    return pairs_from_records(read_json_lines(path), columns, path, "line")
 
 
 def pairs_from_records(

@@ -187,18 +187,19 @@ class OdeTransformerRelativeKeys(nn.Module):
 
     def __init__(self, max_distance: int, head_dim: int):
         super().__init__()
+        self.scaling = head_dim**-0.5
         self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, distances: torch.Tensor, shift: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Returns keys and what is to be added to `query @ keys`, (batch, heads, queries, keys), from the scaled query
+        """Returns keys and what is to be added to the scaled scores, (batch, heads, queries, keys), from the queries
         and the keys, of shape (batch, heads, queries or keys, head_dim), and the clipped, shifted distances (1 or
         batch, 1, queries, keys). With `shift`, the vectors are added to the keys, and None to the scores: for queries
         that are all at one position, whose distances are (1 or batch, 1, 1, keys)."""
         if shift:
             return key + self.weight[distances.squeeze(2)], None
-        scores = torch.matmul(query, self.weight.t())  # (batch, heads, queries, 2m+1)
+        scores = torch.matmul(query * self.scaling, self.weight.t())  # (batch, heads, queries, 2m+1)
         return key, scores.gather(-1, distances.expand(*scores.shape[:3], -1))
 
 
@@ -236,7 +237,7 @@ def few_queries_attention_forward(
     """The numbers of "sdpa" for the few queries of a step of generation, without gradients and dropout: on a
     processor, products of whole batches are sooner done than a fused kernel for each source and head."""
     if key.dtype != torch.float32:
-        key = key.contiguous()  # oneDNN, which multiplies in 16 bits, takes twice as long for a part of a cache
+        key = key.contiguous()  # oneDNN, which multiplies in 16 bits, takes longer for a part of a cache
     scores = torch.bmm(query.flatten(0, 1) * scaling, key.flatten(0, 1).transpose(1, 2)).unflatten(0, query.shape[:2])
     if position_bias is not None:
         scores += position_bias
@@ -355,7 +356,7 @@ class OdeTransformerAttention(nn.Module):
 
         if self.relative_keys is not None:
             shift = rows != sources and relative_distances.shape[2] == 1
-            key, kwargs["position_bias"] = self.relative_keys(query * self.scaling, key, relative_distances, shift)
+            key, kwargs["position_bias"] = self.relative_keys(query, key, relative_distances, shift)
 
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward

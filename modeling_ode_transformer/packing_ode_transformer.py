@@ -47,8 +47,8 @@ def onednn_linear(
 
 class OdeTransformerLinear(nn.Linear):
     """A linear layer. In float32 on an x86 processor, without gradients, oneDNN multiplies in the place of PyTorch's
-    choice, MKL: some processors have more than twice its speed for the few rows of a step of generation. Numbers are
-    the same to rounding. With gradients, other dtypes, devices and weights (autocast, a quantizer's, a tensor
+    choice, MKL, which some processors take longer for, most of all with the few rows of a step of generation. Numbers
+    are the same to rounding. With gradients, other dtypes, devices and weights (autocast, a quantizer's, a tensor
     parallel's, exported and compiled models) it is `nn.Linear`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

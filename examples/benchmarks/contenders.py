@@ -92,7 +92,7 @@ def translate(connection, folder: str, compute_type: str, threads: int) -> None:
 
 
 class CTranslate2:
-    """A residual model in CTranslate2, in a process of its own: in one process, PyTorch is a fourth slower with it."""
+    """A residual model in CTranslate2, in a process of its own: the threads of the two disturb each other."""
 
     def __init__(self, model: M2M100ForConditionalGeneration, compute_type: str):
         from ctranslate2.converters.transformers import M2M100Loader
