@@ -1,6 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What processors do sooner than by PyTorch's choice: the matrix products of inference, by oneDNN with weights as they
-are or packed, and dropout."""
+"""What processors do sooner than by PyTorch's choice: matrix products, by oneDNN with weights as they are or packed
+for inference, and dropout."""
 
 import warnings
 from collections.abc import Iterable
@@ -19,9 +19,12 @@ IS_X86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 def runs_on_processor(x: torch.Tensor) -> bool:
-    """Whether operations on `x` are carried out here and now, and not traced, compiled or sent to an accelerator."""
-    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    return type(x) is torch.Tensor and x.device.type == "cpu" and not is_traced
+    """Whether operations on `x` are carried out here and now, and not traced, compiled, transformed by `torch.func` or
+    sent to an accelerator."""
+    is_recorded = (
+        torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
+    )
+    return type(x) is torch.Tensor and x.device.type == "cpu" and not is_recorded
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
@@ -45,25 +48,47 @@ def onednn_linear(
     return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, activation, [], "")
 
 
+class OneDnnProduct(torch.autograd.Function):
+    """`onednn_linear` with gradients, which are products by oneDNN too; gradients of gradients are PyTorch's."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        return onednn_linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        product = nn.functional.linear if torch.is_grad_enabled() else onednn_linear
+        rows = gradient.flatten(0, -2)
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        return (
+            product(gradient, weight.t(), None) if of_x else None,
+            product(rows.t(), x.flatten(0, -2).t(), None) if of_weight else None,
+            rows.sum(dim=0) if of_bias else None,
+        )
+
+
 class OdeTransformerLinear(nn.Linear):
-    """A linear layer. In float32 on an x86 processor, without gradients, oneDNN multiplies in the place of PyTorch's
-    choice, MKL, which some processors take longer for, most of all with the few rows of a step of generation. Numbers
-    are the same to rounding. With gradients, other dtypes, devices and weights (autocast, a quantizer's, a tensor
+    """A linear layer. In float32 on an x86 processor oneDNN multiplies in the place of PyTorch's choice, MKL, which
+    some processors take longer for, most of all with the few rows of a step of generation. Numbers, those of gradients
+    too, are the same to rounding. With other dtypes, devices and weights (autocast, a quantizer's, a tensor
     parallel's, exported and compiled models) it is `nn.Linear`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if (
             HAS_ONEDNN
             and IS_X86
-            and not torch.is_grad_enabled()
             and type(self.weight) is nn.Parameter
             and x.dtype is torch.float32
             and self.weight.dtype is torch.float32
             and self.weight.device.type == "cpu"
             and not torch.is_autocast_enabled("cpu")
             and runs_on_processor(x)
+            and x.numel()
         ):
-            return onednn_linear(x, self.weight, self.bias)
+            product = OneDnnProduct.apply if torch.is_grad_enabled() else onednn_linear
+            return product(x, self.weight, self.bias)
         return super().forward(x)
 
 

@@ -2,6 +2,7 @@
 """Packed weights: against the same model before, and integer arithmetic by hand."""
 
 import copy
+import functools
 import pickle
 
 import pytest
@@ -359,35 +360,92 @@ def test_a_packed_model_is_not_copied(copied):
 # Linear layers that are not packed
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_layer_without_gradients_has_the_numbers_of_nn_linear(bias):
-    layer = OdeTransformerLinear(48, 70, bias=bias)
-    for x in (torch.randn(5, 3, 48), torch.randn(7, 96)[:, ::2], torch.randn(4, 9, 48)[:, -1:], torch.randn(0, 48)):
-        expected = x.double() @ layer.weight.double().T + (layer.bias.double() if bias else 0)
-        with torch.no_grad():
-            assert torch.allclose(layer(x).double(), expected, atol=1e-5)
-        assert torch.allclose(layer(x).double(), expected, atol=1e-5)
-
-
-def test_a_layer_multiplies_by_onednn_only_where_that_can(monkeypatch):
+@pytest.fixture
+def onednn_calls(monkeypatch):
+    """The products that layers of this machine would leave to oneDNN on an x86 processor, as they are called."""
     calls = []
     product = packing_ode_transformer.onednn_linear
     monkeypatch.setattr(packing_ode_transformer, "HAS_ONEDNN", True)
     monkeypatch.setattr(packing_ode_transformer, "IS_X86", True)
     monkeypatch.setattr(packing_ode_transformer, "onednn_linear", lambda *args: calls.append(args) or product(*args))
+    return calls
+
+
+def inputs_of_a_layer():
+    """Inputs of 48 features, whose memory is laid out in several ways."""
+    return torch.randn(5, 3, 48), torch.randn(7, 96)[:, ::2], torch.randn(4, 9, 48)[:, -1:], torch.randn(0, 48)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_has_the_numbers_of_nn_linear(bias, onednn_calls):
+    layer = OdeTransformerLinear(48, 70, bias=bias)
+    for x in inputs_of_a_layer():
+        expected = x.double() @ layer.weight.double().T + (layer.bias.double() if bias else 0)
+        with torch.no_grad():
+            assert torch.allclose(layer(x).double(), expected, atol=1e-5)
+        assert torch.allclose(layer(x).double(), expected, atol=1e-5)
+    assert len(onednn_calls) == 6
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_has_the_gradients_of_nn_linear(bias, onednn_calls):
+    layer = OdeTransformerLinear(48, 70, bias=bias)
+    reference = copy.deepcopy(layer).double()
+    for x in inputs_of_a_layer():
+        for is_leaf in (True, False):
+            for expand in (True, False):
+                # The gradient of a sum is one number, expanded.
+                weights = torch.ones(()) if expand else torch.randn(70, *x.shape[:-1]).movedim(0, -1)
+                ours, theirs = x.clone().requires_grad_(is_leaf), x.double().requires_grad_(is_leaf)
+                (layer(ours) * weights).sum().backward()
+                nn.Linear.forward(reference, theirs).mul(weights.double()).sum().backward()
+                pairs = [*zip(layer.parameters(), reference.parameters()), *([(ours, theirs)] if is_leaf else [])]
+                for given, expected in pairs:
+                    assert torch.allclose(given.grad.double(), expected.grad, atol=1e-5)
+                layer.zero_grad()
+                reference.zero_grad()
+    assert onednn_calls
+
+
+def test_gradients_of_gradients_and_of_each_example(onednn_calls):
+    layer, x = OdeTransformerLinear(6, 4), torch.randn(3, 6, requires_grad=True)
+    plain = functools.partial(nn.Linear.forward, layer)
+    norms = []
+    for forward in (layer, plain):
+        (gradient,) = torch.autograd.grad(forward(x).tanh().sum(), x, create_graph=True)
+        norms.append(torch.autograd.grad(gradient.square().sum(), [x, *layer.parameters()]))
+    assert all(torch.allclose(given, expected, atol=1e-6) for given, expected in zip(*norms))
+    parameters = dict(layer.named_parameters())
+
+    def loss(parameters, row):
+        return torch.func.functional_call(layer, parameters, row).square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x.detach())
+    for row, gradient in zip(x.detach(), each["weight"]):
+        (expected,) = torch.autograd.grad(plain(row).square().sum(), layer.weight)
+        assert torch.allclose(gradient, expected, atol=1e-5)
+
+
+def test_a_layer_multiplies_by_onednn_only_where_that_can(onednn_calls):
     layer, x = OdeTransformerLinear(8, 4), torch.randn(2, 8)
-    layer(x).sum().backward()
-    with torch.no_grad():
-        layer.double()(x.double())
-        layer.bfloat16()(x.bfloat16())
-        layer.float()
-        torch.jit.trace(layer, x, check_trace=False)
-        torch.export.export(layer, (x,))
-        with torch.autocast("cpu", torch.bfloat16):
-            assert layer(x).dtype == torch.bfloat16
-        assert not calls
-        layer(x)
-        assert len(calls) == 1
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(x).sum().backward()
+    for enabled in (False, True):
+        with torch.set_grad_enabled(enabled):
+            layer.double()(x.double())
+            layer.bfloat16()(x.bfloat16())
+            layer.float()
+            layer(x[:0])
+            torch.jit.trace(layer, x, check_trace=False)
+            torch.export.export(layer, (x,))
+            with torch.autocast("cpu", torch.bfloat16):
+                assert layer(x).dtype == torch.bfloat16
+            assert not onednn_calls
+            layer(x)
+            assert len(onednn_calls) == 1
+            onednn_calls.clear()
+    layer(x.requires_grad_()).sum().backward()
+    assert len(onednn_calls) == 3  # the output, the input's gradient, the weight's
 
 
 @pytest.mark.parametrize("int8", [False, True])
