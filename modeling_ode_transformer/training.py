@@ -209,10 +209,15 @@ def losses_by_row(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: f
         labels: (batch, length), -100 to skip.
         label_smoothing: Share of the target spread evenly over the vocabulary.
     """
-    losses = F.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), label_smoothing=label_smoothing, reduction="none"
-    )
-    return losses.view_as(labels).sum(-1)
+    rows = labels.shape
+    logits, labels = logits.flatten(0, 1), labels.flatten()
+    # A processor takes several times as long for a tensor that does not fit its cache.
+    tokens = max(1, 2**19 // logits.shape[-1]) if logits.device.type == "cpu" else len(labels)
+    losses = [
+        F.cross_entropy(some.float(), targets, label_smoothing=label_smoothing, reduction="none")
+        for some, targets in zip(logits.split(tokens), labels.split(tokens))
+    ]
+    return torch.cat(losses).view(rows).sum(-1)
 
 
 @contextmanager
