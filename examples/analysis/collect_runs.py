@@ -1,0 +1,96 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Puts training runs side by side: prints a table, and writes all that is known about them as JSON.
+
+    python examples/analysis/collect_runs.py ptb_residual ptb_rk2 --names residual "RK2 (gate)" --output_file ptb.json
+
+A run is the output folder of a finished run of one of the scripts. The file has of each the record that model cards
+are made of (model, data, arguments, versions, date, metrics), the overrides of its configuration, and the validation
+metrics of each evaluation.
+"""
+
+import json
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from pathlib import Path
+
+from modeling_ode_transformer.model_card import run_record
+
+
+def overrides(values: dict) -> str:
+    """Overrides of a configuration as the command line has them."""
+    return ",".join(f"{name}={value}" for name, value in values.items())
+
+
+def read_run(folder: Path) -> dict:
+    """What is known about a run.
+
+    Raises:
+        FileNotFoundError: it has not come to its end, or is none of this package's.
+    """
+    files = {name: folder / f"{name}.json" for name in ("arguments", "trainer_state", "all_results")}
+    for path in files.values():
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: a run of this package's scripts leaves this file at its end.")
+    found = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in files.items()}
+    curve = [
+        {name.removeprefix("eval_"): value for name, value in entry.items()}
+        for entry in found["trainer_state"]["log_history"]
+        if "eval_loss" in entry
+    ]
+    return {
+        "config_overrides": found["arguments"]["model"].get("config_overrides") or {},
+        "training_seconds": found["all_results"].get("train_runtime"),
+        **run_record(folder),
+        "curve": curve,
+    }
+
+
+def table(runs: dict[str, dict]) -> str:
+    """The runs as rows in Markdown: overrides that differ, parameters, update of the weights, metrics of all runs."""
+    metrics = dict.fromkeys(
+        (split, name)
+        for run in runs.values()
+        for split, values in run["metrics"].items()
+        for name, value in values.items()
+        if isinstance(value, float)
+    )
+    all_overrides = [run["config_overrides"] for run in runs.values()]
+    header = ["run", "overrides", "parameters", "updates", *(f"{split} {name}" for split, name in metrics)]
+    rows = [header, ["---"] * len(header)]
+    for title, run in runs.items():
+        own = {
+            name: value
+            for name, value in run["config_overrides"].items()
+            if any(name not in other or other[name] != value for other in all_overrides)
+        }
+        scores = [run["metrics"].get(split, {}).get(name) for split, name in metrics]
+        training = run["training"]
+        rows.append(
+            [
+                title,
+                f"`{overrides(own)}`" if own else "",
+                f"{run['model']['parameters']:,}",
+                f"{training.get('weights_of_update') or training['updates']:,}",
+                *("" if score is None else f"{score:.2f}" for score in scores),
+            ]
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def main(argv: list[str] | None = None) -> dict[str, dict]:
+    """Runs the script with the given arguments (default: the command line's) and returns what it wrote."""
+    parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="output folders")
+    parser.add_argument("--names", nargs="+", help="what to call the runs; else as their folders")
+    parser.add_argument("--output_file", type=Path, default=Path("runs.json"), help="replaced if it is there")
+    args = parser.parse_args(argv)
+    names = args.names or [run.resolve().name for run in args.runs]
+    if len(set(names)) != len(args.runs):
+        parser.error(f"{len(args.runs)} runs need as many different names, not {', '.join(names)}: give --names.")
+    runs = {name: read_run(run) for name, run in zip(names, args.runs)}
+    args.output_file.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+    print(table(runs))
+    return runs
+
+
+if __name__ == "__main__":
+    main()

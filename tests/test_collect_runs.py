@@ -1,0 +1,58 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The table of training runs."""
+
+import json
+import sys
+
+import pytest
+
+from .test_run_translation import EXAMPLES
+
+
+sys.path.insert(0, str(EXAMPLES))
+sys.path.insert(0, str(EXAMPLES / "analysis"))
+import collect_runs
+import run_language_modeling
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A residual and an RK2 model of one layer, each trained for two updates with an evaluation after each."""
+    folder = tmp_path_factory.mktemp("runs")
+    overrides = {"residual": "decoder_solver=euler,solver_coefficients=fixed", "rk2": "decoder_solver=rk2"}
+    common = "--smoke --max_steps 2 --save_strategy steps --save_steps 1 --eval_strategy steps --eval_steps 1"
+    for name, given in overrides.items():
+        arguments = [str(EXAMPLES / "recipes" / "ptb.json"), *common.split(), "--output_dir", str(folder / name)]
+        run_language_modeling.main([*arguments, "--config_overrides", given])
+    return [str(folder / name) for name in overrides]
+
+
+def test_runs_are_put_side_by_side(runs, tmp_path, capsys):
+    collect_runs.main([*runs, "--names", "residual", "RK2", "--output_file", str(tmp_path / "runs.json")])
+    header, _, *rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    written = json.loads((tmp_path / "runs.json").read_text())
+    assert header[:4] == ["run", "overrides", "parameters", "updates"] and "test perplexity" in header
+    assert [row[:2] for row in rows] == [
+        ["residual", "`decoder_solver=euler,solver_coefficients=fixed`"],
+        ["RK2", "`decoder_solver=rk2`"],
+    ]
+    for folder, name, row in zip(runs, written, rows):
+        with open(f"{folder}/all_results.json", encoding="utf-8") as file:
+            results = json.load(file)
+        assert row[header.index("test perplexity")] == f"{results['predict_perplexity']:.2f}"
+        with open(f"{folder}/trainer_state.json", encoding="utf-8") as file:
+            state = json.load(file)
+        curve = written[name]["curve"]
+        assert [point["step"] for point in curve] == [1, 2]
+        best = min(curve, key=lambda point: point["perplexity"])
+        assert best["step"] == state["best_global_step"] == int(row[header.index("updates")])
+        assert written[name]["metrics"]["test"]["perplexity"] == results["predict_perplexity"]
+        assert written[name]["training_seconds"] == results["train_runtime"]
+
+
+def test_unfinished_runs_and_doubled_names_are_refused(runs, tmp_path, capsys):
+    with pytest.raises(FileNotFoundError, match=r"arguments\.json: a run of this package's scripts"):
+        collect_runs.main([str(tmp_path)])
+    with pytest.raises(SystemExit):
+        collect_runs.main([*runs, "--names", "same", "same"])
+    assert "2 runs need as many different names, not same, same" in capsys.readouterr().err
