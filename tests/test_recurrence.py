@@ -317,6 +317,16 @@ def test_every_search_finds_what_it_finds_without_a_cache(form, source, watched)
     assert not torch.equal(generate(without, source, **options), expected)
 
 
+@SOME_FORMS
+def test_assisted_decoding_is_greedy_search(form, source):  # noqa: F811
+    model = lively_with(**form, decoder_solver="rk2", solver_coefficients="fixed")
+    one = source["input_ids"][:1]
+    expected = model.generate(one, num_beams=1).tolist()
+    for assistant in (lively(), lively_with(**form), model):
+        assert model.generate(one, num_beams=1, assistant_model=assistant).tolist() == expected
+    assert model.generate(one, num_beams=1, prompt_lookup_num_tokens=2).tolist() == expected
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_beam_search_keeps_one_copy_for_each_source(kind, source, monkeypatch):  # noqa: F811
     model = lively_with(**KINDS[kind], recurrence_decoder_layers="all")
