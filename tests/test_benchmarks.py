@@ -112,12 +112,15 @@ def test_a_row_says_whether_its_target_is_reached(capsys):
     report = speed.Report()
     seconds = {"ours": [1.0, 2.0, 4.0], "theirs": [2.0, 4.0, 8.0]}
     report.add("speed", seconds, [("ours", "theirs")], per_second=8, reach=1.9)
-    report.add("latency", seconds, [("ours", "theirs")], reach=0.4, at_most=True)
+    operations = {"ours": 3, "theirs": 4}
+    report.add("latency", seconds, [("ours", "theirs")], reach=0.4, at_most=True, operations=operations)
     assert [(row["ratio"], row["values"], row["reached"]) for row in report.rows] == [
         (2.0, [4.0, 2.0], True),
         (0.5, [2.0, 4.0], False),
     ]
-    assert "| 4 a second | 2 a second | 2.000 | >= 1.9 | yes |" in capsys.readouterr().out
+    lines = capsys.readouterr().out
+    assert "| 4 a second | 2 a second | 2.000 |  | >= 1.9 | yes |" in lines
+    assert "| 2 s | 4 s | 0.500 | 0.750 | <= 0.4 | no |" in lines
 
 
 def test_training_steps_of_contenders_update_their_weights():
@@ -129,6 +132,22 @@ def test_training_steps_of_contenders_update_their_weights():
         before = model.lm_head.weight.clone()
         contenders.training_step(model, batch, dtype)()
         assert not torch.equal(model.lm_head.weight, before)
+
+
+def test_operations_are_three_times_those_of_the_forward_pass():
+    """A product of n words and an a x b matrix takes 2nab operations forward, twice as many backward; attention by
+    m words over n of d features takes 4mnd."""
+    model = contenders.m2m100(2, d_model=64)
+    config = model.config
+    batch = contenders.sources([9, 9])
+    batch["labels"] = batch["input_ids"]
+    encoder = 4 * 64**2 + 2 * 64 * config.encoder_ffn_dim + 2 * 9 * 64
+    decoder = 8 * 64**2 + 2 * 64 * config.decoder_ffn_dim + 4 * 9 * 64
+    for_a_word = 2 * encoder + config.decoder_layers * decoder + 64 * config.vocab_size
+    # The backward pass computes the scores of attention once more.
+    scores = (2 + 2 * config.decoder_layers) * 9 * 64
+    counted = contenders.step_operations(model, batch)
+    assert counted in [2 * 18 * (3 * for_a_word + again) for again in (0, scores)]
 
 
 def test_scaling_writes_points_and_a_picture(tmp_path, capsys, monkeypatch):

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 import transformers
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
@@ -206,6 +207,14 @@ def training_step(model, batch: dict[str, torch.Tensor], dtype: str) -> Callable
         optimizer.zero_grad()
 
     return step
+
+
+def step_operations(model, batch: dict[str, torch.Tensor]) -> int:
+    """Floating-point operations of the matrix products of a training step."""
+    # With autocast, since oneDNN's products of float32 are not counted.
+    with FlopCounterMode(display=False) as counter, torch.autocast("cpu", dtype=torch.bfloat16):
+        model.train()(**batch).loss.backward()
+    return counter.get_total_flops()
 
 
 def machine() -> dict[str, object]:

@@ -34,6 +34,7 @@ from contenders import (
     ratio,
     read_lengths,
     sources,
+    step_operations,
     training_step,
 )
 from transformers import LogitsProcessorList
@@ -57,8 +58,10 @@ class Report:
         per_second: int | None = None,
         reach: float | None = None,
         at_most: bool = False,
+        operations: dict[str, int] | None = None,
     ):
-        """`pairs` are of a contender and the one it is compared with: by time, or by `per_second` things a second."""
+        """`pairs` are of a contender and the one it is compared with: by time, or by `per_second` things a second.
+        `operations` of each give the ratio of the arithmetic."""
         for ours, theirs in pairs:
             value = ratio(seconds[ours], seconds[theirs]) if at_most else ratio(seconds[theirs], seconds[ours])
             medians = [statistics.median(seconds[name]) for name in (ours, theirs)]
@@ -75,6 +78,7 @@ class Report:
                 reach,
                 at_most,
                 seconds={ours: seconds[ours], theirs: seconds[theirs]},
+                **({"arithmetic": operations[ours] / operations[theirs]} if operations else {}),
             )
 
     def add_row(self, measure, ours, theirs, values, unit, value, reach, at_most, **more):
@@ -95,7 +99,7 @@ class Report:
         )
         print(self.line(self.rows[-1]), flush=True)
 
-    HEAD = "| measure | contender | compared with | | | ratio | reach | |\n" + "| --- " * 8 + "|"
+    HEAD = "| measure | contender | compared with | | | ratio | arithmetic | reach | |\n" + "| --- " * 9 + "|"
 
     @staticmethod
     def line(row) -> str:
@@ -103,7 +107,8 @@ class Report:
         reach = "" if row["reach"] is None else f"{'<=' if row['at most'] else '>='} {row['reach']}"
         verdict = {None: "", True: "yes", False: "no"}[row["reached"]]
         names = f"{row['measure']} | {row['contender']} | {row['compared with']}"
-        return f"| {names} | {values} | {row['ratio']:.3f} | {reach} | {verdict} |"
+        arithmetic = f"{row['arithmetic']:.3f}" if "arithmetic" in row else ""
+        return f"| {names} | {values} | {row['ratio']:.3f} | {arithmetic} | {reach} | {verdict} |"
 
 
 def generation(model, batches, **options) -> Callable[[], list[torch.Tensor]]:
@@ -236,11 +241,13 @@ def training(report: Report, lengths: list[int], effort: Effort) -> None:
         "RK2": partial(ode_transformer, "rk2", residual),
         "RK2 preset": partial(base_preset, "rk2"),
     }
+    operations = {name: step_operations(make(), batch) for name, make in makers.items()}
     for dtype in ("bfloat16", "float32"):
         seconds = in_turns({name: training_step(make(), batch, dtype) for name, make in makers.items()}, effort)
         for ours in ("RK2", "RK2 preset"):
             for theirs, reach in (("M2M100 12-6", 0.95), ("M2M100 6-6", 1.31)):
-                report.add(f"training step, {dtype}", seconds, [(ours, theirs)], reach=reach, at_most=True)
+                measure = f"training step, {dtype}"
+                report.add(measure, seconds, [(ours, theirs)], reach=reach, at_most=True, operations=operations)
 
     def recomputing():
         model = base_preset("rk4")
@@ -288,12 +295,14 @@ def recurrence(report: Report, lengths: list[int], batches_of: Callable, effort:
     batches = {"median batch": batches_by_length(lengths, 32, 1)[0], "longest batch": sources(sorted(lengths)[-32:])}
     for kind, batch in batches.items():
         batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        operations = {name: step_operations(make(), batch) for name, make in makers.items()}
         for dtype in ("bfloat16", "float32"):
             runs = {name: training_step(make(), batch, dtype) for name, make in makers.items()}
             seconds = in_turns(runs, effort)
             for pair in pairs:
                 reach = 1.032 if "BiARN" in pair[0] else None
-                report.add(f"training step, {kind}, {dtype}", seconds, [pair], reach=reach, at_most=True)
+                measure = f"training step, {kind}, {dtype}"
+                report.add(measure, seconds, [pair], reach=reach, at_most=True, operations=operations)
     models = {name: prepared(make(), packing="packed") for name, make in makers.items()}
     for model in models.values():
         model.generation_config.eos_token_id = None  # all outputs have the same length
