@@ -49,7 +49,9 @@ def onednn_linear(
 
 
 class OneDnnProduct(torch.autograd.Function):
-    """`onednn_linear` with gradients, which are products by oneDNN too; gradients of gradients are PyTorch's."""
+    """`onednn_linear` of a matrix, with gradients, which are products by oneDNN too; gradients of gradients are
+    PyTorch's. (What it returns may be changed in place, which PyTorch forbids if it is a view made in `forward`, as
+    oneDNN's result of a tensor that is no matrix.)"""
 
     @staticmethod
     def forward(ctx, x, weight, bias):
@@ -60,12 +62,11 @@ class OneDnnProduct(torch.autograd.Function):
     def backward(ctx, gradient):
         x, weight = ctx.saved_tensors
         product = nn.functional.linear if torch.is_grad_enabled() else onednn_linear
-        rows = gradient.flatten(0, -2)
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
             product(gradient, weight.t(), None) if of_x else None,
-            product(rows.t(), x.flatten(0, -2).t(), None) if of_weight else None,
-            rows.sum(dim=0) if of_bias else None,
+            product(gradient.t(), x.t(), None) if of_weight else None,
+            gradient.sum(dim=0) if of_bias else None,
         )
 
 
@@ -87,8 +88,10 @@ class OdeTransformerLinear(nn.Linear):
             and runs_on_processor(x)
             and x.numel()
         ):
-            product = OneDnnProduct.apply if torch.is_grad_enabled() else onednn_linear
-            return product(x, self.weight, self.bias)
+            if not torch.is_grad_enabled():
+                return onednn_linear(x, self.weight, self.bias)
+            product = OneDnnProduct.apply(torch.atleast_2d(x).flatten(0, -2), self.weight, self.bias)
+            return product.view(*x.shape[:-1], self.out_features)
         return super().forward(x)
 
 

@@ -407,6 +407,19 @@ def test_a_layer_has_the_gradients_of_nn_linear(bias, onednn_calls):
     assert onednn_calls
 
 
+@pytest.mark.parametrize("shape", [(48,), (5, 48), (5, 3, 48)], ids=str)
+def test_what_a_layer_returns_may_be_changed_in_place(shape, onednn_calls):
+    layer, x = OdeTransformerLinear(48, 7), torch.randn(shape, requires_grad=True)
+    gradients = []
+    for forward in (layer, functools.partial(nn.Linear.forward, layer)):
+        y = forward(x)
+        y[..., 2] = 0
+        y[..., 3:].mul_(2)
+        gradients.append(torch.autograd.grad(y.tanh().sum(), [x, *layer.parameters()]))
+    assert all(torch.allclose(given, expected, atol=1e-5) for given, expected in zip(*gradients))
+    assert onednn_calls
+
+
 def test_gradients_of_gradients_and_of_each_example(onednn_calls):
     layer, x = OdeTransformerLinear(6, 4), torch.randn(3, 6, requires_grad=True)
     plain = functools.partial(nn.Linear.forward, layer)
