@@ -59,6 +59,7 @@ from .integration_ode_transformer import (
 from .packing_ode_transformer import (
     OdeTransformerLinear,
     check_not_packed,
+    cross_entropy,
     dropout,
     pack_linear_layers,
     runs_on_processor,
@@ -737,6 +738,31 @@ class LearnedDenseLayerHistory(DenseLayerHistory):
 HISTORIES = {"learned_dense": LearnedDenseLayerHistory, "dense": DenseLayerHistory, "none": LayerHistory}
 
 
+def language_model_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor | None,
+    vocab_size: int,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    ignore_index: int = -100,
+    shift_labels: torch.Tensor | None = None,
+    **kwargs,
+) -> torch.Tensor:
+    """transformers' `ForCausalLMLoss`, which takes a processor longer: the mean cross entropy in nats, or the sum over
+    `num_items_in_batch`.
+
+    Args:
+        logits: (batch, length, vocab_size).
+        labels: (batch, length), the input itself; they are shifted here, unless `shift_labels` are given.
+        ignore_index: What labels are where there is no loss.
+    """
+    if shift_labels is None:
+        shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    shift_labels = shift_labels.flatten().to(logits.device)
+    losses = cross_entropy(logits.view(-1, vocab_size), shift_labels, ignore_index=ignore_index)
+    number = (shift_labels != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
+    return losses.sum() / (number.to(losses.device) if torch.is_tensor(number) else number)
+
+
 @auto_docstring
 class OdeTransformerPreTrainedModel(PreTrainedModel):
     config: OdeTransformerConfig
@@ -749,6 +775,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flex_attn = True
     _can_compile_fullgraph = True
+    _loss_function = staticmethod(language_model_loss)  # what `loss_function` gives, unless another is set
 
     def _init_weights(self, module):
         if isinstance(module, OdeTransformerSilentProjection):

@@ -1,6 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What processors do sooner than by PyTorch's choice: matrix products, by oneDNN with weights as they are or packed
-for inference, and dropout."""
+for inference, dropout, and cross entropy."""
 
 import warnings
 from collections.abc import Iterable
@@ -42,6 +42,22 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     return (x * is_kept).mul_(1 / (1 - dropped / 2**16))
 
 
+def cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0, ignore_index: int = -100
+) -> torch.Tensor:
+    """Cross entropy in nats, in float32, of each of `logits` (tokens, vocabulary): (tokens,), 0 where `labels` are
+    `ignore_index`. A processor takes several times as long for a tensor that does not fit its cache, so that it has a
+    part of the tokens at a time."""
+    tokens = max(1, 2**19 // logits.shape[-1]) if runs_on_processor(logits) else max(1, len(labels))
+    losses = [
+        nn.functional.cross_entropy(
+            part.float(), targets, label_smoothing=label_smoothing, ignore_index=ignore_index, reduction="none"
+        )
+        for part, targets in zip(logits.split(tokens), labels.split(tokens))
+    ]
+    return torch.cat(losses)
+
+
 def onednn_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str = "none"
 ) -> torch.Tensor:
@@ -49,9 +65,9 @@ def onednn_linear(
 
 
 class OneDnnProduct(torch.autograd.Function):
-    """`onednn_linear` of a matrix, with gradients, which are products by oneDNN too; gradients of gradients are
-    PyTorch's. (What it returns may be changed in place, which PyTorch forbids if it is a view made in `forward`, as
-    oneDNN's result of a tensor that is no matrix.)"""
+    """`onednn_linear` of a matrix, with gradients: the input's by oneDNN too, the weight's and gradients of gradients
+    by PyTorch's choice. (What it returns may be changed in place, which PyTorch forbids if it is a view made in
+    `forward`, as oneDNN's result of a tensor that is no matrix.)"""
 
     @staticmethod
     def forward(ctx, x, weight, bias):
@@ -65,7 +81,8 @@ class OneDnnProduct(torch.autograd.Function):
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
             product(gradient, weight.t(), None) if of_x else None,
-            product(gradient.t(), x.t(), None) if of_weight else None,
+            # oneDNN would need a copy of the transposed gradient.
+            gradient.t() @ x if of_weight else None,
             gradient.sum(dim=0) if of_bias else None,
         )
 

@@ -20,7 +20,6 @@ from pathlib import Path
 import datasets
 import numpy as np
 import torch
-import torch.nn.functional as F
 from accelerate import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.data_loader import BatchSamplerShard, prepare_data_loader
 from accelerate.state import AcceleratorState, PartialState
@@ -45,6 +44,7 @@ from .checkpoints import (
 )
 from .integration_ode_transformer import StageCoefficients
 from .modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
+from .packing_ode_transformer import cross_entropy
 
 
 logger = logging.getLogger(__name__)
@@ -209,15 +209,8 @@ def losses_by_row(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: f
         labels: (batch, length), -100 to skip.
         label_smoothing: Share of the target spread evenly over the vocabulary.
     """
-    rows = labels.shape
-    logits, labels = logits.flatten(0, 1), labels.flatten()
-    # A processor takes several times as long for a tensor that does not fit its cache.
-    tokens = max(1, 2**19 // logits.shape[-1]) if logits.device.type == "cpu" else len(labels)
-    losses = [
-        F.cross_entropy(some.float(), targets, label_smoothing=label_smoothing, reduction="none")
-        for some, targets in zip(logits.split(tokens), labels.split(tokens))
-    ]
-    return torch.cat(losses).view(rows).sum(-1)
+    losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing)
+    return losses.view_as(labels).sum(-1)
 
 
 @contextmanager

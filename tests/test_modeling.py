@@ -19,6 +19,7 @@ from transformers import (
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
 )
+from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_ode_transformer import (
@@ -590,6 +591,33 @@ def test_shift_labels_take_the_place_of_labels(batch):
     expected = nn.functional.cross_entropy(model(**batch).logits.flatten(0, 1), labels.flatten())
     loss = model(**batch, labels=batch["decoder_input_ids"], shift_labels=labels).loss
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("vocab_size", [5, 2**18 - 1, 2**19 + 1], ids=["one part", "parts of two", "parts of one"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("number", [None, 7, torch.tensor(7)], ids=str)
+def test_loss_and_gradients_are_those_of_transformers(vocab_size, dtype, number):
+    logits = torch.randn(1, 7, vocab_size, dtype=dtype)
+    labels = torch.randint(vocab_size, (1, 7))
+    labels[0, 3] = -100
+    results = []
+    for function in (OdeTransformerForCausalLM._loss_function, ForCausalLMLoss):
+        leaf = logits.clone().requires_grad_()
+        loss = function(logits=leaf, labels=labels, vocab_size=vocab_size, num_items_in_batch=number)
+        loss.backward()
+        results.append((loss, leaf.grad))
+    (loss, gradient), (expected, expected_gradient) = results
+    assert loss.dtype == torch.float32 and gradient.dtype == dtype
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert torch.allclose(gradient, expected_gradient, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-9)
+
+
+def test_a_loss_of_the_callers_own_is_used(batch):
+    model = build()
+    model.loss_function = lambda logits, labels, vocab_size, shift_labels, **kwargs: logits.square().mean()
+    outputs = model(**batch, labels=batch["decoder_input_ids"])
+    assert outputs.loss.item() == pytest.approx(outputs.logits.square().mean().item())
+    assert build()(**batch, labels=batch["decoder_input_ids"]).loss != outputs.loss
 
 
 def test_a_mask_of_the_callers_own_places_tokens_by_their_positions():
