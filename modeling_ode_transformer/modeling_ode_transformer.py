@@ -45,6 +45,14 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .cache_ode_transformer import BeamSearchCache
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
+from .cpu_ode_transformer import (
+    OdeTransformerLinear,
+    check_not_packed,
+    cross_entropy,
+    dropout,
+    pack_linear_layers,
+    runs_on_processor,
+)
 from .generation_ode_transformer import BeamSearchGenerationMixin
 from .integration_ode_transformer import (
     COEFFICIENTS,
@@ -55,14 +63,6 @@ from .integration_ode_transformer import (
     integrate_multistep,
     resolve_multistep,
     weighted_sum,
-)
-from .packing_ode_transformer import (
-    OdeTransformerLinear,
-    check_not_packed,
-    cross_entropy,
-    dropout,
-    pack_linear_layers,
-    runs_on_processor,
 )
 from .recurrence_ode_transformer import (
     OdeTransformerBidirectionalLinear,

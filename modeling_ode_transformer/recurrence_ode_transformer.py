@@ -18,7 +18,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_ode_transformer import OdeTransformerConfig
-from .packing_ode_transformer import OdeTransformerLinear, dropout, runs_on_processor
+from .cpu_ode_transformer import OdeTransformerLinear, dropout, runs_on_processor
 
 
 def product(term: torch.Tensor, x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:

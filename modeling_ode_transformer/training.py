@@ -42,9 +42,9 @@ from .checkpoints import (
     last_complete_checkpoint,
     numbered_checkpoints,
 )
+from .cpu_ode_transformer import cross_entropy
 from .integration_ode_transformer import StageCoefficients
 from .modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
-from .packing_ode_transformer import cross_entropy
 
 
 logger = logging.getLogger(__name__)

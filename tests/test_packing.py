@@ -13,9 +13,9 @@ from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
-    packing_ode_transformer,
+    cpu_ode_transformer,
 )
-from modeling_ode_transformer.packing_ode_transformer import (
+from modeling_ode_transformer.cpu_ode_transformer import (
     Int8Linear,
     OdeTransformerLinear,
     OneDnnLinear,
@@ -57,7 +57,7 @@ def generate(model, batch, **options):
 @pytest.fixture
 def warned(monkeypatch):
     messages = []
-    monkeypatch.setattr(packing_ode_transformer.logger, "warning", messages.append)
+    monkeypatch.setattr(cpu_ode_transformer.logger, "warning", messages.append)
     return messages
 
 
@@ -261,7 +261,7 @@ def test_a_model_in_two_dtypes_stays(warned):
 
 
 def test_without_onednn_all_stays(monkeypatch, warned):
-    monkeypatch.setattr(packing_ode_transformer, "HAS_ONEDNN", False)
+    monkeypatch.setattr(cpu_ode_transformer, "HAS_ONEDNN", False)
     model = build().pack_for_inference()
     assert len(warned) == 1 and "no oneDNN" in warned[0]
     assert not any(isinstance(module, PackedLinear) for module in model.modules())
@@ -364,10 +364,10 @@ def test_a_packed_model_is_not_copied(copied):
 def onednn_calls(monkeypatch):
     """The products that layers of this machine would leave to oneDNN on an x86 processor, as they are called."""
     calls = []
-    product = packing_ode_transformer.onednn_linear
-    monkeypatch.setattr(packing_ode_transformer, "HAS_ONEDNN", True)
-    monkeypatch.setattr(packing_ode_transformer, "IS_X86", True)
-    monkeypatch.setattr(packing_ode_transformer, "onednn_linear", lambda *args: calls.append(args) or product(*args))
+    product = cpu_ode_transformer.onednn_linear
+    monkeypatch.setattr(cpu_ode_transformer, "HAS_ONEDNN", True)
+    monkeypatch.setattr(cpu_ode_transformer, "IS_X86", True)
+    monkeypatch.setattr(cpu_ode_transformer, "onednn_linear", lambda *args: calls.append(args) or product(*args))
     return calls
 
 

@@ -37,7 +37,7 @@ from .test_run_translation import EXAMPLES, number_names
 
 
 CARD = {"repo_id": "me/model", "language": ["en", "de"]}
-PARTS = ("cache", "configuration", "generation", "integration", "modeling", "packing", "pipeline", "recurrence")
+PARTS = ("cache", "configuration", "cpu", "generation", "integration", "modeling", "pipeline", "recurrence")
 CODE = {f"{part}_ode_transformer.py" for part in PARTS} | {"convert_residual.py"}
 
 
