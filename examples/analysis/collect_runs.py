@@ -12,7 +12,7 @@ import json
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
-from modeling_ode_transformer.model_card import run_record
+from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS, TRAINER_STATE, read_json, run_record
 
 
 def overrides(values: dict) -> str:
@@ -26,26 +26,25 @@ def read_run(folder: Path) -> dict:
     Raises:
         FileNotFoundError: it has not come to its end, or is none of this package's.
     """
-    files = {name: folder / f"{name}.json" for name in ("arguments", "trainer_state", "all_results")}
-    for path in files.values():
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: a run of this package's scripts leaves this file at its end.")
-    found = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in files.items()}
+    for name in (ARGUMENTS, RESULTS, TRAINER_STATE):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder / name}: a run of this package's scripts leaves this file at its end.")
+    arguments, results, state = (read_json(folder / name) for name in (ARGUMENTS, RESULTS, TRAINER_STATE))
     curve = [
         {name.removeprefix("eval_"): value for name, value in entry.items()}
-        for entry in found["trainer_state"]["log_history"]
+        for entry in state["log_history"]
         if "eval_loss" in entry
     ]
     return {
-        "config_overrides": found["arguments"]["model"].get("config_overrides") or {},
-        "training_seconds": found["all_results"].get("train_runtime"),
+        "config_overrides": arguments["model"].get("config_overrides") or {},
+        "training_seconds": results.get("train_runtime"),
         **run_record(folder),
         "curve": curve,
     }
 
 
 def table(runs: dict[str, dict]) -> str:
-    """The runs as rows in Markdown: overrides that differ, parameters, update of the weights, metrics of all runs."""
+    """The runs as rows in Markdown: overrides that differ, parameters, update of the weights, metrics."""
     metrics = dict.fromkeys(
         (split, name)
         for run in runs.values()
