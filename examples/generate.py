@@ -101,7 +101,7 @@ class GenerateArguments:
             raise ValueError("--interactive reads and writes the terminal: leave out --input and --output.")
         if self.batch_size is not None and self.max_tokens_per_batch is not None:
             raise ValueError("Give --batch_size or --max_tokens_per_batch, not both.")
-        for name in ("batch_size", "max_tokens_per_batch", "max_source_length", "num_return_sequences"):
+        for name in ("batch_size", "max_tokens_per_batch", "max_source_length", "num_beams", "num_return_sequences"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name} {value} must be at least 1.")

@@ -16,7 +16,7 @@ and likewise for validation and test; files may be gzipped (`.gz`). Where there 
 and `--test_size` hold out a part of the training examples, drawn by `--split_seed`; `--cross_validation 10` tests ten
 models, each on a tenth that it was not trained on.
 
-`--seeds` trains a model for each. Every model is in `output_dir`, or, if there are several, in its subfolders
+`--seeds` trains a model for each. A model is in `output_dir`, those of seeds and folds in its subfolders
 `seed_S/fold_F`; their accuracies (percent), mean and standard deviation are in `output_dir/runs.json`. The same
 command again takes those that are finished as they are. Adam has L2 regularization (`--weight_decay`), and the
 learning rate falls exponentially after a linear warm-up, as in the paper of CSAODE. With `--smoke` the whole run takes
@@ -41,12 +41,16 @@ from number_names import write_corpus
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
+    check_model,
     config_with_overrides,
+    different_arguments,
     find_checkpoint,
+    note_run,
     parse_with_recipe,
     read_dataset,
     read_json_lines,
     read_lines,
+    run_arguments,
     run_process,
     set_up_logging,
     word_level_tokenizer,
@@ -68,6 +72,7 @@ from transformers import (
 
 from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS
 from modeling_ode_transformer.text_files import open_text, read_json
+from modeling_ode_transformer.training import ResumableTrainerMixin
 from modeling_ode_transformer.word_vectors import load_word_vectors
 
 
@@ -143,6 +148,9 @@ class ClassificationTrainingArguments(TrainingArguments):
     num_train_epochs: float = field(default=10.0, metadata={"help": "Epochs."})
     weight_decay: float = field(default=1e-5, metadata={"help": "Factor of the L2 regularization."})
     warmup_steps: float = field(default=0.1, metadata={"help": "Updates of the warm-up, or a share of all of them."})
+    restore_callback_states_from_checkpoint: bool = field(
+        default=True, metadata={"help": "Restore the states of callbacks, as how long early stopping has waited."}
+    )
     learning_rate_ratio: float = field(
         default=0.1, metadata={"help": "The last learning rate as a part of the highest, reached exponentially."}
     )
@@ -193,6 +201,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
         raise ValueError(f"--learning_rate_ratio {args.learning_rate_ratio} must be more than 0 and at most 1.")
     if data_args.seeds and len(set(data_args.seeds)) < len(data_args.seeds):
         raise ValueError(f"--seeds {' '.join(map(str, data_args.seeds))} names one twice.")
+    check_model(model_args)
 
 
 def read_examples(path: str, args: DataArguments) -> Examples:
@@ -340,7 +349,7 @@ def encode(examples: Examples, tokenizer, label2id: dict[str, int], max_length: 
     return datasets.Dataset.from_dict({**encoded, "labels": [label2id[label] for label in examples.labels]})
 
 
-class ClassificationTrainer(Trainer):
+class ClassificationTrainer(ResumableTrainerMixin, Trainer):
     """Trainer with Adam, whose learning rate falls exponentially, and metrics of classification."""
 
     def __init__(self, *, args: ClassificationTrainingArguments, **kwargs):
@@ -452,7 +461,8 @@ def train_one(
 
 
 def summarize(runs: list[dict]) -> dict:
-    """Mean and standard deviation over seeds of what the runs measured, the mean over the folds of a seed first.
+    """Mean and standard deviation (None for one seed) over seeds of what the runs measured, the mean over the folds of
+    a seed first.
 
     Args:
         runs: Their metrics, with the keys `seed` and `fold`.
@@ -462,7 +472,7 @@ def summarize(runs: list[dict]) -> dict:
     for name in runs[0]:
         if name not in ("seed", "fold") and all(isinstance(run.get(name), (int, float)) for run in runs):
             values = [statistics.fmean(run[name] for run in runs if run["seed"] == seed) for seed in seeds]
-            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+            deviation = statistics.stdev(values) if len(values) > 1 else None
             summary[name] = {"mean": statistics.fmean(values), "standard_deviation": deviation}
     return summary
 
@@ -485,7 +495,7 @@ def plan_runs(
     for seed in data_args.seeds or [args.seed]:
         for fold in range(data_args.cross_validation) if data_args.cross_validation else [None]:
             own, folder = copy.copy(args), Path(args.output_dir)
-            if len(data_args.seeds or ()) > 1:
+            if data_args.seeds:
                 folder /= f"seed_{seed}"
             if fold is not None:
                 folder /= f"fold_{fold}"
@@ -494,29 +504,51 @@ def plan_runs(
     return plan
 
 
-def finished_metrics(
-    model_args: ModelArguments, data_args: DataArguments, args: ClassificationTrainingArguments
-) -> dict[str, float] | None:
+def check_other_runs(
+    plan: list[tuple[int, int | None, ClassificationTrainingArguments]],
+    data_args: DataArguments,
+    args: ClassificationTrainingArguments,
+) -> None:
+    """Raises a ValueError if the file of results has some that this call would not write again."""
+    file = Path(args.output_dir) / RUNS
+    if not args.do_train or data_args.overwrite_output_dir or not file.is_file():
+        return
+    planned = {(seed, fold) for seed, fold, _ in plan}
+    others = [run for run in read_json(file)["runs"] if (run["seed"], run["fold"]) not in planned]
+    if others:
+        seeds = " ".join(dict.fromkeys(str(run["seed"]) for run in others))
+        raise ValueError(
+            f"{file} has results that this call would lose, of --seeds {seeds}: name all seeds, and the same folds "
+            "(what is finished is taken as it is), choose another --output_dir, or give --overwrite_output_dir."
+        )
+
+
+def finished_metrics(arguments: dict, args: ClassificationTrainingArguments) -> dict[str, float] | None:
     """The metrics of a model of several that an earlier call came to the end with; None if there is no such.
+
+    Args:
+        arguments: Those of `run_arguments`.
+        args: The training's.
 
     Raises:
         ValueError: it was another call, whose results are not those of this one.
     """
     folder = Path(args.output_dir)
     needed = {"train_loss": args.do_train, "eval_accuracy": args.do_eval, "predict_accuracy": args.do_predict}
-    if data_args.overwrite_output_dir or not all((folder / name).is_file() for name in (ARGUMENTS, RESULTS)):
+    if arguments["data"]["overwrite_output_dir"] or not all(
+        (folder / name).is_file() for name in (ARGUMENTS, RESULTS)
+    ):
         return None
     metrics, noted = read_json(folder / RESULTS), read_json(folder / ARGUMENTS)
     if any(need and name not in metrics for name, need in needed.items()):
         return None
-    asked = {"model": vars(model_args), "data": vars(data_args), "training": args.to_sanitized_dict()}
-    for kind, values in json.loads(json.dumps(asked, default=str)).items():
-        for name in sorted(set(values) - NOT_OF_A_RESULT):
-            if noted[kind].get(name) != values[name]:
-                raise ValueError(
-                    f"{folder} was trained with {name}={noted[kind].get(name)!r}, not {values[name]!r}: choose "
-                    "another --output_dir, or give --overwrite_output_dir."
-                )
+    for kind in ("model", "data", "training"):
+        names = sorted(set(arguments[kind]) - NOT_OF_A_RESULT)
+        if different := different_arguments(noted[kind], arguments[kind], names):
+            raise ValueError(
+                f"{folder} was trained otherwise; this call has {'; '.join(different)}. Choose another --output_dir, "
+                "or give --overwrite_output_dir."
+            )
     logger.info("%s is trained already: taking its results", folder)
     return metrics
 
@@ -528,16 +560,19 @@ def main(argv: list[str] | None = None) -> dict:
     set_up_logging(args, logger)
     check_arguments(model_args, data_args, args)
     plan = plan_runs(data_args, args)
-    finished = [finished_metrics(model_args, data_args, own) if len(plan) > 1 else None for *_, own in plan]
+    check_other_runs(plan, data_args, args)
+    arguments = [run_arguments("text-classification", model_args, data_args, own) for *_, own in plan]
+    finished = [finished_metrics(each, own) if len(plan) > 1 else None for each, (*_, own) in zip(arguments, plan)]
     checkpoints = [
-        find_checkpoint("text-classification", model_args, data_args, own) if metrics is None else None
-        for metrics, (*_, own) in zip(finished, plan)
+        find_checkpoint(each, own) if metrics is None else None
+        for each, metrics, (*_, own) in zip(arguments, finished, plan)
     ]
     write_smoke_data(data_args, args, write_number_names)
     given = {split: read_split(data_args, split) for split in ("train", "validation", "test")}
     runs = []
-    for (seed, fold, own), checkpoint, metrics in zip(plan, checkpoints, finished):
+    for (seed, fold, own), each, checkpoint, metrics in zip(plan, arguments, checkpoints, finished):
         if metrics is None:
+            note_run(each, own)
             metrics = train_one(given, fold, checkpoint, model_args, data_args, own)
         runs.append({"seed": seed, "fold": fold, **metrics})
     results = {"runs": runs, "summary": summarize(runs)}
@@ -546,7 +581,8 @@ def main(argv: list[str] | None = None) -> dict:
     for name in ("eval_accuracy", "predict_accuracy"):
         if name in results["summary"]:
             values = results["summary"][name]
-            logger.info("%s: %.2f, standard deviation %.2f", name, values["mean"], values["standard_deviation"])
+            deviation = values["standard_deviation"]
+            logger.info("%s: %.2f%s", name, values["mean"], "" if deviation is None else f" ± {deviation:.2f}")
     return results
 
 

@@ -41,12 +41,15 @@ from number_names import write_corpus
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
+    check_model,
     config_with_overrides,
     find_checkpoint,
+    note_run,
     parse_with_recipe,
     position_limit,
     read_dataset,
     read_lines,
+    run_arguments,
     run_process,
     set_up_logging,
     word_level_tokenizer,
@@ -129,8 +132,8 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
             raise ValueError(f"--{name} {getattr(data_args, name)} must be at least {least}.")
     if data_args.temperature <= 0 or (data_args.temperature != 1 and not data_args.do_sample):
         raise ValueError(f"--temperature {data_args.temperature} must be above 0, and needs --do_sample.")
-    if str(args.metric_for_best_model).endswith("perplexity") and args.greater_is_better:
-        raise ValueError("--metric_for_best_model perplexity is best when low: give --greater_is_better False.")
+
+    check_model(model_args, is_encoder_decoder=False)
 
 
 def read_split(args: DataArguments, split: str) -> list[str]:
@@ -286,11 +289,15 @@ class LanguageModelTrainer(TokenTrainerMixin, Trainer):
         return None, None, None
 
 
-def evaluate_split(trainer: Trainer, examples: datasets.Dataset, prefix: str) -> dict[str, float]:
-    """Perplexity, losses and counts of a split, which also go to the output folder."""
+def evaluate_split(
+    trainer: Trainer, examples: datasets.Dataset, prefix: str, block_size: int
+) -> dict[str, float | str]:
+    """Perplexity and how it is counted, losses and counts of a split, which also go to the output folder."""
     # Not `evaluate`, whose callbacks look for the metric of the best model in every split.
     metrics = trainer.predict(examples, metric_key_prefix=prefix).metrics
     metrics |= counts(examples, prefix, trainer.processing_class)
+    unit = f"blocks of {block_size} words" if block_size else "lines"
+    metrics[f"{prefix}_perplexity_convention"] = f"of a word, ends of lines included; in {unit}"
     trainer.log_metrics(prefix, metrics)
     trainer.save_metrics(prefix, metrics)
     return metrics
@@ -337,7 +344,7 @@ def write_number_names(folder: Path) -> dict[str, str]:
     return {f"{split}_file": str(folder / f"{split}.en") for split in sizes}
 
 
-def main(argv: list[str] | None = None) -> dict[str, float]:
+def main(argv: list[str] | None = None) -> dict[str, float | str]:
     """Runs the script with the given arguments (default: the command line's) and returns all metrics by name."""
     model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
     set_up_logging(args, logger)
@@ -348,12 +355,14 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
             f"{generated} is there already: choose another --output_dir, or give --overwrite_output_dir to replace it."
         )
     prompts = [*(data_args.prompt or []), *(read_lines(data_args.prompt_file) if data_args.prompt_file else [])]
-    checkpoint = find_checkpoint("text-generation", model_args, data_args, args)
+    arguments = run_arguments("text-generation", model_args, data_args, args)
+    checkpoint = find_checkpoint(arguments, args)
     write_smoke_data(data_args, args, write_number_names)
     set_seed(args.seed)
 
     needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     lines = {split: read_split(data_args, split) for split, need in needed.items() if need}
+    note_run(arguments, args)
 
     hub_options = {"revision": model_args.model_revision, "trust_remote_code": model_args.trust_remote_code}
     tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
@@ -396,9 +405,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         trainer.save_metrics("train", metrics)
         trainer.save_state()
     if args.do_eval:
-        metrics |= evaluate_split(trainer, splits["validation"], "eval")
+        metrics |= evaluate_split(trainer, splits["validation"], "eval", data_args.block_size)
     if args.do_predict:
-        metrics |= evaluate_split(trainer, splits["test"], "predict")
+        metrics |= evaluate_split(trainer, splits["test"], "predict", data_args.block_size)
     if prompts and trainer.is_world_process_zero():
         set_seed(args.seed)
         model.eval()

@@ -24,10 +24,22 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, TrainingArguments
 
 import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
-from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, incomplete_reason, last_complete_checkpoint
+from modeling_ode_transformer.checkpoints import (
+    TARGET_TOKENIZER,
+    incomplete_reason,
+    last_complete_checkpoint,
+    numbered_checkpoints,
+)
 from modeling_ode_transformer.generation_ode_transformer import position_limit  # noqa: F401  (taken from here)
 from modeling_ode_transformer.metrics.perplexity import split_words
-from modeling_ode_transformer.model_card import ARGUMENTS, PREFIXES, RESULTS, versions
+from modeling_ode_transformer.model_card import (
+    ARGUMENTS,
+    PREFIXES,
+    RESULTS,
+    split_sources,
+    training_arguments,
+    versions,
+)
 from modeling_ode_transformer.text_files import read_json, read_lines
 
 
@@ -206,6 +218,17 @@ def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -
     return AutoConfig.for_model(**(values | values_of_tokenizer | overrides))
 
 
+def check_model(args: BaseModelArguments, **values) -> None:
+    """Opens the configuration of the checkpoint, or makes that of the new model, with `values`: mistakes come to light
+    before anything is written."""
+    if args.model_name_or_path:
+        AutoConfig.from_pretrained(
+            args.model_name_or_path, revision=args.model_revision, trust_remote_code=args.trust_remote_code
+        )
+    else:
+        config_with_overrides(args, values)
+
+
 def word_level_tokenizer(
     lines: Iterable[str],
     special_tokens: Mapping[str, str],
@@ -283,35 +306,90 @@ def set_up_logging(args: TrainingArguments, *script_loggers: logging.Logger) -> 
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
 
 
-def find_checkpoint(
-    task: str, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
-) -> str | None:
-    """The checkpoint to resume a training from: the one asked for, or the last complete one in the output folder, or
-    none.
+def different_arguments(noted: dict, asked: dict, names: Iterable[str]) -> list[str]:
+    """The arguments that have another value than the noted one, in words."""
+    return [
+        f"{name}={asked.get(name)!r} in place of {noted.get(name)!r}"
+        for name in names
+        if asked.get(name) != noted.get(name)
+    ]
 
-    What a run is, its task, arguments, number of processes, versions and date, is written into its folder when it
-    starts or goes on (`arguments.json`); model cards are made from it. `all_results.json` of an earlier training is
-    deleted then, since its metrics are those of other weights. A run that was stopped before its first checkpoint
-    starts again from the beginning.
+
+def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
+    """The arguments, in words, that make a training another one than the noted one, by their kind: those of its model,
+    of its data, without their folders, and those for `Trainer` that cards show."""
+
+    def names_alone(model: dict) -> dict:
+        values = {name: value for name, value in model.items() if name not in ("model_revision", "trust_remote_code")}
+        values["config_overrides"] = parse_overrides(values.get("config_overrides"))
+        return {name: Path(value).name if isinstance(value, str) else value for name, value in values.items()}
+
+    def train_data(data: dict) -> dict:
+        return {"training data": split_sources(data, "train"), "max_train_samples": data.get("max_train_samples")}
+
+    found = {}
+    for kind, values in (("model", names_alone), ("data", train_data), ("training", training_arguments)):
+        old, new = (values(each.get(kind, {})) for each in (noted, asked))
+        found[kind] = different_arguments(old, new, sorted(old.keys() | new.keys()))
+    return found
+
+
+def run_arguments(
+    task: str, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
+) -> dict:
+    """What a run is: its task, arguments, number of processes, versions and date, as JSON has them."""
+    arguments = {
+        "task": task,
+        "model": vars(model_args),
+        "data": vars(data_args),
+        "training": args.to_sanitized_dict(),
+        "processes": args.world_size,
+        "versions": versions(),
+        "date": date.today().isoformat(),
+    }
+    return json.loads(json.dumps(arguments, default=str))
+
+
+def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
+    """The checkpoint to resume a training from: the one asked for, or the last complete one in the output folder, or
+    none. Nothing is written. A run that was stopped before its first checkpoint starts again from the beginning.
+
+    Args:
+        arguments: Those of `run_arguments`.
+        args: The training's.
+
+    Raises:
+        FileNotFoundError: the checkpoint that is asked for is not there.
+        ValueError: it cannot be resumed from; the output folder holds something else, checkpoints of another training,
+            newer checkpoints than the one asked for, or the metrics of another model than the one to evaluate.
     """
-    if not args.do_train:
-        note_evaluation(model_args, data_args, args)
-        return None
     folder = Path(args.output_dir)
     asked, checkpoint = args.resume_from_checkpoint, None
     arguments_file = folder / ARGUMENTS
-    if data_args.overwrite_output_dir:
+    if not args.do_train:
+        model = arguments["model"]["model_name_or_path"]
+        if arguments_file.is_file() and Path(model or "").resolve() != folder.resolve():
+            raise ValueError(
+                f"--output_dir {folder} holds another trained model and its metrics, not {model}: choose another "
+                "folder."
+            )
+    elif arguments["data"]["overwrite_output_dir"]:
         if asked:
             raise ValueError(f"--overwrite_output_dir deletes what --resume_from_checkpoint {asked} asks for.")
-        if args.should_save:
-            for stale in [*folder.glob("checkpoint-*"), *folder.glob(TARGET_TOKENIZER)]:
-                shutil.rmtree(stale)
     elif asked and str(asked).lower() != "true":
+        checkpoint = asked
         if not Path(asked).is_dir():
             raise FileNotFoundError(f"--resume_from_checkpoint: no folder {asked}.")
         if reason := incomplete_reason(asked):
             raise ValueError(f"--resume_from_checkpoint {asked}: {reason}. Choose an earlier checkpoint.")
-        checkpoint = asked
+        kept = [path.resolve() for path in numbered_checkpoints(folder)]
+        if Path(asked).resolve() in kept:
+            newer = kept[kept.index(Path(asked).resolve()) + 1 :]
+            if newer := [path.name for path in newer if incomplete_reason(path) is None]:
+                raise ValueError(
+                    f"--resume_from_checkpoint {asked}: {folder} holds newer checkpoints ({', '.join(newer)}), which "
+                    "those of the resumed training would mix with. Give another --output_dir, or take them away."
+                )
     elif last := last_complete_checkpoint(folder):
         logger.warning("Resuming from %s; --overwrite_output_dir starts anew", last)
         checkpoint = str(last)
@@ -324,46 +402,51 @@ def find_checkpoint(
                 "or give --overwrite_output_dir to write into it."
             )
         logger.warning("The run in %s was stopped before its first checkpoint: starting from the beginning", folder)
+    noted = Path(checkpoint or "").parent / ARGUMENTS
+    if checkpoint and noted.is_file():
+        by_kind = different_training(read_json(noted), arguments)
+        different = [each for kind in by_kind.values() for each in kind]
+        if different and checkpoint == asked and not by_kind["model"]:
+            logger.warning("Resuming from %s with other arguments: %s", checkpoint, "; ".join(different))
+        elif different:
+            can_go_on = "" if by_kind["model"] else f", or go on with it by --resume_from_checkpoint {checkpoint}"
+            raise ValueError(
+                f"{checkpoint} is of another training; this one has {'; '.join(different)}. Choose another "
+                f"--output_dir, or start anew with --overwrite_output_dir{can_go_on}."
+            )
     # No process may see what another one writes before it has looked for itself.
     PartialState().wait_for_everyone()
-    if args.should_save:
-        arguments = {
-            "task": task,
-            "model": vars(model_args),
-            "data": vars(data_args),
-            "training": args.to_sanitized_dict(),
-            "processes": args.world_size,
-            "versions": versions(),
-            "date": date.today().isoformat(),
-        }
-        folder.mkdir(parents=True, exist_ok=True)
-        arguments_file.write_text(json.dumps(arguments, indent=1, default=str), encoding="utf-8")
-        (folder / RESULTS).unlink(missing_ok=True)
     return checkpoint
 
 
-def note_evaluation(model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments) -> None:
-    """Where the output folder is that of the trained model which is evaluated, notes what it is evaluated on.
+def note_run(arguments: dict, args: TrainingArguments) -> None:
+    """Notes in the output folder what the run is, just before it writes anything else: model cards are made from that.
 
-    Raises:
-        ValueError: the folder is that of another trained model, whose metrics these ones would join.
+    Of an evaluation in the folder of the trained model, only what is evaluated, and on what. Metrics that the run will
+    replace are deleted, all those of a training, since they are those of other weights; so are, where that is asked
+    for, checkpoints and target tokenizers of an earlier training.
+
+    Args:
+        arguments: Those of `run_arguments`.
+        args: The training's.
     """
     folder = Path(args.output_dir)
-    arguments_file = folder / ARGUMENTS
-    if not arguments_file.is_file():
+    arguments_file, results_file = folder / ARGUMENTS, folder / RESULTS
+    if not args.should_save or not (args.do_train or arguments_file.is_file()):
         return
-    if Path(model_args.model_name_or_path or "").resolve() != folder.resolve():
-        raise ValueError(
-            f"--output_dir {folder} holds another trained model and its metrics, not {model_args.model_name_or_path}: "
-            "choose another folder."
-        )
-    arguments = read_json(arguments_file)
-    evaluated = {"validation": args.do_eval, "test": args.do_predict}
-    arguments["data"] |= {
-        name: value
-        for name, value in vars(data_args).items()
-        if any(name.startswith(f"{split}_") for split in PREFIXES if evaluated[split])
-    }
-    PartialState().wait_for_everyone()
-    if args.should_save:
-        arguments_file.write_text(json.dumps(arguments, indent=1, default=str), encoding="utf-8")
+    if args.do_train:
+        if arguments["data"]["overwrite_output_dir"]:
+            for stale in [*numbered_checkpoints(folder), *folder.glob(TARGET_TOKENIZER)]:
+                shutil.rmtree(stale)
+        folder.mkdir(parents=True, exist_ok=True)
+        results_file.unlink(missing_ok=True)
+    else:
+        asked, data = {"validation": args.do_eval, "test": args.do_predict}, arguments["data"]
+        arguments = read_json(arguments_file)
+        evaluated = [split for split in PREFIXES if asked[split]]
+        arguments["evaluated"] = arguments.get("evaluated", {}) | dict.fromkeys(evaluated, data)
+        if results_file.is_file():
+            old = tuple(f"{PREFIXES[split]}_" for split in evaluated)
+            results = {name: value for name, value in read_json(results_file).items() if not name.startswith(old)}
+            results_file.write_text(json.dumps(results, indent=4, sort_keys=True), encoding="utf-8")
+    arguments_file.write_text(json.dumps(arguments, indent=1), encoding="utf-8")

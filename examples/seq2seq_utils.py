@@ -21,12 +21,15 @@ from accelerate import PartialState
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
+    check_model,
     config_with_overrides,
     find_checkpoint,
+    note_run,
     parse_overrides,
     parse_with_recipe,
     position_limit,
     read_json_lines,
+    run_arguments,
     set_up_logging,
     write_smoke_data,
 )
@@ -35,6 +38,7 @@ from transformers import (
     AutoTokenizer,
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
+    GenerationConfig,
     PreTrainedConfig,
     set_seed,
 )
@@ -42,6 +46,8 @@ from transformers import (
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.average_checkpoints import average_checkpoints
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, complete_checkpoints
+from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS
+from modeling_ode_transformer.model_card import generation_text
 from modeling_ode_transformer.pipeline_ode_transformer import load_target_tokenizer
 from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
@@ -90,21 +96,24 @@ class Seq2SeqDataArguments(BaseDataArguments):
     average_last_checkpoints: int = field(
         default=0, metadata={"help": "The final model is the mean of so many last checkpoints; 0: one state of it."}
     )
-    num_beams: int = field(
-        default=4,
+    num_beams: int | None = field(
+        default=None,
         metadata={
-            "help": "Beams of the final evaluation and prediction and of the saved generation configuration; "
-            "--generation_num_beams is for the evaluations during training."
+            "help": "Beams of the final evaluation and prediction and of the saved generation configuration "
+            "(--generation_num_beams is for the evaluations during training); none, as for the options below: as "
+            "saved with the model, or 4."
         },
     )
-    length_penalty: float = field(
-        default=1.0, metadata={"help": "Finished beams score sum of log-probabilities / length ** this."}
+    length_penalty: float | None = field(
+        default=None,
+        metadata={"help": "Finished beams score sum of log-probabilities / length ** this."},
     )
     min_target_length: int | None = field(
         default=None, metadata={"help": "Fewest tokens of an output before its end mark."}
     )
     no_repeat_ngram_size: int | None = field(
-        default=None, metadata={"help": "Outputs do not repeat a sequence of so many tokens."}
+        default=None,
+        metadata={"help": "Outputs do not repeat a sequence of so many tokens; 0: they may."},
     )
     samples: list[str] | None = field(
         default=None, metadata={"help": "Sources whose outputs are printed at the end of the run."}
@@ -200,12 +209,17 @@ def check_pairs(
     return pairs
 
 
-def encode_texts(texts: list[str], tokenizer, max_length: int | None) -> tuple[list[list[int]], int]:
-    """Token ids of texts, cut to `max_length` tokens with their end mark (None: whole), and how many were cut."""
-    encoded = tokenizer(texts, verbose=False)["input_ids"]
+def encode_texts(
+    texts: list[str], tokenizer, max_length: int | None, side: str = "text"
+) -> tuple[list[list[int]], int]:
+    """Token ids of texts, cut to `max_length` tokens with their end mark (None: whole), and how many were cut.
+
+    `side` is what the tokenizer calls them: `text`, or, for one of two sides, `text_target`.
+    """
+    encoded = tokenizer(**{side: texts}, verbose=False)["input_ids"]
     too_long = [i for i, ids in enumerate(encoded) if max_length is not None and len(ids) > max_length]
     for i in too_long:
-        encoded[i] = tokenizer(texts[i], truncation=True, max_length=max_length)["input_ids"]
+        encoded[i] = tokenizer(**{side: texts[i]}, truncation=True, max_length=max_length)["input_ids"]
     return encoded, len(too_long)
 
 
@@ -217,11 +231,13 @@ def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDa
     first, to save padding.
     """
     truncated = {"source": 0, "target": 0}
+    # A tokenizer alone may have two sides, as Marian's; one of the targets alone is used as it is.
+    side = "text_target" if target_tokenizer is tokenizer else "text"
 
     def encode_batch(batch):
         sources, sources_cut = encode_texts(batch["source"], tokenizer, args.max_source_length)
         targets = [target or "" for target in batch["target"]]
-        targets, targets_cut = encode_texts(targets, target_tokenizer, args.max_target_length)
+        targets, targets_cut = encode_texts(targets, target_tokenizer, args.max_target_length, side)
         truncated["source"] += sources_cut
         truncated["target"] += targets_cut
         lengths = {"source_length": list(map(len, sources)), "target_length": list(map(len, targets))}
@@ -312,6 +328,18 @@ def check_arguments(
         raise ValueError("--do_predict writes outputs: give --predict_with_generate too.")
     if not args.do_train and not model_args.model_name_or_path:
         raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
+    for name in ("num_beams", "max_source_length", "max_target_length"):
+        if getattr(data_args, name) is not None and getattr(data_args, name) < 1:
+            raise ValueError(f"--{name} {getattr(data_args, name)} must be at least 1.")
+    if args.generation_num_beams is not None and args.generation_num_beams < 1:
+        raise ValueError(f"--generation_num_beams {args.generation_num_beams} must be at least 1.")
+    longest = args.generation_max_length - 1 if args.generation_max_length else data_args.max_target_length
+    if data_args.min_target_length and not 0 <= data_args.min_target_length < longest:
+        raise ValueError(
+            f"--min_target_length {data_args.min_target_length} must be at least 0 and less than the longest output, "
+            f"{longest} tokens with its end mark (--max_target_length, --generation_max_length)."
+        )
+    check_model(model_args)
     asked = f"--average_last_checkpoints {data_args.average_last_checkpoints}"
     if data_args.average_last_checkpoints < 0:
         raise ValueError(f"{asked} must be at least 0, which means none.")
@@ -360,12 +388,19 @@ def load_average(model, args: TokenSeq2SeqTrainingArguments, count: int) -> None
     logger.info("The final model is the mean of %s", ", ".join(path.name for path in checkpoints))
 
 
-def check_lengths(config: PreTrainedConfig, args: Seq2SeqDataArguments) -> None:
+def check_lengths(
+    config: PreTrainedConfig, data_args: Seq2SeqDataArguments, generation_max_length: int | None
+) -> None:
     limit = position_limit(config)
-    for side in ("source", "target"):
-        length = getattr(args, f"max_{side}_length")
+    lengths = {f"max_{side}_length": getattr(data_args, f"max_{side}_length") for side in ("source", "target")}
+    # The last token of an output needs no position.
+    lengths["generation_max_length"] = (generation_max_length or 1) - 1
+    for name, length in lengths.items():
         if limit is not None and length > limit:
-            raise ValueError(f"--max_{side}_length {length} exceeds the model's max_position_embeddings, {limit}.")
+            raise ValueError(
+                f"--{name} {length + (name == 'generation_max_length')} exceeds the model's max_position_embeddings, "
+                f"{limit}."
+            )
 
 
 def decode(predictions: np.ndarray, tokenizer) -> list[str]:
@@ -387,10 +422,13 @@ def predict_split(trainer: TokenSeq2SeqTrainer, dataset, prefix: str, score: Cal
     if None in dataset["target"]:
         for name in ("loss", "nll_loss", "perplexity"):
             del metrics[f"{prefix}_{name}"]
+    else:
+        metrics[f"{prefix}_perplexity_convention"] = "of a target token"
     if trainer.args.predict_with_generate:
         # Several processes may repeat the first pairs at the end to fill their last batch.
         texts = decode(output.predictions[: len(dataset)], trainer.target_tokenizer)
         metrics |= {f"{prefix}_{name}": value for name, value in score(texts, dataset).items()}
+        metrics[f"{prefix}_generation"] = generation_text(trainer.eval_generation_config)
         if trainer.is_world_process_zero():
             lines = [text for _, text in sorted(zip(dataset["index"], texts))]
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
@@ -399,18 +437,26 @@ def predict_split(trainer: TokenSeq2SeqTrainer, dataset, prefix: str, score: Cal
     return metrics
 
 
-def generation_options(args: Seq2SeqDataArguments, max_length: int | None) -> dict:
-    """What the arguments say about generation, as fields of a generation configuration."""
-    return {
-        "num_beams": args.num_beams,
-        "length_penalty": args.length_penalty if args.num_beams > 1 else None,
-        "early_stopping": True if args.num_beams > 1 else None,
-        "max_length": max_length or args.max_target_length,
-        "max_new_tokens": None,
+def set_generation_options(
+    config: GenerationConfig, data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments
+) -> None:
+    """Puts the arguments into the generation configuration of a model, and defaults where it has no values."""
+    shortest = data_args.min_target_length
+    asked = {
+        "num_beams": data_args.num_beams if data_args.num_beams or config.num_beams else 4,
+        "length_penalty": data_args.length_penalty,
         # generate counts the start mark too, which stands before the tokens of a target.
-        "min_length": args.min_target_length + 1 if args.min_target_length else 0,
-        "no_repeat_ngram_size": args.no_repeat_ngram_size or 0,
+        "min_length": shortest and shortest + 1,
+        "no_repeat_ngram_size": data_args.no_repeat_ngram_size,
     }
+    config.update(**{name: value for name, value in asked.items() if value is not None})
+    if config.num_beams == 1:
+        config.update(length_penalty=None, early_stopping=None)
+    elif asked["num_beams"] is not None:
+        config.early_stopping = True
+    saved = [getattr(config, name, None) for name in ("max_length", "max_new_tokens", *MAX_LEN_OPTIONS)]
+    if args.generation_max_length or args.do_train or saved == [None] * len(saved):
+        config.update(max_length=args.generation_max_length or data_args.max_target_length + 1, max_new_tokens=None)
 
 
 def print_samples(model, sources: list[str], tokenizer, target_tokenizer) -> None:
@@ -424,12 +470,14 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
     model_args, data_args, args = parse_arguments(task, sys.argv[1:] if argv is None else argv)
     set_up_logging(args, logger, logging.getLogger(task.data_arguments.__module__))
     check_arguments(model_args, data_args, args)
-    checkpoint = find_checkpoint(task.name, model_args, data_args, args)
+    arguments = run_arguments(task.name, model_args, data_args, args)
+    checkpoint = find_checkpoint(arguments, args)
     write_smoke_data(data_args, args, task.write_smoke_data)
     set_seed(args.seed)
 
     needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     pairs = {split: task.read_split(data_args, split) for split, need in needed.items() if need}
+    note_run(arguments, args)
 
     hub_options = {"revision": model_args.model_revision, "trust_remote_code": model_args.trust_remote_code}
     tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
@@ -441,9 +489,9 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
     tokenizer, target_tokenizer = load_tokenizers(tokenizer_name, model_args.target_tokenizer_name, **hub_options)
 
     model = load_model(model_args, tokenizer, target_tokenizer)
-    check_lengths(model.config, data_args)
+    check_lengths(model.config, data_args, args.generation_max_length)
     logger.info("%s parameters", f"{model.num_parameters():,}")
-    model.generation_config.update(**generation_options(data_args, args.generation_max_length))
+    set_generation_options(model.generation_config, data_args, args)
     eval_generation_config = deepcopy(model.generation_config)
     if args.generation_num_beams is not None:
         eval_generation_config.num_beams = args.generation_num_beams

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedConfig
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import CONFIG_NAME
 
 from .pipeline_ode_transformer import TARGET_TOKENIZER  # noqa: F401  (a folder of these, taken from here)
 
@@ -19,6 +21,8 @@ logger = logging.getLogger(__name__)
 TRAINER_STATE = "trainer_state.json"
 # Patterns of what a checkpoint holds beside weights, all of it or, with `save_only_model`, nothing.
 TRAINING_STATE = ("optimizer*", "scheduler.pt", "rng_state*.pth")
+# Fields of a configuration that change without the model: Trainer itself sets special tokens, a dtype, a cache.
+NOT_OF_THE_MODEL = {"transformers_version", "_name_or_path", "architectures", "auto_map", "dtype", "use_cache"}
 CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 
@@ -61,6 +65,35 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
         if not zipfile.is_zipfile(path):
             return f"{path.name} is cut off or damaged"
     return None
+
+
+def check_resumable(checkpoint: str | Path, config: PreTrainedConfig) -> None:
+    """Checks that a training of a model can go on from a checkpoint.
+
+    Raises:
+        ValueError: the checkpoint was not written to its end; it holds weights without the state of the optimizer;
+            its model has another configuration.
+    """
+    checkpoint = Path(checkpoint)
+    start = f"Cannot resume from {checkpoint}: "
+    if reason := incomplete_reason(checkpoint):
+        raise ValueError(f"{start}{reason}. Choose an earlier checkpoint.")
+    if not any(any(checkpoint.glob(pattern)) for pattern in (TRAINING_STATE[0], "global_step*")):
+        raise ValueError(
+            f"{start}it holds weights alone (--save_only_model), so that optimizer and schedule would begin anew. "
+            "Start a training of its own from it: give it as --model_name_or_path, and another --output_dir."
+        )
+    if (checkpoint / CONFIG_NAME).is_file():
+        saved, asked = (each.to_dict() for each in (type(config).from_pretrained(checkpoint), config))
+        different = [
+            f"{name} {saved.get(name)!r}, not {value!r}"
+            for name, value in asked.items()
+            if saved.get(name) != value and name not in NOT_OF_THE_MODEL and not name.endswith("_token_id")
+        ]
+        if different:
+            raise ValueError(
+                f"{start}its model has {', '.join(different)}. Give another --output_dir to train this one."
+            )
 
 
 def complete_checkpoints(output_dir: str | Path) -> Iterator[Path]:

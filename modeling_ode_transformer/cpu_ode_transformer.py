@@ -2,12 +2,15 @@
 """What processors do sooner than by PyTorch's choice: matrix products, by oneDNN with weights as they are or packed
 for inference, dropout, and cross entropy."""
 
+import math
 import warnings
 from collections.abc import Iterable
 from functools import partial
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 from transformers.utils import logging
 
 
@@ -18,13 +21,27 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 IS_X86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
-def runs_on_processor(x: torch.Tensor) -> bool:
-    """Whether operations on `x` are carried out here and now, and not traced, compiled, transformed by `torch.func` or
-    sent to an accelerator."""
-    is_recorded = (
-        torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
+if HAS_ONEDNN and torch.ops.mkldnn._linear_pointwise not in flop_registry:
+
+    @register_flop_formula(torch.ops.mkldnn._linear_pointwise)
+    def linear_pointwise_flop(x_shape, weight_shape, *args, out_shape=None, **kwargs) -> int:
+        """Floating-point operations of oneDNN's product, which `FlopCounterMode` would not count."""
+        return 2 * math.prod(x_shape[:-1]) * math.prod(weight_shape)
+
+
+def are_operations_recorded() -> bool:
+    """Whether operations are traced, compiled, or transformed by `torch.func` or forward-mode differentiation."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
     )
-    return type(x) is torch.Tensor and x.device.type == "cpu" and not is_recorded
+
+
+def runs_on_processor(x: torch.Tensor) -> bool:
+    """Whether operations on `x` are carried out here and now, neither recorded nor sent to an accelerator."""
+    return type(x) is torch.Tensor and x.device.type == "cpu" and not are_operations_recorded()
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
@@ -47,7 +64,13 @@ def cross_entropy(
 ) -> torch.Tensor:
     """Cross entropy in nats, in float32, of each of `logits` (tokens, vocabulary): (tokens,), 0 where `labels` are
     `ignore_index`. A processor takes several times as long for a tensor that does not fit its cache, so that it has a
-    part of the tokens at a time."""
+    part of the tokens at a time.
+
+    Raises:
+        ValueError: there are not as many labels as logits.
+    """
+    if logits.shape[:1] != labels.shape:
+        raise ValueError(f"Logits of {logits.shape[0]} tokens need as many labels, not {tuple(labels.shape)}.")
     tokens = max(1, 2**19 // logits.shape[-1]) if runs_on_processor(logits) else max(1, len(labels))
     losses = [
         nn.functional.cross_entropy(

@@ -142,6 +142,22 @@ class SourceLengthGenerationMixin(GenerationMixin):
             **kwargs,
         )
 
+    def _with_target_vocabulary(self) -> "SourceLengthGenerationMixin":
+        """The model, where `config.get_text_config().vocab_size`, as generation reads it, is that of the targets."""
+        if getattr(self.config, "decoder_vocab_size", None) is None:
+            return self
+        model = copy.copy(self)
+        model.config = self.config.get_text_config(decoder=True)
+        return model
+
+    def compute_transition_scores(self, *args, **kwargs):
+        model = self._with_target_vocabulary()
+        return super(SourceLengthGenerationMixin, model).compute_transition_scores(*args, **kwargs)
+
+    def _get_candidate_generator(self, generation_config, *args, **kwargs):
+        model = self if generation_config.prompt_lookup_num_tokens is None else self._with_target_vocabulary()
+        return super(SourceLengthGenerationMixin, model)._get_candidate_generator(generation_config, *args, **kwargs)
+
     def _get_logits_processor(
         self,
         generation_config,
@@ -167,7 +183,7 @@ class SourceLengthGenerationMixin(GenerationMixin):
                 max_new_tokens=generation_config.max_length - input_ids_seq_length,
             )
             logits_processor = LogitsProcessorList([*(logits_processor or []), processor])
-        return super()._get_logits_processor(
+        return super(SourceLengthGenerationMixin, self._with_target_vocabulary())._get_logits_processor(
             generation_config,
             input_ids_seq_length,
             encoder_input_ids,

@@ -179,14 +179,22 @@ class ButcherTableau:
 
     @property
     def order(self) -> int:
-        """The order of the scheme with these weights: the error of a step of size h is O(h ** (order + 1))."""
+        """The order of the scheme with these weights: the error of a step of size h is O(h ** (order + 1)).
+
+        Raises:
+            ValueError: it is no Runge-Kutta method.
+        """
         order = 0
         while order < self.num_stages and all(condition.holds for condition in self._conditions_of_order(order + 1)):
             order += 1
         return order
 
     def report(self) -> str:
-        """The order and the order conditions as text, up to one order more than the scheme fulfils."""
+        """The order and the order conditions as text, up to one order more than the scheme fulfils.
+
+        Raises:
+            ValueError: it is no Runge-Kutta method.
+        """
         lines = [f"order {self.order}, {self.num_stages} evaluations"]
         for condition in self.order_conditions(self.order + 1):
             verdict = "holds" if condition.holds else f"violated: {condition.value:.6g}"

@@ -88,7 +88,7 @@ METRICS = {
     "errant_recall": Metric("ERRANT recall", "errant", 4),
     "errant_f0.5": Metric("ERRANT F0.5", "errant", 4),
     "gleu": Metric("GLEU", "gleu"),
-    "perplexity": Metric("perplexity", "perplexity"),
+    "perplexity": Metric("perplexity", "perplexity", convention="perplexity_convention"),
     "accuracy": Metric("accuracy, percent", "accuracy"),
     "function_evaluations": Metric("function evaluations, mean of the examples", None, 1),
 }
@@ -240,6 +240,14 @@ def training_arguments(values: dict) -> dict:
     return {name: value for name, value in shown.items() if value is not False and value not in (None, "None")}
 
 
+def generation_text(config: GenerationConfig) -> str:
+    """What cards say about a search."""
+    values = {name: getattr(config, name, None) for name in GENERATION_FIELDS}
+    return ", ".join(
+        f"{name} {value}" for name, value in values.items() if value not in (None, GENERATION_FIELDS[name])
+    )
+
+
 def run_record(output_dir: str | Path, task: str | None = None) -> dict:
     """Everything that a model card says about the run in a folder.
 
@@ -272,9 +280,11 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
     with torch.device("meta"):
         model = getattr(transformers, known.auto_classes[0]).from_config(AutoConfig.from_pretrained(folder))
     told, data, training = (arguments.get(name, {}) for name in ("model", "data", "training"))
+    # A split may have been evaluated later.
+    data_of = {split: arguments.get("evaluated", {}).get(split, data) for split in ("train", *PREFIXES)}
     start = told.get("model_name_or_path")
     takes_best = training.get("load_best_model_at_end") and not data.get("average_last_checkpoints")
-    parts = held_out(data, "validation") | held_out(data, "test")
+    parts = held_out(data_of["validation"], "validation") | held_out(data_of["test"], "test")
     record = {
         "task": task,
         "model": {
@@ -294,6 +304,7 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
             else None,
             **parts,
             "split_seed": data.get("split_seed") if parts else None,
+            "validation_share": data.get("validation_share"),
             "updates": state.get("global_step"),
             "weights_of_update": state.get("best_global_step") if takes_best else None,
             "epochs": round(state["epoch"], 2) if state.get("epoch") else None,
@@ -309,7 +320,8 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
     for split in ("train", *PREFIXES):
         prefix = PREFIXES.get(split, split)
         if f"{prefix}_samples" in results:
-            record["data"][split] = {"source": split_sources(data, split), "examples": results[f"{prefix}_samples"]}
+            sources = split_sources(data_of[split], split)
+            record["data"][split] = {"source": sources, "examples": results[f"{prefix}_samples"]}
         shown = {name for metric in METRICS for name in (metric, METRICS[metric].convention)}
         found = {name: value for name in shown if (value := results.get(f"{prefix}_{name}")) is not None}
         for name, value in found.items():
@@ -320,10 +332,9 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         if split in PREFIXES and found:
             record["metrics"][split] = dict(sorted(found.items()))
     if TASKS[task].output_key and (folder / "generation_config.json").is_file():
-        generation = GenerationConfig.from_pretrained(folder)
-        values = {name: getattr(generation, name, None) for name in GENERATION_FIELDS}
+        saved = generation_text(GenerationConfig.from_pretrained(folder))
         record["generation"] = {
-            name: value for name, value in values.items() if value not in (None, GENERATION_FIELDS[name])
+            split: results.get(f"{PREFIXES[split]}_generation", saved) for split in record["metrics"]
         }
     record["training"] = {name: value for name, value in record["training"].items() if value not in (None, {})}
     return {name: value for name, value in record.items() if value not in (None, {})}

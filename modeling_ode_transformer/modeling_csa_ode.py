@@ -183,6 +183,11 @@ class CsaOdePreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     _no_split_modules = ["CsaOdeBlock", "CsaOdeFusion", "CsaOdeNgramConvolution"]
 
+    def __init__(self, config: CsaOdeConfig, *args, **kwargs):
+        # Fields may have been set since it was made, as `from_pretrained(folder, field=value)` does.
+        config.validate()
+        super().__init__(config, *args, **kwargs)
+
     def _init_weights(self, module):
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)

@@ -9,6 +9,7 @@ it attends to that too. The heads only project.
 
 import copy
 import math
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -235,8 +236,9 @@ def few_queries_attention_forward(
     position_bias: torch.Tensor | None = None,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, None]:
-    """The numbers of "sdpa" for the few queries of a step of generation, without gradients and dropout: on a
-    processor, products of whole batches are sooner done than a fused kernel for each source and head."""
+    """The numbers of "sdpa" (in 16 bits those of "eager", whose softmax rounds) for the few queries of a step of
+    generation, without gradients and dropout: on a processor, products of whole batches are sooner done than a fused
+    kernel for each source and head."""
     if key.dtype != torch.float32:
         key = key.contiguous()  # oneDNN, which multiplies in 16 bits, takes longer for a part of a cache
     scores = torch.bmm(query.flatten(0, 1) * scaling, key.flatten(0, 1).transpose(1, 2)).unflatten(0, query.shape[:2])
@@ -260,6 +262,24 @@ def join_rows(query: torch.Tensor, sources: int) -> torch.Tensor:
     """Queries of rows that attend to the same keys, as the beams of a source do, become queries of one row: (rows,
     heads, length, ...) becomes (sources, heads, rows / sources * length, ...)."""
     return query.unflatten(0, (sources, -1)).transpose(1, 2).flatten(2, 3)
+
+
+def mask_of_sources(mask: torch.Tensor, sources: int, rows: int) -> torch.Tensor:
+    """The mask (sources, length) of one that has as many rows, or a row for each of the `rows` targets.
+
+    Raises:
+        ValueError: it has another number of rows, or differs among the targets of a source.
+    """
+    if len(mask) == sources:
+        return mask
+    if len(mask) == rows:
+        masks = mask.unflatten(0, (sources, -1))
+        if bool((masks == masks[:, :1]).all()):
+            return masks[:, 0]
+    raise ValueError(
+        f"An attention mask of {len(mask)} rows does not fit {sources} sources with {rows} targets: give a row for "
+        "each source."
+    )
 
 
 def split_rows(weights: torch.Tensor, rows: int) -> torch.Tensor:
@@ -777,6 +797,11 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
     _loss_function = staticmethod(language_model_loss)  # what `loss_function` gives, unless another is set
 
+    def __init__(self, config: OdeTransformerConfig, *args, **kwargs):
+        # Fields may have been set since it was made, as `from_pretrained(folder, field=value)` does.
+        config.validate()
+        super().__init__(config, *args, **kwargs)
+
     def _init_weights(self, module):
         if isinstance(module, OdeTransformerSilentProjection):
             init.zeros_(module.weight)
@@ -788,6 +813,10 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.GRU):
             for name, parameter in module.named_parameters():
                 init.zeros_(parameter) if name.startswith("bias") else init.xavier_uniform_(parameter)
+        elif module is getattr(self, "lm_head", None):
+            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)  # as the embeddings, tied or not
+            if module.bias is not None:
+                init.zeros_(module.bias)
         elif isinstance(module, (nn.Linear, StageGate)):
             is_part = isinstance(module, OdeTransformerFusedProjection)
             init.xavier_uniform_(module.weight, gain=2**-0.5 if is_part else 1)
@@ -951,10 +980,16 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
 
     def init_parallel_plans(self):
         super().init_parallel_plans()
-        names = {name for name, _ in self.named_modules()}
+        names = {re.sub(r"\.\d+(?=\.|$)", ".*", name) for name, _ in self.named_modules()}
         for plan in (self._tp_plan, self._fsdp_plan):
-            for pattern in [pattern for pattern in plan if pattern.replace("*", "0") not in names]:
+            for pattern in [pattern for pattern in plan if pattern not in names]:
                 del plan[pattern]
+
+    def init_continuous_batching(self, *args, **kwargs):
+        raise NotImplementedError(
+            "Continuous batching (`generate_batch`) has no place for the keys of every evaluation of a block, nor for "
+            "relative positions: call `generate` with batches."
+        )
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict:
         # transformers ties nothing if `tie_word_embeddings` is False; here that is about the output projection only.
@@ -1237,6 +1272,8 @@ class OdeTransformerDecoder(OdeTransformerStack):
                         "after the other."
                     )
                 queries = inputs_embeds.reshape(sources, -1, inputs_embeds.shape[-1])
+            if encoder_attention_mask is not None and encoder_attention_mask.ndim == 2:
+                encoder_attention_mask = mask_of_sources(encoder_attention_mask, sources, rows)
             encoder_attention_mask = create_bidirectional_mask(
                 self.config, queries, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
             )
@@ -1317,6 +1354,11 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
     _tp_plan = {"shared": "embedding_rowwise"}
 
     def __init__(self, config: OdeTransformerConfig):
+        if not config.is_encoder_decoder:
+            raise ValueError(
+                "This configuration is that of a decoder alone (is_encoder_decoder=False): make or open it as "
+                "OdeTransformerForCausalLM (AutoModelForCausalLM)."
+            )
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
             self.shared = make_word_embedding(config, config.vocab_size)

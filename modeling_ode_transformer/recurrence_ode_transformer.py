@@ -18,7 +18,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_ode_transformer import OdeTransformerConfig
-from .cpu_ode_transformer import OdeTransformerLinear, dropout, runs_on_processor
+from .cpu_ode_transformer import OdeTransformerLinear, are_operations_recorded, dropout, runs_on_processor
 
 
 def product(term: torch.Tensor, x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
@@ -31,7 +31,8 @@ def product(term: torch.Tensor, x: torch.Tensor, matrices: torch.Tensor) -> torc
 
 class RepeatedTerm(torch.autograd.Function):
     """What is added to each of many products with the same matrices. Its gradient is that of the products, from which
-    the gradient of the matrices follows: by one product over all uses, not by one for each use and their sum."""
+    the gradient of the matrices follows: by one product over all uses, not by one for each use and their sum. Its
+    gradient has none."""
 
     @staticmethod
     def forward(ctx, term, matrices, inputs, num_uses, rows):
@@ -57,7 +58,7 @@ def repeated_product(
     """`x -> term + x @ matrices` as a function that is to be called `num_uses` times, with x of shape (batch, rows,
     in), a term (batch, 1, out) and matrices (batch, in, out)."""
     dtype, terms, inputs = matrices.dtype, repeat(term), []
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    if torch.is_grad_enabled() and not are_operations_recorded():
         terms = iter(RepeatedTerm.apply(term, matrices, inputs, num_uses, rows).unbind())
         matrices = matrices.detach()
 

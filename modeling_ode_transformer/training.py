@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import shutil
+import time
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -34,10 +35,12 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .checkpoints import (
     TARGET_TOKENIZER,
     TRAINER_STATE,
+    check_resumable,
     incomplete_reason,
     last_complete_checkpoint,
     numbered_checkpoints,
@@ -290,18 +293,144 @@ class SaveAfterEpoch(TrainerCallback):
         self.due = False
 
 
-class TokenTrainerMixin:
+class ResumableTrainerMixin:
+    """For a Trainer: a training that was cut off goes on as one training.
+
+    - `train(resume_from_checkpoint=True)` takes the last complete checkpoint. A checkpoint counts as complete only
+      when every process has written its part; one that holds weights alone, or another model, is refused. With
+      `save_total_limit`, half-written checkpoints are deleted when the next one is saved.
+    - A run that had come to its end, by its updates or by early stopping, is not trained any further.
+    - Losses and seconds that are logged are those of the whole training: the sum of the losses since the last log is
+      kept, and `train_loss` and `train_runtime` at the end are over all calls.
+    - The best checkpoint is found again where the output folder was moved, and early stopping has the patience that is
+      asked for now.
+    """
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
+        """Trains, from a checkpoint if one is named, or from the last complete one in `output_dir` for True.
+
+        Raises:
+            ValueError: the checkpoint cannot be resumed from (`check_resumable`); for True, there is none.
+            FileNotFoundError: the best checkpoint of the training before is not there, and is to be loaded at the end.
+        """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
+        if resume_from_checkpoint:
+            check_resumable(resume_from_checkpoint, self.model.config)
+        state = self._loss_state(resume_from_checkpoint) if resume_from_checkpoint else {}
+        self._start = None
+        self._earlier = {name: state.get(name, 0.0) for name in ("loss", "seconds")}
+        return super().train(str(resume_from_checkpoint) if resume_from_checkpoint else None, *args, **kwargs)
+
+    def _load_callback_state(self):
+        asked = {
+            type(each): (each.early_stopping_patience, each.early_stopping_threshold)
+            for each in self.callback_handler.callbacks
+            if isinstance(each, EarlyStoppingCallback)
+        }
+        super()._load_callback_state()
+        for each in self.callback_handler.callbacks:
+            if type(each) in asked:
+                each.early_stopping_patience, each.early_stopping_threshold = asked[type(each)]
+        best = self.state.best_global_step
+        if best and self.state.best_model_checkpoint is None:
+            folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{best}"
+            if folder.is_dir():
+                self.state.best_model_checkpoint = str(folder)
+            elif self.args.load_best_model_at_end:
+                raise FileNotFoundError(
+                    f"The best checkpoint so far, of update {best}, is not in {self.args.output_dir}: bring it there, "
+                    "or give --load_best_model_at_end False."
+                )
+
+    def _run_epoch(self, *, resume_from_checkpoint, **kwargs):
+        self._start = self._start or time.monotonic()
+        stoppers = [each for each in self.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback)]
+        if resume_from_checkpoint and (
+            self.state.global_step >= self.state.max_steps
+            or any(each.early_stopping_patience_counter >= each.early_stopping_patience for each in stoppers)
+        ):
+            # Trainer would see that the run is at its end only after one more update.
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):
+        if skip_scheduler and self.state.global_step > 0:
+            # The evaluation of `eval_on_start` is behind a resumed run, and is in its log.
+            return {}
+        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
+
+    def _issue_warnings_after_load(self, load_result):
+        # Tied weights are saved once.
+        tied = set(getattr(self.model, "all_tied_weights_keys", ()))
+        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result)
+
+    def _save_checkpoint(self, model, trial):
+        folder = Path(self._get_output_dir(trial))
+        current = folder / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            # An earlier run's half-written folder is written again: until the end it counts as half-written.
+            (current / TRAINER_STATE).unlink(missing_ok=True)
+            if self.args.save_total_limit is not None:
+                # What a kill left behind would count as one of the checkpoints to keep.
+                for path in numbered_checkpoints(folder):
+                    if path != current and (reason := incomplete_reason(path)):
+                        logger.warning("Deleting %s: %s", path, reason)
+                        shutil.rmtree(path)
+        self.accelerator.wait_for_everyone()
+        super()._save_checkpoint(model, trial)
+
+    def _loss_state_file(self, checkpoint: str) -> Path:
+        return Path(checkpoint) / f"loss_state_{self.args.process_index}.json"
+
+    def _loss_state(self, checkpoint: str) -> dict:
+        file = self._loss_state_file(checkpoint)
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+    def _save_rng_state(self, output_dir):
+        super()._save_rng_state(output_dir)
+        loss = self._total_loss_scalar + self.accelerator.gather(self._tr_loss).mean().item()
+        state = {
+            "loss_since_last_log": self._tr_loss.item(),
+            "last_logged_update": self._globalstep_last_logged,
+            "loss": self._earlier["loss"] + loss,
+            "seconds": self._earlier["seconds"] + time.monotonic() - self._start,
+        }
+        self._loss_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
+        # trainer_state.json, which one process writes next, has to mean that all have come so far.
+        self.accelerator.wait_for_everyone()
+
+    def _load_rng_state(self, checkpoint):
+        super()._load_rng_state(checkpoint)
+        if checkpoint is not None and (state := self._loss_state(checkpoint)):
+            self._tr_loss += state["loss_since_last_log"]
+            self._globalstep_last_logged = state["last_logged_update"]
+            # It is a part of the earlier losses.
+            self._total_loss_scalar -= state["loss_since_last_log"]
+
+    def log(self, logs, *args, **kwargs):
+        if "train_runtime" in logs and self._earlier["seconds"]:
+            updates = self.state.global_step
+            speed = logs["train_steps_per_second"]
+            logs["train_loss"] = (self._earlier["loss"] + self._total_loss_scalar) / updates
+            logs["train_runtime"] += self._earlier["seconds"]
+            logs["train_steps_per_second"] = updates / logs["train_runtime"]
+            logs["train_samples_per_second"] *= logs["train_steps_per_second"] / speed if speed else 0.0
+        super().log(logs, *args, **kwargs)
+
+
+class TokenTrainerMixin(ResumableTrainerMixin):
     """For a Trainer: losses are means over target tokens, a resumed run repeats the uninterrupted one, NaN stops it.
 
     - **Losses** are divided by the target tokens of the whole update, over accumulated batches and processes. Labels
       have to be aligned with the logits, and `prediction_step` has to pass both to `add_losses`. Evaluation then adds
       loss, nll_loss (without label smoothing) and perplexity to the metrics.
-    - **Resuming** from a checkpoint gives the losses of a run that was never stopped, bitwise where torch is
-      deterministic: evaluation does not draw from the random numbers of training, the sum of the losses since the last
-      log is kept, and a checkpoint counts as complete only when every process has written its part.
-      `train(resume_from_checkpoint=True)` takes the last complete one. A run that had come to its end, by its updates
-      or by early stopping, is not trained any further. With `save_total_limit`, half-written checkpoints are deleted
-      when the next one is saved.
+    - **Resuming** (`ResumableTrainerMixin`) gives the losses of a run that was never stopped, bitwise where torch is
+      deterministic: evaluation does not draw from the random numbers of training.
     - **A loss or gradient that is not finite** raises FloatingPointError with the update, the examples (their numbers
       in the column "index" of the training data) and the parameters. Under a loss scale (fp16), overflowing gradients
       only lower the scale, down to `MIN_LOSS_SCALE`.
@@ -329,41 +458,11 @@ class TokenTrainerMixin:
                 state.fsdp_plugin.set_mixed_precision(state.mixed_precision)
             self.is_fsdp_enabled = True
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
-        """Trains, from a checkpoint if one is named, or from the last complete one in `output_dir` for True.
-
-        Raises:
-            ValueError: the checkpoint was not written to its end; for True, there is none.
-        """
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
-            if resume_from_checkpoint is None:
-                raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
-        elif resume_from_checkpoint and (reason := incomplete_reason(resume_from_checkpoint)):
-            raise ValueError(f"Cannot resume from {resume_from_checkpoint}: {reason}. Choose an earlier checkpoint.")
-        return super().train(str(resume_from_checkpoint) if resume_from_checkpoint else None, *args, **kwargs)
-
-    def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint, **kwargs):
-        stoppers = [each for each in self.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback)]
-        if resume_from_checkpoint and (
-            self.state.global_step >= self.state.max_steps
-            or any(each.early_stopping_patience_counter >= each.early_stopping_patience for each in stoppers)
-        ):
-            # Trainer would see that the run is at its end only after one more update.
-            self.control.should_training_stop = True
-            return
+    def _run_epoch(self, *, epoch, train_dataloader, **kwargs):
         # Every new iterator draws a seed for its workers: not from the random numbers of training, since with
         # persistent workers a resumed run makes another number of them.
         train_dataloader.base_dataloader.generator = torch.Generator().manual_seed(self.data_seed + epoch)
-        super()._run_epoch(
-            epoch=epoch, train_dataloader=train_dataloader, resume_from_checkpoint=resume_from_checkpoint, **kwargs
-        )
-
-    def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):
-        if skip_scheduler and self.state.global_step > 0:
-            # The evaluation of `eval_on_start` is behind a resumed run, and is in its log.
-            return {}
-        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
+        super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **kwargs)
 
     def _prepare_for_training(self, *args, **kwargs):
         with one_group_for_tied_embeddings(self.model) if self.accelerator.is_fsdp2 else nullcontext():
@@ -468,56 +567,33 @@ class TokenTrainerMixin:
             "train in float32 or bf16 instead of fp16."
         )
 
-    def _save_checkpoint(self, model, trial):
-        folder = Path(self._get_output_dir(trial))
-        current = folder / f"checkpoint-{self.state.global_step}"
-        if self.args.should_save:
-            # An earlier run's half-written folder is written again: until the end it counts as half-written.
-            (current / TRAINER_STATE).unlink(missing_ok=True)
-            if self.args.save_total_limit is not None:
-                # What a kill left behind would count as one of the checkpoints to keep.
-                for path in numbered_checkpoints(folder):
-                    if path != current and (reason := incomplete_reason(path)):
-                        logger.warning("Deleting %s: %s", path, reason)
-                        shutil.rmtree(path)
-        self.accelerator.wait_for_everyone()
-        super()._save_checkpoint(model, trial)
-
     def _save(self, output_dir=None, state_dict=None):
         with class_before_sharding(self.model):
             super()._save(output_dir, state_dict)
 
-    def _loss_state_file(self, checkpoint: str) -> Path:
-        return Path(checkpoint) / f"loss_state_{self.args.process_index}.json"
-
-    def _save_rng_state(self, output_dir):
-        super()._save_rng_state(output_dir)
-        state = {"loss_since_last_log": self._tr_loss.item(), "last_logged_update": self._globalstep_last_logged}
-        self._loss_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
-        # trainer_state.json, which one process writes next, has to mean that all have come so far.
-        self.accelerator.wait_for_everyone()
-
-    def _load_rng_state(self, checkpoint):
-        super()._load_rng_state(checkpoint)
-        if checkpoint is not None and self._loss_state_file(checkpoint).is_file():
-            state = json.loads(self._loss_state_file(checkpoint).read_text(encoding="utf-8"))
-            self._tr_loss += state["loss_since_last_log"]
-            # train_loss at the end stays the mean over the updates of this call.
-            self._total_loss_scalar -= state["loss_since_last_log"]
-            self._globalstep_last_logged = state["last_logged_update"]
-
 
 @dataclass
 class TokenTrainingArguments(TrainingArguments):
-    """TrainingArguments by which a resumed run also gets back the states of its callbacks."""
+    """TrainingArguments for which a low perplexity is best; a resumed run gets back the states of its callbacks."""
 
     log_coefficients: bool = field(
         default=False,
         metadata={"help": "Add to the metrics of evaluations how much each stage of each layer counts on average."},
     )
     restore_callback_states_from_checkpoint: bool = field(
-        default=True, metadata={"help": "Restore the states of callbacks, as the patience of early stopping."}
+        default=True, metadata={"help": "Restore the states of callbacks, as how long early stopping has waited."}
     )
+
+    def __post_init__(self):
+        if str(self.metric_for_best_model).endswith("perplexity"):
+            if self.greater_is_better:
+                raise ValueError(
+                    f"--metric_for_best_model {self.metric_for_best_model} is best when low: leave out "
+                    "--greater_is_better True."
+                )
+            # Trainer takes only losses for what is best when low.
+            self.greater_is_better = False
+        super().__post_init__()
 
 
 @dataclass

@@ -50,6 +50,16 @@ def test_runs_are_put_side_by_side(runs, tmp_path, capsys):
         assert written[name]["training_seconds"] == results["train_runtime"]
 
 
+def test_a_run_without_evaluation_has_empty_cells(runs, tmp_path, capsys):
+    recipe, out = str(EXAMPLES / "recipes" / "ptb.json"), str(tmp_path / "trained")
+    options = "--smoke --max_steps 1 --do_eval False --do_predict False --load_best_model_at_end False"
+    run_language_modeling.main([recipe, *options.split(), "--eval_strategy", "no", "--output_dir", out])
+    capsys.readouterr()
+    collect_runs.main([out, runs[0], "--output_file", str(tmp_path / "runs.json")])
+    header, _, trained, _ = [line.strip("|").split("|") for line in capsys.readouterr().out.splitlines()]
+    assert trained[header.index(" test perplexity ")].strip() == ""
+
+
 def test_unfinished_runs_and_doubled_names_are_refused(runs, tmp_path, capsys):
     with pytest.raises(FileNotFoundError, match=r"arguments\.json: a run of this package's scripts"):
         collect_runs.main([str(tmp_path)])

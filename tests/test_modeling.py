@@ -4,14 +4,18 @@
 import itertools
 import logging
 import math
+import re
 import weakref
 
 import pytest
 import torch
 from torch import nn
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
+    AutoModel,
     DynamicCache,
     EncoderDecoderCache,
     M2M100Config,
@@ -359,6 +363,14 @@ def test_initialisation_is_the_originals():
     assert model.model.encoder.solver_coefficients.weight.tolist() == [1, 1]
 
 
+def test_an_untied_head_starts_as_the_embeddings():
+    """As the original's `embed_out`, not as a linear layer."""
+    torch.manual_seed(0)
+    config = tiny_config(vocab_size=4000, d_model=256, tie_word_embeddings=False)
+    for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM):
+        assert model_class(config).lm_head.weight.std().item() == pytest.approx(256**-0.5, rel=0.01)
+
+
 def test_word_dropout_zeroes_whole_embeddings_without_rescaling():
     torch.manual_seed(0)
     encoder = OdeTransformerModel(tiny_config(word_dropout=0.2)).encoder
@@ -618,6 +630,96 @@ def test_a_loss_of_the_callers_own_is_used(batch):
     outputs = model(**batch, labels=batch["decoder_input_ids"])
     assert outputs.loss.item() == pytest.approx(outputs.logits.square().mean().item())
     assert build()(**batch, labels=batch["decoder_input_ids"]).loss != outputs.loss
+
+
+@pytest.mark.parametrize("kept", [15, 30])
+def test_labels_that_are_not_those_of_the_logits_are_refused(kept):
+    """With a vocabulary so large that the loss comes in parts, of which these logits fill some."""
+    model = build(OdeTransformerForCausalLM, vocab_size=34040)
+    ids = torch.randint(4, 1000, (1, 31))
+    with pytest.raises(ValueError, match=f"Logits of {kept} tokens need as many labels, not .31,"):
+        model(ids, labels=ids, logits_to_keep=kept)
+
+
+def test_fields_that_are_set_after_construction_are_checked(tmp_path):
+    build().save_pretrained(tmp_path)
+    for fields, message in (
+        ({"stage_values": "outputs"}, "stage_values='outputs'"),
+        ({"dropout": 1.5}, "dropout"),
+        ({"layer_history": "Dense"}, "layer_history='Dense'"),
+        ({"recurrence_encoder": "lstm"}, "recurrence_encoder='lstm'"),
+    ):
+        with pytest.raises(Exception, match=message):
+            OdeTransformerForConditionalGeneration.from_pretrained(tmp_path, **fields)
+
+
+def test_a_decoder_alone_is_no_encoder_decoder(tmp_path):
+    config = tiny_config(is_encoder_decoder=False)
+    for model_class in (OdeTransformerModel, OdeTransformerForConditionalGeneration):
+        with pytest.raises(ValueError, match=r"a decoder alone .* open it as OdeTransformerForCausalLM"):
+            model_class(config)
+    OdeTransformerForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="AutoModelForCausalLM"):
+        AutoModel.from_pretrained(tmp_path)
+
+
+def test_the_mask_may_have_a_row_for_each_target(batch):
+    """Of two targets for each source, by a mask of the sources or of the targets."""
+    model = build()
+    encoder_outputs = model.get_encoder()(batch["input_ids"], attention_mask=batch["attention_mask"])
+    targets = torch.randint(4, 61, (2 * len(batch["input_ids"]), 4))
+    mask = batch["attention_mask"]
+    expected = model(encoder_outputs=encoder_outputs, attention_mask=mask, decoder_input_ids=targets).logits
+    rows = mask.repeat_interleave(2, dim=0)
+    actual = model(encoder_outputs=encoder_outputs, attention_mask=rows, decoder_input_ids=targets).logits
+    assert mask.min() == 0 and torch.equal(actual, expected)
+    rows[0, 0] = 1 - rows[0, 0]
+    for bad in (rows, rows[1:]):
+        with pytest.raises(ValueError, match=f"of {len(bad)} rows does not fit 3 sources with 6 targets"):
+            model(encoder_outputs=encoder_outputs, attention_mask=bad, decoder_input_ids=targets)
+
+
+@pytest.mark.parametrize("form", [{"recurrence_encoder": "biarn"}, {"encoder_solver": "rk2"}], ids=str)
+def test_tensor_parallel_plans_name_what_any_layer_has(form):
+    """With recurrence_decoder_layers="top", only the last layer attends to the recurrence."""
+    model = build(decoder_layers=2, **form)
+    names = {re.sub(r"\.\d+\.", ".*.", name) for name, _ in model.named_modules()}
+    attentions = {name for name in names if re.fullmatch(r"model\.decoder\.layers\.\*\.\w+_attn\.\w_proj", name)}
+    assert len(attentions) == 3 * (3 if "recurrence_encoder" in form else 2)
+    assert attentions <= set(model.tp_plan) and set(model.tp_plan) <= names
+
+
+def test_continuous_batching_is_refused():
+    with pytest.raises(NotImplementedError, match="call `generate`"):
+        build(OdeTransformerForCausalLM).generate_batch(inputs=[[5, 6]])
+
+
+def test_operations_are_counted_by_oneDNN_too(batch, monkeypatch):
+    model, counts = build(encoder_solver="rk2"), []
+    for has_onednn in (True, False):
+        monkeypatch.setattr("modeling_ode_transformer.cpu_ode_transformer.HAS_ONEDNN", has_onednn)
+        for gradients in (True, False):
+            with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(gradients):
+                model(**batch)
+            counts.append(counter.get_total_flops())
+    assert counts[:2] == counts[2:] and min(counts) > 0
+
+
+@pytest.mark.parametrize("form", [{}, {"recurrence_encoder": "biarn"}], ids=str)
+def test_forward_mode_derivatives_are_those_of_backpropagation(form, batch):
+    """In float32, where a processor has products of its own, which have no forward-mode derivative."""
+    model = build(attn_implementation="eager", **form)
+    x = torch.randn(3, 5, model.config.d_model, requires_grad=True)
+    mask = torch.ones(3, 5, dtype=torch.long)
+    logits = model(inputs_embeds=x, attention_mask=mask, decoder_input_ids=batch["decoder_input_ids"]).logits
+    direction, weights = torch.randn_like(x), torch.randn_like(logits)
+    expected = (torch.autograd.grad(logits, x, weights)[0] * direction).sum().item()
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients), forward_ad.dual_level():
+            dual = forward_ad.make_dual(x.detach(), direction)
+            outputs = model(inputs_embeds=dual, attention_mask=mask, decoder_input_ids=batch["decoder_input_ids"])
+            tangent = forward_ad.unpack_dual(outputs.logits).tangent
+        assert (tangent * weights).sum().item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_mask_of_the_callers_own_places_tokens_by_their_positions():

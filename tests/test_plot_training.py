@@ -48,6 +48,13 @@ def test_plots_show_what_was_logged(runs, tmp_path, monkeypatch):
     }
 
 
+def test_a_single_point_can_be_seen(runs, tmp_path):
+    """A line through one point has no length."""
+    axes = plot_training.Figure().subplots()
+    plot_training.plot_quantity(axes, {"one": {"loss": ([5], [1.0])}}, "loss", "loss")
+    assert axes.get_lines()[0].get_marker() == "."
+
+
 def test_files_are_pictures_and_names_can_be_given(runs, tmp_path):
     arguments = [str(runs[1] / "trainer_state.json"), "--names", "RK2", "--output_dir", str(tmp_path / "plots")]
     files = plot_training.main(arguments)

@@ -124,10 +124,45 @@ def test_models_that_are_finished_are_not_trained_again(files, tmp_path, monkeyp
         for every in (results, uninterrupted)
     )
     assert accuracies == expected
-    with pytest.raises(ValueError, match=r"seed_1 was trained with max_steps=4, not 5"):
+    with pytest.raises(ValueError, match=r"seed_1 was trained otherwise; this call has max_steps=5 in place of 4\."):
         run_classification.main([*asked, "--max_steps", "5"])
     run_classification.main([*asked, "--max_steps", "5", "--overwrite_output_dir"])
     assert calls[-3:] == [1, 2, 3]
+
+
+def test_a_finished_model_stays_as_it_is(files, tmp_path):
+    """Its updates, metrics and seconds, too; as does one that early stopping has ended, unless it may wait longer."""
+    options = {"test_file": files[1], "save_strategy": "steps", "save_steps": 1}
+    first = run_classification.main(arguments(files[0], tmp_path / "a", **options))["runs"][0]
+    for _ in range(2):
+        again = run_classification.main(arguments(files[0], tmp_path / "a", **options))["runs"][0]
+        assert again["predict_accuracy"] == first["predict_accuracy"]
+        assert again["train_loss"] == pytest.approx(first["train_loss"])
+        state = json.loads((tmp_path / "a" / "checkpoint-4" / "loss_state_0.json").read_text())
+        assert again["train_runtime"] >= state["seconds"] > 0
+        assert again["train_seconds_per_epoch"] == again["train_runtime"] / again["epoch"]
+    assert sorted(path.name for path in (tmp_path / "a").glob("checkpoint-*"))[-1] == "checkpoint-4"
+
+    options |= {"do_eval": True, "validation_file": files[1], "eval_strategy": "steps", "eval_steps": 1}
+    options |= {"metric_for_best_model": "accuracy", "load_best_model_at_end": True, "max_steps": 8}
+    options |= {"learning_rate": 1e-30}
+    for patience, updates in ((1, 2), (1, 2), (3, 4)):
+        run_classification.main(arguments(files[0], tmp_path / "b", **options, early_stopping_patience=patience))
+        state = json.loads((tmp_path / "b" / "trainer_state.json").read_text())
+        assert state["global_step"] == updates
+
+
+def test_results_of_other_seeds_are_not_lost(files, tmp_path):
+    options = {"test_file": files[1], "max_steps": 1}
+    run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2]))
+    for seeds in ([1], [3], None):
+        with pytest.raises(ValueError, match=r"runs.json has results that this call would lose, of --seeds "):
+            run_classification.main(arguments(files[0], tmp_path, **options, seeds=seeds))
+    results = run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2, 3]))
+    assert [run["seed"] for run in results["runs"]] == [1, 2, 3]
+    one = run_classification.main(arguments(files[0], tmp_path / "one", **options, seeds=[1]))
+    assert one["runs"][0]["predict_loss"] == results["runs"][0]["predict_loss"]
+    assert (tmp_path / "one" / "seed_1" / "model.safetensors").is_file()
 
 
 def test_the_saved_model_is_a_pipeline(run):
@@ -165,7 +200,7 @@ def test_cross_validation_tests_every_example_once(files, tmp_path):
     results = run_classification.main(arguments(files[0], tmp_path, cross_validation=3, max_steps=1))
     assert [run["fold"] for run in results["runs"]] == [0, 1, 2]
     mean = statistics.fmean(run["predict_accuracy"] for run in results["runs"])
-    assert results["summary"]["predict_accuracy"] == {"mean": pytest.approx(mean), "standard_deviation": 0.0}
+    assert results["summary"]["predict_accuracy"] == {"mean": pytest.approx(mean), "standard_deviation": None}
     assert (tmp_path / "fold_2" / "model.safetensors").is_file()
 
 

@@ -223,7 +223,7 @@ def test_best_checkpoint_is_the_one_saved(run, corpus, tmp_path):
     """Too large a learning rate spoils a trained model, so that the best checkpoint is an early one."""
     options = {"model_name_or_path": run[0], "config_overrides": None, "learning_rate": 0.5, "warmup_steps": 3}
     options |= {"do_eval": True, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-    options |= {"load_best_model_at_end": True, "metric_for_best_model": "perplexity", "greater_is_better": False}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "perplexity"}
     metrics = run_language_modeling.main(arguments(corpus, tmp_path, lr_scheduler_type="inverse_sqrt", **options))
     perplexities = [entry["eval_perplexity"] for entry in log_history(tmp_path) if "eval_perplexity" in entry]
     assert len(perplexities) == 4
@@ -406,7 +406,11 @@ BAD_FILES = {"empty.txt": "", "blank.txt": " \n\n", "reserved.txt": "a b\nc </s>
         ({"num_beams": 0}, ValueError, "--num_beams 0 must be at least 1"),
         ({"temperature": 0.5}, ValueError, "--temperature 0.5 .*needs --do_sample"),
         ({"temperature": -1, "do_sample": True}, ValueError, "--temperature -1.0 must be above 0"),
-        ({"metric_for_best_model": "perplexity"}, ValueError, "give --greater_is_better False"),
+        (
+            {"metric_for_best_model": "perplexity", "greater_is_better": True},
+            ValueError,
+            "leave out --greater_is_better True",
+        ),
         ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. They have: .*d_model"),
         ({"model_name_or_path": "somewhere"}, ValueError, "brings its own configuration"),
         ({"do_train": None}, ValueError, "Nothing to do"),
@@ -446,7 +450,7 @@ def test_tokenizers_that_do_not_fit_are_refused(run, corpus, tmp_path):
 def test_the_patience_of_early_stopping_survives_a_resumption(corpus, tmp_path):
     """A learning rate of nearly 0 never makes a new best: with patience 3, the fourth evaluation ends the run."""
     options = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 9}
-    options |= {"metric_for_best_model": "perplexity", "load_best_model_at_end": True, "greater_is_better": False}
+    options |= {"metric_for_best_model": "perplexity", "load_best_model_at_end": True}
     options |= {"early_stopping_patience": 3, "learning_rate": 1e-30, "do_eval": True}
     run_language_modeling.main(arguments(corpus, tmp_path, **options))
     for number in (3, 4):

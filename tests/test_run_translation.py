@@ -24,6 +24,7 @@ import script_utils  # noqa: E402
 import seq2seq_utils  # noqa: E402
 import train_tokenizer  # noqa: E402
 
+from modeling_ode_transformer.model_card import run_record  # noqa: E402
 from modeling_ode_transformer.training import LengthGroupedSampler  # noqa: E402
 
 
@@ -108,7 +109,7 @@ def test_saved_model_translates_as_predicted(run, corpus):
     model = AutoModelForSeq2SeqLM.from_pretrained(output_dir)
     settings = model.generation_config
     assert (settings.num_beams, settings.length_penalty, settings.early_stopping) == (3, 0.6, True)
-    assert settings.max_length == 40
+    assert settings.max_length == 41  # with the start mark
     predictions = script_utils.read_lines(output_dir / "generated_predictions.txt")
     for source, prediction in zip(script_utils.read_lines(corpus / "test.en"), predictions, strict=True):
         output = model.generate(**tokenizer(source, return_tensors="pt"))
@@ -222,13 +223,20 @@ def test_a_run_folder_holds_only_metrics_of_its_model_and_says_of_which_data(cor
     run_translation.main(arguments(corpus, folder, max_steps=2, do_predict=True))
     other = {"model_name_or_path": folder, "config_overrides": None, "do_train": None, "do_predict": True}
     other |= {"test_source_file": corpus / "validation.en", "test_target_file": corpus / "validation.de"}
-    metrics = run_translation.main(arguments(corpus, folder, **other))
+    first = run_record(folder)
+    results = saved("all_results.json") | {"predict_gleu": 99.0}
+    (folder / "all_results.json").write_text(json.dumps(results))
+    metrics = run_translation.main(arguments(corpus, folder, **other | {"num_beams": 1}))
     assert saved("all_results.json")["predict_chrf"] == metrics["predict_chrf"]
-    data = saved("arguments.json")["data"]
-    assert (Path(data["test_source_file"]).name, Path(data["train_source_file"]).name) == (
-        "validation.en",
-        "train.en",
+    second = run_record(folder)
+    assert "gleu" not in second["metrics"]["test"], "what this evaluation did not measure is another one's"
+    assert first["data"]["train"] == second["data"]["train"]
+    assert (first["data"]["test"]["source"], second["data"]["test"]["source"]) == (
+        ["test.en", "test.de"],
+        ["validation.en", "validation.de"],
     )
+    assert first["generation"] == {"test": "num_beams 3, length_penalty 0.6, max_length 41"}
+    assert second["generation"] == {"test": "num_beams 1, max_length 41"}
 
     shutil.copytree(folder, tmp_path / "other")
     with pytest.raises(ValueError, match="holds another trained model and its metrics"):
@@ -237,6 +245,124 @@ def test_a_run_folder_holds_only_metrics_of_its_model_and_says_of_which_data(cor
     run_translation.main(arguments(corpus, folder, max_steps=3, overwrite_output_dir=True))
     assert not [name for name in saved("all_results.json") if name.startswith("predict_")]
     assert saved("arguments.json")["training"]["max_steps"] == 3
+
+
+def test_a_failed_start_leaves_an_earlier_run_as_it_was(corpus, tmp_path):
+    run_translation.main(arguments(corpus, tmp_path / "run", max_steps=2, save_strategy="steps", save_steps=1))
+    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    for wrong in ({"train_source_file": "no.en"}, {"config_overrides": "d_modl=4"}):
+        with pytest.raises((FileNotFoundError, ValueError), match=r"no\.en|d_modl"):
+            run_translation.main(arguments(corpus, tmp_path / "run", **wrong, overwrite_output_dir=True))
+        assert files == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+
+
+def test_another_training_in_the_folder_of_one_is_refused(corpus, tmp_path, caplog):
+    """Else the weights of the first would be saved, and scored, as those of the second."""
+    options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    run_translation.main(arguments(corpus, tmp_path, **options))
+    rk4 = json.dumps(MODEL | {"encoder_solver": "rk4", "solver_coefficients": "fixed"})
+    with pytest.raises(ValueError, match=r"another training; .* config_overrides=.*rk4.*; learning_rate=5\.0 in pl"):
+        run_translation.main(arguments(corpus, tmp_path, **options, learning_rate=5) + ["--config_overrides", rk4])
+    last = tmp_path / "checkpoint-3"
+    with pytest.raises(ValueError, match=r"checkpoint-3 is of another training; .* config_overrides="):
+        run_translation.main(
+            [*arguments(corpus, tmp_path, **options, resume_from_checkpoint=last), "--config_overrides", rk4]
+        )
+    (tmp_path / "arguments.json").rename(tmp_path / "noted.json")
+    with pytest.raises(ValueError, match=r"Cannot resume from .*: its model has .*encoder_solver 'rk2', not 'rk4'"):
+        run_translation.main(
+            [*arguments(corpus, tmp_path, **options, resume_from_checkpoint=last), "--config_overrides", rk4]
+        )
+    (tmp_path / "noted.json").replace(tmp_path / "arguments.json")
+    # A longer training is the same one; another learning rate is the caller's decision.
+    run_translation.main(arguments(corpus, tmp_path, **options | {"max_steps": 4}))
+    options |= {"resume_from_checkpoint": tmp_path / "checkpoint-4", "max_steps": 5, "learning_rate": 0.1}
+    caplog.clear()
+    run_translation.main(arguments(corpus, tmp_path, **options))
+    assert "with other arguments: learning_rate=0.1 in place of" in caplog.text
+    assert len(losses(tmp_path)) == 5
+
+
+def test_checkpoints_of_two_branches_are_not_mixed(corpus, tmp_path):
+    options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    run_translation.main(arguments(corpus, tmp_path / "run", **options))
+    options |= {"resume_from_checkpoint": tmp_path / "run" / "checkpoint-1"}
+    with pytest.raises(ValueError, match=r"holds newer checkpoints \(checkpoint-2, checkpoint-3\)"):
+        run_translation.main(arguments(corpus, tmp_path / "run", **options))
+    run_translation.main(arguments(corpus, tmp_path / "branch", **options))
+    assert losses(tmp_path / "branch") == losses(tmp_path / "run")
+
+
+def test_weights_alone_are_not_resumed_from(corpus, tmp_path):
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "save_only_model": True}
+    run_translation.main(arguments(corpus, tmp_path, **options))
+    with pytest.raises(ValueError, match=r"checkpoint-2: it holds weights alone \(--save_only_model\)"):
+        run_translation.main(arguments(corpus, tmp_path, **options | {"max_steps": 3}))
+
+
+def test_losses_and_seconds_are_those_of_all_calls(corpus, tmp_path):
+    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "logging_steps": 4}
+    whole = run_translation.main(arguments(corpus, tmp_path / "whole", **options))
+    (tmp_path / "resumed").mkdir()
+    for folder in ("checkpoint-4", "checkpoint-6"):
+        shutil.rmtree(tmp_path / "resumed", ignore_errors=True)
+        shutil.copytree(tmp_path / "whole" / folder, tmp_path / "resumed" / folder)
+        resumed = run_translation.main(arguments(corpus, tmp_path / "resumed", **options))
+        assert resumed["train_loss"] == pytest.approx(whole["train_loss"], rel=1e-6)
+        seconds = json.loads((tmp_path / "whole" / folder / "loss_state_0.json").read_text())["seconds"]
+        assert resumed["train_runtime"] >= seconds > 0
+        assert resumed["train_steps_per_second"] == pytest.approx(6 / resumed["train_runtime"], rel=1e-6)
+
+
+def test_the_best_checkpoint_is_found_in_a_folder_that_was_moved(corpus, tmp_path):
+    options = {"do_eval": True, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "perplexity", "max_steps": 4}
+    # Learns, and is spoiled.
+    options |= {"learning_rate": 0.9, "warmup_steps": 3, "lr_scheduler_type": "inverse_sqrt"}
+    metrics = run_translation.main(arguments(corpus, tmp_path / "run", **options))
+    (tmp_path / "run").rename(tmp_path / "moved")
+    moved = run_translation.main(arguments(corpus, tmp_path / "moved", **options))
+    assert moved["eval_perplexity"] == metrics["eval_perplexity"]
+    state = json.loads((tmp_path / "moved" / "trainer_state.json").read_text())
+    perplexities = [entry["eval_perplexity"] for entry in state["log_history"] if "eval_perplexity" in entry]
+    assert metrics["eval_perplexity"] == pytest.approx(min(perplexities), rel=1e-6)
+    assert min(perplexities) < perplexities[-1]
+    shutil.rmtree(tmp_path / "moved" / f"checkpoint-{state['best_global_step']}")
+    with pytest.raises(FileNotFoundError, match=f"of update {state['best_global_step']}, is not in"):
+        run_translation.main(arguments(corpus, tmp_path / "moved", **options))
+
+
+def test_a_saved_search_is_used_where_none_is_asked_for(run, corpus, tmp_path):
+    shutil.copytree(run[0], tmp_path / "model", ignore=shutil.ignore_patterns("checkpoint-*"))
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model")
+    model.generation_config.update(num_beams=2, length_penalty=0.3, min_length=6, no_repeat_ngram_size=3, max_length=9)
+    model.generation_config.save_pretrained(tmp_path / "model")
+    options = {"model_name_or_path": tmp_path / "model", "config_overrides": None, "do_train": None}
+    options |= {"do_predict": True, "num_beams": None, "length_penalty": None}
+    metrics = run_translation.main(arguments(corpus, tmp_path / "out", **options))
+    assert metrics["predict_generation"] == (
+        "num_beams 2, length_penalty 0.3, max_length 9, min_length 6, no_repeat_ngram_size 3"
+    )
+    outputs = script_utils.read_lines(tmp_path / "out" / "generated_predictions.txt")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    source = tokenizer(script_utils.read_lines(corpus / "test.en")[0], return_tensors="pt")
+    settings = {"num_beams": 2, "length_penalty": 0.3, "min_length": 6, "no_repeat_ngram_size": 3, "max_length": 9}
+    output = AutoModelForSeq2SeqLM.from_pretrained(run[0]).generate(**source, **settings)
+    assert outputs[0] == tokenizer.decode(output[0], skip_special_tokens=True).strip()
+
+
+def test_targets_are_encoded_as_targets():
+    """By a tokenizer of two sides, as Marian's."""
+
+    class TwoSides:
+        def __call__(self, text=None, text_target=None, verbose=True):
+            return {"input_ids": [[len(each), 1 if text else 2] for each in text or text_target]}
+
+    args, tokenizer = run_translation.DataArguments(), TwoSides()
+    dataset = seq2seq_utils.encode_split([("a", "bbb")], "train", tokenizer, tokenizer, args)
+    assert (dataset["input_ids"][0], dataset["labels"][0]) == ([1, 1], [3, 2])
+    dataset = seq2seq_utils.encode_split([("a", "bbb")], "train", tokenizer, TwoSides(), args)
+    assert dataset["labels"][0] == [3, 1]
 
 
 def test_bleu_of_tokenised_text_by_name():
@@ -385,6 +511,14 @@ BEST = {"load_best_model_at_end": True, "do_eval": True, "eval_strategy": "steps
             ValueError,
             "--max_source_length 2000 exceeds .*max_position_embeddings, 1024",
         ),
+        (
+            {"generation_max_length": 1026, "config_overrides": "position_embedding_type=learned"},
+            ValueError,
+            "--generation_max_length 1026 exceeds .*max_position_embeddings, 1024",
+        ),
+        ({"num_beams": 0}, ValueError, "--num_beams 0 must be at least 1"),
+        ({"generation_num_beams": 0}, ValueError, "--generation_num_beams 0 must be at least 1"),
+        ({"min_target_length": 40}, ValueError, "--min_target_length 40 must be .* less than the longest output, 40"),
         ({"do_train": None}, ValueError, "Nothing to do"),
         ({"do_train": None, "do_eval": True}, ValueError, "give --model_name_or_path"),
         ({"do_predict": True, "predict_with_generate": None}, ValueError, "give --predict_with_generate"),

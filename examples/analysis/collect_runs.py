@@ -12,7 +12,7 @@ import json
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
-from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS, TRAINER_STATE, read_json, run_record
+from modeling_ode_transformer.model_card import ARGUMENTS, METRICS, RESULTS, TRAINER_STATE, read_json, run_record
 
 
 def overrides(values: dict) -> str:
@@ -48,7 +48,7 @@ def table(runs: dict[str, dict]) -> str:
     metrics = dict.fromkeys(
         (split, name)
         for run in runs.values()
-        for split, values in run["metrics"].items()
+        for split, values in run.get("metrics", {}).items()
         for name, value in values.items()
         if isinstance(value, float)
     )
@@ -61,7 +61,7 @@ def table(runs: dict[str, dict]) -> str:
             for name, value in run["config_overrides"].items()
             if any(name not in other or other[name] != value for other in all_overrides)
         }
-        scores = [run["metrics"].get(split, {}).get(name) for split, name in metrics]
+        scores = [(run.get("metrics", {}).get(split, {}).get(name), METRICS[name].digits) for split, name in metrics]
         training = run["training"]
         rows.append(
             [
@@ -69,7 +69,7 @@ def table(runs: dict[str, dict]) -> str:
                 f"`{overrides(own)}`" if own else "",
                 f"{run['model']['parameters']:,}",
                 f"{training.get('weights_of_update') or training['updates']:,}",
-                *("" if score is None else f"{score:.2f}" for score in scores),
+                *("" if score is None else f"{score:.{digits}f}" for score, digits in scores),
             ]
         )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -55,7 +55,8 @@ def read_curves(run: Path) -> dict[str, Curve]:
 def plot_quantity(axes: Axes, runs: dict[str, dict[str, Curve]], name: str, label: str) -> None:
     for run, curves in runs.items():
         if name in curves:
-            axes.plot(*curves[name], label=run, linewidth=1)
+            # A line of one point cannot be seen.
+            axes.plot(*curves[name], marker="." if len(curves[name][0]) < 50 else None, label=run, linewidth=1)
     axes.set_yscale("log")
     axes.set(xlabel="updates", ylabel=label)
     axes.legend()
@@ -69,7 +70,7 @@ def plot_coefficients(axes: Axes, curves: dict[str, Curve], run: str) -> None:
         style = ["-", "--", ":", "-."][(int(match["stage"]) - 1) % 4]
         color = f"C{layers.index((match['stack'], match['layer'])) % 10}"
         label = f"{match['stack']} {int(match['layer']) + 1}, stage {match['stage']}"
-        axes.plot(*curves[name], style, color=color, label=label, linewidth=1)
+        axes.plot(*curves[name], style, marker=".", color=color, label=label, linewidth=1)
     axes.set(xlabel="updates", ylabel="mean coefficient", title=run)
     axes.legend(fontsize="x-small")
 

@@ -211,8 +211,7 @@ def training_step(model, batch: dict[str, torch.Tensor], dtype: str) -> Callable
 
 def step_operations(model, batch: dict[str, torch.Tensor]) -> int:
     """Floating-point operations of the matrix products of a training step."""
-    # With autocast, since oneDNN's products of float32 are not counted.
-    with FlopCounterMode(display=False) as counter, torch.autocast("cpu", dtype=torch.bfloat16):
+    with FlopCounterMode(display=False) as counter:
         model.train()(**batch).loss.backward()
     return counter.get_total_flops()
 
