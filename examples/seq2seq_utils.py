@@ -271,6 +271,16 @@ def load_tokenizers(name: str, target_name: str | None = None, **hub_options):
     return tokenizer, tokenizer if target_tokenizer is None else target_tokenizer
 
 
+def check_languages(*tokenizers) -> None:
+    """Raises a ValueError if a tokenizer marks texts with their language, which would always be its default."""
+    for tokenizer in tokenizers:
+        if hasattr(tokenizer, "src_lang"):
+            raise ValueError(
+                f"{type(tokenizer).__name__} ({tokenizer.name_or_path}) marks every text with its language (src_lang, "
+                "tgt_lang), which this script cannot set: give a --tokenizer_name without such marks."
+            )
+
+
 def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, folder: Path) -> None:
     """Trains a joint tokenizer, or one for each language, on pairs, and saves it in a folder."""
     sources, targets = zip(*pairs)
@@ -488,6 +498,7 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
                 train_tokenizers(pairs["train"], model_args, Path(args.output_dir))
     tokenizer, target_tokenizer = load_tokenizers(tokenizer_name, model_args.target_tokenizer_name, **hub_options)
 
+    check_languages(tokenizer, target_tokenizer)
     model = load_model(model_args, tokenizer, target_tokenizer)
     check_lengths(model.config, data_args, args.generation_max_length)
     logger.info("%s parameters", f"{model.num_parameters():,}")

@@ -600,6 +600,13 @@ def test_bfloat16(solver, batch):
         assert logits.isfinite().all() and (logits.float() - expected).abs().max() < 0.3 * expected.abs().max()
 
 
+@pytest.mark.parametrize("fields", [{"solver": "ark", "step_size": 1.0}, {"gradient": "Adjoint"}], ids=str)
+def test_fields_that_are_set_after_construction_are_checked(fields, tmp_path):
+    tiny_model(solver="rk").save_pretrained(tmp_path)
+    with pytest.raises(Exception, match="|".join(fields)):
+        CsaOdeForSequenceClassification.from_pretrained(tmp_path, **fields)
+
+
 @pytest.mark.parametrize(
     "problem_type, num_labels, labels, loss",
     [

@@ -13,6 +13,7 @@ from transformers import (
     M2M100Config,
     M2M100ForConditionalGeneration,
     StaticCache,
+    WatermarkingConfig,
 )
 
 from modeling_ode_transformer import (
@@ -367,3 +368,19 @@ def test_n_best_goes_by_a_given_generation_configuration(options, batch):
     model.generation_config.num_beams = 1 if options else 3
     given = GenerationConfig(max_new_tokens=6, **{"num_beams": 1, **options})
     assert n_best(model, Spelling(), source_of(batch), generation_config=given) == expected
+
+
+@pytest.mark.parametrize("decoder_vocab_size", [45, 75])
+def test_generation_goes_by_the_size_of_the_targets_vocabulary(decoder_vocab_size, batch):
+    """That of the sources is 61, which transformers reads."""
+    model = build(share_encoder_decoder_embeddings=False, decoder_vocab_size=decoder_vocab_size)
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(decoder_vocab_size, 32))
+    source = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    options = {"num_beams": 3, "return_dict_in_generate": True, "output_scores": True, "length_penalty": 1.0}
+    output = model.generate(**source, **options, eos_token_id=None)
+    scores = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
+    assert_close(scores.mean(1), output.sequences_scores)
+    assert model.generate(**source, watermarking_config=WatermarkingConfig()).max() < decoder_vocab_size
+    one = {name: value[:1] for name, value in source.items()}
+    found = model.generate(**one, prompt_lookup_num_tokens=3)
+    assert torch.equal(found, model.generate(**one))
