@@ -11,7 +11,7 @@ training nor validation holds.
 """
 
 import json
-import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
 import run_translation
@@ -106,10 +106,9 @@ def report(results: list[dict]) -> str:
 
 def main(argv: list[str] | None = None) -> list[dict]:
     """Runs the script with the given arguments (default: the command line's); returns both models' results."""
-    argv = sys.argv[1:] if argv is None else argv
-    if len(argv) != 1 or argv[0].startswith("-"):
-        sys.exit("usage: quickstart.py OUTPUT_FOLDER\n\n" + __doc__)
-    folder = Path(argv[0])
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="OUTPUT_FOLDER", help="for texts, models and results.json")
+    folder = parser.parse_args(argv).folder
     corpus = folder / "corpus"
     write_corpus(corpus, SIZES)
     print(f"{SIZES['train']} training pairs in {corpus}, e.g. {english(421_735)!r} -> {german(421_735)!r}")
