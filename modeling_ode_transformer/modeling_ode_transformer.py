@@ -270,9 +270,9 @@ def mask_of_sources(mask: torch.Tensor, sources: int, rows: int) -> torch.Tensor
     Raises:
         ValueError: it has another number of rows, or differs among the targets of a source.
     """
-    if len(mask) == sources:
+    if mask.shape[0] == sources:
         return mask
-    if len(mask) == rows:
+    if mask.shape[0] == rows:
         masks = mask.unflatten(0, (sources, -1))
         if bool((masks == masks[:, :1]).all()):
             return masks[:, 0]
@@ -1272,8 +1272,8 @@ class OdeTransformerDecoder(OdeTransformerStack):
                         "after the other."
                     )
                 queries = inputs_embeds.reshape(sources, -1, inputs_embeds.shape[-1])
-            if encoder_attention_mask is not None and encoder_attention_mask.ndim == 2:
-                encoder_attention_mask = mask_of_sources(encoder_attention_mask, sources, rows)
+                if encoder_attention_mask is not None and encoder_attention_mask.ndim == 2:
+                    encoder_attention_mask = mask_of_sources(encoder_attention_mask, sources, rows)
             encoder_attention_mask = create_bidirectional_mask(
                 self.config, queries, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
             )
