@@ -72,7 +72,7 @@ from transformers import (
 
 from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS
 from modeling_ode_transformer.text_files import open_text, read_json
-from modeling_ode_transformer.training import ResumableTrainerMixin
+from modeling_ode_transformer.training import ResumableTrainerMixin, ResumableTrainingArguments
 from modeling_ode_transformer.word_vectors import load_word_vectors
 
 
@@ -137,7 +137,7 @@ class DataArguments(BaseDataArguments):
 
 
 @dataclass
-class ClassificationTrainingArguments(TrainingArguments):
+class ClassificationTrainingArguments(ResumableTrainingArguments):
     """Those of Trainer, with the paper's values where it has some: a learning rate of 0.0001 to 0.003, batches of 80
     to 256 (114 make the 48 batches an epoch that TREC has in figure 6), 10 epochs, an L2 factor of 1e-5. It gives no
     numbers for warm-up and decay."""
@@ -148,9 +148,6 @@ class ClassificationTrainingArguments(TrainingArguments):
     num_train_epochs: float = field(default=10.0, metadata={"help": "Epochs."})
     weight_decay: float = field(default=1e-5, metadata={"help": "Factor of the L2 regularization."})
     warmup_steps: float = field(default=0.1, metadata={"help": "Updates of the warm-up, or a share of all of them."})
-    restore_callback_states_from_checkpoint: bool = field(
-        default=True, metadata={"help": "Restore the states of callbacks, as how long early stopping has waited."}
-    )
     learning_rate_ratio: float = field(
         default=0.1, metadata={"help": "The last learning rate as a part of the highest, reached exponentially."}
     )

@@ -26,6 +26,7 @@ from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, Trainin
 import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
 from modeling_ode_transformer.checkpoints import (
     TARGET_TOKENIZER,
+    check_resumable,
     incomplete_reason,
     last_complete_checkpoint,
     numbered_checkpoints,
@@ -380,8 +381,6 @@ def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
         checkpoint = asked
         if not Path(asked).is_dir():
             raise FileNotFoundError(f"--resume_from_checkpoint: no folder {asked}.")
-        if reason := incomplete_reason(asked):
-            raise ValueError(f"--resume_from_checkpoint {asked}: {reason}. Choose an earlier checkpoint.")
         kept = [path.resolve() for path in numbered_checkpoints(folder)]
         if Path(asked).resolve() in kept:
             newer = kept[kept.index(Path(asked).resolve()) + 1 :]
@@ -402,6 +401,8 @@ def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
                 "or give --overwrite_output_dir to write into it."
             )
         logger.warning("The run in %s was stopped before its first checkpoint: starting from the beginning", folder)
+    if checkpoint:
+        check_resumable(checkpoint)
     noted = Path(checkpoint or "").parent / ARGUMENTS
     if checkpoint and noted.is_file():
         by_kind = different_training(read_json(noted), arguments)

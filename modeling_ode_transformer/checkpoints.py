@@ -67,8 +67,8 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
     return None
 
 
-def check_resumable(checkpoint: str | Path, config: PreTrainedConfig) -> None:
-    """Checks that a training of a model can go on from a checkpoint.
+def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = None) -> None:
+    """Checks that a training, of a model with this configuration if one is given, can go on from a checkpoint.
 
     Raises:
         ValueError: the checkpoint was not written to its end; it holds weights without the state of the optimizer;
@@ -83,8 +83,9 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig) -> None:
             f"{start}it holds weights alone (--save_only_model), so that optimizer and schedule would begin anew. "
             "Start a training of its own from it: give it as --model_name_or_path, and another --output_dir."
         )
-    if (checkpoint / CONFIG_NAME).is_file():
-        saved, asked = (each.to_dict() for each in (type(config).from_pretrained(checkpoint), config))
+    if config is not None and (checkpoint / CONFIG_NAME).is_file():
+        both = (type(config).from_pretrained(checkpoint), config)
+        saved, asked = (json.loads(each.to_json_string(use_diff=False)) for each in both)
         different = [
             f"{name} {saved.get(name)!r}, not {value!r}"
             for name, value in asked.items()

@@ -573,15 +573,21 @@ class TokenTrainerMixin(ResumableTrainerMixin):
 
 
 @dataclass
-class TokenTrainingArguments(TrainingArguments):
+class ResumableTrainingArguments(TrainingArguments):
+    """TrainingArguments by which a resumed run gets back the states of its callbacks."""
+
+    restore_callback_states_from_checkpoint: bool = field(
+        default=True, metadata={"help": "Restore the states of callbacks, as how long early stopping has waited."}
+    )
+
+
+@dataclass
+class TokenTrainingArguments(ResumableTrainingArguments):
     """TrainingArguments for which a low perplexity is best; a resumed run gets back the states of its callbacks."""
 
     log_coefficients: bool = field(
         default=False,
         metadata={"help": "Add to the metrics of evaluations how much each stage of each layer counts on average."},
-    )
-    restore_callback_states_from_checkpoint: bool = field(
-        default=True, metadata={"help": "Restore the states of callbacks, as how long early stopping has waited."}
     )
 
     def __post_init__(self):

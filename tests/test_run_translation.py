@@ -296,8 +296,10 @@ def test_checkpoints_of_two_branches_are_not_mixed(corpus, tmp_path):
 def test_weights_alone_are_not_resumed_from(corpus, tmp_path):
     options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "save_only_model": True}
     run_translation.main(arguments(corpus, tmp_path, **options))
+    noted = {name: (tmp_path / name).read_bytes() for name in ("arguments.json", "all_results.json")}
     with pytest.raises(ValueError, match=r"checkpoint-2: it holds weights alone \(--save_only_model\)"):
         run_translation.main(arguments(corpus, tmp_path, **options | {"max_steps": 3}))
+    assert noted == {name: (tmp_path / name).read_bytes() for name in noted}
 
 
 def test_losses_and_seconds_are_those_of_all_calls(corpus, tmp_path):
