@@ -42,12 +42,26 @@ def test_runs_are_put_side_by_side(runs, tmp_path, capsys):
         assert row[header.index("test perplexity")] == f"{results['predict_perplexity']:.2f}"
         with open(f"{folder}/trainer_state.json", encoding="utf-8") as file:
             state = json.load(file)
-        curve = written[name]["curve"]
-        assert [point["step"] for point in curve] == [1, 2]
-        best = min(curve, key=lambda point: point["perplexity"])
+        assert written[name]["log_history"] == state["log_history"]
+        evaluations = [entry for entry in state["log_history"] if "eval_perplexity" in entry]
+        assert [entry["step"] for entry in evaluations] == [1, 2]
+        best = min(evaluations, key=lambda entry: entry["eval_perplexity"])
         assert best["step"] == state["best_global_step"] == int(row[header.index("updates")])
         assert written[name]["metrics"]["test"]["perplexity"] == results["predict_perplexity"]
         assert written[name]["training_seconds"] == results["train_runtime"]
+
+
+def test_runs_come_together_in_a_file(runs, tmp_path, capsys):
+    """Other names stay, the same name is replaced, and the table shows all of them."""
+    both, one_by_one = tmp_path / "both.json", tmp_path / "one_by_one.json"
+    collect_runs.main([*runs, "--names", "residual", "RK2", "--output_file", str(both)])
+    table = capsys.readouterr().out
+    collect_runs.main([runs[1], "--names", "residual", "--output_file", str(one_by_one)])
+    collect_runs.main([runs[0], "--names", "residual", "--output_file", str(one_by_one)])
+    capsys.readouterr()
+    collect_runs.main([runs[1], "--names", "RK2", "--output_file", str(one_by_one)])
+    assert capsys.readouterr().out == table
+    assert one_by_one.read_text() == both.read_text()
 
 
 def test_a_run_without_evaluation_has_empty_cells(runs, tmp_path, capsys):

@@ -48,6 +48,15 @@ def test_plots_show_what_was_logged(runs, tmp_path, monkeypatch):
     }
 
 
+def test_files_of_collected_runs_are_plotted(runs, tmp_path):
+    """They give the curves that the runs' folders give, by the names in the file."""
+    logs = {run.name: json.loads((run / "trainer_state.json").read_text()) for run in runs}
+    (tmp_path / "runs.json").write_text(json.dumps(logs))
+    collected = plot_training.read_logs(tmp_path / "runs.json")
+    assert list(collected) == ["plain", "gate"]
+    assert collected == plot_training.read_logs(runs[0]) | plot_training.read_logs(runs[1])
+
+
 def test_a_single_point_can_be_seen(runs, tmp_path):
     """A line through one point has no length."""
     axes = plot_training.Figure().subplots()
@@ -65,9 +74,10 @@ def test_files_are_pictures_and_names_can_be_given(runs, tmp_path):
 def test_bad_input_is_named(runs, tmp_path, capsys):
     with pytest.raises(FileNotFoundError, match=r"trainer_state\.json"):
         plot_training.main([str(tmp_path)])
-    (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"other\.json has no log_history"):
-        plot_training.main([str(tmp_path / "other.json")])
+    for other in ("[]", "{}", '{"run": {"loss": 1}}'):
+        (tmp_path / "other.json").write_text(other)
+        with pytest.raises(ValueError, match=r"other\.json has no log_history"):
+            plot_training.main([str(tmp_path / "other.json")])
     with pytest.raises(SystemExit):
         plot_training.main([*map(str, runs), "--names", "same", "same"])
     assert "2 runs need as many different names" in capsys.readouterr().err

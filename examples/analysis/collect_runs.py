@@ -4,8 +4,9 @@
     python examples/analysis/collect_runs.py ptb_residual ptb_rk2 --names residual "RK2 (gate)" --output_file ptb.json
 
 A run is the output folder of a finished run of one of the scripts. The file has of each the record that model cards
-are made of (model, data, arguments, versions, date, metrics), the overrides of its configuration, and the validation
-metrics of each evaluation.
+are made of (model, data, arguments, versions, date, metrics), the overrides of its configuration, and its log, from
+which `plot_training.py` plots. Runs of other names that the file has already stay in it, so that runs of several
+machines come together; the table shows all of them.
 """
 
 import json
@@ -30,16 +31,11 @@ def read_run(folder: Path) -> dict:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder / name}: a run of this package's scripts leaves this file at its end.")
     arguments, results, state = (read_json(folder / name) for name in (ARGUMENTS, RESULTS, TRAINER_STATE))
-    curve = [
-        {name.removeprefix("eval_"): value for name, value in entry.items()}
-        for entry in state["log_history"]
-        if "eval_loss" in entry
-    ]
     return {
         "config_overrides": arguments["model"].get("config_overrides") or {},
         "training_seconds": results.get("train_runtime"),
         **run_record(folder),
-        "curve": curve,
+        "log_history": state["log_history"],
     }
 
 
@@ -80,12 +76,13 @@ def main(argv: list[str] | None = None) -> dict[str, dict]:
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="output folders")
     parser.add_argument("--names", nargs="+", help="what to call the runs; else as their folders")
-    parser.add_argument("--output_file", type=Path, default=Path("runs.json"), help="replaced if it is there")
+    parser.add_argument("--output_file", type=Path, default=Path("runs.json"), help="replaces runs of the same names")
     args = parser.parse_args(argv)
     names = args.names or [run.resolve().name for run in args.runs]
     if len(set(names)) != len(args.runs):
         parser.error(f"{len(args.runs)} runs need as many different names, not {', '.join(names)}: give --names.")
-    runs = {name: read_run(run) for name, run in zip(names, args.runs)}
+    runs = read_json(args.output_file) if args.output_file.is_file() else {}
+    runs |= {name: read_run(run) for name, run in zip(names, args.runs)}
     args.output_file.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
     print(table(runs))
     return runs

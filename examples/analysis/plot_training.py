@@ -4,8 +4,9 @@
 
     python examples/analysis/plot_training.py ptb_residual ptb_rk2 --names residual "RK2 (gate)" --output_dir plots
 
-A run is the output folder of a script, or its `trainer_state.json`. Writes `loss.png`, `perplexity.png`,
-`gradient_norm.png` and `coefficients.png`, those for which a run has values, over updates.
+A run is the output folder of a script, or its `trainer_state.json`; a file of `collect_runs.py` gives all its runs.
+Writes `loss.png`, `perplexity.png`, `gradient_norm.png` and `coefficients.png`, those for which a run has values, over
+updates.
 """
 
 import json
@@ -30,21 +31,30 @@ COEFFICIENT = re.compile(r"eval_coefficient_(?P<stack>.+)_(?P<layer>\d+)_stage_(
 Curve = tuple[list[int], list[float]]  # updates, values
 
 
-def read_curves(run: Path) -> dict[str, Curve]:
-    """Everything that a run logged, by its name in the log.
+def read_logs(path: Path) -> dict[str, list[dict]]:
+    """What `Trainer` logged, by the run's name: its folder's, or that in a file of `collect_runs.py`.
 
     Raises:
         FileNotFoundError: there is no log.
         ValueError: it is not a log of `Trainer`.
     """
-    path = run / "trainer_state.json" if run.is_dir() else run
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: a run leaves this file at its end, and in each of its checkpoints.")
-    state = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(state, dict) or "log_history" not in state:
-        raise ValueError(f"{path} has no log_history: give the trainer_state.json of a run.")
+    file = path / "trainer_state.json" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: a run leaves this file at its end, and in each of its checkpoints.")
+    content = json.loads(file.read_text(encoding="utf-8"))
+    several = isinstance(content, dict) and "log_history" not in content
+    runs = content if several else {file.resolve().parent.name: content}
+    if not runs or not all(isinstance(run, dict) and "log_history" in run for run in runs.values()):
+        raise ValueError(
+            f"{file} has no log_history: give the trainer_state.json of a run, or a file of collect_runs.py."
+        )
+    return {name: run["log_history"] for name, run in runs.items()}
+
+
+def read_curves(log: list[dict]) -> dict[str, Curve]:
+    """Everything that a run logged, by its name in the log."""
     curves = {}
-    for entry in state["log_history"]:
+    for entry in log:
         for name, value in entry.items():
             updates, values = curves.setdefault(name, ([], []))
             updates.append(entry["step"])
@@ -78,15 +88,16 @@ def plot_coefficients(axes: Axes, curves: dict[str, Curve], run: str) -> None:
 def main(argv: list[str] | None = None) -> list[Path]:
     """Runs the script with the given arguments (default: the command line's) and returns the files it wrote."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="output folders or trainer_state.json")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="output folders, or files with logs")
     parser.add_argument("--names", nargs="+", help="what to call the runs; else as their folders")
     parser.add_argument("--output_dir", type=Path, default=Path("plots"), help="folder for the pictures")
     args = parser.parse_args(argv)
-    names = args.names or [(run if run.is_dir() else run.parent).resolve().name for run in args.runs]
-    if len(set(names)) != len(args.runs):
-        parser.error(f"{len(args.runs)} runs need as many different names, not {', '.join(names)}: give --names.")
+    logs = [log for run in args.runs for log in read_logs(run).items()]
+    names = args.names or [name for name, _ in logs]
+    if len(set(names)) != len(logs):
+        parser.error(f"{len(logs)} runs need as many different names, not {', '.join(names)}: give --names.")
 
-    runs = {name: read_curves(run) for name, run in zip(names, args.runs)}
+    runs = {name: read_curves(log) for name, (_, log) in zip(names, logs)}
     figures = {}
     for file, (name, label) in QUANTITIES.items():
         if any(name in curves for curves in runs.values()):
