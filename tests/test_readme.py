@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_ode_transformer import OdeTransformerModel
 from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS, integrate_multistep
@@ -48,6 +49,31 @@ def test_a_scheme_of_ones_own_works_as_shown(tmp_path, monkeypatch, capsys):
         assert errors[0] / errors[1] == pytest.approx(4, rel=0.05)
     finally:
         del MULTISTEPS["adams_bashforth"]
+
+
+@pytest.mark.parametrize("trainer", ["TokenSeq2SeqTrainer", "Seq2SeqTrainer"])
+def test_training_in_python_leaves_a_model_and_its_tokenizer(trainer, tmp_path, monkeypatch):
+    """As shown, for two updates, and with transformers' own trainer; `"` is no quote in the pairs."""
+    monkeypatch.chdir(tmp_path)
+    words = [f"w{number * 7919 % 9000:x}" for number in range(9000)]
+    rows = [f'{" ".join(words[start : start + 9])}\t"{words[start]}' for start in range(0, 9000, 9)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    ((_, code),) = blocks("In Python, on your own pairs")
+    tested = {"vocab_size=8000": "vocab_size=1000", "num_train_epochs=18": "max_steps=2"}
+    if trainer == "Seq2SeqTrainer":
+        plain = {"modeling_ode_transformer.training": "transformers", "TokenSeq2Seq": "Seq2Seq"}
+        tested |= plain | {"max_tokens_per_batch=2700,": ""}
+    for shown, instead in tested.items():
+        assert shown in code
+        code = code.replace(shown, instead)
+    names = {}
+    exec(code, names)
+    assert len(names["pairs"]["train"]) + len(names["pairs"]["test"]) == len(rows)
+    assert names["pairs"]["test"][0]["target"].startswith('"')
+    assert names["trainer"].state.global_step == 2 and type(names["trainer"]).__name__ == trainer
+    tokenizer, model = AutoTokenizer.from_pretrained("my_model"), AutoModelForSeq2SeqLM.from_pretrained("my_model")
+    assert tokenizer(rows[0]).input_ids == names["tokenizer"](rows[0]).input_ids
+    torch.testing.assert_close(model.state_dict(), names["model"].state_dict(), rtol=0, atol=0)
 
 
 def test_metrics_print_what_is_shown(tmp_path, monkeypatch, capsys, evaluate_modules):
