@@ -23,7 +23,7 @@ from typing import TextIO
 
 import torch
 from script_utils import parse_overrides, parse_with_recipe, position_limit, read_lines
-from seq2seq_utils import encode_texts, load_tokenizers
+from seq2seq_utils import begin_with_language, encode_texts, load_tokenizers, marks_languages
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
@@ -63,6 +63,14 @@ class GenerateArguments:
             "help": "Longest source in tokens, end mark included; longer ones are cut. None: the model's limit."
         },
     )
+    src_lang: str | None = field(
+        default=None,
+        metadata={
+            "help": "Language of the sources, as a multilingual tokenizer calls it: en (M2M100), eng_Latn (NLLB), "
+            "en_XX (mBART); none: as saved with the tokenizer."
+        },
+    )
+    tgt_lang: str | None = field(default=None, metadata={"help": "Language of the outputs, likewise."})
     num_beams: int | None = field(
         default=None, metadata={"help": "Beams; none, as for the options below: as saved with the (first) model."}
     )
@@ -126,8 +134,9 @@ def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
 
 def load_common_tokenizers(args: GenerateArguments):
     """The source and the target tokenizer of the models; ValueError if they have different ones."""
-    hub_options = {"revision": args.model_revision, "trust_remote_code": args.trust_remote_code}
-    first, *others = (load_tokenizers(name, **hub_options) for name in args.model_name_or_path)
+    options = {"revision": args.model_revision, "trust_remote_code": args.trust_remote_code}
+    options |= {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
+    first, *others = (load_tokenizers(name, **options) for name in args.model_name_or_path)
     for name, other in zip(args.model_name_or_path[1:], others):
         for side, one, another in zip(("source", "target"), first, other):
             if one.get_vocab() != another.get_vocab():
@@ -188,6 +197,8 @@ class TextGenerator:
         # Alone in an ensemble, any model knows max_len_a and max_len_b.
         if len(models) > 1 or not isinstance(models[0], SourceLengthGenerationMixin):
             self.model = EnsembleForConditionalGeneration(models)
+        if marks_languages(self.tokenizer) and self.tokenizer.tgt_lang is not None:
+            begin_with_language(self.model, self.tokenizer)
         set_generation_options(self.model.generation_config, args)
 
     def encode(self, sources: list[str]) -> list[list[int]]:

@@ -63,6 +63,16 @@ class Seq2SeqModelArguments(BaseModelArguments):
         default=None,
         metadata={"help": f"Tokenizer of the target side; none: folder {TARGET_TOKENIZER} of the tokenizer, if any."},
     )
+    src_lang: str | None = field(
+        default=None,
+        metadata={
+            "help": "Language of the sources, as a multilingual tokenizer calls it: en (M2M100), eng_Latn (NLLB), "
+            "en_XX (mBART). It marks texts with it. None: as saved with the tokenizer."
+        },
+    )
+    tgt_lang: str | None = field(
+        default=None, metadata={"help": "Language of the targets, likewise; outputs begin with its mark."}
+    )
     joint_tokenizer: bool = field(
         default=True, metadata={"help": "Train one tokenizer on both languages, or (False) one for each."}
     )
@@ -259,26 +269,71 @@ def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDa
     return dataset.select(sorted(range(len(dataset)), key=lambda i: -lengths[i]))
 
 
-def load_tokenizers(name: str, target_name: str | None = None, **hub_options):
-    """The tokenizer in a folder or on the Hub, and that of its target side: another one if there is one, or itself."""
+def load_tokenizers(
+    name: str,
+    target_name: str | None = None,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
+    **hub_options,
+):
+    """The tokenizer in a folder or on the Hub, and that of its target side: another one if there is one, or itself.
+
+    Args:
+        name: Folder or name of the tokenizer.
+        target_name: Of that of the target side; None: folder `TARGET_TOKENIZER` of the first, if any.
+        src_lang, tgt_lang: The languages of a multilingual tokenizer; None: as saved with it.
+        hub_options: Those of `AutoTokenizer.from_pretrained`.
+
+    Raises:
+        ValueError: the tokenizer does not know a language, or marks none; a multilingual tokenizer is one of two.
+    """
     tokenizer = AutoTokenizer.from_pretrained(name, **hub_options)
     if target_name is not None:
-        return tokenizer, AutoTokenizer.from_pretrained(target_name, **hub_options)
-    try:
-        target_tokenizer = load_target_tokenizer(name, **hub_options)
-    except OSError:
-        target_tokenizer = None
-    return tokenizer, tokenizer if target_tokenizer is None else target_tokenizer
+        target_tokenizer = AutoTokenizer.from_pretrained(target_name, **hub_options)
+    else:
+        try:
+            target_tokenizer = load_target_tokenizer(name, **hub_options)
+        except OSError:
+            target_tokenizer = None
+    if target_tokenizer is None:
+        target_tokenizer = tokenizer
+    elif marks_languages(tokenizer) or marks_languages(target_tokenizer):
+        raise ValueError(f"{name}: a multilingual tokenizer is that of both sides, and the target has another one.")
+    for argument, language in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
+        if language is not None:
+            set_language(tokenizer, argument, language)
+    return tokenizer, target_tokenizer
 
 
-def check_languages(*tokenizers) -> None:
-    """Raises a ValueError if a tokenizer marks texts with their language, which would always be its default."""
-    for tokenizer in tokenizers:
-        if hasattr(tokenizer, "src_lang"):
-            raise ValueError(
-                f"{type(tokenizer).__name__} ({tokenizer.name_or_path}) marks every text with its language (src_lang, "
-                "tgt_lang), which this script cannot set: give a --tokenizer_name without such marks."
-            )
+def marks_languages(tokenizer) -> bool:
+    """Whether a tokenizer adds a mark of their language to texts, as M2M100's, NLLB's and mBART's."""
+    return hasattr(tokenizer, "set_tgt_lang_special_tokens")
+
+
+def set_language(tokenizer, argument: str, language: str) -> None:
+    """Sets the `src_lang` or the `tgt_lang` of a multilingual tokenizer, which is saved with it."""
+    kind = f"{type(tokenizer).__name__} ({tokenizer.name_or_path})"
+    if not marks_languages(tokenizer):
+        raise ValueError(f"--{argument} {language}: {kind} does not mark languages. Leave it out.")
+    known = getattr(tokenizer, "lang_code_to_id", None) or tokenizer.extra_special_tokens
+    if language not in map(str, known):
+        raise ValueError(f"--{argument} {language}: {kind} knows {', '.join(map(str, known))}.")
+    setattr(tokenizer, argument, language)
+
+
+def begin_with_language(model, tokenizer) -> None:
+    """Has a model's outputs begin with the mark of the targets' language: after the start token or, where the mark
+    comes at the end of targets (mBART), as start token."""
+    marks = tokenizer(text_target="")["input_ids"]
+    if len(marks) != 2:
+        raise ValueError(
+            f"{type(tokenizer).__name__} adds {tokenizer.convert_ids_to_tokens(marks)} to a target: expected a mark "
+            "of its language and an end mark."
+        )
+    if marks[1] == tokenizer.eos_token_id:
+        model.generation_config.forced_bos_token_id = marks[0]
+    else:
+        model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = marks[1]
 
 
 def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, folder: Path) -> None:
@@ -338,6 +393,8 @@ def check_arguments(
         raise ValueError("--do_predict writes outputs: give --predict_with_generate too.")
     if not args.do_train and not model_args.model_name_or_path:
         raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
+    if (model_args.src_lang is None) != (model_args.tgt_lang is None):
+        raise ValueError("--src_lang and --tgt_lang go together; only one is given.")
     for name in ("num_beams", "max_source_length", "max_target_length"):
         if getattr(data_args, name) is not None and getattr(data_args, name) < 1:
             raise ValueError(f"--{name} {getattr(data_args, name)} must be at least 1.")
@@ -496,10 +553,17 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
         with args.main_process_first(desc="training the tokenizer"):
             if args.should_save:
                 train_tokenizers(pairs["train"], model_args, Path(args.output_dir))
-    tokenizer, target_tokenizer = load_tokenizers(tokenizer_name, model_args.target_tokenizer_name, **hub_options)
-
-    check_languages(tokenizer, target_tokenizer)
+    tokenizer, target_tokenizer = load_tokenizers(
+        tokenizer_name, model_args.target_tokenizer_name, model_args.src_lang, model_args.tgt_lang, **hub_options
+    )
+    if marks_languages(tokenizer) and tokenizer.tgt_lang is None:
+        raise ValueError(
+            f"{type(tokenizer).__name__} ({tokenizer.name_or_path}) marks every text with its language: give "
+            "--src_lang and --tgt_lang."
+        )
     model = load_model(model_args, tokenizer, target_tokenizer)
+    if marks_languages(tokenizer):
+        begin_with_language(model, tokenizer)
     check_lengths(model.config, data_args, args.generation_max_length)
     logger.info("%s parameters", f"{model.num_parameters():,}")
     set_generation_options(model.generation_config, data_args, args)

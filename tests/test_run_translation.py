@@ -367,14 +367,6 @@ def test_targets_are_encoded_as_targets():
     assert dataset["labels"][0] == [3, 1]
 
 
-def test_a_tokenizer_that_marks_languages_is_refused(run):
-    tokenizer = AutoTokenizer.from_pretrained(run[0])
-    seq2seq_utils.check_languages(tokenizer, tokenizer)
-    tokenizer.src_lang = "en_XX"  # as mBART's, NLLB's and M2M100's have
-    with pytest.raises(ValueError, match="marks every text with its language"):
-        seq2seq_utils.check_languages(tokenizer, tokenizer)
-
-
 def test_bleu_of_tokenised_text_by_name():
     """Worked by hand: one of eight tokens is wrong, and one of twelve once words are split at hyphens."""
     args = run_translation.DataArguments(bleu_moses_language="de")

@@ -1,0 +1,176 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Scripts with the tokenizers of M2M100, NLLB, mBART and mBART-50, which mark texts with their language."""
+
+import io
+import json
+import sys
+
+import pytest
+import sentencepiece
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    M2M100Tokenizer,
+    MBart50Tokenizer,
+    MBartTokenizer,
+    NllbTokenizer,
+)
+from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES as M2M100_CODES
+from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES as MBART_CODES
+
+from modeling_ode_transformer import OdeTransformerForConditionalGeneration, TranslationPipeline
+
+from .conftest import TINY, randomize
+from .test_run_translation import EXAMPLES, arguments, corpus  # noqa: F401
+
+
+sys.path.insert(0, str(EXAMPLES))
+
+import generate
+import run_translation
+import script_utils
+import seq2seq_utils
+
+
+# Languages as the tokenizer calls them, the family of the model, and where targets have the mark of theirs.
+FAMILIES = {
+    "m2m_100": (("en", "de"), "m2m_100", "start"),
+    "nllb": (("eng_Latn", "deu_Latn"), "m2m_100", "start"),
+    "mbart50": (("en_XX", "de_DE"), "mbart", "start"),
+    "mbart": (("en_XX", "de_DE"), "mbart", "end"),
+}
+
+
+def make_tokenizer(family, texts, folder):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, vocab_size=60, hard_vocab_limit=False, minloglevel=2
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(3, len(processor))]
+    vocabulary = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")] + pieces
+    ids = {token: i for i, (token, _) in enumerate(vocabulary)}
+    if family == "mbart":
+        return MBartTokenizer(vocab=vocabulary + [(code, 0.0) for code in MBART_CODES] + [("<mask>", 0.0)])
+    if family == "mbart50":
+        return MBart50Tokenizer(vocab=[("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0)] + pieces)
+    if family == "nllb":
+        return NllbTokenizer(vocab=ids, merges=[])
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    (folder / "spm.model").write_bytes(model.getvalue())
+    # As in the tokenizers on the Hub; without it, marks would be parts of texts.
+    special = [f"__{language}__" for language in M2M100_CODES["m2m100"]]
+    return M2M100Tokenizer(folder / "vocab.json", folder / "spm.model", additional_special_tokens=special)
+
+
+def find_language(tokenizer, language):
+    """The id of a language, as the documentation of its tokenizer has it."""
+    return getattr(tokenizer, "get_lang_id", tokenizer.convert_tokens_to_ids)(language)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def trained(request, corpus, tmp_path_factory):  # noqa: F811
+    """A converted model, as it is after a run of run_translation.py that leaves its weights as they are: the folder
+    with `output`, `tokenizer`, the original model, its languages and where targets have their mark."""
+    folder = tmp_path_factory.mktemp(request.param)
+    (src_lang, tgt_lang), model_type, place = FAMILIES[request.param]
+    texts = [line for name in ("train.en", "train.de") for line in script_utils.read_lines(corpus / name)]
+    tokenizer = make_tokenizer(request.param, texts, folder)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    torch.manual_seed(0)
+    sizes = TINY | {"vocab_size": len(tokenizer) + 100, "max_position_embeddings": 100, "tie_word_embeddings": False}
+    sizes |= {"decoder_start_token_id": 2}
+    reference = randomize(AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(model_type, **sizes)))
+    torch.nn.init.normal_(reference.lm_head.weight)
+    with torch.no_grad():
+        # Outputs are texts, not marks.
+        reference.lm_head.weight[min(i for i in tokenizer.all_special_ids if i > 3) :] = 0
+    OdeTransformerForConditionalGeneration.from_residual(reference).save_pretrained(folder / "start")
+    options = {
+        "model_name_or_path": folder / "start",
+        "tokenizer_name": folder / "tokenizer",
+        "config_overrides": None,
+        "vocab_size": None,
+        "max_source_length": 60,
+        "max_target_length": 40,
+        "learning_rate": 0,
+        "max_steps": 1,
+        "do_predict": True,
+        "src_lang": src_lang,
+        "tgt_lang": tgt_lang,
+    }
+    run_translation.main(arguments(corpus, folder / "output", **options))
+    return folder, reference, (src_lang, tgt_lang), place
+
+
+def test_outputs_are_those_of_the_original_as_its_documentation_has_them(trained, corpus):  # noqa: F811
+    folder, reference, languages, place = trained
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer", **dict(zip(("src_lang", "tgt_lang"), languages)))
+    mark = find_language(tokenizer, languages[1])
+    sources = script_utils.read_lines(corpus / "test.en")
+    inputs = tokenizer(sources, return_tensors="pt", padding=True)
+    search = {"num_beams": 3, "length_penalty": 0.6, "early_stopping": True, "max_length": 41, "do_sample": False}
+    begin = {"decoder_start_token_id": mark} if place == "end" else {"forced_bos_token_id": mark}
+    expected = tokenizer.batch_decode(reference.generate(**inputs, **search, **begin), skip_special_tokens=True)
+    expected = [" ".join(text.split("\n")).strip() for text in expected]
+    assert len(set(expected)) > 1
+    assert script_utils.read_lines(folder / "output" / "generated_predictions.txt") == expected
+
+    # The saved model and its tokenizer need not be told again.
+    generate.main(
+        f"--model_name_or_path {folder / 'output'} --input {corpus / 'test.en'} --output {folder / 'out.txt'}".split()
+    )
+    assert script_utils.read_lines(folder / "out.txt") == expected
+    translate = TranslationPipeline.from_pretrained(folder / "output")
+    assert [output["translation_text"].strip() for output in translate(sources)] == expected
+
+
+def test_a_trained_pair_has_the_marks_of_its_languages(trained):
+    folder, _, languages, place = trained
+    tokenizer, _ = seq2seq_utils.load_tokenizers(folder / "tokenizer", None, *languages)
+    args = run_translation.DataArguments()
+    pair = seq2seq_utils.encode_split([("one", "eins")], "train", tokenizer, tokenizer, args)[0]
+    for ids, language in zip((pair["input_ids"], pair["labels"]), languages):
+        tokens = tokenizer.convert_ids_to_tokens(ids)
+        mark, end = tokens[0 if place == "start" else -1], tokens[-1 if place == "start" else -2]
+        assert mark.strip("_") == language and end == "</s>"
+
+
+def test_generate_takes_other_languages(trained, corpus):  # noqa: F811
+    """A model and a tokenizer that know of no language yet; other languages give other outputs."""
+    folder, _, (source, target), _ = trained
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    tokenizer.save_pretrained(folder / "start")
+    search = "--num_beams 3 --length_penalty 0.6 --generation_options early_stopping=true,max_length=41"
+    outputs = []
+    for languages in ((source, target), (source, source), (target, target)):
+        out = folder / "told.txt"
+        files = f"--model_name_or_path {folder / 'start'} --input {corpus / 'test.en'} --output {out} --overwrite"
+        generate.main([*files.split(), *search.split(), "--src_lang", languages[0], "--tgt_lang", languages[1]])
+        outputs.append(script_utils.read_lines(out))
+    assert outputs[0] == script_utils.read_lines(folder / "output" / "generated_predictions.txt")
+    assert outputs[0] != outputs[1] and outputs[0] != outputs[2]
+
+
+def test_languages_that_are_missing_or_unknown_are_named(trained, corpus, tmp_path):  # noqa: F811
+    folder, _, (source, target), _ = trained
+    options = {"model_name_or_path": folder / "start", "tokenizer_name": folder / "tokenizer", "vocab_size": None}
+    options |= {"config_overrides": None, "max_source_length": 60}
+    for given, message in (
+        ({}, "marks every text with its language: give --src_lang and --tgt_lang"),
+        ({"src_lang": source}, "--src_lang and --tgt_lang go together"),
+        ({"src_lang": source, "tgt_lang": "xx"}, rf"--tgt_lang xx: \w+ .* knows .*\b{target}\b"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run_translation.main(arguments(corpus, tmp_path / str(len(given)), **options, **given))
+
+
+def test_two_tokenizers_and_those_without_marks_are_refused(trained, corpus, tmp_path):  # noqa: F811
+    folder, _, languages, _ = trained
+    with pytest.raises(ValueError, match="is that of both sides"):
+        seq2seq_utils.load_tokenizers(folder / "tokenizer", folder / "tokenizer", *languages)
+    options = {"src_lang": "en", "tgt_lang": "de", "max_steps": 1}
+    with pytest.raises(ValueError, match=r"--src_lang en: \w+ \(.*\) does not mark languages"):
+        run_translation.main(arguments(corpus, tmp_path, **options))
