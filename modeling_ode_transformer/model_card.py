@@ -102,6 +102,7 @@ CONFIG_FIELDS = (
     ),
     *("d_model", "solver_coefficients", "coefficient_sharing", "vector_field", "stage_values", "steps_per_layer"),
     *("layer_history", "max_relative_position", "normalize_stages", "predictor_corrector", "vocab_size"),
+    "tie_word_embeddings",
     *("recurrence_encoder", "recurrence_layers", "recurrence_steps", "recurrence_integration"),
     "recurrence_decoder_layers",
     *("decoder_vocab_size", "dropout", "attention_dropout", "activation_dropout", "word_dropout"),
