@@ -64,6 +64,15 @@ def test_runs_come_together_in_a_file(runs, tmp_path, capsys):
     assert one_by_one.read_text() == both.read_text()
 
 
+@pytest.mark.parametrize("content", ['[{"step": 1}]', '{"log_history": []}', '{"residual": {"curve": []}}'])
+def test_a_file_of_something_else_is_not_written_to(content, runs, tmp_path):
+    file = tmp_path / "other.json"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=r"other\.json holds no runs"):
+        collect_runs.main([*runs, "--output_file", str(file)])
+    assert file.read_text() == content
+
+
 def test_a_run_without_evaluation_has_empty_cells(runs, tmp_path, capsys):
     recipe, out = str(EXAMPLES / "recipes" / "ptb.json"), str(tmp_path / "trained")
     options = "--smoke --max_steps 1 --do_eval False --do_predict False --load_best_model_at_end False"

@@ -193,6 +193,13 @@ def test_a_card_names_the_kind_of_its_schemes(config, description, tmp_path):
     assert description in model_card(record).content.partition("| parameters")[0]
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_card_says_whether_embeddings_are_tied(tied, tmp_path):
+    OdeTransformerForConditionalGeneration(tiny_config(tie_word_embeddings=tied)).save_pretrained(tmp_path)
+    record = run_record(tmp_path, "translation") | {"card": {"repo_id": "m"}}
+    assert f"| tie_word_embeddings | {tied} |" in model_card(record).content
+
+
 CLASSIFIER_RESULTS = {
     "train_samples": 4907,
     "eval_samples": 545,

@@ -21,6 +21,18 @@ def overrides(values: dict) -> str:
     return ",".join(f"{name}={value}" for name, value in values.items())
 
 
+def read_collected(file: Path) -> dict[str, dict]:
+    """The runs in a file of this script, by their names; none if there is no file.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
+    runs = read_json(file) if file.is_file() else {}
+    if not isinstance(runs, dict) or not all(isinstance(run, dict) and "log_history" in run for run in runs.values()):
+        raise ValueError(f"{file} holds no runs with their logs, to which others could be added: name another file.")
+    return runs
+
+
 def read_run(folder: Path) -> dict:
     """What is known about a run.
 
@@ -81,8 +93,7 @@ def main(argv: list[str] | None = None) -> dict[str, dict]:
     names = args.names or [run.resolve().name for run in args.runs]
     if len(set(names)) != len(args.runs):
         parser.error(f"{len(args.runs)} runs need as many different names, not {', '.join(names)}: give --names.")
-    runs = read_json(args.output_file) if args.output_file.is_file() else {}
-    runs |= {name: read_run(run) for name, run in zip(names, args.runs)}
+    runs = read_collected(args.output_file) | {name: read_run(run) for name, run in zip(names, args.runs)}
     args.output_file.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
     print(table(runs))
     return runs
