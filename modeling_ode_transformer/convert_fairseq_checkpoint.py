@@ -19,12 +19,16 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from transformers.utils import logging
 
 from .average_checkpoints import TensorMean, check_same_configuration
 from .checkpoints import TARGET_TOKENIZER
 from .configuration_ode_transformer import OdeTransformerConfig
 from .convert_fairseq_tokenizer import make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
 from .modeling_ode_transformer import OdeTransformerForConditionalGeneration
+
+
+logger = logging.get_logger(__name__)
 
 
 class Meter:
@@ -46,6 +50,8 @@ SOLVERS = {
     (3, "standard"): ({"a": [[], [1 / 2], [0, 1]], "b": [1 / 6, 4 / 6, 1 / 6]}, "fixed"),
     (4, "standard"): ("rk4", "fixed"),
 }
+# The original's first public version has it in every model, and uses it wherever there are two evaluations.
+GATE = re.compile(r"encoder\.gate_linear\.(weight|bias)")
 HISTORIES = {None: "none", "residual": "none", "learnable_dense": "learned_dense", "dense": "dense"}
 
 # Arguments without which there is no telling what the architecture is.
@@ -63,7 +69,7 @@ ARCHITECTURE_PREFIXES = {"ode", "dense", "relative", "macaron", "polynomial"}
 PARAMETERS = (
     (r"(encoder|decoder)\.embed_(tokens|positions)\.weight", r"model.\1.embed_\2.weight"),
     (r"decoder\.embed_out", r"lm_head.weight"),
-    (r"encoder\.gate_linear\.(weight|bias)", r"model.encoder.solver_coefficients.gate.\1"),
+    (GATE.pattern, r"model.encoder.solver_coefficients.gate.\1"),
     (r"encoder\.alpha", r"model.encoder.solver_coefficients.weight"),
     (r"(encoder|decoder)\.layer_norm\.(weight|bias)", r"model.\1.layer_norm.\2"),
     (r"(encoder|decoder)\.history\.(weight|layer_norms\.\d+\.(?:weight|bias))", r"model.\1.history.\2"),
@@ -164,11 +170,18 @@ def convert_fairseq_state_dict(
         for Macaron, whose released code halves the first feed-forward sublayer only. Its generation configuration has
         what the original's generator always does: no empty output, no pad token.
 
+    The first public version of the original's code gives every model a gate and uses it with two evaluations, whatever
+    `rk_type` says; so does the model, and an idle gate is left out. Both are logged as warnings.
+
     Raises:
         ValueError: the architecture, an option or a parameter cannot be expressed, or one is missing; it is named.
     """
     args = dict(args) if isinstance(args, Mapping) else vars(args)
-    model = OdeTransformerForConditionalGeneration(make_configuration(state_dict, args))
+    config = make_configuration(state_dict, args)
+    if config.solver_coefficients != "gate" and any(map(GATE.fullmatch, state_dict)):
+        logger.warning("encoder.gate_linear is left out: with these arguments the original does not use it.")
+        state_dict = {name: tensor for name, tensor in state_dict.items() if not GATE.fullmatch(name)}
+    model = OdeTransformerForConditionalGeneration(config)
     converted = {name: tensor.float() for name, tensor in rename_parameters(state_dict).items()}
 
     expected = model.state_dict()
@@ -197,7 +210,11 @@ def convert_fairseq_state_dict(
 def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, Any]) -> OdeTransformerConfig:
     """The configuration of the original's architecture; see `convert_fairseq_state_dict`."""
     architecture = args.get("arch")
-    prefix, found, _ = str(architecture).partition("transformer")
+    prefix, found, suffix = str(architecture).partition("transformer")
+    if suffix.startswith("_lm"):
+        raise ValueError(f"arch={architecture!r} is a language model: only encoder-decoder models can be converted.")
+    if suffix.startswith("_ode"):  # transformer_ode_...: how the original's scripts call ode_transformer_...
+        prefix += "ode"
     if not found or not set(prefix.split("_")) - {""} <= ARCHITECTURE_PREFIXES:
         raise ValueError(
             f"The architecture arch={architecture!r} cannot be expressed: it must be a residual, dense, relative, "
@@ -223,6 +240,13 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
     num_stages, solver, coefficients = args.get("enc_calculate_num", 1), "euler", "fixed"
     if num_stages != 1:
         key = (num_stages, args.get("rk_type"))
+        if key == (2, "standard") and any(map(GATE.fullmatch, state_dict)):
+            logger.warning(
+                "rk_type='standard', but there is encoder.gate_linear: the first public version of the original's "
+                "code computes RK2 with this gate, and so does the model. If the code that trained it did not, "
+                "convert its parameters without encoder.gate_linear."
+            )
+            key = (2, "learnable")
         if "ode" not in prefix or key not in SOLVERS:
             known = ", ".join(f"{number} with {kind!r}" for number, kind in SOLVERS)
             raise ValueError(

@@ -122,6 +122,20 @@ def test_beam_search_is_that_of_the_original(name):
             assert score.item() == pytest.approx(hypothesis["score"], abs=5e-6)
 
 
+def test_checkpoints_of_the_first_public_version_are_converted(caplog):
+    """Its models all have a gate; it is used with two evaluations, whatever rk_type says, and idle otherwise. Its
+    scripts call ode_transformer_... transformer_ode_..."""
+    gate = {name: tensor for name, tensor in load("rk2_learnable_i_plain")[0].items() if "gate_linear" in name}
+    for name in ("rk2_learnable_i_plain", "rk3_standard_ii_rpr8", "rk4_standard_i_plain"):
+        weights, io, reference = load(name)
+        changes = {"rk_type": "standard", "arch": "transformer_ode_t2t_wmt_en_de_big"}
+        model = convert_fairseq_state_dict({**weights, **gate}, {**reference["args"], **changes})
+        with torch.no_grad():
+            assert_close(run(model, io)[0].logits, io["logits"])
+        assert "encoder.gate_linear" in caplog.text
+        caplog.clear()
+
+
 def test_arguments_may_be_a_namespace():
     weights, _, reference = load("rk4_standard_iii_rpr8_dlcl")
     model = convert_fairseq_state_dict(weights, Namespace(**reference["args"]))
@@ -175,6 +189,12 @@ def test_options_that_cannot_be_expressed_are_refused_by_name(option, value):
         convert_fairseq_state_dict(weights, {**reference["args"], option: value})
 
 
+def test_language_models_are_refused_as_such():
+    weights, _, reference = load("rk2_standard_i_plain")
+    with pytest.raises(ValueError, match="arch='ode_transformer_lm_single' is a language model"):
+        convert_fairseq_state_dict(weights, {**reference["args"], "arch": "ode_transformer_lm_single"})
+
+
 def test_arguments_that_are_missing_are_named():
     weights, _, reference = load("polynomial_step2_i_plain")
     args = {name: value for name, value in reference["args"].items() if name not in ("encoder_layers", "enc_step")}
@@ -191,8 +211,8 @@ def test_parameters_that_do_not_fit_are_refused_by_name():
     without_gate = {name: tensor for name, tensor in weights.items() if "gate_linear" not in name}
     with pytest.raises(ValueError, match=r"lacks model.encoder.solver_coefficients.gate.bias"):
         convert_fairseq_state_dict(without_gate, args)
-    with pytest.raises(ValueError, match=r"no place for model.encoder.solver_coefficients.gate.bias"):
-        convert_fairseq_state_dict(weights, {**args, "rk_type": "standard"})
+    with pytest.raises(ValueError, match=r"no place for model.encoder.solver_coefficients.weight"):
+        convert_fairseq_state_dict({**weights, "encoder.alpha": torch.ones(2)}, args)
     with pytest.raises(ValueError, match=r"decoder\.lstm\.weight"):
         convert_fairseq_state_dict({**weights, "decoder.lstm.weight": torch.zeros(1)}, args)
     with pytest.raises(ValueError, match=r"fc1.bias has the shape \(64,\), but the arguments ask for \(128,\)"):
