@@ -7,6 +7,7 @@ from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerBase, TokenizersBackend
 
+from .text_files import read_lines
 from .tokenization_fairseq_ode_transformer import FairseqTokenizer
 
 
@@ -14,15 +15,6 @@ from .tokenization_fairseq_ode_transformer import FairseqTokenizer
 SPECIAL_TOKENS = {"bos_token": "<Lua heritage>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 # fairseq pads its dictionaries to a multiple of this.
 PADDING_FACTOR = 8
-
-
-def read_lines(path: str | os.PathLike) -> list[str]:
-    """The lines of a UTF-8 file without their ends; ValueError if it is not UTF-8."""
-    try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            return [line.rstrip("\r\n") for line in file]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error}.") from error
 
 
 def read_dictionary(path: str | os.PathLike) -> list[str]:
