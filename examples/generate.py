@@ -138,6 +138,13 @@ def load_common_tokenizers(args: GenerateArguments):
     options |= {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
     first, *others = (load_tokenizers(name, **options) for name in args.model_name_or_path)
     for name, other in zip(args.model_name_or_path[1:], others):
+        for language in ("src_lang", "tgt_lang") if marks_languages(first[0]) else ():
+            one, another = (getattr(tokenizer, language, None) for tokenizer, _ in (first, other))
+            if one != another:
+                raise ValueError(
+                    f"{name} is saved with {language} {another!r}, {args.model_name_or_path[0]} with {one!r}: give "
+                    f"--{language}."
+                )
         for side, one, another in zip(("source", "target"), first, other):
             if one.get_vocab() != another.get_vocab():
                 raise ValueError(
@@ -199,7 +206,14 @@ class TextGenerator:
             self.model = EnsembleForConditionalGeneration(models)
         if marks_languages(self.tokenizer) and self.tokenizer.tgt_lang is not None:
             begin_with_language(self.model, self.tokenizer)
-        set_generation_options(self.model.generation_config, args)
+        config = self.model.generation_config
+        set_generation_options(config, args)
+        starts_plainly = config.decoder_start_token_id in (None, self.tokenizer.eos_token_id)
+        if marks_languages(self.tokenizer) and config.forced_bos_token_id is None and starts_plainly:
+            raise ValueError(
+                f"{type(self.tokenizer).__name__} ({self.tokenizer.name_or_path}) marks every text with its language, "
+                "and none is saved with it: give --src_lang and --tgt_lang."
+            )
 
     def encode(self, sources: list[str]) -> list[list[int]]:
         encoded, number_cut = encode_texts(sources, self.tokenizer, self.limit)

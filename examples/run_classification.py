@@ -81,8 +81,12 @@ logger = logging.getLogger(__name__)
 # In the order of their ids.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>"}
 RUNS = "runs.json"
-# Arguments that do not change what a model becomes.
-NOT_OF_A_RESULT = {"seeds", "output_dir", "overwrite_output_dir", "logging_dir", "run_name", "disable_tqdm"}
+# Arguments that do not change what a model becomes, and how it is evaluated.
+NOT_OF_A_RESULT = {
+    *("seeds", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "run_name", "report_to"),
+    *("disable_tqdm", "log_level", "log_level_replica", "logging_dir", "logging_first_step", "logging_steps"),
+    *("logging_strategy", "save_total_limit", "dataloader_num_workers", "dataloader_persistent_workers"),
+}
 
 
 @dataclass
@@ -198,6 +202,9 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
         raise ValueError(f"--learning_rate_ratio {args.learning_rate_ratio} must be more than 0 and at most 1.")
     if data_args.seeds and len(set(data_args.seeds)) < len(data_args.seeds):
         raise ValueError(f"--seeds {' '.join(map(str, data_args.seeds))} names one twice.")
+    asked = args.resume_from_checkpoint
+    if asked and str(asked).lower() != "true" and (data_args.seeds or folds):
+        raise ValueError(f"--resume_from_checkpoint {asked}: several models go on from their own: leave it out.")
     check_model(model_args)
 
 
@@ -388,11 +395,13 @@ def train_one(
     given: dict[str, Examples | None],
     fold: int | None,
     checkpoint: str | None,
+    arguments: dict,
     model_args: ModelArguments,
     data_args: DataArguments,
     args: ClassificationTrainingArguments,
 ) -> dict[str, float]:
-    """One model, of one seed and perhaps of one fold, in `args.output_dir`; returns its metrics by name."""
+    """One model, of one seed and perhaps of one fold, in `args.output_dir`; returns its metrics by name. `arguments`
+    are those of `run_arguments`."""
     needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     set_seed(args.seed)
     examples = make_splits(given, data_args, needed, fold)
@@ -407,11 +416,9 @@ def train_one(
     hub_options = {"revision": model_args.model_revision, "trust_remote_code": model_args.trust_remote_code}
     tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
     if tokenizer_name is None:
-        tokenizer_name = args.output_dir
-        with args.main_process_first(desc="building the vocabulary"):
-            if args.should_save:
-                build_tokenizer(examples["train"], model_args).save_pretrained(tokenizer_name)
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, **hub_options)
+        tokenizer = build_tokenizer(examples["train"], model_args)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, **hub_options)
     is_pair = data_args.text_pair_column is not None
     model = load_model(model_args, tokenizer, list(names.values()), is_pair)
     embeddings = model.get_input_embeddings().weight.numel()
@@ -434,6 +441,7 @@ def train_one(
         if data_args.early_stopping_patience
         else None,
     )
+    note_run(arguments, args)
     metrics = dict(sizes)
     if args.do_train:
         result = trainer.train(resume_from_checkpoint=checkpoint)
@@ -498,6 +506,10 @@ def plan_runs(
                 folder /= f"fold_{fold}"
             own.seed, own.output_dir = seed, str(folder)
             plan.append((seed, fold, own))
+    if len(plan) > 1:
+        for *_, own in plan:
+            # Each goes on from its own checkpoints, if it has any.
+            own.resume_from_checkpoint = None
     return plan
 
 
@@ -569,8 +581,7 @@ def main(argv: list[str] | None = None) -> dict:
     runs = []
     for (seed, fold, own), each, checkpoint, metrics in zip(plan, arguments, checkpoints, finished):
         if metrics is None:
-            note_run(each, own)
-            metrics = train_one(given, fold, checkpoint, model_args, data_args, own)
+            metrics = train_one(given, fold, checkpoint, each, model_args, data_args, own)
         runs.append({"seed": seed, "fold": fold, **metrics})
     results = {"runs": runs, "summary": summarize(runs)}
     if args.should_save:

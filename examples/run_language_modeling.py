@@ -362,16 +362,13 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
 
     needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     lines = {split: read_split(data_args, split) for split, need in needed.items() if need}
-    note_run(arguments, args)
 
     hub_options = {"revision": model_args.model_revision, "trust_remote_code": model_args.trust_remote_code}
     tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
     if tokenizer_name is None:
-        tokenizer_name = args.output_dir
-        with args.main_process_first(desc="building the vocabulary"):
-            if args.should_save:
-                build_tokenizer(lines["train"], model_args.vocab_size).save_pretrained(tokenizer_name)
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, **hub_options)
+        tokenizer = build_tokenizer(lines["train"], model_args.vocab_size)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, **hub_options)
 
     model = load_model(model_args, tokenizer)
     logger.info("%s words in the vocabulary, %s parameters", f"{len(tokenizer):,}", f"{model.num_parameters():,}")
@@ -396,6 +393,7 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
         else None,
     )
 
+    note_run(arguments, args)
     metrics = {}
     if args.do_train:
         result = trainer.train(resume_from_checkpoint=checkpoint)

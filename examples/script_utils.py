@@ -4,6 +4,7 @@
 import gc
 import json
 import logging
+import re
 import shutil
 import sys
 from collections import Counter
@@ -37,6 +38,7 @@ from modeling_ode_transformer.model_card import (
     ARGUMENTS,
     PREFIXES,
     RESULTS,
+    held_out,
     split_sources,
     training_arguments,
     versions,
@@ -219,15 +221,14 @@ def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -
     return AutoConfig.for_model(**(values | values_of_tokenizer | overrides))
 
 
-def check_model(args: BaseModelArguments, **values) -> None:
-    """Opens the configuration of the checkpoint, or makes that of the new model, with `values`: mistakes come to light
-    before anything is written."""
+def check_model(args: BaseModelArguments, **values) -> PreTrainedConfig:
+    """Opens the configuration of the checkpoint, or makes that of the new model, with `values`, and returns it:
+    mistakes come to light before anything is written."""
     if args.model_name_or_path:
-        AutoConfig.from_pretrained(
+        return AutoConfig.from_pretrained(
             args.model_name_or_path, revision=args.model_revision, trust_remote_code=args.trust_remote_code
         )
-    else:
-        config_with_overrides(args, values)
+    return config_with_overrides(args, values)
 
 
 def word_level_tokenizer(
@@ -307,6 +308,26 @@ def set_up_logging(args: TrainingArguments, *script_loggers: logging.Logger) -> 
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
 
 
+# Data arguments of all scripts that no training depends on: of evaluations, of outputs, and of the call.
+NOT_OF_A_TRAINING = {
+    *("max_eval_samples", "max_predict_samples", "early_stopping_patience", "overwrite_output_dir", "seeds"),
+    *("pad_to_multiple_of", "average_last_checkpoints", "num_beams", "length_penalty", "min_target_length"),
+    *("no_repeat_ngram_size", "samples", "bleu_tokenize", "bleu_moses_language", "errant"),
+    *("prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature"),
+}
+DATA_FILES = re.compile(r"(train|validation|test)_(\w+_)?files?")
+# What decides which examples are held out.
+SPLIT_ARGUMENTS = {
+    "training data",
+    "held out",
+    "max_train_samples",
+    "split_seed",
+    "validation_size",
+    "test_size",
+    "cross_validation",
+}
+
+
 def different_arguments(noted: dict, asked: dict, names: Iterable[str]) -> list[str]:
     """The arguments that have another value than the noted one, in words."""
     return [
@@ -314,6 +335,15 @@ def different_arguments(noted: dict, asked: dict, names: Iterable[str]) -> list[
         for name in names
         if asked.get(name) != noted.get(name)
     ]
+
+
+def training_data(data: dict) -> dict:
+    """The data arguments that a training depends on; of files, only the names. Where a part of the validation data is
+    trained on, that is training data, too."""
+    values = {name: value for name, value in data.items() if name not in NOT_OF_A_TRAINING}
+    values = {name: value for name, value in values.items() if not DATA_FILES.fullmatch(name)}
+    files = split_sources(data, "train") + (split_sources(data, "validation") if data.get("validation_share") else [])
+    return values | {"held out": held_out(data, "validation") | held_out(data, "test"), "training data": files}
 
 
 def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
@@ -325,13 +355,16 @@ def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
         values["config_overrides"] = parse_overrides(values.get("config_overrides"))
         return {name: Path(value).name if isinstance(value, str) else value for name, value in values.items()}
 
-    def train_data(data: dict) -> dict:
-        return {"training data": split_sources(data, "train"), "max_train_samples": data.get("max_train_samples")}
-
     found = {}
-    for kind, values in (("model", names_alone), ("data", train_data), ("training", training_arguments)):
+    for kind, values in (("model", names_alone), ("data", training_data), ("training", training_arguments)):
         old, new = (values(each.get(kind, {})) for each in (noted, asked))
-        found[kind] = different_arguments(old, new, sorted(old.keys() | new.keys()))
+        if kind == "training":
+            # As many batches to an update may come from other numbers of processes.
+            for each, run in ((old, noted), (new, asked)):
+                accumulated = each.pop("gradient_accumulation_steps", 1)
+                each["processes x gradient_accumulation_steps"] = run.get("processes", 1) * accumulated
+        names = old.keys() & new.keys() if kind == "data" else old.keys() | new.keys()
+        found[kind] = different_arguments(old, new, sorted(names))
     return found
 
 
@@ -362,7 +395,8 @@ def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
     Raises:
         FileNotFoundError: the checkpoint that is asked for is not there.
         ValueError: it cannot be resumed from; the output folder holds something else, checkpoints of another training,
-            newer checkpoints than the one asked for, or the metrics of another model than the one to evaluate.
+            newer checkpoints than the one asked for, or the metrics of another model than the one to evaluate; what
+            is asked for would be deleted; examples would be tested on that the model was trained on.
     """
     folder = Path(args.output_dir)
     asked, checkpoint = args.resume_from_checkpoint, None
@@ -374,21 +408,34 @@ def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
                 f"--output_dir {folder} holds another trained model and its metrics, not {model}: choose another "
                 "folder."
             )
+        if arguments_file.is_file() and any(held_out(arguments["data"], split) for split in PREFIXES):
+            old, new = (training_data(each["data"]) for each in (read_json(arguments_file), arguments))
+            if different := different_arguments(old, new, sorted(SPLIT_ARGUMENTS & new.keys())):
+                raise ValueError(
+                    f"{folder} was trained on examples that this call holds out, which has {'; '.join(different)}."
+                )
     elif arguments["data"]["overwrite_output_dir"]:
-        if asked:
-            raise ValueError(f"--overwrite_output_dir deletes what --resume_from_checkpoint {asked} asks for.")
+        names = ("model_name_or_path", "config_name", "tokenizer_name", "target_tokenizer_name")
+        inputs = {name: value for name in names if (value := arguments["model"].get(name))}
+        inputs = {name: value for name, value in inputs.items() if Path(value).exists()}
+        inputs = {
+            name: value for name, value in inputs.items() if Path(value).resolve().is_relative_to(folder.resolve())
+        }
+        for name, value in (inputs | ({"resume_from_checkpoint": asked} if asked else {})).items():
+            raise ValueError(f"--overwrite_output_dir deletes what --{name} {value} asks for.")
     elif asked and str(asked).lower() != "true":
         checkpoint = asked
         if not Path(asked).is_dir():
             raise FileNotFoundError(f"--resume_from_checkpoint: no folder {asked}.")
         kept = [path.resolve() for path in numbered_checkpoints(folder)]
-        if Path(asked).resolve() in kept:
-            newer = kept[kept.index(Path(asked).resolve()) + 1 :]
-            if newer := [path.name for path in newer if incomplete_reason(path) is None]:
-                raise ValueError(
-                    f"--resume_from_checkpoint {asked}: {folder} holds newer checkpoints ({', '.join(newer)}), which "
-                    "those of the resumed training would mix with. Give another --output_dir, or take them away."
-                )
+        known = Path(asked).resolve() in kept
+        others = kept[kept.index(Path(asked).resolve()) + 1 :] if known else kept
+        if others := [path.name for path in others if incomplete_reason(path) is None]:
+            raise ValueError(
+                f"--resume_from_checkpoint {asked}: {folder} holds {'newer' if known else 'other'} checkpoints "
+                f"({', '.join(others)}), which those of the resumed training would mix with. Leave it out to go on "
+                "from them, or give another --output_dir."
+            )
     elif last := last_complete_checkpoint(folder):
         logger.warning("Resuming from %s; --overwrite_output_dir starts anew", last)
         checkpoint = str(last)
@@ -411,10 +458,10 @@ def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
             logger.warning("Resuming from %s with other arguments: %s", checkpoint, "; ".join(different))
         elif different:
             can_go_on = "" if by_kind["model"] else f", or go on with it by --resume_from_checkpoint {checkpoint}"
-            raise ValueError(
-                f"{checkpoint} is of another training; this one has {'; '.join(different)}. Choose another "
-                f"--output_dir, or start anew with --overwrite_output_dir{can_go_on}."
-            )
+            advice = f"Choose another --output_dir, or start anew with --overwrite_output_dir{can_go_on}."
+            if checkpoint == asked:
+                advice = "Leave out --resume_from_checkpoint to train this one."
+            raise ValueError(f"{checkpoint} is of another training; this one has {'; '.join(different)}. {advice}")
     # No process may see what another one writes before it has looked for itself.
     PartialState().wait_for_everyone()
     return checkpoint

@@ -342,6 +342,8 @@ def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, 
     options = parse_overrides(args.tokenizer_options)
     train = partial(OdeTransformerTokenizer.train, model_type=args.tokenizer_model_type, **options)
     if args.joint_tokenizer:
+        # Of a run with two tokenizers that was stopped before its first checkpoint.
+        shutil.rmtree(folder / TARGET_TOKENIZER, ignore_errors=True)
         train(sources + targets, args.vocab_size).save_pretrained(folder)
     else:
         train(sources, args.vocab_size).save_pretrained(folder)
@@ -406,7 +408,7 @@ def check_arguments(
             f"--min_target_length {data_args.min_target_length} must be at least 0 and less than the longest output, "
             f"{longest} tokens with its end mark (--max_target_length, --generation_max_length)."
         )
-    check_model(model_args)
+    check_lengths(check_model(model_args), data_args, args.generation_max_length)
     asked = f"--average_last_checkpoints {data_args.average_last_checkpoints}"
     if data_args.average_last_checkpoints < 0:
         raise ValueError(f"{asked} must be at least 0, which means none.")
@@ -544,11 +546,12 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
 
     needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     pairs = {split: task.read_split(data_args, split) for split, need in needed.items() if need}
-    note_run(arguments, args)
 
     hub_options = {"revision": model_args.model_revision, "trust_remote_code": model_args.trust_remote_code}
     tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
-    if tokenizer_name is None:
+    makes_tokenizer = tokenizer_name is None
+    if makes_tokenizer:
+        note_run(arguments, args)
         tokenizer_name = args.output_dir
         with args.main_process_first(desc="training the tokenizer"):
             if args.should_save:
@@ -564,7 +567,6 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
     model = load_model(model_args, tokenizer, target_tokenizer)
     if marks_languages(tokenizer):
         begin_with_language(model, tokenizer)
-    check_lengths(model.config, data_args, args.generation_max_length)
     logger.info("%s parameters", f"{model.num_parameters():,}")
     set_generation_options(model.generation_config, data_args, args)
     eval_generation_config = deepcopy(model.generation_config)
@@ -602,6 +604,8 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
 
     if args.do_train and data_args.average_last_checkpoints:
         check_can_average(trainer)
+    if not makes_tokenizer:
+        note_run(arguments, args)
     metrics = {}
     if args.do_train:
         result = trainer.train(resume_from_checkpoint=checkpoint)

@@ -89,7 +89,10 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
         different = [
             f"{name} {saved.get(name)!r}, not {value!r}"
             for name, value in asked.items()
-            if saved.get(name) != value and name not in NOT_OF_THE_MODEL and not name.endswith("_token_id")
+            if saved.get(name) != value
+            and name not in NOT_OF_THE_MODEL
+            and not name.endswith("_token_id")
+            and not (name == "problem_type" and value is None)  # the first loss of a classifier finds it out
         ]
         if different:
             raise ValueError(

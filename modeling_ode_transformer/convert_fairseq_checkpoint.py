@@ -239,14 +239,15 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
 
     num_stages, solver, coefficients = args.get("enc_calculate_num", 1), "euler", "fixed"
     if num_stages != 1:
-        key = (num_stages, args.get("rk_type"))
-        if key == (2, "standard") and any(map(GATE.fullmatch, state_dict)):
+        rk_type, has_gate = args.get("rk_type"), any(map(GATE.fullmatch, state_dict))
+        if num_stages == 2 and has_gate and rk_type != "learnable" and "encoder.alpha" not in state_dict:
             logger.warning(
-                "rk_type='standard', but there is encoder.gate_linear: the first public version of the original's "
+                f"rk_type={rk_type!r}, but there is encoder.gate_linear: the first public version of the original's "
                 "code computes RK2 with this gate, and so does the model. If the code that trained it did not, "
                 "convert its parameters without encoder.gate_linear."
             )
-            key = (2, "learnable")
+            rk_type = "learnable"
+        key = (num_stages, rk_type)
         if "ode" not in prefix or key not in SOLVERS:
             known = ", ".join(f"{number} with {kind!r}" for number, kind in SOLVERS)
             raise ValueError(

@@ -319,6 +319,7 @@ class ResumableTrainerMixin:
                 raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
         if resume_from_checkpoint:
             check_resumable(resume_from_checkpoint, self.model.config)
+        self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         state = self._loss_state(resume_from_checkpoint) if resume_from_checkpoint else {}
         self._start = None
         self._earlier = {name: state.get(name, 0.0) for name in ("loss", "seconds")}
@@ -334,12 +335,13 @@ class ResumableTrainerMixin:
         for each in self.callback_handler.callbacks:
             if type(each) in asked:
                 each.early_stopping_patience, each.early_stopping_threshold = asked[type(each)]
-        best = self.state.best_global_step
-        if best and self.state.best_model_checkpoint is None:
-            folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{best}"
-            if folder.is_dir():
-                self.state.best_model_checkpoint = str(folder)
-            elif self.args.load_best_model_at_end:
+        if best := self.state.best_global_step:
+            # What the state names may by now be a checkpoint of another training, in the place of one that was moved.
+            folders = [Path(self.args.output_dir), *([self._resumed_from.parent] if self._resumed_from else [])]
+            found = [folder / f"{PREFIX_CHECKPOINT_DIR}-{best}" for folder in folders]
+            found = [str(folder) for folder in found if folder.is_dir()]
+            self.state.best_model_checkpoint = found[0] if found else None
+            if not found and self.args.load_best_model_at_end:
                 raise FileNotFoundError(
                     f"The best checkpoint so far, of update {best}, is not in {self.args.output_dir}: bring it there, "
                     "or give --load_best_model_at_end False."
@@ -393,11 +395,12 @@ class ResumableTrainerMixin:
 
     def _save_rng_state(self, output_dir):
         super()._save_rng_state(output_dir)
-        loss = self._total_loss_scalar + self.accelerator.gather(self._tr_loss).mean().item()
+        mean = self.accelerator.gather(self._tr_loss).mean().item()
         state = {
             "loss_since_last_log": self._tr_loss.item(),
+            "mean_loss_since_last_log": mean,
             "last_logged_update": self._globalstep_last_logged,
-            "loss": self._earlier["loss"] + loss,
+            "loss": self._earlier["loss"] + self._total_loss_scalar + mean,
             "seconds": self._earlier["seconds"] + time.monotonic() - self._start,
         }
         self._loss_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
@@ -409,17 +412,17 @@ class ResumableTrainerMixin:
         if checkpoint is not None and (state := self._loss_state(checkpoint)):
             self._tr_loss += state["loss_since_last_log"]
             self._globalstep_last_logged = state["last_logged_update"]
-            # It is a part of the earlier losses.
-            self._total_loss_scalar -= state["loss_since_last_log"]
+            # The mean over processes, which the next log adds, is a part of the earlier losses.
+            self._total_loss_scalar -= state["mean_loss_since_last_log"]
 
     def log(self, logs, *args, **kwargs):
         if "train_runtime" in logs and self._earlier["seconds"]:
-            updates = self.state.global_step
-            speed = logs["train_steps_per_second"]
+            updates, seconds = self.state.global_step, logs["train_runtime"]
             logs["train_loss"] = (self._earlier["loss"] + self._total_loss_scalar) / updates
             logs["train_runtime"] += self._earlier["seconds"]
             logs["train_steps_per_second"] = updates / logs["train_runtime"]
-            logs["train_samples_per_second"] *= logs["train_steps_per_second"] / speed if speed else 0.0
+            # Trainer divides the examples of all planned updates by the seconds of this call.
+            logs["train_samples_per_second"] *= seconds / logs["train_runtime"] * updates / self.state.max_steps
         super().log(logs, *args, **kwargs)
 
 

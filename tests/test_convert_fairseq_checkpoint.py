@@ -126,9 +126,16 @@ def test_checkpoints_of_the_first_public_version_are_converted(caplog):
     """Its models all have a gate; it is used with two evaluations, whatever rk_type says, and idle otherwise. Its
     scripts call ode_transformer_... transformer_ode_..."""
     gate = {name: tensor for name, tensor in load("rk2_learnable_i_plain")[0].items() if "gate_linear" in name}
-    for name in ("rk2_learnable_i_plain", "rk3_standard_ii_rpr8", "rk4_standard_i_plain"):
+    for name, rk_type in (
+        ("rk2_learnable_i_plain", "standard"),
+        ("rk2_learnable_i_plain", "initialization"),
+        ("rk2_learnable_i_plain", None),
+        ("rk2_initialization_i_plain", "initialization"),
+        ("rk3_standard_ii_rpr8", "standard"),
+        ("rk4_standard_i_plain", "standard"),
+    ):
         weights, io, reference = load(name)
-        changes = {"rk_type": "standard", "arch": "transformer_ode_t2t_wmt_en_de_big"}
+        changes = {"rk_type": rk_type, "arch": "transformer_ode_t2t_wmt_en_de_big"}
         model = convert_fairseq_state_dict({**weights, **gate}, {**reference["args"], **changes})
         with torch.no_grad():
             assert_close(run(model, io)[0].logits, io["logits"])

@@ -14,6 +14,7 @@ from .test_run_translation import EXAMPLES
 
 sys.path.insert(0, str(EXAMPLES / "analysis"))
 import inspect_gates
+import run_language_modeling
 
 
 def make_model(**changes):
@@ -82,3 +83,21 @@ def test_stages_are_described_by_their_size(blocks):
 def test_models_without_gates_are_refused(blocks):
     with pytest.raises(ValueError, match="no gate"):
         inspect_gates.inspect_gates(make_model(solver_coefficients="fixed"), *blocks)
+
+
+def test_the_command_reads_whole_blocks_of_a_text(tmp_path, capsys):
+    """Its numbers are those of the blocks, cut by hand."""
+    words = [f"w{i}" for i in range(26)]
+    tokenizer = run_language_modeling.build_tokenizer([" ".join(words)])
+    make_model().float().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "text.txt").write_text("w1 w2 w3\nw4 w5 w6 w7\n")
+    model = OdeTransformerForCausalLM.from_pretrained(tmp_path)
+    argv = [str(tmp_path), "--text_file", str(tmp_path / "text.txt"), "--block_size", "4"]
+    eos, ids = tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids
+    stream = [eos, *ids(["w1", "w2", "w3"]), eos, *ids(["w4", "w5", "w6", "w7"]), eos]
+    blocks = [torch.tensor([stream[i : i + 4] for i in (start, start + 4)]) for start in (0, 1)]
+    assert inspect_gates.main(argv) == inspect_gates.inspect_gates(model, *blocks)
+    assert "model.solver_coefficients\n  logit, mean over tokens: " in capsys.readouterr().out
+    with pytest.raises(ValueError, match="no block of 40 words"):
+        inspect_gates.main([*argv[:-1], "40"])

@@ -13,6 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from modeling_ode_transformer.checkpoints import check_resumable
+
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -106,17 +108,17 @@ def test_models_that_are_finished_are_not_trained_again(files, tmp_path, monkeyp
     """A call that was stopped in its second model goes on with that one; other arguments are refused."""
     calls, train_one = [], run_classification.train_one
 
-    def stopped(given, fold, checkpoint, model_args, data_args, args):
-        calls.append(args.seed)
+    def stopped(*call):
+        calls.append(call[-1].seed)
         if calls == [1, 2]:
             raise KeyboardInterrupt
-        return train_one(given, fold, checkpoint, model_args, data_args, args)
+        return train_one(*call)
 
     monkeypatch.setattr(run_classification, "train_one", stopped)
     asked = arguments(*files[:1], tmp_path / "a", test_file=files[1], seeds=[1, 2, 3])
     with pytest.raises(KeyboardInterrupt):
         run_classification.main(asked)
-    results = run_classification.main(asked)
+    results = run_classification.main([*asked, "--resume_from_checkpoint", "true", "--save_total_limit", "2"])
     assert calls == [1, 2, 2, 3]
     uninterrupted = run_classification.main(arguments(*files[:1], tmp_path / "b", test_file=files[1], seeds=[1, 2, 3]))
     accuracies, expected = (
@@ -128,6 +130,30 @@ def test_models_that_are_finished_are_not_trained_again(files, tmp_path, monkeyp
         run_classification.main([*asked, "--max_steps", "5"])
     run_classification.main([*asked, "--max_steps", "5", "--overwrite_output_dir"])
     assert calls[-3:] == [1, 2, 3]
+
+
+def test_what_a_model_was_trained_on_is_not_held_out_for_a_test(files, tmp_path):
+    """Neither when a finished run is started again with another split, nor in an evaluation in its folder."""
+    options = {"test_size": 0.2, "save_strategy": "steps", "save_steps": 4}
+    run_classification.main(arguments(files[0], tmp_path, **options))
+    with pytest.raises(ValueError, match="is of another training; this one has split_seed=7 in place of 42"):
+        run_classification.main(arguments(files[0], tmp_path, **options, split_seed=7))
+    options |= {"model_name_or_path": tmp_path, "config_overrides": None, "do_train": None}
+    run_classification.main(arguments(files[0], tmp_path, **options))
+    for other in ({"split_seed": 7}, {"test_size": 0.3}, {"max_train_samples": 50}):
+        with pytest.raises(ValueError, match=r"examples that this call holds out, which has .* in place of "):
+            run_classification.main(arguments(files[0], tmp_path, **options | other))
+
+
+def test_a_classifier_whose_kind_of_problem_its_loss_found_out_is_resumed(files, tmp_path):
+    """transformers' loss sets `problem_type` where there is none, so that checkpoints have one."""
+    run_classification.main(arguments(files[0], tmp_path, test_file=files[1], save_strategy="steps", save_steps=4))
+    config = AutoModelForSequenceClassification.from_pretrained(tmp_path).config
+    config.problem_type = None
+    check_resumable(tmp_path / "checkpoint-4", config)
+    config.problem_type = "regression"
+    with pytest.raises(ValueError, match="problem_type 'single_label_classification', not 'regression'"):
+        check_resumable(tmp_path / "checkpoint-4", config)
 
 
 def test_a_finished_model_stays_as_it_is(files, tmp_path):

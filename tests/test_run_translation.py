@@ -250,8 +250,23 @@ def test_a_run_folder_holds_only_metrics_of_its_model_and_says_of_which_data(cor
 def test_a_failed_start_leaves_an_earlier_run_as_it_was(corpus, tmp_path):
     run_translation.main(arguments(corpus, tmp_path / "run", max_steps=2, save_strategy="steps", save_steps=1))
     files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    for wrong in ({"train_source_file": "no.en"}, {"config_overrides": "d_modl=4"}):
-        with pytest.raises((FileNotFoundError, ValueError), match=r"no\.en|d_modl"):
+    shutil.copytree(tmp_path / "run", tmp_path / "other", ignore=shutil.ignore_patterns("checkpoint-*"))
+    other = {"model_name_or_path": tmp_path / "other", "config_overrides": None, "vocab_size": None}
+    for wrong, message in (
+        ({"train_source_file": "no.en"}, r"no\.en"),
+        ({"config_overrides": "d_modl=4"}, "d_modl"),
+        (
+            {
+                "config_overrides": "max_position_embeddings=50,position_embedding_type=learned",
+                "max_source_length": 60,
+            },
+            "--max_source_length 60 exc",
+        ),
+        (other | {"src_lang": "en", "tgt_lang": "de"}, "does not mark languages"),
+        (other | {"model_name_or_path": tmp_path / "run" / "checkpoint-1"}, "deletes what --model_name_or_path"),
+        (other | {"tokenizer_name": tmp_path / "run"}, "deletes what --tokenizer_name"),
+    ):
+        with pytest.raises((FileNotFoundError, ValueError), match=message):
             run_translation.main(arguments(corpus, tmp_path / "run", **wrong, overwrite_output_dir=True))
         assert files == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
 
@@ -263,8 +278,11 @@ def test_another_training_in_the_folder_of_one_is_refused(corpus, tmp_path, capl
     rk4 = json.dumps(MODEL | {"encoder_solver": "rk4", "solver_coefficients": "fixed"})
     with pytest.raises(ValueError, match=r"another training; .* config_overrides=.*rk4.*; learning_rate=5\.0 in pl"):
         run_translation.main(arguments(corpus, tmp_path, **options, learning_rate=5) + ["--config_overrides", rk4])
+    with pytest.raises(ValueError, match=r"this one has max_source_length=7 in place of 256\."):
+        run_translation.main(arguments(corpus, tmp_path, **options, max_source_length=7))
+    run_translation.main(arguments(corpus, tmp_path, **options, do_predict=True, num_beams=1, max_predict_samples=2))
     last = tmp_path / "checkpoint-3"
-    with pytest.raises(ValueError, match=r"checkpoint-3 is of another training; .* config_overrides="):
+    with pytest.raises(ValueError, match=r"is of another training; .* config_overrides=.* Leave out --resume_from"):
         run_translation.main(
             [*arguments(corpus, tmp_path, **options, resume_from_checkpoint=last), "--config_overrides", rk4]
         )
@@ -283,6 +301,26 @@ def test_another_training_in_the_folder_of_one_is_refused(corpus, tmp_path, capl
     assert len(losses(tmp_path)) == 5
 
 
+def test_the_same_batches_may_come_from_other_numbers_of_processes():
+    def different(processes, accumulated):
+        asked = {"training": {"gradient_accumulation_steps": accumulated}, "processes": processes}
+        noted = {"training": {"gradient_accumulation_steps": 2}, "processes": 4}
+        return script_utils.different_training(noted, asked)["training"]
+
+    assert different(4, 2) == different(8, 1) == different(2, 4) == []
+    assert different(2, 2) == ["processes x gradient_accumulation_steps=4 in place of 8"]
+
+
+def test_a_target_tokenizer_of_an_earlier_start_is_not_used(corpus, tmp_path):
+    """Of a run with two tokenizers that was stopped before its first checkpoint."""
+    pairs = list(zip(*(script_utils.read_lines(corpus / f"train.{language}") for language in ("en", "de"))))
+    for joint in (False, True):
+        args = seq2seq_utils.Seq2SeqModelArguments(vocab_size=300, joint_tokenizer=joint)
+        seq2seq_utils.train_tokenizers(pairs, args, tmp_path)
+        source, target = seq2seq_utils.load_tokenizers(tmp_path)
+        assert (source is target) == joint
+
+
 def test_checkpoints_of_two_branches_are_not_mixed(corpus, tmp_path):
     options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
     run_translation.main(arguments(corpus, tmp_path / "run", **options))
@@ -291,6 +329,10 @@ def test_checkpoints_of_two_branches_are_not_mixed(corpus, tmp_path):
         run_translation.main(arguments(corpus, tmp_path / "run", **options))
     run_translation.main(arguments(corpus, tmp_path / "branch", **options))
     assert losses(tmp_path / "branch") == losses(tmp_path / "run")
+    with pytest.raises(
+        ValueError, match=r"branch holds other checkpoints \(checkpoint-2, checkpoint-3\), .* Leave it out"
+    ):
+        run_translation.main(arguments(corpus, tmp_path / "branch", **options))
 
 
 def test_weights_alone_are_not_resumed_from(corpus, tmp_path):
@@ -323,6 +365,8 @@ def test_the_best_checkpoint_is_found_in_a_folder_that_was_moved(corpus, tmp_pat
     options |= {"learning_rate": 0.9, "warmup_steps": 3, "lr_scheduler_type": "inverse_sqrt"}
     metrics = run_translation.main(arguments(corpus, tmp_path / "run", **options))
     (tmp_path / "run").rename(tmp_path / "moved")
+    # Another training where the first one was.
+    run_translation.main(arguments(corpus, tmp_path / "run", **options, seed=7))
     moved = run_translation.main(arguments(corpus, tmp_path / "moved", **options))
     assert moved["eval_perplexity"] == metrics["eval_perplexity"]
     state = json.loads((tmp_path / "moved" / "trainer_state.json").read_text())
