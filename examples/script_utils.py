@@ -415,14 +415,13 @@ def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
                     f"{folder} was trained on examples that this call holds out, which has {'; '.join(different)}."
                 )
     elif arguments["data"]["overwrite_output_dir"]:
-        names = ("model_name_or_path", "config_name", "tokenizer_name", "target_tokenizer_name")
-        inputs = {name: value for name in names if (value := arguments["model"].get(name))}
-        inputs = {name: value for name, value in inputs.items() if Path(value).exists()}
-        inputs = {
-            name: value for name, value in inputs.items() if Path(value).resolve().is_relative_to(folder.resolve())
-        }
-        for name, value in (inputs | ({"resume_from_checkpoint": asked} if asked else {})).items():
-            raise ValueError(f"--overwrite_output_dir deletes what --{name} {value} asks for.")
+        inputs = {"resume_from_checkpoint": asked}
+        for name in ("model_name_or_path", "config_name", "tokenizer_name", "target_tokenizer_name"):
+            path = Path(arguments["model"].get(name) or "")
+            if path.name and path.exists() and path.resolve().is_relative_to(folder.resolve()):
+                inputs[name] = path
+        if deleted := [f"--{name} {value}" for name, value in inputs.items() if value]:
+            raise ValueError(f"--overwrite_output_dir deletes what {' and '.join(deleted)} asks for.")
     elif asked and str(asked).lower() != "true":
         checkpoint = asked
         if not Path(asked).is_dir():

@@ -413,7 +413,8 @@ class ResumableTrainerMixin:
             self._tr_loss += state["loss_since_last_log"]
             self._globalstep_last_logged = state["last_logged_update"]
             # The mean over processes, which the next log adds, is a part of the earlier losses.
-            self._total_loss_scalar -= state["mean_loss_since_last_log"]
+            # Checkpoints of before have that of their own process alone.
+            self._total_loss_scalar -= state.get("mean_loss_since_last_log", state["loss_since_last_log"])
 
     def log(self, logs, *args, **kwargs):
         if "train_runtime" in logs and self._earlier["seconds"]:

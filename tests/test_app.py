@@ -328,7 +328,7 @@ class Page:
 
     def __init__(self, browser, url):
         self.browser = browser
-        self.wait = WebDriverWait(browser, 180)  # a busy machine
+        self.wait = WebDriverWait(browser, 60)
         browser.get(url)
         self.find("//button[normalize-space()='Generate']")
 

@@ -3,9 +3,9 @@
 
     python examples/analysis/inspect_gates.py ptb_rk2 --text_file data/ptb/ptb.valid.txt.gz
 
-prints a row for each gate. A gate's logit is W [F1; F2] + b, and the first stage counts sigmoid(logit) (eqs. 25-26).
-Far below or above 0 the sigmoid is flat. A weight whose gradient is below Adam's epsilon, 1e-8 unless told otherwise,
-hardly moves any more: the gate is stuck.
+prints the numbers of each gate. A gate's logit is W [F1; F2] + b, and the first stage counts sigmoid(logit) (eqs.
+25-26). Far below or above 0 the sigmoid is flat. A weight whose gradient is below Adam's epsilon, 1e-8 unless told
+otherwise, hardly moves any more: the gate is stuck.
 """
 
 import sys
