@@ -4,6 +4,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from .test_run_translation import EXAMPLES
@@ -20,11 +21,14 @@ def runs(tmp_path_factory):
     """A residual and an RK2 model of one layer, each trained for two updates with an evaluation after each."""
     folder = tmp_path_factory.mktemp("runs")
     overrides = {"residual": "decoder_solver=euler,solver_coefficients=fixed", "rk2": "decoder_solver=rk2"}
+    return [train(folder / name, given) for name, given in overrides.items()]
+
+
+def train(folder, overrides, seed=1):
     common = "--smoke --max_steps 2 --save_strategy steps --save_steps 1 --eval_strategy steps --eval_steps 1"
-    for name, given in overrides.items():
-        arguments = [str(EXAMPLES / "recipes" / "ptb.json"), *common.split(), "--output_dir", str(folder / name)]
-        run_language_modeling.main([*arguments, "--config_overrides", given])
-    return [str(folder / name) for name in overrides]
+    arguments = [*common.split(), "--output_dir", str(folder), "--config_overrides", overrides, "--seed", str(seed)]
+    run_language_modeling.main([str(EXAMPLES / "recipes" / "ptb.json"), *arguments])
+    return str(folder)
 
 
 def test_runs_are_put_side_by_side(runs, tmp_path, capsys):
@@ -62,6 +66,19 @@ def test_runs_come_together_in_a_file(runs, tmp_path, capsys):
     collect_runs.main([runs[1], "--names", "RK2", "--output_file", str(one_by_one)])
     assert capsys.readouterr().out == table
     assert one_by_one.read_text() == both.read_text()
+
+
+def test_runs_of_several_seeds_have_a_mean(runs, tmp_path, capsys):
+    """Of the two that differ in nothing else, with the standard deviation of a sample."""
+    other_seed = train(tmp_path / "rk2_seed_2", "decoder_solver=rk2", seed=2)
+    capsys.readouterr()
+    written = collect_runs.main([*runs, other_seed, "--output_file", str(tmp_path / "runs.json")])
+    header, _, *rows = [line.strip("|").split("|") for line in capsys.readouterr().out.splitlines()]
+    perplexities = [written[name]["metrics"]["test"]["perplexity"] for name in ("rk2", "rk2_seed_2")]
+    assert perplexities[0] != perplexities[1]
+    assert [row[0].strip() for row in rows] == ["residual", "rk2", "rk2_seed_2", "mean of rk2, rk2_seed_2"]
+    expected = f"{np.mean(perplexities):.2f} ± {np.std(perplexities, ddof=1):.2f}"
+    assert rows[-1][header.index(" test perplexity ")].strip() == expected
 
 
 @pytest.mark.parametrize("content", ['[{"step": 1}]', '{"log_history": []}', '{"residual": {"curve": []}}'])

@@ -6,10 +6,12 @@
 A run is the output folder of a finished run of one of the scripts. The file has of each the record that model cards
 are made of (model, data, arguments, versions, date, metrics), the overrides of its configuration, and its log, from
 which `plot_training.py` plots. Runs of other names that the file has already stay in it, so that runs of several
-machines come together; the table shows all of them.
+machines come together; the table shows all of them, and of runs that differ in their seed only, mean and standard
+deviation.
 """
 
 import json
+import statistics
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
@@ -51,8 +53,24 @@ def read_run(folder: Path) -> dict:
     }
 
 
+def score_of(run: dict, split: str, metric: str) -> float | None:
+    return run.get("metrics", {}).get(split, {}).get(metric)
+
+
+def groups_of_seeds(runs: dict[str, dict]) -> list[list[str]]:
+    """The names of runs that differ in their seed only, two or more together."""
+    groups = {}
+    for name, run in runs.items():
+        arguments = {argument: value for argument, value in run["training"]["arguments"].items() if argument != "seed"}
+        same = (run["config_overrides"], run["model"], run["data"], run["training"].get("processes"), arguments)
+        by_seed = groups.setdefault(json.dumps(same, sort_keys=True), {})
+        by_seed.setdefault(run["training"]["arguments"]["seed"], name)
+    return [list(by_seed.values()) for by_seed in groups.values() if len(by_seed) > 1]
+
+
 def table(runs: dict[str, dict]) -> str:
-    """The runs as rows in Markdown: overrides that differ, parameters, update of the weights, metrics."""
+    """The runs as rows in Markdown: overrides that differ, parameters, update of the weights, metrics; then, for each
+    group of seeds, mean and (of a sample) standard deviation of the metrics."""
     metrics = dict.fromkeys(
         (split, name)
         for run in runs.values()
@@ -69,7 +87,7 @@ def table(runs: dict[str, dict]) -> str:
             for name, value in run["config_overrides"].items()
             if any(name not in other or other[name] != value for other in all_overrides)
         }
-        scores = [(run.get("metrics", {}).get(split, {}).get(name), METRICS[name].digits) for split, name in metrics]
+        scores = [(score_of(run, *metric), METRICS[metric[1]].digits) for metric in metrics]
         training = run["training"]
         rows.append(
             [
@@ -80,6 +98,13 @@ def table(runs: dict[str, dict]) -> str:
                 *("" if score is None else f"{score:.{digits}f}" for score, digits in scores),
             ]
         )
+    for names in groups_of_seeds(runs):
+        row = [f"mean of {', '.join(names)}", "", "", ""]
+        for metric in metrics:
+            scores, digits = [score_of(runs[name], *metric) for name in names], METRICS[metric[1]].digits
+            spread = () if None in scores else (statistics.fmean(scores), statistics.stdev(scores))
+            row.append(" ± ".join(f"{value:.{digits}f}" for value in spread))
+        rows.append(row)
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
