@@ -325,8 +325,9 @@ def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path):
 
 
 def test_two_processes_that_group_by_length_resume_in_a_later_epoch(corpus, tmp_path):
-    """Three updates an epoch; the fifth, resumed after the fourth, has the loss of the uninterrupted run."""
-    values = options(max_steps=5, logging_steps=1, eval_strategy="no", do_eval=None, max_tokens_per_batch=None)
+    """Three updates an epoch; resumed after the fourth, which no log has seen, the run has the losses of the
+    uninterrupted one, those of both processes."""
+    values = options(max_steps=6, logging_steps=3, eval_strategy="no", do_eval=None, max_tokens_per_batch=None)
     values |= {"per_device_train_batch_size": 20, "gradient_accumulation_steps": 1}
     values |= {"train_sampling_strategy": "group_by_length"}
     for folder in (tmp_path / "whole", tmp_path / "resumed"):
@@ -337,7 +338,11 @@ def test_two_processes_that_group_by_length_resume_in_a_later_epoch(corpus, tmp_
         if folder.name == "whole":
             shutil.copytree(folder / "checkpoint-4", tmp_path / "resumed" / "checkpoint-4")
     assert losses(tmp_path / "resumed") == losses(tmp_path / "whole")
-    assert sorted(losses(tmp_path / "whole")) == [1, 2, 3, 4, 5]
+    assert sorted(losses(tmp_path / "whole")) == [3, 6]
+    kept = [json.loads((tmp_path / "whole" / "checkpoint-4" / f"loss_state_{i}.json").read_text()) for i in (0, 1)]
+    assert kept[0]["loss_since_last_log"] != kept[1]["loss_since_last_log"]
+    results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("whole", "resumed")]
+    assert results[1]["train_loss"] == pytest.approx(results[0]["train_loss"], rel=1e-6)
 
 
 def pairs(count, start=100):
