@@ -17,7 +17,7 @@ from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
 from run_translation import main as run_translation
-from script_utils import read_lines
+from script_utils import read_json, read_lines
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration, set_seed
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer
@@ -49,8 +49,24 @@ def make_residual_model(sentences: list[str], vocab_size: int, folder: Path) -> 
         eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.eos_token_id,
     )
-    M2M100ForConditionalGeneration(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    M2M100ForConditionalGeneration(config).save_pretrained(folder)
+
+
+def note(folder: Path, arguments: list[str]) -> None:
+    """Notes beside a folder the arguments of what is in it, or will be.
+
+    Raises:
+        ValueError: they were others.
+    """
+    file = folder.with_suffix(".arguments.json")
+    if file.is_file() and (noted := read_json(file)) != arguments:
+        raise ValueError(
+            f"{folder} was made with the arguments {' '.join(noted)}, not {' '.join(arguments)}: choose another "
+            "--output_dir."
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(arguments), encoding="utf-8")
 
 
 def train(start: Path, output_dir: Path, data_dir: Path, arguments: list[str]) -> dict:
@@ -60,27 +76,21 @@ def train(start: Path, output_dir: Path, data_dir: Path, arguments: list[str]) -
     Raises:
         ValueError: the run in the folder had other arguments.
     """
-    results, arguments_file = output_dir / "all_results.json", output_dir.with_suffix(".arguments.json")
-    if arguments_file.is_file() and (given := json.loads(arguments_file.read_text(encoding="utf-8"))) != arguments:
-        raise ValueError(
-            f"{output_dir} holds a run with the arguments {' '.join(given)}, not {' '.join(arguments)}: choose "
-            "another --output_dir."
-        )
-    if not results.is_file():
-        output_dir.parent.mkdir(parents=True, exist_ok=True)
-        arguments_file.write_text(json.dumps(arguments), encoding="utf-8")
+    note(output_dir, arguments)
+    results = output_dir / "all_results.json"
+    if not results.is_file() or "predict_bleu" not in read_json(results):
         files_of_run = []
         files = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
         for split, name in files.items():
             for side, language in (("source", "en"), ("target", "de")):
                 files_of_run += [f"--{split}_{side}_file", str(data_dir / f"{name}.{language}.gz")]
-        recipe = json.loads(RECIPE.read_text(encoding="utf-8"))
+        recipe = read_json(RECIPE)
         del recipe["config_overrides"]
         recipe_file = output_dir.with_suffix(".json")
         recipe_file.write_text(json.dumps(recipe, indent=2), encoding="utf-8")
         folders = ["--model_name_or_path", str(start), "--output_dir", str(output_dir)]
         run_translation([str(recipe_file), *files_of_run, *folders, *arguments])
-    return json.loads(results.read_text(encoding="utf-8"))
+    return read_json(results)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -98,6 +108,7 @@ def main(argv: list[str] | None = None) -> None:
     set_seed(args.seed)
 
     start, residual = args.output_dir / "start", args.output_dir / "residual"
+    note(start, ["--data_dir", str(args.data_dir.resolve()), "--vocab_size", str(args.vocab_size)])
     if not (start / "model.safetensors").is_file():
         lines = [line for name in ("train.en.gz", "train.de.gz") for line in read_lines(args.data_dir / name)]
         make_residual_model([line for line in lines if line.strip()], args.vocab_size, start)

@@ -27,6 +27,7 @@ import copy
 import csv
 import json
 import logging
+import re
 import statistics
 import sys
 from collections.abc import Iterable
@@ -61,7 +62,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
-    EarlyStoppingCallback,
     EvalPrediction,
     PreTrainedModel,
     TokenizersBackend,
@@ -71,7 +71,7 @@ from transformers import (
 )
 
 from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS
-from modeling_ode_transformer.text_files import open_text, read_json
+from modeling_ode_transformer.text_files import read_json
 from modeling_ode_transformer.training import ResumableTrainerMixin, ResumableTrainingArguments
 from modeling_ode_transformer.word_vectors import load_word_vectors
 
@@ -81,6 +81,7 @@ logger = logging.getLogger(__name__)
 # In the order of their ids.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>"}
 RUNS = "runs.json"
+INTEGER = re.compile(r"[+-]?[0-9]+")
 # Arguments that do not change what a model becomes, and how it is evaluated.
 NOT_OF_A_RESULT = {
     *("seeds", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "run_name", "report_to"),
@@ -126,7 +127,10 @@ class DataArguments(BaseDataArguments):
         default=None, metadata={"help": "Examples with these labels are left out, as '-' of SNLI, or -1."}
     )
     class_names: list[str] | None = field(
-        default=None, metadata={"help": "Names of the labels, which the model keeps, in their order when sorted."}
+        default=None,
+        metadata={
+            "help": "Names that the model keeps, in the order of the labels: of numbers by size, else the alphabet's."
+        },
     )
     validation_size: float = field(
         default=0.0, metadata={"help": "Share of the training examples to validate on, where there is no file."}
@@ -213,16 +217,20 @@ def read_examples(path: str, args: DataArguments) -> Examples:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a line has no label or no text; or the columns are not there.
+        ValueError: there is no such format; a line has no label or no text; or the columns are not there.
     """
-    name = path.removesuffix(".gz")
-    if name.endswith(".csv"):
-        with open_text(path) as file:
-            return examples_of(csv.DictReader(file), path, args)
-    if name.endswith((".json", ".jsonl")):
+    suffix = Path(path.removesuffix(".gz")).suffix
+    if suffix == ".csv":
+        return examples_of(csv.DictReader(f"{line}\n" for line in read_lines(path)), path, args)
+    if suffix in (".json", ".jsonl"):
         return examples_of(read_json_lines(path), path, args)
-    pairs = (line.strip().partition(" ") for line in read_lines(path))
-    records = ({args.text_column: text, args.label_column: label} for label, _, text in pairs)
+    if suffix != ".txt":
+        raise ValueError(
+            f"{path}: examples are in a .txt (`label words ...` a line), .csv, .json or .jsonl file, or one of these "
+            f"with .gz, not {suffix!r}: rename or convert it."
+        )
+    pairs = (line.split(maxsplit=1) for line in read_lines(path))
+    records = (dict(zip((args.label_column, args.text_column), [*pair, "", ""])) for pair in pairs)
     if args.text_pair_column:
         raise ValueError(f"{path} has no columns: --text_pair_column {args.text_pair_column} needs a .csv or .jsonl.")
     return examples_of(records, path, args)
@@ -250,13 +258,21 @@ def examples_of(records: Iterable[dict], name: str, args: DataArguments) -> Exam
     return Examples(texts, pairs[0] if pairs else None, labels)
 
 
-def read_split(args: DataArguments, split: str) -> Examples | None:
-    """The examples of "train", "validation" or "test" from wherever the arguments say; None if they do not."""
+def needed_splits(args: TrainingArguments) -> dict[str, bool]:
+    return {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
+
+
+def read_split(args: DataArguments, split: str, needed: bool) -> Examples | None:
+    """The examples of "train", "validation" or "test" from wherever the arguments say; None if they do not, or if the
+    dataset has no such split and none is needed."""
     path = getattr(args, f"{split}_file")
     if path:
         examples = read_examples(path, args)
     elif args.dataset_name and not (split != "train" and is_held_out(args, split)):
-        examples = examples_of(read_dataset(args, split), f"{args.dataset_name} ({split})", args)
+        records = read_dataset(args, split, needed)
+        if records is None:
+            return None
+        examples = examples_of(records, f"{args.dataset_name} ({split})", args)
     else:
         return None
     return examples.take(range(min(args.max_samples(split) or len(examples.labels), len(examples.labels))))
@@ -402,10 +418,10 @@ def train_one(
 ) -> dict[str, float]:
     """One model, of one seed and perhaps of one fold, in `args.output_dir`; returns its metrics by name. `arguments`
     are those of `run_arguments`."""
-    needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     set_seed(args.seed)
-    examples = make_splits(given, data_args, needed, fold)
-    labels = sorted({label for each in given.values() if each for label in each.labels})
+    examples = make_splits(given, data_args, needed_splits(args), fold)
+    labels = {label for each in given.values() if each for label in each.labels}
+    labels = sorted(labels, key=int if all(map(INTEGER.fullmatch, labels)) else None)
     if data_args.class_names and len(data_args.class_names) != len(labels):
         raise ValueError(
             f"--class_names gives {len(data_args.class_names)} names, but there are {len(labels)} labels: "
@@ -437,9 +453,7 @@ def train_one(
         eval_dataset=splits.get("validation"),
         processing_class=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
-        callbacks=[EarlyStoppingCallback(data_args.early_stopping_patience)]
-        if data_args.early_stopping_patience
-        else None,
+        callbacks=data_args.callbacks(),
     )
     note_run(arguments, args)
     metrics = dict(sizes)
@@ -520,7 +534,14 @@ def check_other_runs(
 ) -> None:
     """Raises a ValueError if the file of results has some that this call would not write again."""
     file = Path(args.output_dir) / RUNS
-    if not args.do_train or data_args.overwrite_output_dir or not file.is_file():
+    if data_args.overwrite_output_dir or not file.is_file():
+        return
+    if not args.do_train:
+        if not (file.parent / RESULTS).is_file():
+            raise ValueError(
+                f"{file} has the results of several models: choose another --output_dir, or give "
+                "--overwrite_output_dir to replace them."
+            )
         return
     planned = {(seed, fold) for seed, fold, _ in plan}
     others = [run for run in read_json(file)["runs"] if (run["seed"], run["fold"]) not in planned]
@@ -577,15 +598,19 @@ def main(argv: list[str] | None = None) -> dict:
         for each, metrics, (*_, own) in zip(arguments, finished, plan)
     ]
     write_smoke_data(data_args, args, write_number_names)
-    given = {split: read_split(data_args, split) for split in ("train", "validation", "test")}
+    needed = needed_splits(args)
+    given = {split: read_split(data_args, split, need) for split, need in needed.items()}
+    file = Path(args.output_dir) / RUNS
     runs = []
     for (seed, fold, own), each, checkpoint, metrics in zip(plan, arguments, checkpoints, finished):
         if metrics is None:
             metrics = train_one(given, fold, checkpoint, each, model_args, data_args, own)
         runs.append({"seed": seed, "fold": fold, **metrics})
+    if not args.do_train and file.is_file() and not data_args.overwrite_output_dir:
+        runs = [read_json(file)["runs"][0] | metrics]
     results = {"runs": runs, "summary": summarize(runs)}
     if args.should_save:
-        (Path(args.output_dir) / RUNS).write_text(json.dumps(results, indent=1), encoding="utf-8")
+        file.write_text(json.dumps(results, indent=1), encoding="utf-8")
     for name in ("eval_accuracy", "predict_accuracy"):
         if name in results["summary"]:
             values = results["summary"][name]

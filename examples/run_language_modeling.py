@@ -9,7 +9,7 @@ A recipe is a JSON file of arguments; what follows it on the command line wins. 
 (`--tokenizer_name`, or the checkpoint's) one is made of the words of the training text. Texts come from
 
     --train_file a.txt                                   one sentence a line, words separated by spaces
-    --dataset_name wikitext --dataset_config_name wikitext-2-v1 --text_column text
+    --dataset_name Salesforce/wikitext --dataset_config_name wikitext-2-v1 --text_column text
 
 and likewise for validation and test; every file may be gzipped (`.gz`).
 
@@ -60,7 +60,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     DataCollatorForSeq2Seq,
-    EarlyStoppingCallback,
     PreTrainedConfig,
     PreTrainedModel,
     TokenizersBackend,
@@ -388,9 +387,7 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
         eval_dataset=splits.get("validation"),
         processing_class=tokenizer,
         data_collator=DataCollatorForSeq2Seq(tokenizer),
-        callbacks=[EarlyStoppingCallback(data_args.early_stopping_patience)]
-        if data_args.early_stopping_patience
-        else None,
+        callbacks=data_args.callbacks(),
     )
 
     note_run(arguments, args)

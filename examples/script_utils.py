@@ -22,7 +22,14 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import AutoConfig, HfArgumentParser, PreTrainedConfig, TrainingArguments
+from transformers import (
+    AutoConfig,
+    EarlyStoppingCallback,
+    HfArgumentParser,
+    PreTrainedConfig,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
 from modeling_ode_transformer.checkpoints import (
@@ -48,6 +55,8 @@ from modeling_ode_transformer.text_files import read_json, read_lines
 
 logger = logging.getLogger(__name__)
 
+# What an evaluation in a folder of its own leaves there: of which model, and on what.
+EVALUATION = "evaluation.json"
 # What --smoke lays over every recipe.
 SMOKE_VALUES = Path(__file__).parent / "smoke.json"
 
@@ -113,6 +122,18 @@ class BaseDataArguments:
     # Arguments that say where examples come from. The smoke variant of a recipe lacks its own.
     SOURCES: ClassVar[tuple[str, ...]] = ("dataset_name", "dataset_config_name")
     SMOKE_VALUES: ClassVar[Path] = SMOKE_VALUES
+
+    def __post_init__(self):
+        if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
+            raise ValueError(
+                f"--early_stopping_patience {self.early_stopping_patience} must be at least 1; leave it out to train "
+                "to the end."
+            )
+
+    def callbacks(self) -> list[TrainerCallback]:
+        """Those of `Trainer` that the arguments ask for."""
+        patience = self.early_stopping_patience
+        return [] if patience is None else [EarlyStoppingCallback(patience)]
 
     def max_samples(self, split: str) -> int | None:
         """How many texts of "train", "validation" or "test" to use; None: all."""
@@ -192,14 +213,17 @@ def parse_overrides(text: str | dict | None) -> dict:
     if not text or isinstance(text, dict):
         return dict(text or {})
     if text.lstrip().startswith("{"):
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"Cannot read {text!r}: it is not a JSON object ({error}).") from error
     overrides = {}
     for item in text.split(","):
         name, equals, value = item.partition("=")
         if not equals:
             raise ValueError(f"Cannot read {item!r} in {text!r}: write name=value,name=value or a JSON object.")
         try:
-            overrides[name.strip()] = json.loads(value.lower())
+            overrides[name.strip()] = None if value.strip() == "None" else json.loads(value.lower())
         except json.JSONDecodeError:
             overrides[name.strip()] = value.strip()
     return overrides
@@ -281,10 +305,13 @@ def read_json_lines(path: str) -> list:
     return records
 
 
-def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:
-    """Split "train", "validation" or "test" of `dataset_name`; ValueError if there is no such split."""
+def read_dataset(args: BaseDataArguments, split: str, needed: bool = True) -> datasets.Dataset | None:
+    """Split "train", "validation" or "test" of `dataset_name`; if there is no such split, a ValueError where it is
+    needed, else None."""
     splits = datasets.load_dataset(args.dataset_name, args.dataset_config_name)
     if split not in splits:
+        if not needed:
+            return None
         raise ValueError(f"{args.dataset_name} has no split {split!r}, only {', '.join(splits)}.")
     return splits[split]
 
@@ -384,6 +411,12 @@ def run_arguments(
     return json.loads(json.dumps(arguments, default=str))
 
 
+def evaluated_model(arguments: dict) -> dict[str, str]:
+    """The model of an evaluation: its folder, or its name and revision of the Hub."""
+    name, revision = (arguments["model"][key] for key in ("model_name_or_path", "model_revision"))
+    return {"folder": str(Path(name).resolve())} if Path(name).is_dir() else {"name": name, "revision": revision}
+
+
 def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
     """The checkpoint to resume a training from: the one asked for, or the last complete one in the output folder, or
     none. Nothing is written. A run that was stopped before its first checkpoint starts again from the beginning.
@@ -402,12 +435,20 @@ def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
     asked, checkpoint = args.resume_from_checkpoint, None
     arguments_file = folder / ARGUMENTS
     if not args.do_train:
-        model = arguments["model"]["model_name_or_path"]
-        if arguments_file.is_file() and Path(model or "").resolve() != folder.resolve():
+        model, evaluation_file = arguments["model"]["model_name_or_path"], folder / EVALUATION
+        is_own = Path(model).resolve() == folder.resolve()
+        if arguments_file.is_file() and not is_own:
             raise ValueError(
                 f"--output_dir {folder} holds another trained model and its metrics, not {model}: choose another "
                 "folder."
             )
+        if (folder / RESULTS).is_file() and not (is_own or arguments["data"]["overwrite_output_dir"]):
+            noted = read_json(evaluation_file)["model"] if evaluation_file.is_file() else {"name": "an unknown model"}
+            if noted != evaluated_model(arguments):
+                raise ValueError(
+                    f"--output_dir {folder} holds the metrics of {' '.join(noted.values())}, not of {model}: choose "
+                    "another folder, or give --overwrite_output_dir to replace them."
+                )
         if arguments_file.is_file() and any(held_out(arguments["data"], split) for split in PREFIXES):
             old, new = (training_data(each["data"]) for each in (read_json(arguments_file), arguments))
             if different := different_arguments(old, new, sorted(SPLIT_ARGUMENTS & new.keys())):
@@ -469,17 +510,18 @@ def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
 def note_run(arguments: dict, args: TrainingArguments) -> None:
     """Notes in the output folder what the run is, just before it writes anything else: model cards are made from that.
 
-    Of an evaluation in the folder of the trained model, only what is evaluated, and on what. Metrics that the run will
-    replace are deleted, all those of a training, since they are those of other weights; so are, where that is asked
-    for, checkpoints and target tokenizers of an earlier training.
+    Of an evaluation in the folder of the trained model, only what is evaluated, and on what; in another folder also
+    which model. Metrics that the run will replace are deleted, all those of a training or of another model, since they
+    are those of other weights; so are, where that is asked for, checkpoints and target tokenizers of an earlier
+    training.
 
     Args:
         arguments: Those of `run_arguments`.
         args: The training's.
     """
     folder = Path(args.output_dir)
-    arguments_file, results_file = folder / ARGUMENTS, folder / RESULTS
-    if not args.should_save or not (args.do_train or arguments_file.is_file()):
+    noted_file, results_file = folder / ARGUMENTS, folder / RESULTS
+    if not args.should_save:
         return
     if args.do_train:
         if arguments["data"]["overwrite_output_dir"]:
@@ -489,11 +531,20 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
         results_file.unlink(missing_ok=True)
     else:
         asked, data = {"validation": args.do_eval, "test": args.do_predict}, arguments["data"]
-        arguments = read_json(arguments_file)
+        if noted_file.is_file():
+            arguments = read_json(noted_file)
+        else:
+            noted_file, model = folder / EVALUATION, evaluated_model(arguments)
+            noted = read_json(noted_file) if noted_file.is_file() else {}
+            if model not in (noted.get("model"), {"folder": str(folder.resolve())}):
+                noted = {}
+                results_file.unlink(missing_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            arguments = noted | {name: arguments[name] for name in ("task", "versions", "date")} | {"model": model}
         evaluated = [split for split in PREFIXES if asked[split]]
         arguments["evaluated"] = arguments.get("evaluated", {}) | dict.fromkeys(evaluated, data)
         if results_file.is_file():
             old = tuple(f"{PREFIXES[split]}_" for split in evaluated)
             results = {name: value for name, value in read_json(results_file).items() if not name.startswith(old)}
             results_file.write_text(json.dumps(results, indent=4, sort_keys=True), encoding="utf-8")
-    arguments_file.write_text(json.dumps(arguments, indent=1), encoding="utf-8")
+    noted_file.write_text(json.dumps(arguments, indent=1), encoding="utf-8")

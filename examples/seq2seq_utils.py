@@ -18,6 +18,7 @@ import datasets
 import numpy as np
 import torch
 from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
@@ -37,7 +38,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     DataCollatorForSeq2Seq,
-    EarlyStoppingCallback,
     GenerationConfig,
     PreTrainedConfig,
     set_seed,
@@ -415,21 +415,19 @@ def check_arguments(
     if data_args.average_last_checkpoints and args.do_train:
         if args.load_best_model_at_end:
             raise ValueError(f"{asked} and --load_best_model_at_end are two choices of the final model: give one.")
+        launched = any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")))
+        if launched or args.fsdp or args.deepspeed:
+            raise ValueError(
+                "Under FSDP and DeepSpeed, no process holds a whole model to average: give --average_last_checkpoints "
+                "0, then run python -m modeling_ode_transformer.average_checkpoints, and evaluate the average "
+                "(--model_name_or_path) in a run of its own."
+            )
         if args.save_strategy == "no":
             raise ValueError(f"{asked} needs checkpoints: give --save_strategy steps or epoch.")
         # The best one is kept beside the last ones.
         needed = data_args.average_last_checkpoints + (args.metric_for_best_model is not None)
         if args.save_total_limit is not None and args.save_total_limit < needed:
             raise ValueError(f"{asked} needs --save_total_limit {needed} or more, not {args.save_total_limit}.")
-
-
-def check_can_average(trainer: TokenSeq2SeqTrainer) -> None:
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        raise ValueError(
-            "Under FSDP and DeepSpeed, no process holds a whole model to average: give --average_last_checkpoints 0, "
-            "then run python -m modeling_ode_transformer.average_checkpoints, and evaluate the average "
-            "(--model_name_or_path) in a run of its own."
-        )
 
 
 def load_average(model, args: TokenSeq2SeqTrainingArguments, count: int) -> None:
@@ -597,13 +595,9 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
             tokenizer, pad_to_multiple_of=data_args.pad_to_multiple_of or (8 if tensor_cores else None)
         ),
         compute_metrics=compute_metrics if args.predict_with_generate else None,
-        callbacks=[EarlyStoppingCallback(data_args.early_stopping_patience)]
-        if data_args.early_stopping_patience
-        else None,
+        callbacks=data_args.callbacks(),
     )
 
-    if args.do_train and data_args.average_last_checkpoints:
-        check_can_average(trainer)
     if not makes_tokenizer:
         note_run(arguments, args)
     metrics = {}

@@ -28,6 +28,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--model_type", choices=["bpe", "unigram"], default="bpe", help="SentencePiece model")
     parser.add_argument("--options", help="SentencePiece options, e.g. character_coverage=0.9995,split_digits=true")
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    if args.target_vocab_size and not args.target_files:
+        raise ValueError(f"--target_vocab_size {args.target_vocab_size} is of --target_files: give these, too.")
     if args.output_dir.is_dir() and any(args.output_dir.iterdir()):
         raise ValueError(f"--output_dir {args.output_dir} is not empty: choose another folder.")
 

@@ -459,6 +459,8 @@ def main(argv: list[str] | None = None) -> None:
     add_card_arguments(parser)
     args = parser.parse_args(argv)
     try:
+        if args.task and args.run.endswith(".json"):
+            raise ValueError(f"{args.run} is a record, which says its task: leave out --task {args.task}.")
         record = read_json(args.run) if args.run.endswith(".json") else run_record(args.run, args.task)
         record["card"] = record.get("card", {}) | card_values(args)
         if "repo_id" not in record["card"]:

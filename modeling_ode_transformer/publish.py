@@ -16,6 +16,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -239,12 +241,8 @@ def upload_repository(
             has no such branch, or the upload was interrupted. The repository is then as it was, or new and empty;
             or the commit was made, if only the answer to it was lost.
     """
-    validate_repo_id(repo_id)
-    check_token(token)
-    api = HfApi(token=token)
-    try:
-        if "/" not in repo_id:
-            repo_id = f"{api.whoami()['name']}/{repo_id}"
+    repo_id, api = full_repo_id(repo_id, token), HfApi(token=token)
+    with errors_of_the_hub(repo_id):
         try:
             repository = api.model_info(repo_id, revision=revision)
         except RevisionNotFoundError as error:
@@ -277,6 +275,27 @@ def upload_repository(
             parent_commit=repository.sha if repository else None,
             delete_patterns=list(LOADED_FILES) if update else None,
         )
+
+
+def full_repo_id(repo_id: str, token: str | None = None) -> str:
+    """OWNER/NAME of a repository; the owner of a NAME is the token's.
+
+    Raises:
+        PublishError: there is no token, or the Hub does not know it, or cannot be reached.
+    """
+    validate_repo_id(repo_id)
+    check_token(token)
+    if "/" in repo_id:
+        return repo_id
+    with errors_of_the_hub(repo_id):
+        return f"{HfApi(token=token).whoami()['name']}/{repo_id}"
+
+
+@contextmanager
+def errors_of_the_hub(repo_id: str) -> Iterator[None]:
+    """Turns them into `PublishError`."""
+    try:
+        yield
     except HfHubHTTPError as error:
         if error.response is not None and error.response.status_code in (401, 403):
             raise PublishError(
@@ -320,7 +339,7 @@ def publish(
         PublishError, ValueError: as these.
     """
     if not dry_run:
-        check_token(upload_options.get("token"))
+        card = card | {"repo_id": full_repo_id(card["repo_id"], upload_options.get("token"))}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(folder or Path(temporary) / "repository")
         record = prepare_repository(output_dir, folder, card, task)

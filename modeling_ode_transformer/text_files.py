@@ -3,26 +3,38 @@
 
 import gzip
 import json
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 
-def open_text(path: str | Path):
-    """Opens a UTF-8 file, gzipped if its name ends in `.gz`; only "\\n" ends a line. FileNotFoundError if missing."""
+@contextmanager
+def open_text(path: str | Path) -> Iterator[TextIO]:
+    """Opens a UTF-8 file, gzipped if its name ends in `.gz`; only "\\n" ends a line.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: what is read of it is not UTF-8, or not gzipped though its name says so.
+    """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"No file {path} (looked in {path.parent.resolve()}).")
-    # utf-8-sig drops a byte order mark.
-    return (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n")
+    try:
+        # utf-8-sig drops a byte order mark.
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n") as file:
+            yield file
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}): convert it first.") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is not a whole gzip file ({error}).") from error
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """The lines of a text file without their ends; ValueError if it is not UTF-8."""
-    try:
-        with open_text(path) as file:
-            return [line.rstrip("\r\n") for line in file]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}): convert it first.") from error
+    """The lines of a text file without their ends."""
+    with open_text(path) as file:
+        return [line.rstrip("\r\n") for line in file]
 
 
 def read_aligned_lines(paths: Sequence[str | Path]) -> list[list[str]]:

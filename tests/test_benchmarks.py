@@ -162,3 +162,12 @@ def test_scaling_writes_points_and_a_picture(tmp_path, capsys, monkeypatch):
     assert all(min(row["seconds"].values()) > 0 for rows in results["points"].values() for row in rows)
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
     assert "| beams 3 |" in capsys.readouterr().out
+
+
+def test_parts_that_are_not_there_are_named(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("one two\n")
+    (tmp_path / "b.jsonl").write_text('{"article": "one", "highlights": "two"}\n')
+    files = ["--translation_file", str(tmp_path / "a.txt"), "--summarization_file", str(tmp_path / "b.jsonl")]
+    with pytest.raises(SystemExit):
+        speed.main([*files, "--parts", "beam_serch"])
+    assert "--parts beam_serch: there are only beam_search, " in capsys.readouterr().err

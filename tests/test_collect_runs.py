@@ -2,6 +2,7 @@
 """The table of training runs."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -24,10 +25,10 @@ def runs(tmp_path_factory):
     return [train(folder / name, given) for name, given in overrides.items()]
 
 
-def train(folder, overrides, seed=1):
+def train(folder, overrides, *options, seed=1):
     common = "--smoke --max_steps 2 --save_strategy steps --save_steps 1 --eval_strategy steps --eval_steps 1"
     arguments = [*common.split(), "--output_dir", str(folder), "--config_overrides", overrides, "--seed", str(seed)]
-    run_language_modeling.main([str(EXAMPLES / "recipes" / "ptb.json"), *arguments])
+    run_language_modeling.main([str(EXAMPLES / "recipes" / "ptb.json"), *arguments, *options])
     return str(folder)
 
 
@@ -71,12 +72,13 @@ def test_runs_come_together_in_a_file(runs, tmp_path, capsys):
 def test_runs_of_several_seeds_have_a_mean(runs, tmp_path, capsys):
     """Of the two that differ in nothing else, with the standard deviation of a sample."""
     other_seed = train(tmp_path / "rk2_seed_2", "decoder_solver=rk2", seed=2)
+    longer = train(tmp_path / "longer", "decoder_solver=rk2", "--max_steps", "3", seed=3)
     capsys.readouterr()
-    written = collect_runs.main([*runs, other_seed, "--output_file", str(tmp_path / "runs.json")])
+    written = collect_runs.main([*runs, other_seed, longer, "--output_file", str(tmp_path / "runs.json")])
     header, _, *rows = [line.strip("|").split("|") for line in capsys.readouterr().out.splitlines()]
     perplexities = [written[name]["metrics"]["test"]["perplexity"] for name in ("rk2", "rk2_seed_2")]
     assert perplexities[0] != perplexities[1]
-    assert [row[0].strip() for row in rows] == ["residual", "rk2", "rk2_seed_2", "mean of rk2, rk2_seed_2"]
+    assert [row[0].strip() for row in rows] == ["residual", "rk2", "rk2_seed_2", "longer", "mean of rk2, rk2_seed_2"]
     expected = f"{np.mean(perplexities):.2f} ± {np.std(perplexities, ddof=1):.2f}"
     assert rows[-1][header.index(" test perplexity ")].strip() == expected
 
@@ -101,6 +103,13 @@ def test_a_run_without_evaluation_has_empty_cells(runs, tmp_path, capsys):
 
 
 def test_unfinished_runs_and_doubled_names_are_refused(runs, tmp_path, capsys):
+    stopped = tmp_path / "stopped"
+    shutil.copytree(runs[0], stopped)
+    results = json.loads((stopped / "all_results.json").read_text())
+    trained = {name: value for name, value in results.items() if not name.startswith("predict_")}
+    (stopped / "all_results.json").write_text(json.dumps(trained))
+    with pytest.raises(ValueError, match=r"all_results\.json lacks what --do_predict measures: start the run again"):
+        collect_runs.main([str(stopped)])
     with pytest.raises(FileNotFoundError, match=r"arguments\.json: a run of this package's scripts"):
         collect_runs.main([str(tmp_path)])
     with pytest.raises(SystemExit):

@@ -43,3 +43,12 @@ def test_both_models_go_on_from_the_same_one_for_as_many_updates(tmp_path, capsy
     assert (tmp_path / "out" / "residual" / "model.safetensors").stat().st_mtime_ns == before
     with pytest.raises(ValueError, match=r"--num_train_epochs 1 .*, not --num_train_epochs 3"):
         from_residual.main([*arguments, "--epochs", "3"])
+    with pytest.raises(ValueError, match=r"start was made with .* --vocab_size 282, not .* --vocab_size 283"):
+        from_residual.main([*arguments, "--vocab_size", "283"])
+
+    # Stopped in the last evaluation: the run goes on with it.
+    file = tmp_path / "out" / "converted_continued" / "all_results.json"
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in whole.items() if not name.startswith("predict_")}))
+    from_residual.main(arguments)
+    assert json.loads(file.read_text())["predict_chrf"] == whole["predict_chrf"]

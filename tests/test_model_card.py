@@ -129,6 +129,9 @@ def test_a_language_model_and_a_folder_without_records(tmp_path, capsys):
     # The record alone makes the same card.
     main([str(tmp_path / "record.json")])
     assert capsys.readouterr().out == text
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "record.json"), "--task", "translation"])
+    assert "is a record, which says its task: leave out --task translation" in capsys.readouterr().err
 
 
 def test_each_split_is_named_by_its_own_data(run):
@@ -347,23 +350,41 @@ def test_every_card_has_its_record():
     assert cards == set(RECORDS) and cards
 
 
-def numbers_of(value):
-    """All numbers of a JSON value, rounded as cards round."""
-    if isinstance(value, float):
-        yield round(value, 2)
-    elif isinstance(value, (dict, list)):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from numbers_of(each)
+# Where the results of the examples have the scores of a card: a file, the keys that lead to the scores, and what the
+# names of the scores of the validation and the test set begin with.
+SCORES = {
+    "multi30k_en_de": ("multi30k_en_de.json", [], ("validation_beam_4.", "test_2016.")),
+    "multi30k_from_residual": (
+        "multi30k_from_residual.json",
+        ["models", "RK2, continued"],
+        ("validation_", "test_2016_"),
+    ),
+    "ptb_residual": ("ptb/runs.json", ["residual", "metrics"], ("validation.", "test.")),
+    "ptb_rk2_gate": ("ptb/runs.json", ["RK2 (gate)", "metrics"], ("validation.", "test.")),
+}
+METRIC_OF_TYPE = {"sacrebleu": "bleu"}
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_cards_come_from_their_records(name):
-    """The text is what the record makes, and its scores of the test set are among the results of the examples."""
+    """The text is what the record makes, and its scores are those of the run among the results of the examples."""
     text = (ROOT / "hub_cards" / f"{name}.md").read_text(encoding="utf-8")
     assert text == model_card(RECORDS[name]).content + "\n"
     # Raises where the metadata or its model-index is not valid.
     card = ModelCard(text)
-    results = (ROOT / "examples" / "results").rglob("*.json")
-    numbers = {number for path in results for number in numbers_of(json.loads(path.read_text(encoding="utf-8")))}
-    values = {result.metric_value for result in card.data.eval_results if result.dataset_split == "test"}
-    assert values and values <= numbers
+    file, keys, prefixes = SCORES[name]
+    found = json.loads((ROOT / "examples" / "results" / file).read_text(encoding="utf-8"))
+    for key in keys:
+        found = found[key]
+    flat = {key: value for key, value in found.items() if not isinstance(value, dict)}
+    for key, value in found.items():
+        flat |= {f"{key}.{inner}": each for inner, each in value.items()} if isinstance(value, dict) else {}
+    for split, prefix in zip(("validation", "test"), prefixes):
+        of_card = {
+            METRIC_OF_TYPE.get(result.metric_type, result.metric_type): result.metric_value
+            for result in card.data.eval_results
+            if result.dataset_split == split
+        }
+        of_run = {metric: round(flat[prefix + metric], 2) for metric in of_card if prefix + metric in flat}
+        assert of_run and of_run == {metric: of_card[metric] for metric in of_run}, split
+        assert split == "validation" or of_run.keys() == of_card.keys()

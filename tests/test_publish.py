@@ -427,6 +427,9 @@ def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path):
     assert published.returncode == 0, published.stderr
     assert f"Uploaded: {hub.url}/me/model/commit/" in published.stdout
     assert hub.repositories["me/model"].private
+    # The example of the card opens the repository, whose owner is the token's.
+    card = hub.repositories["me/model"].files()["README.md"].decode()
+    assert 'model="me/model"' in card and '"model"' not in card
     again = clean_process(hub, tmp_path, *command)
     assert again.returncode == 2 and "me/model holds files already (17): give --update" in again.stderr
     assert len(hub.repositories["me/model"].commits) == 2

@@ -5,6 +5,7 @@ import csv
 import gzip
 import json
 import random
+import shutil
 import statistics
 import sys
 from pathlib import Path
@@ -196,6 +197,52 @@ def test_the_saved_model_is_a_pipeline(run):
     assert classify("who is the zebra ?")[0]["label"] in ("zero", "one", "two")
 
 
+def test_evaluations_lose_no_results(run, files, tmp_path):
+    several = tmp_path / "several"
+    shutil.copytree(run[0], several)
+    options = {"test_file": files[1], "class_names": ["zero", "one", "two"], "config_overrides": None}
+    options |= {"model_name_or_path": several / "seed_3", "do_train": None}
+    with pytest.raises(ValueError, match=r"runs\.json has the results of several models: choose another --output_dir"):
+        run_classification.main(arguments(None, several, **options))
+    assert (several / "runs.json").read_bytes() == (run[0] / "runs.json").read_bytes()
+
+    own = tmp_path / "own"
+    trained = run_classification.main(arguments(files[0], own, test_file=files[1], seed=3))["runs"][0]
+    options |= {"model_name_or_path": own, "class_names": None, "test_file": files[0]}
+    evaluated = run_classification.main(arguments(None, own, **options))["runs"][0]
+    assert evaluated["predict_samples"] == 60 and trained["predict_samples"] == 23
+    assert [evaluated[name] for name in ("seed", "train_loss")] == [3, trained["train_loss"]]
+
+
+def test_names_of_classes_go_by_the_order_of_numbers(tmp_path):
+    """Of twelve labels, for which the alphabet has another order."""
+    (tmp_path / "train.txt").write_text("".join(f"{label}\t{label}a b\n" for label in range(12)) * 2)
+    names = [f"name{label}" for label in range(12)]
+    options = {"class_names": names, "do_predict": None, "max_steps": 300, "logging_steps": 300}
+    options |= {"learning_rate": 0.03, "learning_rate_ratio": 1}
+    options |= {"config_overrides": json.dumps({**MODEL, "solver": None, "dropout": 0.0})}
+    run_classification.main(arguments(tmp_path / "train.txt", tmp_path / "out", **options))
+    classify = pipeline("text-classification", model=str(tmp_path / "out"))
+    assert [each["label"] for each in classify([f"{label}a b" for label in range(12)])] == names
+
+
+def test_datasets_need_only_the_splits_that_are_asked_for(tmp_path):
+    """As TREC and AG News, which have no validation set."""
+    for split, number in (("train", 30), ("test", 10)):
+        rows = [{"text": f"{' '.join(WORDS[: i % 5 + 1])}", "label": i % 3} for i in range(number)]
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    options = {"dataset_name": tmp_path / "data", "max_steps": 1}
+    results = run_classification.main(arguments(None, tmp_path / "out", **options))
+    assert results["runs"][0]["predict_samples"] == 10
+    with pytest.raises(ValueError, match=r"data has no split 'validation', only train, test"):
+        run_classification.main(arguments(None, tmp_path / "other", **options, do_eval=True))
+    held_out = run_classification.main(
+        arguments(None, tmp_path / "held_out", **options, do_eval=True, validation_size=0.2)
+    )
+    assert held_out["runs"][0]["eval_samples"] == 6
+
+
 def test_evaluation_of_a_saved_model(run, files, tmp_path):
     options = {"model_name_or_path": run[0] / "seed_3", "config_overrides": None, "do_train": None}
     options |= {"test_file": files[1], "class_names": ["zero", "one", "two"]}
@@ -349,6 +396,7 @@ def test_recipe_holds_the_numbers_of_the_paper(tmp_path):
 
 
 BAD_FILES = {"empty.txt": "", "no_text.txt": "1 a b\n0\n", "columns.csv": "text,class\na,1\n", "bad.jsonl": "{\n"}
+BAD_FILES["table.tsv"] = "who is it ?\t1\n"
 
 
 @pytest.mark.parametrize(
@@ -358,6 +406,7 @@ BAD_FILES = {"empty.txt": "", "no_text.txt": "1 a b\n0\n", "columns.csv": "text,
         ({"train_file": "{bad}/empty.txt"}, ValueError, r"empty\.txt has no examples"),
         ({"train_file": "{bad}/no_text.txt"}, ValueError, r"no_text\.txt, record 2 has no text or no label"),
         ({"train_file": "{bad}/columns.csv"}, ValueError, r"columns\.csv, record 1 lacks one of text, label"),
+        ({"train_file": "{bad}/table.tsv"}, ValueError, r"table\.tsv: examples are in a \.txt .*, not '\.tsv'"),
         ({"train_file": "{bad}/bad.jsonl"}, ValueError, r"bad\.jsonl, line 1: not a JSON object"),
         ({"text_pair_column": "b"}, ValueError, r"has no columns: --text_pair_column b needs a \.csv or \.jsonl"),
         ({}, ValueError, "No test examples: give --test_file or --dataset_name, or --test_size"),

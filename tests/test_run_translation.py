@@ -242,6 +242,24 @@ def test_a_run_folder_holds_only_metrics_of_its_model_and_says_of_which_data(cor
     with pytest.raises(ValueError, match="holds another trained model and its metrics"):
         run_translation.main(arguments(corpus, folder, **other | {"model_name_or_path": tmp_path / "other"}))
 
+    # A folder of an evaluation alone is of one model, too.
+    evaluated = tmp_path / "evaluated"
+    run_translation.main(arguments(corpus, evaluated, **other, do_eval=True))
+    results = json.loads((evaluated / "all_results.json").read_text())
+    run_translation.main(arguments(corpus, evaluated, **other | {"num_beams": 1}))
+    again = json.loads((evaluated / "all_results.json").read_text())
+    assert again["eval_nll_loss"] == results["eval_nll_loss"]
+    assert again["predict_generation"] != results["predict_generation"]
+    noted = json.loads((evaluated / "evaluation.json").read_text())
+    assert noted["model"] == {"folder": str(folder)} and set(noted["evaluated"]) == {"validation", "test"}
+    other["model_name_or_path"] = tmp_path / "other"
+    with pytest.raises(ValueError, match=rf"evaluated holds the metrics of {folder}, not of .*other: choose another"):
+        run_translation.main(arguments(corpus, evaluated, **other))
+    assert json.loads((evaluated / "all_results.json").read_text()) == again
+    run_translation.main(arguments(corpus, evaluated, **other, overwrite_output_dir=True))
+    assert not [name for name in json.loads((evaluated / "all_results.json").read_text()) if name.startswith("eval_")]
+    assert set(json.loads((evaluated / "evaluation.json").read_text())["evaluated"]) == {"test"}
+
     run_translation.main(arguments(corpus, folder, max_steps=3, overwrite_output_dir=True))
     assert not [name for name in saved("all_results.json") if name.startswith("predict_")]
     assert saved("arguments.json")["training"]["max_steps"] == 3
@@ -549,8 +567,12 @@ BEST = {"load_best_model_at_end": True, "do_eval": True, "eval_strategy": "steps
         (FILES | {"train_file": "{bad}/french.jsonl"}, ValueError, "needs --source_lang and --target_lang"),
         (FILES | {"train_file": "{bad}/table.csv"}, ValueError, r"must be \.tsv, \.json or \.jsonl .*'\.csv'"),
         ({"train_source_file": "{bad}/latin1.en"}, ValueError, r"latin1\.en is not UTF-8"),
+        ({"train_source_file": "{bad}/plain.en.gz"}, ValueError, r"plain\.en\.gz is not a whole gzip file"),
+        ({"train_source_file": "{bad}/cut.en.gz"}, ValueError, r"cut\.en\.gz is not a whole gzip file"),
         ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. They have: .*d_model"),
         ({"config_overrides": "d_model"}, ValueError, "write name=value"),
+        ({"config_overrides": "{{d_model: 4}}"}, ValueError, r"Cannot read '\{d_model: 4\}': it is not a JSON object"),
+        ({"early_stopping_patience": 0}, ValueError, "--early_stopping_patience 0 must be at least 1"),
         ({"model_name_or_path": "somewhere"}, ValueError, "brings its own configuration"),
         (
             {"max_source_length": 2000, "config_overrides": "position_embedding_type=learned"},
@@ -578,6 +600,7 @@ BEST = {"load_best_model_at_end": True, "do_eval": True, "eval_strategy": "steps
             ValueError,
             "2 needs --save_total_limit 3 or more, not 2",
         ),
+        (SAVING | {"fsdp": True}, ValueError, "no process holds a whole model to average"),
         (SAVING | BEST, ValueError, "2 and --load_best_model_at_end are two choices"),
         (SAVING | {"save_steps": 3, "max_steps": 3}, ValueError, "2: .*out holds 1 complete checkpoints"),
         ({"resume_from_checkpoint": "true"}, FileNotFoundError, "no checkpoint in"),
@@ -591,6 +614,8 @@ def test_errors_name_the_value_and_the_fix(values, error, message, corpus, tmp_p
     for name, text in BAD_FILES.items():
         (bad / name).write_text(text)
     (bad / "latin1.en").write_bytes("fünf\n".encode("latin-1") * SIZES["train"])
+    (bad / "plain.en.gz").write_text("five\n")
+    (bad / "cut.en.gz").write_bytes(gzip.compress(b"five\n" * 100)[:-12])
     values = {name: value.format(bad=bad) if isinstance(value, str) else value for name, value in values.items()}
     with pytest.raises(error, match=message):
         run_translation.main(arguments(corpus, tmp_path / "out", **values))
@@ -618,6 +643,8 @@ def test_train_tokenizer_for_each_language(corpus, tmp_path, capsys):
     assert "310 pieces (unigram) from 60 lines" in capsys.readouterr().out
     with pytest.raises(ValueError, match="is not empty"):
         train_tokenizer.main(argv)
+    with pytest.raises(ValueError, match="--target_vocab_size 300 is of --target_files: give these, too"):
+        train_tokenizer.main([*argv[:2], "--target_vocab_size", "300", "--output_dir", str(tmp_path / "one")])
 
 
 def test_overrides():
@@ -626,6 +653,7 @@ def test_overrides():
     assert script_utils.parse_overrides(text) == expected
     assert script_utils.parse_overrides(json.dumps(expected)) == expected
     assert script_utils.parse_overrides(None) == {}
+    assert script_utils.parse_overrides("recurrence_steps=None") == {"recurrence_steps": None}
 
 
 def test_length_grouped_sampler():

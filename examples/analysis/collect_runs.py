@@ -40,14 +40,22 @@ def read_run(folder: Path) -> dict:
 
     Raises:
         FileNotFoundError: it has not come to its end, or is none of this package's.
+        ValueError: its evaluations have not come to their end.
     """
     for name in (ARGUMENTS, RESULTS, TRAINER_STATE):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder / name}: a run of this package's scripts leaves this file at its end.")
     arguments, results, state = (read_json(folder / name) for name in (ARGUMENTS, RESULTS, TRAINER_STATE))
+    asked = arguments["training"]
+    for name, prefix in (("do_eval", "eval"), ("do_predict", "predict")):
+        if asked.get(name) and f"{prefix}_samples" not in results:
+            raise ValueError(
+                f"{folder / RESULTS} lacks what --{name} measures: start the run again with the same command."
+            )
     return {
         "config_overrides": arguments["model"].get("config_overrides") or {},
         "training_seconds": results.get("train_runtime"),
+        "training_length": {name: asked.get(name) for name in ("num_train_epochs", "max_steps")},
         **run_record(folder),
         "log_history": state["log_history"],
     }
@@ -61,10 +69,12 @@ def groups_of_seeds(runs: dict[str, dict]) -> list[list[str]]:
     """The names of runs that differ in their seed only, two or more together."""
     groups = {}
     for name, run in runs.items():
-        arguments = {argument: value for argument, value in run["training"]["arguments"].items() if argument != "seed"}
-        same = (run["config_overrides"], run["model"], run["data"], run["training"].get("processes"), arguments)
-        by_seed = groups.setdefault(json.dumps(same, sort_keys=True), {})
-        by_seed.setdefault(run["training"]["arguments"]["seed"], name)
+        reached = ("arguments", "updates", "weights_of_update", "epochs")
+        training = {fact: value for fact, value in run["training"].items() if fact not in reached}
+        arguments = dict(run["training"]["arguments"])
+        seed = arguments.pop("seed", None)
+        same = (run["config_overrides"], run["model"], run["data"], run.get("training_length"), training, arguments)
+        groups.setdefault(json.dumps(same, sort_keys=True), {}).setdefault(seed, name)
     return [list(by_seed.values()) for by_seed in groups.values() if len(by_seed) > 1]
 
 

@@ -443,6 +443,8 @@ def main(argv: list[str] | None = None) -> dict:
         "lower_bounds": partial(lower_bounds, batches_of, effort),
         "operators": partial(operators, batches_of),
     }
+    if args.parts != ["all"] and (unknown := sorted(set(args.parts) - set(parts))):
+        parser.error(f"--parts {' '.join(unknown)}: there are only {', '.join(parts)}.")
     for name, part in parts.items():
         if args.parts == ["all"] or name in args.parts:
             results[name] = part()
