@@ -262,7 +262,7 @@ def needed_splits(args: TrainingArguments) -> dict[str, bool]:
     return {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
 
 
-def read_split(args: DataArguments, split: str, needed: bool) -> Examples | None:
+def read_split(args: DataArguments, split: str, needed: bool = True) -> Examples | None:
     """The examples of "train", "validation" or "test" from wherever the arguments say; None if they do not, or if the
     dataset has no such split and none is needed."""
     path = getattr(args, f"{split}_file")

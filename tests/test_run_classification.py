@@ -220,7 +220,7 @@ def test_names_of_classes_go_by_the_order_of_numbers(tmp_path):
     names = [f"name{label}" for label in range(12)]
     options = {"class_names": names, "do_predict": None, "max_steps": 300, "logging_steps": 300}
     options |= {"learning_rate": 0.03, "learning_rate_ratio": 1}
-    options |= {"config_overrides": json.dumps({**MODEL, "solver": None, "dropout": 0.0})}
+    options |= {"config_overrides": json.dumps({**MODEL, "solver": "none", "dropout": 0.0})}
     run_classification.main(arguments(tmp_path / "train.txt", tmp_path / "out", **options))
     classify = pipeline("text-classification", model=str(tmp_path / "out"))
     assert [each["label"] for each in classify([f"{label}a b" for label in range(12)])] == names
