@@ -600,7 +600,7 @@ BEST = {"load_best_model_at_end": True, "do_eval": True, "eval_strategy": "steps
             ValueError,
             "2 needs --save_total_limit 3 or more, not 2",
         ),
-        (SAVING | {"fsdp": True}, ValueError, "no process holds a whole model to average"),
+        (SAVING | {"fsdp": "full_shard"}, ValueError, "no process holds a whole model to average"),
         (SAVING | BEST, ValueError, "2 and --load_best_model_at_end are two choices"),
         (SAVING | {"save_steps": 3, "max_steps": 3}, ValueError, "2: .*out holds 1 complete checkpoints"),
         ({"resume_from_checkpoint": "true"}, FileNotFoundError, "no checkpoint in"),
