@@ -128,8 +128,8 @@ class OdeTransformerConfig(PreTrainedConfig):
             block's increment with the states and increments of the blocks before it.
         solver_coefficients (`str`, *optional*): The weights of the stages: `"fixed"` (the tableau's), `"ones"`,
             `"learned"`, `"gate"`, `"sigmoid"`, `"tanh"` or `"ema"`. `None` becomes `"gate"` if all stacks of several
-            stages have two of a Runge-Kutta scheme, else `"fixed"`. A stack of one stage is always the plain residual
-            one, whatever this says.
+            stages have two of a Runge-Kutta scheme, else `"fixed"`. A stack of one stage has nothing to
+            weigh, whatever this says; `"gate"` needs a stack of two stages.
         coefficient_sharing (`str`, defaults to `"stack"`): Whether a `"stack"` or each `"layer"` has its coefficients,
             or the stack has them for each `"channel"` (`"learned"` and `"ema"` only).
         coefficient_start (`str`, defaults to `"ones"`): Where `"learned"` coefficients start: at `"ones"`, at the

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedConfig
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import (
     GenerationConfig,
     GenerationMixin,
@@ -252,8 +252,8 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
     sources that are finished, and handles no more tokens than it may choose.
 
     A beam search has a `BeamSearchCache` where nothing else is asked for (`past_key_values`, `cache_implementation`,
-    `prefill_chunk_size`, `return_dict_in_generate`) and the attention is "sdpa" or "eager"; else the ordinary
-    cache."""
+    `prefill_chunk_size`, `return_dict_in_generate`, `synced_gpus`) and the attention is "sdpa" or "eager"; else the
+    ordinary cache."""
 
     def _expand_inputs_for_generation(self, expand_size=1, is_encoder_decoder=False, input_ids=None, **model_kwargs):
         of_sources = {name: model_kwargs.pop(name, None) for name in ("encoder_outputs", "attention_mask")}
@@ -286,8 +286,12 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
         return super()._prepare_static_cache(*args, model_kwargs=model_kwargs, **kwargs)
 
     def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
-        search = None
-        if isinstance(cache := kwargs.get("past_key_values"), BeamSearchEncoderDecoderCache):
+        search, cache = None, kwargs.get("past_key_values")
+        if isinstance(cache, BeamSearchEncoderDecoderCache) and kwargs.get("synced_gpus"):
+            # A process that is finished goes on, without reordering, until the others are.
+            own = DynamicCache(config=self.config.get_text_config(decoder=True))
+            kwargs["past_key_values"] = EncoderDecoderCache(own, cache.cross_attention_cache)
+        elif isinstance(cache, BeamSearchEncoderDecoderCache):
             search = BeamSearch(cache, num_candidates=None)
             ends = generation_config._eos_token_tensor
             candidates = max(2, 1 + (0 if ends is None else len(ends))) * generation_config.num_beams

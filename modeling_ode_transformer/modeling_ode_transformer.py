@@ -382,7 +382,9 @@ class OdeTransformerAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        if rows != sources and attention_interface is sdpa_attention_forward and are_few_queries(query, key):
+        dropout = self.dropout if self.training else 0.0
+        shares_keys = rows != sources and attention_interface is sdpa_attention_forward
+        if shares_keys and not dropout and are_few_queries(query, key):
             attention_interface = few_queries_attention_forward
         output, weights = attention_interface(
             self,
@@ -390,7 +392,7 @@ class OdeTransformerAttention(nn.Module):
             key,
             value,
             attention_mask,
-            dropout=self.dropout if self.training else 0.0,
+            dropout=dropout,
             scaling=self.scaling,
             **kwargs,
         )
@@ -523,7 +525,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         multistep one. With a corrector, `states` are those of the layer history."""
         recompute = self._gradient_checkpointing_func if self.recomputes_stages and self.training else None
         if recompute is not None and past_key_values is not None:
-            logger.warning_once("Stages that are recomputed cannot fill a cache: past_key_values is None.")
+            logger.warning_once("Stages that are recomputed cannot fill a cache: past_key_values stays empty.")
             past_key_values = None
         self_cache, cross_cache = past_key_values, None
         if isinstance(past_key_values, EncoderDecoderCache):
@@ -858,8 +860,8 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory, *args, **kwargs):
         """As in transformers; and the configuration names the code for every Auto class that can open the model.
 
-        The code of the pipelines that the configuration names is saved along. Where it is not at hand, since a process
-        has only what it needed of a repository's code, they are no longer named.
+        The code of this package's pipelines, where the configuration names them, is saved along. If it is not at hand,
+        since a process has only what it needed of a repository's code, they are no longer named.
         """
         if self.is_remote_code():
             # A decoder alone is no OdeTransformerModel, which has an encoder.
@@ -872,13 +874,37 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             classes = {"AutoConfig": type(self.config)} | models
             names = {key: f"{each.__module__.split('.')[-1]}.{each.__name__}" for key, each in classes.items()}
             self.config.auto_map = (getattr(self.config, "auto_map", None) or {}) | names
-        if getattr(self.config, "custom_pipelines", None):
+        pipelines = getattr(self.config, "custom_pipelines", None) or {}
+        module = PIPELINES_FILE.removesuffix(".py")
+        others = {task: entry for task, entry in pipelines.items() if module not in entry["impl"]}
+        if len(others) < len(pipelines):
             if (code := Path(__file__).with_name(PIPELINES_FILE)).is_file():
                 Path(save_directory).mkdir(parents=True, exist_ok=True)
                 shutil.copy(code, save_directory)
+            elif others:
+                self.config.custom_pipelines = others
             else:
                 del self.config.custom_pipelines
         return super().save_pretrained(save_directory, *args, **kwargs)
+
+    def _get_files_timestamps(self, working_dir):
+        """Those of the files before saving, which `push_to_hub=True` does not upload where they are as they were. The
+        pipelines' code is there already, and new."""
+        timestamps = super()._get_files_timestamps(working_dir)
+        timestamps.pop(PIPELINES_FILE, None)
+        return timestamps
+
+    def _get_resized_lm_head(self, old_lm_head, new_num_tokens=None, transposed=False, mean_resizing=True):
+        """As in transformers, but a layer of the old one's class, whose new rows start as an output projection's."""
+        new = super()._get_resized_lm_head(old_lm_head, new_num_tokens, transposed, mean_resizing)
+        if type(new) is not nn.Linear or type(old_lm_head) is not OdeTransformerLinear:
+            return new
+        resized = OdeTransformerLinear(new.in_features, new.out_features, bias=new.bias is not None, device="meta")
+        resized.weight, resized.bias = new.weight, new.bias
+        if not mean_resizing:
+            with torch.no_grad():
+                new.weight[len(old_lm_head.weight) :].normal_(std=self.config.d_model**-0.5)
+        return resized
 
     def activation_checkpointing_enable(self, activation_checkpointing_kwargs: dict | None = None, **kwargs):
         """As in transformers; `use_reentrant` is False where it is not given, also beside other arguments.
@@ -1603,6 +1629,12 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
             logger.warning(
                 f"encoder_solver={config.encoder_solver!r} has no effect: a causal language model has a decoder only, "
                 f"with decoder_solver={config.decoder_solver!r}."
+            )
+        elif config.decoder_tableau.num_stages == 1 and config.solver_coefficients != "fixed":
+            logger.warning(
+                f"solver_coefficients={config.solver_coefficients!r} has no effect: this causal language model has "
+                f"plain residual blocks, by decoder_solver={config.decoder_solver!r}. Set decoder_solver, as to "
+                "'rk2', or, for the residual model, solver_coefficients='fixed'."
             )
         # The generic names (num_hidden_layers, ...) are the encoder's fields, and the decoder is all there is.
         for field in ("layers", "attention_heads", "ffn_dim", "solver"):

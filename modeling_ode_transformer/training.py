@@ -7,6 +7,7 @@
     TokenSeq2SeqTrainer(model=model, args=arguments, train_dataset=dataset, data_collator=collator, ...).train()
 """
 
+import copy
 import json
 import logging
 import math
@@ -638,15 +639,33 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
     them. See `TokenTrainerMixin` for what it does about losses, resumption and values that are not finite.
 
     Args:
-        eval_generation_config: The search of the evaluations; None: the model's generation configuration.
+        eval_generation_config: The search of `evaluate` and `predict`, which their own options (`num_beams=5`) change;
+            None: as with Seq2SeqTrainer the model's generation configuration, changed by `generation_num_beams` and
+            `generation_max_length` of the arguments.
         target_tokenizer: Tokenizer of the target side; if it is not `processing_class`, it is saved in every
             checkpoint as well, in the folder `target_tokenizer`.
+
+    Raises:
+        ValueError: `compute_metrics` without `predict_with_generate`, whose outputs it gets.
     """
 
     def __init__(self, *args, eval_generation_config: GenerationConfig | None = None, target_tokenizer=None, **kwargs):
         self.eval_generation_config = eval_generation_config
         self.target_tokenizer = target_tokenizer
+        self._asked_of_generate = {}
         super().__init__(*args, **kwargs)
+        if self.compute_metrics is not None and not self.args.predict_with_generate:
+            raise ValueError(
+                "compute_metrics gets generated tokens: give predict_with_generate=True, or leave it out."
+            )
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):
+        self._asked_of_generate = gen_kwargs
+        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+
+    def predict(self, test_dataset, ignore_keys=None, metric_key_prefix="test", **gen_kwargs):
+        self._asked_of_generate = gen_kwargs
+        return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def _prepare_inputs(self, inputs):
         inputs = super()._prepare_inputs(inputs)
@@ -711,8 +730,19 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         predictions = None
         if self.args.predict_with_generate and not prediction_loss_only:
             sources = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
-            options = {"generation_config": self.eval_generation_config} if self.eval_generation_config else {}
-            _, predictions, _ = super().prediction_step(model, sources, prediction_loss_only, **options)
+            options = {}
+            if self.eval_generation_config:
+                search = copy.deepcopy(self.eval_generation_config)
+                asked = {name: value for name, value in self._asked_of_generate.items() if value is not None}
+                options = search.update(**asked) | {"generation_config": search}
+            # Seq2SeqTrainer fills it with defaults (max_length=20), which would count as set in the next batch.
+            fields = vars(self.model.generation_config)
+            saved = copy.deepcopy(fields)
+            try:
+                _, predictions, _ = super().prediction_step(model, sources, prediction_loss_only, **options)
+            finally:
+                fields.clear()
+                fields.update(saved)
         if labels is not None:
             with torch.no_grad(), self.compute_loss_context_manager():
                 logits = model(**inputs).logits

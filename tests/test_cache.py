@@ -219,6 +219,23 @@ def test_an_ordinary_cache_where_more_is_asked_for(name, source, watched):
         torch.testing.assert_close(outputs.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
 
 
+def test_a_beam_search_goes_on_while_others_are_searching(source, monkeypatch):
+    """As under FSDP and ZeRO-3, where a finished process has to take part in the passes of the others."""
+    model = lively()
+    options = {"num_beams": 3, "max_new_tokens": 8}
+    expected = generate(model, source, **options)
+    steps = []
+
+    def others_need_three_more(self, this_peer_finished, synced_gpus, device):
+        assert synced_gpus
+        steps.append(this_peer_finished)
+        return sum(steps) <= 3
+
+    monkeypatch.setattr(type(model), "_has_unfinished_sequences", others_need_three_more)
+    assert torch.equal(generate(model, source, synced_gpus=True, **options), expected)
+    assert sum(steps) == 4 and len(steps) > 4
+
+
 @pytest.mark.parametrize(
     "attention, cache_class",
     [

@@ -145,13 +145,15 @@ def test_pipelines_that_a_configuration_names_are_saved_with_it(tmp_path):
     model = OdeTransformerForConditionalGeneration(tiny_config())
     add_pipeline(model.config, "translation")
     model.generation_config.max_len_a, model.generation_config.max_len_b = 0.2, 2
+    model.config.custom_pipelines["mine"] = {"impl": "mine.Pipeline", "pt": ["AutoModelForSeq2SeqLM"]}
     for name in ("first", "second"):
         model.save_pretrained(tmp_path / name)
         assert (tmp_path / name / "pipeline_ode_transformer.py").is_file()
         model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name)
     run_python(WITHOUT_PACKAGE, tmp_path, str(tmp_path / "second"), str(tmp_path / "third"))
-    assert "custom_pipelines" in json.loads((tmp_path / "second" / "config.json").read_text())
-    assert "custom_pipelines" not in json.loads((tmp_path / "third" / "config.json").read_text())
+    for name, tasks in (("second", ["mine", "translation"]), ("third", ["mine"])):
+        named = json.loads((tmp_path / name / "config.json").read_text())["custom_pipelines"]
+        assert sorted(named) == tasks and named["mine"]["impl"].endswith("mine.Pipeline")
 
 
 class Touch:

@@ -33,6 +33,7 @@ from modeling_ode_transformer import (
 )
 from modeling_ode_transformer import modeling_ode_transformer as modeling
 from modeling_ode_transformer.configuration_ode_transformer import VECTOR_FIELDS
+from modeling_ode_transformer.cpu_ode_transformer import OdeTransformerLinear
 from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS, MULTISTEPS
 
 from .conftest import SOLVERS, TINY, assert_close, randomize, tiny_config
@@ -756,6 +757,13 @@ def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_pa
     monkeypatch.setattr(logging.getLogger(modeling.__name__), "warning", messages.append)
     OdeTransformerForCausalLM(tiny_config(encoder_solver="rk4"))
     assert len(messages) == 1 and "encoder_solver='rk4' has no effect" in messages[0]
+    # The default, an encoder of RK2 blocks with a gate, makes a plain residual language model.
+    OdeTransformerForCausalLM(tiny_config())
+    assert len(messages) == 2 and "solver_coefficients='gate' has no effect" in messages[1]
+    OdeTransformerForCausalLM(tiny_config(decoder_solver="euler", solver_coefficients="fixed"))
+    OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2"))
+    OdeTransformerForCausalLM.from_pretrained(tmp_path)
+    assert len(messages) == 2
     with pytest.raises(ValueError, match="a causal language model has none"):
         OdeTransformerForCausalLM(tiny_config(predictor_corrector=True))
 
@@ -791,6 +799,36 @@ def test_resizing_reaches_every_embedding():
         assert model(torch.full((1, 3), 69), decoder_input_ids=torch.full((1, 3), 69)).logits.shape == (1, 3, 70)
     assert shared.lm_head.weight is shared.model.encoder.embed_tokens.weight
     assert shared.model.encoder.embed_tokens.embed_scale == pytest.approx(math.sqrt(32))
+
+
+@pytest.mark.parametrize("model_class", [OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM])
+def test_a_resized_output_projection_is_what_it_was(model_class):
+    """Its class, which packing looks for, its old rows, and how new ones start: as those of a new model."""
+    model = build(model_class, tie_word_embeddings=False)
+    old = model.lm_head.weight.clone()
+    model.resize_token_embeddings(1061, mean_resizing=False)
+    assert type(model.lm_head) is OdeTransformerLinear
+    assert torch.equal(model.lm_head.weight[:61], old) and model.lm_head.weight.requires_grad
+    assert model.lm_head.weight[61:].std().item() == pytest.approx(32**-0.5, rel=0.05)
+    model.resize_token_embeddings(40)
+    assert type(model.lm_head) is OdeTransformerLinear and torch.equal(model.lm_head.weight, old[:40])
+
+
+def test_dropout_of_attention_does_not_need_gradients():
+    """Sampling with dropout on: two passes of a model in training mode differ, whatever the number of targets."""
+    model = build(dropout=0.0, attention_dropout=0.5, activation_dropout=0.0).train()
+    # Only the attention of the decoder to the encoder's output is left to have dropout.
+    for module in model.modules():
+        module.train(isinstance(module, modeling.OdeTransformerAttention) or module is model)
+    for layer in (*model.model.encoder.layers, *model.model.decoder.layers):
+        layer.self_attn.eval()
+    ids = torch.randint(4, 61, (20, 7))
+    states = model.model.encoder(input_ids=ids).last_hidden_state
+    for targets in (1, 2):
+        options = {"encoder_outputs": (states,), "decoder_input_ids": torch.full((20 * targets, 1), 2)}
+        with torch.no_grad():
+            first, second = (model(**options).logits for _ in range(2))
+        assert not torch.equal(first, second), targets
 
 
 def test_two_vocabularies_are_resized_one_by_one():

@@ -20,6 +20,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
 )
+from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
 from modeling_ode_transformer.publish import (
     PublishError,
     check_repository,
@@ -290,6 +291,16 @@ def test_an_upload_is_one_commit_to_a_new_repository(small, hub):
     assert repository.private and len(repository.commits) == 2
     assert commit.oid == repository.branches["main"]
     assert {name: data for name, data in repository.files().items() if name != ".gitattributes"} == files_of(small)
+
+
+def test_saving_to_the_hub_uploads_the_code_of_the_pipelines(run, hub, tmp_path):
+    """A second time, too, when it is there already."""
+    model = OdeTransformerForConditionalGeneration.from_pretrained(run)
+    add_pipeline(model.config, "translation")
+    for name in ("first", "second"):
+        model.save_pretrained(tmp_path / "saved", push_to_hub=True, repo_id=f"me/{name}", token=TOKEN)
+        files = hub.repositories[f"me/{name}"].files()
+        assert "pipeline_ode_transformer.py" in files and b"custom_pipelines" in files["config.json"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import torch
 from transformers import (
     AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
+    GenerationConfig,
     M2M100Config,
     M2M100ForConditionalGeneration,
 )
@@ -34,6 +35,9 @@ from modeling_ode_transformer.training import (
 
 from .conftest import tiny_config
 from .test_run_translation import EXAMPLES, MODEL, arguments, losses, number_names, run_translation
+
+
+MARKS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
 
 
 @pytest.fixture(scope="module")
@@ -466,6 +470,47 @@ def test_prediction_needs_no_labels(tmp_path):
     output = trainer.predict([{"input_ids": pair["input_ids"]} for pair in data])
     assert "test_loss" in expected.metrics and "test_loss" not in output.metrics
     assert (output.predictions == expected.predictions).all() and output.label_ids is None
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_evaluations_leave_the_search_of_the_model_as_it_is(is_given, tmp_path):
+    """Seq2SeqTrainer fills it with defaults, of which a length of 20 would cut the outputs of all later batches."""
+    model = new_model()
+    search = GenerationConfig(max_len_a=0, max_len_b=30, min_length=29, num_beams=1, **MARKS)
+    model.generation_config = search
+    before = search.to_dict()
+    trainer = trainer_for(tmp_path, model, predict_with_generate=True, per_device_eval_batch_size=1)
+    trainer.eval_generation_config = search if is_given else None
+    output = trainer.predict(pairs(3))
+    assert ((output.predictions != MARKS["pad_token_id"]) & (output.predictions >= 0)).sum(1).min() >= 29
+    assert model.generation_config is search and search.to_dict() == before
+
+
+def test_options_of_a_prediction_change_its_search(tmp_path, monkeypatch):
+    model, asked = new_model(), []
+    generate = model.generate
+
+    def recorded(*args, generation_config, **options):
+        asked.append((generation_config.num_beams, generation_config.max_length))
+        return generate(*args, generation_config=generation_config, **options)
+
+    monkeypatch.setattr(model, "generate", recorded)
+    trainer = trainer_for(tmp_path, model, predict_with_generate=True, generation_num_beams=3)
+    trainer.eval_generation_config = GenerationConfig(max_length=7, num_beams=4, **MARKS)
+    trainer.compute_metrics = lambda evaluation: {}
+    for options in ({}, {"num_beams": 2}, {"max_length": 5}):
+        trainer.predict(pairs(1), **options)
+        trainer.evaluate(**options)
+    assert asked[::2] == asked[1::2] == [(4, 7), (2, 7), (4, 5)]
+
+
+def test_metrics_of_outputs_need_outputs(tmp_path):
+    with pytest.raises(ValueError, match="compute_metrics gets generated tokens: give predict_with_generate=True"):
+        TokenSeq2SeqTrainer(
+            model=new_model(),
+            args=TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to="none"),
+            compute_metrics=lambda evaluation: {},
+        )
 
 
 def test_grouping_by_length_counts_tokens_where_no_column_has_the_lengths(tmp_path):
