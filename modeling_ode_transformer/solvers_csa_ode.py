@@ -253,8 +253,7 @@ class AdjointSolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx, solver, field, options, mask, y, *parameters):
         y, evaluations = solver.solve(field, y, options, mask)
-        # The field has to know the very tensors that gradients are taken of; saved ones may be copies.
-        ctx.solver, ctx.field, ctx.options, ctx.parameters = solver, field, options, parameters
+        ctx.solver, ctx.field, ctx.options = solver, field, options
         ctx.save_for_backward(y, *parameters)
         ctx.mark_non_differentiable(evaluations)
         return y, evaluations
@@ -262,7 +261,7 @@ class AdjointSolution(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient, _):
-        y, parameters = ctx.saved_tensors[0], ctx.parameters
+        y, *parameters = ctx.saved_tensors
 
         def adjoint_field(time, state):
             y, adjoint = state[0].detach().requires_grad_(), state[1]

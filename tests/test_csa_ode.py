@@ -5,7 +5,6 @@ transformers."""
 import json
 import math
 import sys
-from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 
@@ -268,19 +267,6 @@ def test_adjoint_changes_no_output_and_approaches_the_direct_gradients(solver, b
     torch.testing.assert_close(found["adjoint"][0], found["direct"][0], rtol=0, atol=0)
     for first, second in zip(found["adjoint"][1], found["direct"][1]):
         torch.testing.assert_close(first, second, rtol=1e-2, atol=1e-2 * second.abs().max().item())
-
-
-@pytest.mark.parametrize("solver", ["rk", "rkf"])
-def test_adjoint_gradients_stay_where_saved_tensors_are_moved(solver, batch):
-    """`save_on_cpu` gives others back, which the field does not know."""
-    model = tiny_model(solver=solver, gradient="adjoint")
-    labels, found = torch.tensor([0, 1, 2, 0]), []
-    for moving in (nullcontext(), torch.autograd.graph.save_on_cpu()):
-        with moving:
-            loss = model(**batch, labels=labels).loss
-        found.append(torch.autograd.grad(loss, list(model.parameters())))
-    for first, second in zip(*found, strict=True):
-        assert torch.equal(first, second)
 
 
 def saved_bytes(model, inputs):
