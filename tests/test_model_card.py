@@ -360,6 +360,7 @@ SCORES = {
         ("validation_", "test_2016_"),
     ),
     "ptb_residual": ("ptb/runs.json", ["residual", "metrics"], ("validation.", "test.")),
+    "ptb_rk2": ("ptb/runs.json", ["RK2", "metrics"], ("validation.", "test.")),
     "ptb_rk2_gate": ("ptb/runs.json", ["RK2 (gate)", "metrics"], ("validation.", "test.")),
 }
 METRIC_OF_TYPE = {"sacrebleu": "bleu"}
