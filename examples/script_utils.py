@@ -521,7 +521,7 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
     """
     folder = Path(args.output_dir)
     noted_file, results_file = folder / ARGUMENTS, folder / RESULTS
-    if not args.should_save:
+    if not args.should_save or not (args.do_train or args.do_eval or args.do_predict):
         return
     if args.do_train:
         if arguments["data"]["overwrite_output_dir"]:

@@ -90,6 +90,8 @@ def hub(monkeypatch):
     with HubServer() as server:
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
+        # The client of the functions that transformers calls is made once.
+        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         # The client waits longer and longer before it tries again.
