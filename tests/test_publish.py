@@ -12,6 +12,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainingArguments
 
@@ -90,8 +91,9 @@ def hub(monkeypatch):
     with HubServer() as server:
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
-        # The client of the functions that transformers calls is made once.
+        # Each of the two libraries makes its client once, and keeps the address.
         monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
+        monkeypatch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         # The client waits longer and longer before it tries again.
