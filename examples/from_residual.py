@@ -60,7 +60,7 @@ def note(folder: Path, arguments: list[str]) -> None:
         ValueError: they were others.
     """
     file = folder.with_suffix(".arguments.json")
-    if file.is_file() and (noted := read_json(file)) != arguments:
+    if folder.exists() and file.is_file() and (noted := read_json(file)) != arguments:
         raise ValueError(
             f"{folder} was made with the arguments {' '.join(noted)}, not {' '.join(arguments)}: choose another "
             "--output_dir."

@@ -421,7 +421,7 @@ def train_one(
     set_seed(args.seed)
     examples = make_splits(given, data_args, needed_splits(args), fold)
     labels = {label for each in given.values() if each for label in each.labels}
-    labels = sorted(labels, key=int if all(map(INTEGER.fullmatch, labels)) else None)
+    labels = sorted(labels, key=(lambda label: (int(label), label)) if all(map(INTEGER.fullmatch, labels)) else None)
     if data_args.class_names and len(data_args.class_names) != len(labels):
         raise ValueError(
             f"--class_names gives {len(data_args.class_names)} names, but there are {len(labels)} labels: "
@@ -537,10 +537,14 @@ def check_other_runs(
     if data_args.overwrite_output_dir or not file.is_file():
         return
     if not args.do_train:
-        if not (file.parent / RESULTS).is_file():
+        runs, results_file = read_json(file)["runs"], file.parent / RESULTS
+        results = read_json(results_file) if results_file.is_file() else None
+        # What the model in the folder has been measured at is in both files.
+        is_own = results is not None and len(runs) == 1
+        if not is_own or any(results.get(name, value) != value for name, value in runs[0].items()):
             raise ValueError(
-                f"{file} has the results of several models: choose another --output_dir, or give "
-                "--overwrite_output_dir to replace them."
+                f"{file} has results of other models: choose another --output_dir, or give --overwrite_output_dir to "
+                "replace them."
             )
         return
     planned = {(seed, fold) for seed, fold, _ in plan}
@@ -601,13 +605,14 @@ def main(argv: list[str] | None = None) -> dict:
     needed = needed_splits(args)
     given = {split: read_split(data_args, split, need) for split, need in needed.items()}
     file = Path(args.output_dir) / RUNS
+    measured = {}
+    if not args.do_train and file.is_file() and not data_args.overwrite_output_dir:
+        measured = read_json(file)["runs"][0]
     runs = []
     for (seed, fold, own), each, checkpoint, metrics in zip(plan, arguments, checkpoints, finished):
         if metrics is None:
             metrics = train_one(given, fold, checkpoint, each, model_args, data_args, own)
-        runs.append({"seed": seed, "fold": fold, **metrics})
-    if not args.do_train and file.is_file() and not data_args.overwrite_output_dir:
-        runs = [read_json(file)["runs"][0] | metrics]
+        runs.append({"seed": seed, "fold": fold, **measured, **metrics})
     results = {"runs": runs, "summary": summarize(runs)}
     if args.should_save:
         file.write_text(json.dumps(results, indent=1), encoding="utf-8")

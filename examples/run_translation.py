@@ -17,8 +17,9 @@ and likewise for validation and test; every file may be gzipped (`.gz`). A run t
 configuration with the beam search asked for, the metrics (`all_results.json`) and the predictions. With `--smoke` the
 whole run takes seconds, on tiny sizes.
 
-Scores are sacreBLEU (`bleu`, with its signature), chrF and, with `--bleu_moses_language de`, `tokenized_bleu` and
-`compound_split_bleu`, the BLEU of older papers. `recipes/README.md` lists the recipes and the papers' results.
+Scores are sacreBLEU's BLEU (`bleu`) and chrF, with their signatures, and, with `--bleu_moses_language de`,
+`tokenized_bleu` and `compound_split_bleu`, the BLEU of older papers. `recipes/README.md` lists the recipes and the
+papers' results.
 """
 
 from dataclasses import dataclass, field
@@ -120,18 +121,19 @@ def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
 
 
 def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
-    """BLEU (sacreBLEU's) and chrF of detokenised texts, their length over that of the references, BLEU's signature.
+    """sacreBLEU's BLEU and chrF of detokenised texts, with their signatures; their length over that of the references.
 
     With `bleu_moses_language`, also tokenised and compound-split BLEU with their signatures. They are of the texts as
     Moses' tokenizer splits them; a published score of another tokenisation is another one.
     """
     references = dataset["target"][:]
-    bleu = sacre_bleu(texts, references, args.bleu_tokenize)
+    bleu, chrf = sacre_bleu(texts, references, args.bleu_tokenize), sacrebleu.CHRF()
     scores = {
         "bleu": bleu["score"],
-        "chrf": sacrebleu.CHRF().corpus_score(texts, [references]).score,
+        "chrf": chrf.corpus_score(texts, [references]).score,
         "length_ratio": bleu["length_ratio"],
         "bleu_signature": bleu["signature"],
+        "chrf_signature": str(chrf.get_signature()),
     }
     if args.bleu_moses_language:
         for metric in (tokenized_bleu, compound_split_bleu):

@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import ClassVar
 
@@ -412,9 +412,14 @@ def run_arguments(
 
 
 def evaluated_model(arguments: dict) -> dict[str, str]:
-    """The model of an evaluation: its folder, or its name and revision of the Hub."""
+    """The model of an evaluation: folder and when its weights were written, or name and revision of the Hub."""
     name, revision = (arguments["model"][key] for key in ("model_name_or_path", "model_revision"))
-    return {"folder": str(Path(name).resolve())} if Path(name).is_dir() else {"name": name, "revision": revision}
+    folder = Path(name)
+    if not folder.is_dir():
+        return {"name": name, "revision": revision}
+    weights = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
+    saved = max((file.stat().st_mtime for file in weights), default=0)
+    return {"folder": str(folder.resolve()), "saved": datetime.fromtimestamp(saved).isoformat()}
 
 
 def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
@@ -442,11 +447,12 @@ def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
                 f"--output_dir {folder} holds another trained model and its metrics, not {model}: choose another "
                 "folder."
             )
-        if (folder / RESULTS).is_file() and not (is_own or arguments["data"]["overwrite_output_dir"]):
+        measures = args.do_eval or args.do_predict
+        if measures and (folder / RESULTS).is_file() and not (is_own or arguments["data"]["overwrite_output_dir"]):
             noted = read_json(evaluation_file)["model"] if evaluation_file.is_file() else {"name": "an unknown model"}
             if noted != evaluated_model(arguments):
                 raise ValueError(
-                    f"--output_dir {folder} holds the metrics of {' '.join(noted.values())}, not of {model}: choose "
+                    f"--output_dir {folder} holds the metrics of {', '.join(noted.values())}, not of {model}: choose "
                     "another folder, or give --overwrite_output_dir to replace them."
                 )
         if arguments_file.is_file() and any(held_out(arguments["data"], split) for split in PREFIXES):
@@ -536,9 +542,10 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
         else:
             noted_file, model = folder / EVALUATION, evaluated_model(arguments)
             noted = read_json(noted_file) if noted_file.is_file() else {}
-            if model not in (noted.get("model"), {"folder": str(folder.resolve())}):
+            if model != noted.get("model"):
                 noted = {}
-                results_file.unlink(missing_ok=True)
+                if model.get("folder") != str(folder.resolve()):
+                    results_file.unlink(missing_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
             arguments = noted | {name: arguments[name] for name in ("task", "versions", "date")} | {"model": model}
         evaluated = [split for split in PREFIXES if asked[split]]

@@ -28,7 +28,8 @@ from .checkpoints import CHECKPOINT, TARGET_TOKENIZER, TRAINER_STATE, incomplete
 # What a folder holds besides a model's own files: weights and training state, and what is known of these weights only.
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
 NOT_COPIED += ("loss_state_*.json", "latest", "zero_to_fp32.py")
-NOT_COPIED += ("arguments.json", "*_results.json", "runs.json", "*predictions.txt", "generated.txt", "README.md")
+NOT_COPIED += ("arguments.json", "evaluation.json", "*_results.json", "runs.json")
+NOT_COPIED += ("*predictions.txt", "generated.txt", "README.md")
 # Fields of a configuration that say nothing of the model.
 PROVENANCE = {"transformers_version", "_name_or_path"}
 

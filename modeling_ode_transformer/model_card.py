@@ -77,7 +77,7 @@ METRICS = {
     "bleu": Metric("BLEU", "sacrebleu", convention="bleu_signature"),
     "tokenized_bleu": Metric("BLEU, tokenised", "bleu", convention="tokenized_bleu_signature"),
     "compound_split_bleu": Metric("BLEU, compounds split", "bleu", convention="compound_split_bleu_signature"),
-    "chrf": Metric("chrF", "chrf"),
+    "chrf": Metric("chrF", "chrf", convention="chrf_signature"),
     "rouge1": Metric("ROUGE-1", "rouge", convention="rouge_convention"),
     "rouge2": Metric("ROUGE-2", "rouge", convention="rouge_convention"),
     "rougeLsum": Metric("ROUGE-L", "rouge", convention="rouge_convention"),

@@ -897,14 +897,12 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     def _get_resized_lm_head(self, old_lm_head, new_num_tokens=None, transposed=False, mean_resizing=True):
         """As in transformers, but a layer of the old one's class, whose new rows start as an output projection's."""
         new = super()._get_resized_lm_head(old_lm_head, new_num_tokens, transposed, mean_resizing)
-        if type(new) is not nn.Linear or type(old_lm_head) is not OdeTransformerLinear:
-            return new
-        resized = OdeTransformerLinear(new.in_features, new.out_features, bias=new.bias is not None, device="meta")
-        resized.weight, resized.bias = new.weight, new.bias
-        if not mean_resizing:
-            with torch.no_grad():
-                new.weight[len(old_lm_head.weight) :].normal_(std=self.config.d_model**-0.5)
-        return resized
+        if type(new) is nn.Linear and type(old_lm_head) is OdeTransformerLinear:
+            new.__class__ = OdeTransformerLinear
+            if not mean_resizing:
+                with torch.no_grad():
+                    new.weight[old_lm_head.out_features :].normal_(std=self.config.d_model**-0.5)
+        return new
 
     def activation_checkpointing_enable(self, activation_checkpointing_kwargs: dict | None = None, **kwargs):
         """As in transformers; `use_reentrant` is False where it is not given, also beside other arguments.

@@ -287,8 +287,13 @@ def full_repo_id(repo_id: str, token: str | None = None) -> str:
     check_token(token)
     if "/" in repo_id:
         return repo_id
-    with errors_of_the_hub(repo_id):
+    try:
         return f"{HfApi(token=token).whoami()['name']}/{repo_id}"
+    except (HfHubHTTPError, HTTPError, OSError) as error:
+        raise PublishError(
+            f"{constants.ENDPOINT} does not say who owns the token, whose repository {repo_id} would be ({error}): "
+            "log in with `hf auth login`, or give OWNER/NAME."
+        ) from error
 
 
 @contextmanager

@@ -85,10 +85,11 @@ def test_the_newest_checkpoints_of_a_run_are_averaged(run, capsys):
 
 def test_everything_but_the_state_of_the_training_is_copied(run, tmp_path):
     # Of final models, what is known of one is not of the average.
-    for name in ("arguments.json", "all_results.json", "generated_predictions.txt", "README.md"):
+    of_one = ("arguments.json", "evaluation.json", "all_results.json", "generated_predictions.txt", "README.md")
+    for name in of_one:
         (run / "checkpoint-10" / name).touch()
     main([str(run), "--last", "2", "--output_dir", str(tmp_path / "out" / "averaged")])
-    for name in ("arguments.json", "all_results.json", "generated_predictions.txt", "README.md"):
+    for name in of_one:
         (run / "checkpoint-10" / name).unlink()
     output, newest = tmp_path / "out" / "averaged", run / "checkpoint-10"
     names = {str(path.relative_to(newest)) for path in newest.rglob("*") if path.is_file()}

@@ -79,6 +79,11 @@ def test_runs_of_several_seeds_have_a_mean(runs, tmp_path, capsys):
     perplexities = [written[name]["metrics"]["test"]["perplexity"] for name in ("rk2", "rk2_seed_2")]
     assert perplexities[0] != perplexities[1]
     assert [row[0].strip() for row in rows] == ["residual", "rk2", "rk2_seed_2", "longer", "mean of rk2, rk2_seed_2"]
+    conventions = {"test": {"perplexity_convention": "of a line"}}
+    for measured_otherwise in ({"generation": {"test": "num_beams 5"}}, {"metrics": conventions}):
+        pair = {name: written[name] for name in ("rk2", "rk2_seed_2")}
+        assert collect_runs.groups_of_seeds(pair) == [["rk2", "rk2_seed_2"]]
+        assert not collect_runs.groups_of_seeds(pair | {"rk2": written["rk2"] | measured_otherwise})
     expected = f"{np.mean(perplexities):.2f} ± {np.std(perplexities, ddof=1):.2f}"
     assert rows[-1][header.index(" test perplexity ")].strip() == expected
 

@@ -24,6 +24,8 @@ def test_both_models_go_on_from_the_same_one_for_as_many_updates(tmp_path, capsy
     arguments = ["--data_dir", str(tmp_path), "--output_dir", str(tmp_path / "out"), "--vocab_size", "282"]
     arguments += ["--epochs", "1", "--further_epochs", "2", "--max_tokens_per_batch", "500", "--bf16", "False"]
     arguments += ["--max_target_length", "12", "--disable_tqdm", "True"]
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        from_residual.main([*arguments, "--data_dir", str(tmp_path / "nowhere")])
     from_residual.main(arguments)
 
     folders = ("residual", "residual_continued", "converted_continued")

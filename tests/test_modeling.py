@@ -20,6 +20,7 @@ from transformers import (
     EncoderDecoderCache,
     M2M100Config,
     M2M100ForConditionalGeneration,
+    PreTrainedModel,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
 )
@@ -812,6 +813,26 @@ def test_a_resized_output_projection_is_what_it_was(model_class):
     assert model.lm_head.weight[61:].std().item() == pytest.approx(32**-0.5, rel=0.05)
     model.resize_token_embeddings(40)
     assert type(model.lm_head) is OdeTransformerLinear and torch.equal(model.lm_head.weight, old[:40])
+    # Nothing takes it for a layer that has not been initialized.
+    model.init_weights()
+    assert torch.equal(model.lm_head.weight, old[:40])
+
+
+def test_old_rows_stay_where_a_process_holds_none_of_them(monkeypatch):
+    """As DeepSpeed's ZeRO-3 does, whose weights are empty but where they are gathered."""
+    model = build(tie_word_embeddings=False)
+    old, head = model.lm_head.weight.clone(), model.lm_head
+
+    def resize(self, old_lm_head, new_num_tokens=None, *args):
+        new = torch.nn.Linear(32, new_num_tokens, bias=False)
+        new.weight.data[:61] = old
+        return new
+
+    monkeypatch.setattr(PreTrainedModel, "_get_resized_lm_head", resize)
+    head.weight.data = torch.empty(0)
+    new = model._get_resized_lm_head(head, 1061, mean_resizing=False)
+    assert torch.equal(new.weight[:61], old)
+    assert new.weight[61:].std().item() == pytest.approx(32**-0.5, rel=0.05)
 
 
 def test_dropout_of_attention_does_not_need_gradients():

@@ -343,6 +343,13 @@ def test_uploads_that_are_refused_leave_the_hub_as_it_was(name, options, token, 
     assert hub.repositories["me/held"].branches == before and len(hub.repositories["me/held"].commits) == 1
 
 
+def test_no_owner_without_the_hub(small, hub):
+    hub.cut = lambda method, path: "whoami" in path
+    with pytest.raises(PublishError, match=rf"{hub.url} does not say who owns the token, whose repository new would"):
+        upload_repository(small, "new")
+    assert not hub.repositories
+
+
 @pytest.mark.parametrize("request_that_fails", ["PUT /lfs/", "/lfs/objects/batch", "/preupload/", "/commit/main"])
 @pytest.mark.parametrize("exists", [True, False])
 def test_an_interrupted_upload_changes_no_file_and_can_be_started_again(request_that_fails, exists, small, hub):

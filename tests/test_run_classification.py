@@ -202,7 +202,7 @@ def test_evaluations_lose_no_results(run, files, tmp_path):
     shutil.copytree(run[0], several)
     options = {"test_file": files[1], "class_names": ["zero", "one", "two"], "config_overrides": None}
     options |= {"model_name_or_path": several / "seed_3", "do_train": None}
-    with pytest.raises(ValueError, match=r"runs\.json has the results of several models: choose another --output_dir"):
+    with pytest.raises(ValueError, match=r"runs\.json has results of other models: choose another --output_dir"):
         run_classification.main(arguments(None, several, **options))
     assert (several / "runs.json").read_bytes() == (run[0] / "runs.json").read_bytes()
 
@@ -212,6 +212,11 @@ def test_evaluations_lose_no_results(run, files, tmp_path):
     evaluated = run_classification.main(arguments(None, own, **options))["runs"][0]
     assert evaluated["predict_samples"] == 60 and trained["predict_samples"] == 23
     assert [evaluated[name] for name in ("seed", "train_loss")] == [3, trained["train_loss"]]
+    # The file of a later call with one seed, whose model is elsewhere.
+    file = own / "runs.json"
+    file.write_text(json.dumps({"runs": [evaluated | {"seed": 5, "train_loss": 7.0}], "summary": {}}))
+    with pytest.raises(ValueError, match=r"runs\.json has results of other models"):
+        run_classification.main(arguments(None, own, **options))
 
 
 def test_names_of_classes_go_by_the_order_of_numbers(tmp_path):

@@ -253,6 +253,12 @@ def test_generates_what_the_saved_model_generates(run, saved, corpus, tmp_path, 
     assert generated in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["generated.txt"]
 
+    # What only generates leaves the metrics of another model alone.
+    (tmp_path / "out" / "generated.txt").unlink()
+    (tmp_path / "out" / "all_results.json").write_text('{"eval_perplexity": 9.0}')
+    run_language_modeling.main([item for name, value in options.items() for item in (f"--{name}", str(value))])
+    assert json.loads((tmp_path / "out" / "all_results.json").read_text()) == {"eval_perplexity": 9.0}
+
 
 def test_no_dropout_in_generation_right_after_training(corpus, tmp_path):
     overrides = json.dumps(MODEL | {"dropout": 0.5})

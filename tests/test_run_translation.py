@@ -3,6 +3,7 @@
 
 import gzip
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -251,9 +252,13 @@ def test_a_run_folder_holds_only_metrics_of_its_model_and_says_of_which_data(cor
     assert again["eval_nll_loss"] == results["eval_nll_loss"]
     assert again["predict_generation"] != results["predict_generation"]
     noted = json.loads((evaluated / "evaluation.json").read_text())
-    assert noted["model"] == {"folder": str(folder)} and set(noted["evaluated"]) == {"validation", "test"}
+    assert noted["model"]["folder"] == str(folder) and set(noted["evaluated"]) == {"validation", "test"}
+    # Nor of two states of one.
+    os.utime(folder / "model.safetensors", (0, 0))
+    with pytest.raises(ValueError, match=rf"evaluated holds the metrics of {folder}, {noted['model']['saved']}, not"):
+        run_translation.main(arguments(corpus, evaluated, **other))
     other["model_name_or_path"] = tmp_path / "other"
-    with pytest.raises(ValueError, match=rf"evaluated holds the metrics of {folder}, not of .*other: choose another"):
+    with pytest.raises(ValueError, match=rf"evaluated holds the metrics of {folder}, .*, not of .*other: choose"):
         run_translation.main(arguments(corpus, evaluated, **other))
     assert json.loads((evaluated / "all_results.json").read_text()) == again
     run_translation.main(arguments(corpus, evaluated, **other, overwrite_output_dir=True))
@@ -442,7 +447,7 @@ def test_bleu_of_tokenised_text_by_name():
     assert "tok:moses.de" in scores["tokenized_bleu_signature"]
     assert "compounds:split" in scores["compound_split_bleu_signature"]
     plain = run_translation.score([reference], dataset, run_translation.DataArguments(), "test")
-    assert set(plain) == {"bleu", "chrf", "length_ratio", "bleu_signature"}
+    assert set(plain) == {"bleu", "chrf", "length_ratio", "bleu_signature", "chrf_signature"}
 
 
 def test_tokenizer_per_language(corpus, tmp_path):

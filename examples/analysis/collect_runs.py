@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Puts training runs side by side: prints a table, and writes all that is known about them as JSON.
 
-    python examples/analysis/collect_runs.py ptb_residual ptb_rk2 --names residual "RK2 (gate)" --output_file ptb.json
+    python examples/analysis/collect_runs.py ptb_residual ptb_rk2_gate --names residual gate --output_file ptb.json
 
 A run is the output folder of a finished run of one of the scripts. The file has of each the record that model cards
 are made of (model, data, arguments, versions, date, metrics), the overrides of its configuration, and its log, from
@@ -73,7 +73,12 @@ def groups_of_seeds(runs: dict[str, dict]) -> list[list[str]]:
         training = {fact: value for fact, value in run["training"].items() if fact not in reached}
         arguments = dict(run["training"]["arguments"])
         seed = arguments.pop("seed", None)
+        conventions = [
+            {name: value for name, value in values.items() if isinstance(value, str)}
+            for values in run.get("metrics", {}).values()
+        ]
         same = (run["config_overrides"], run["model"], run["data"], run.get("training_length"), training, arguments)
+        same += (run.get("generation"), conventions)
         groups.setdefault(json.dumps(same, sort_keys=True), {}).setdefault(seed, name)
     return [list(by_seed.values()) for by_seed in groups.values() if len(by_seed) > 1]
 

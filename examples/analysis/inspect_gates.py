@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Shows whether the gates of a language model can still learn: what they see, what they say, and their gradients.
 
-    python examples/analysis/inspect_gates.py ptb_rk2 --text_file data/ptb/ptb.valid.txt.gz
+    python examples/analysis/inspect_gates.py ptb_rk2_gate --text_file data/ptb/ptb.valid.txt.gz
 
 prints the numbers of each gate. A gate's logit is W [F1; F2] + b, and the first stage counts sigmoid(logit) (eqs.
 25-26). Far below or above 0 the sigmoid is flat. A weight whose gradient is below Adam's epsilon, 1e-8 unless told

@@ -2,7 +2,7 @@
 """Plots what training runs logged, side by side: losses and perplexities (figure 5 of the paper), gradient norms
 (figure 6), and how much each stage of each layer counts, where runs had `--log_coefficients`.
 
-    python examples/analysis/plot_training.py ptb_residual ptb_rk2 --names residual "RK2 (gate)" --output_dir plots
+    python examples/analysis/plot_training.py ptb_residual ptb_rk2_gate --names residual gate --output_dir plots
 
 A run is the output folder of a script, or its `trainer_state.json`; a file of `collect_runs.py` gives all its runs.
 Writes `loss.png`, `perplexity.png`, `gradient_norm.png` and `coefficients.png`, those for which a run has values, over
