@@ -353,7 +353,7 @@ def test_every_card_has_its_record():
 # Where the results of the examples have the scores of a card: a file, the keys that lead to the scores, and what the
 # names of the scores of the validation and the test set begin with.
 SCORES = {
-    "multi30k_en_de": ("multi30k_en_de.json", [], ("validation_beam_4.", "test_2016.")),
+    "multi30k_en_de": ("multi30k/runs.json", ["RK2 (gate)", "metrics"], ("validation.", "test.")),
     "multi30k_from_residual": (
         "multi30k_from_residual.json",
         ["models", "RK2, continued"],
