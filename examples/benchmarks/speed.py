@@ -444,7 +444,7 @@ def main(argv: list[str] | None = None) -> dict:
         "operators": partial(operators, batches_of),
     }
     if args.parts != ["all"] and (unknown := sorted(set(args.parts) - set(parts))):
-        parser.error(f"--parts {' '.join(unknown)}: there are only all, or some of {', '.join(parts)}.")
+        parser.error(f"--parts {' '.join(unknown)}: give all alone, or some of {', '.join(parts)}.")
     for name, part in parts.items():
         if args.parts == ["all"] or name in args.parts:
             results[name] = part()
