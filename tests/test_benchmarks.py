@@ -2,6 +2,7 @@
 """The benchmarks run and count right; what they time is not tested."""
 
 import json
+import statistics
 import sys
 
 import numpy as np
@@ -18,6 +19,7 @@ import contenders
 import csa_ode
 import scaling
 import speed
+import table6
 
 
 def test_batching(tmp_path, capsys):
@@ -171,3 +173,43 @@ def test_parts_that_are_not_there_are_named(tmp_path, capsys):
     with pytest.raises(SystemExit):
         speed.main([*files, "--parts", "beam_serch"])
     assert "--parts beam_serch: give all alone, or some of beam_search, " in capsys.readouterr().err
+
+
+def test_table_6_has_models_of_the_paper_sizes():
+    with torch.device("meta"):
+        millions = {name: make().num_parameters() / 1e6 for name, make in table6.models("base").items()}
+        big = table6.models("big")["RK2 6"]()
+    # Table 1: 61M and 118M for 6 and 24 layers, 211M big; the same for RK2 and RK4.
+    assert millions["residual 6"] == pytest.approx(61, rel=0.012) and millions["residual 24"] == pytest.approx(
+        118, rel=0.012
+    )
+    assert millions["RK4 6"] == millions["residual 6"] == pytest.approx(millions["RK2 6"], rel=1e-4)
+    assert big.num_parameters() / 1e6 == pytest.approx(211, rel=0.012)
+
+
+def test_table_6_measures_every_model_in_turns(tmp_path, monkeypatch):
+    made = []
+
+    def model(name):
+        made.append(name)
+        return contenders.m2m100(1, d_model=64)
+
+    names = [table6.FIRST, "other"]
+    monkeypatch.setattr(table6, "models", lambda size: {name: lambda name=name: model(name) for name in names})
+    (tmp_path / "texts").write_text("one two three\n" * 4)
+    files = ["--translation_file", str(tmp_path / "texts"), "--output_file", str(tmp_path / "out.json")]
+    options = ["--device", "cpu", "--sizes", "base", "--dtypes", "float32", "--rounds", "2"]
+    results = table6.main([*files, *options, "--batch_sizes", "2", "--training_sentences", "2"])
+    assert json.loads((tmp_path / "out.json").read_text()) == results
+    measures = {name: rows for name, rows in results.items() if isinstance(rows, list)}
+    assert list(measures) == [
+        "base, beam 4, batch 2, float32: sentences",
+        "base, training step of 2 pairs, float32: target tokens",
+    ]
+    assert made == names * 2
+    # Two searches of 2 sentences; 2 pairs of 4 tokens, ends included.
+    for rows, things in zip(measures.values(), (4, 8)):
+        assert [row["model"] for row in rows] == names and rows[0]["ratio"] == 1
+        for row in rows:
+            assert len(row["seconds"]) == 2 and row["MiB"] is None
+            assert row["a second"] == pytest.approx(things / statistics.median(row["seconds"]))

@@ -101,9 +101,36 @@ def test_each_bleu_is_compared_by_its_own_scores(metric, name):
     assert result["wins_a"] + result["wins_b"] + result["ties"] == result["num_samples"] == 20
 
 
+def test_outputs_of_several_seeds_are_drawn_and_scored_together(tmp_path, capsys):
+    """As a corpus in which each drawn sentence stands with all of its translations."""
+    seeds_a, seeds_b = [SYSTEM_A, SYSTEM_B, SYSTEM_A], [SYSTEM_B, REFERENCES]
+    result = compare(seeds_a, seeds_b, REFERENCES, num_samples=20, seed=5)
+    generator, wins = np.random.default_rng(5), 0
+    for _ in range(20):
+        drawn = generator.choice(60, size=60)
+        a, b = (
+            bleu([texts[i] for texts in seeds for i in drawn], [REFERENCES[i] for _ in seeds for i in drawn])[
+                "sacrebleu"
+            ]
+            for seeds in (seeds_a, seeds_b)
+        )
+        wins += b > a
+    assert result["wins_b"] == wins
+    together = bleu([*SYSTEM_A, *SYSTEM_B, *SYSTEM_A], REFERENCES * 3)
+    assert result["score_a"] == pytest.approx(together["sacrebleu"], abs=1e-9)
+
+    for number, texts in enumerate([*seeds_a, *seeds_b, REFERENCES]):
+        (tmp_path / str(number)).write_text("".join(f"{line}\n" for line in texts))
+    files = [str(tmp_path / str(number)) for number in range(6)]
+    command = ["--system_a", *files[:3], "--system_b", *files[3:5], "--references", files[5], "--num_samples", "20"]
+    module.main([*command, "--seed", "5", "--json"])
+    assert json.loads(capsys.readouterr().out) == result
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: compare([["a"], ["a", "b"]], ["a"], ["a"]), r"1 predictions_a\[0\], 2 predictions_a\[1\]"),
         (lambda: paired_bootstrap(A, B[:3], mean), "4 statistics_a, 3 statistics_b"),
         (lambda: paired_bootstrap([], [], mean), "no statistics_a"),
         (lambda: paired_bootstrap(A, B, mean, num_samples=0), "num_samples 0 must be at least 1"),

@@ -353,15 +353,15 @@ def test_every_card_has_its_record():
 # Where the results of the examples have the scores of a card: a file, the keys that lead to the scores, and what the
 # names of the scores of the validation and the test set begin with.
 SCORES = {
-    "multi30k_en_de": ("multi30k/runs.json", ["RK2 (gate)", "metrics"], ("validation.", "test.")),
+    "multi30k_en_de": ("multi30k_cpu/runs.json", ["RK2 (gate)", "metrics"], ("validation.", "test.")),
     "multi30k_from_residual": (
         "multi30k_from_residual.json",
         ["models", "RK2, continued"],
         ("validation_", "test_2016_"),
     ),
-    "ptb_residual": ("ptb/runs.json", ["residual", "metrics"], ("validation.", "test.")),
-    "ptb_rk2": ("ptb/runs.json", ["RK2", "metrics"], ("validation.", "test.")),
-    "ptb_rk2_gate": ("ptb/runs.json", ["RK2 (gate)", "metrics"], ("validation.", "test.")),
+    "ptb_residual": ("ptb_cpu/runs.json", ["residual", "metrics"], ("validation.", "test.")),
+    "ptb_rk2": ("ptb_cpu/runs.json", ["RK2", "metrics"], ("validation.", "test.")),
+    "ptb_rk2_gate": ("ptb_cpu/runs.json", ["RK2 (gate)", "metrics"], ("validation.", "test.")),
 }
 METRIC_OF_TYPE = {"sacrebleu": "bleu"}
 

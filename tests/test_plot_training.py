@@ -56,6 +56,13 @@ def test_files_of_collected_runs_are_plotted(runs, tmp_path):
     assert list(collected) == ["plain", "gate"]
     assert collected == plot_training.read_logs(runs[0]) | plot_training.read_logs(runs[1])
 
+    arguments = [str(tmp_path / "runs.json"), "--output_dir", str(tmp_path / "plots"), "--only"]
+    files = plot_training.main([*arguments, "plain"])
+    # The other one had the perplexity and the coefficients.
+    assert {file.stem for file in files} == {"loss", "gradient_norm"}
+    with pytest.raises(SystemExit):
+        plot_training.main([*arguments, "plain", "gates"])
+
 
 def test_a_single_point_can_be_seen(runs, tmp_path):
     """A line through one point has no length."""

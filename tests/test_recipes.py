@@ -29,6 +29,7 @@ SCRIPTS = {
     "cnn_dailymail": run_summarization,
     "multi30k": run_translation,
     "ptb": run_language_modeling,
+    "tatoeba": run_translation,
     "wmt": run_translation,
 }
 ALL_RECIPES = sorted((EXAMPLES / "recipes").glob("*.json"))
@@ -62,6 +63,8 @@ PARAMETERS = {
     "cnn_dailymail_base": 60.9,
     "bea2019_gec_base": 61.1,
     "multi30k_en_de": 7.59,
+    "multi30k_en_fr": 7.59,
+    "tatoeba_en_de": 49.3,
 }
 
 

@@ -2,6 +2,7 @@
 """Tables of results in the documents hold what the runs noted."""
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -20,46 +21,92 @@ def table_below(document: Path, heading: str) -> list[dict[str, str]]:
     return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
 
 
-def read_runs(folder: str) -> dict[str, dict]:
-    return json.loads((RESULTS / folder / "runs.json").read_text(encoding="utf-8"))
+def read_runs(file: str) -> dict[str, dict]:
+    return json.loads((RESULTS / file).read_text(encoding="utf-8"))
+
+
+PERPLEXITIES = {"validation": ("validation", "perplexity", 1), "test": ("test", "perplexity", 1)}
+SCORES = {
+    f"{split} {title}": (split, metric, 2)
+    for split in ("validation", "test")
+    for title, metric in (("BLEU", "bleu"), ("chrF", "chrf"), ("perplexity", "perplexity"))
+}
 
 
 @pytest.mark.parametrize(
-    ("folder", "heading", "columns"),
+    ("file", "heading", "columns"),
     [
         (
-            "ptb",
+            "ptb/one_layer.json",
             "## Language model: Penn Treebank",
-            {"validation": ("validation", "perplexity", 1), "test": ("test", "perplexity", 1)},
+            {"one layer: validation": ("validation", "perplexity", 1), "one layer: test": ("test", "perplexity", 1)},
         ),
         (
-            "multi30k",
-            "## Translation: Multi30k",
-            {
-                f"{split} {title}": (split, metric, 2)
-                for split in ("validation", "test")
-                for title, metric in (("BLEU", "bleu"), ("chrF", "chrf"), ("perplexity", "perplexity"))
-            },
+            "ptb/two_layers.json",
+            "## Language model: Penn Treebank",
+            {"two layers: validation": ("validation", "perplexity", 1), "two layers: test": ("test", "perplexity", 1)},
         ),
+        ("ptb_cpu/runs.json", "### The released code's F, and tied embeddings", PERPLEXITIES),
+        ("multi30k_cpu/runs.json", "### On a processor", SCORES),
     ],
 )
-def test_the_page_has_all_runs_and_their_scores(folder, heading, columns):
-    rows, runs = table_below(RESULTS / "README.md", heading), read_runs(folder)
+def test_the_page_has_all_runs_and_their_scores(file, heading, columns):
+    rows, runs = table_below(RESULTS / "README.md", heading), read_runs(file)
     assert [row[""] for row in rows] == list(runs)
     for row, run in zip(rows, runs.values()):
         for column, (split, metric, digits) in columns.items():
             assert row[column] == f"{run['metrics'][split][metric]:.{digits}f}", (row[""], column)
 
 
+def test_means_and_deviations_are_those_of_the_seeds():
+    """And the parameters and evaluations are those of the models."""
+    runs, columns = read_runs("multi30k/runs.json"), ["validation BLEU", "test BLEU", "test chrF", "test perplexity"]
+    rows = table_below(RESULTS / "README.md", "## Translation: Multi30k")
+    assert [f"{row['']}, seed {seed}" for row in rows for seed in (1, 2, 3)] == list(runs)
+    for row in rows:
+        seeds = [runs[f"{row['']}, seed {seed}"] for seed in (1, 2, 3)]
+        assert [run["training"]["arguments"]["seed"] for run in seeds] == [1, 2, 3]
+        for column in columns:
+            split, metric, digits = SCORES[column]
+            scores = [run["metrics"][split][metric] for run in seeds]
+            assert row[column] == f"{statistics.mean(scores):.{digits}f} ± {statistics.stdev(scores):.{digits}f}"
+        model = seeds[0]["model"]
+        assert row["parameters"] == f"{model['parameters']:,}"
+        assert {int(row["evaluations of F in a layer"])} == set(model["function_evaluations"]["encoder"])
+
+
+@pytest.mark.parametrize("size", ["base", "big"])
+def test_speed_and_memory_are_those_of_the_benchmark(size):
+    measures = read_runs("table6.json")
+    search, training = (
+        {row["model"]: row for row in measures[f"{size}, {measure}"]}
+        for measure in (
+            "beam 4, batch 64, bfloat16: sentences",
+            "training step of 256 pairs, bfloat16: target tokens",
+        )
+    )
+    rows = table_below(RESULTS / "README.md", f"### On a GPU, {size}")
+    assert [row[""] for row in rows] == list(search)
+    for row in rows:
+        found, trained = search[row[""]], training[row[""]]
+        assert row["search: sentences a second"] == f"{found['a second']:.0f}"
+        assert row["search: ratio"] == f"{found['ratio']:.2f}"
+        assert row["training: target tokens a second"] == f"{trained['a second']:,.0f}"
+        assert row["training: ratio"] == f"{trained['ratio']:.2f}"
+        assert row["training: MiB"] == f"{trained['MiB']:,.0f}"
+        assert row["memory: ratio"] == f"{trained['MiB'] / training['residual 6']['MiB']:.2f}"
+
+
 def test_the_epochs_of_the_language_models_are_those_of_their_logs():
     """In the main page, with the parameters and the perplexity of the test set."""
-    runs = read_runs("ptb")
-    for row in table_below(ROOT / "README.md", "## Language model"):
+    runs = read_runs("ptb/one_layer.json")
+    rows = table_below(ROOT / "README.md", "## Language model")
+    assert [row[""] for row in rows] == list(runs)
+    for row in rows:
         name, parameters, *cells, test = row.values()
         run = runs[name]
         evaluated = [entry["eval_perplexity"] for entry in run["log_history"] if "eval_perplexity" in entry]
-        assert set(cells[len(evaluated) :]) <= {"-"}
-        for cell, perplexity in zip(cells, evaluated, strict=False):
+        for cell, perplexity in zip(cells, evaluated, strict=True):
             assert cell == f"{perplexity:.{len(cell.partition('.')[2])}f}"
         assert parameters == f"{run['model']['parameters']:,}"
         assert test == f"{run['metrics']['test']['perplexity']:.1f}"

@@ -200,7 +200,7 @@ def training_step(model, batch: dict[str, torch.Tensor], dtype: str) -> Callable
     optimizer = torch.optim.Adam(model.train().parameters(), lr=1e-5, fused=True)
 
     def step():
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bfloat16"):
+        with torch.autocast(batch["input_ids"].device.type, dtype=torch.bfloat16, enabled=dtype == "bfloat16"):
             loss = model(**batch).loss
         loss.backward()
         optimizer.step()
@@ -216,12 +216,13 @@ def step_operations(model, batch: dict[str, torch.Tensor]) -> int:
     return counter.get_total_flops()
 
 
-def machine() -> dict[str, object]:
-    """What the numbers depend on besides the code."""
+def machine(device: torch.device | None = None) -> dict[str, object]:
+    """What the numbers depend on besides the code; with a `device` that is a GPU, its name too."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return {
+    gpu = {"gpu": torch.cuda.get_device_name(device)} if device is not None and device.type == "cuda" else {}
+    return gpu | {
         "processor": names[0] if names else platform.processor(),
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),

@@ -9,6 +9,10 @@ the same sentences of each. The resamples and the scores on them are those of `s
 seed. The p-value is Koehn's, with its usual correction: the share of resamples, the test set itself counted as one
 more, in which the system with the higher score on the test set is not ahead. sacreBLEU's is another one, which calls a
 system significantly different from itself.
+
+A system may have several outputs, of trainings with other seeds: `--system_a a1.txt a2.txt a3.txt`. A sentence that is
+drawn brings all of its translations, and the score is that of all of them together. How much trainings differ is no
+part of the p-value.
 """
 
 import sys
@@ -174,9 +178,14 @@ METRICS = {
 }
 
 
+def outputs_of(predictions: Sequence[str] | Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+    """A list for each output of a system, which may be given as the texts of its only one."""
+    return predictions if predictions and not isinstance(predictions[0], str) else [predictions]
+
+
 def compare(
-    predictions_a: Sequence[str],
-    predictions_b: Sequence[str],
+    predictions_a: Sequence[str] | Sequence[Sequence[str]],
+    predictions_b: Sequence[str] | Sequence[Sequence[str]],
     references: Sequence,
     metric: str = "bleu",
     num_samples: int = 1000,
@@ -186,7 +195,8 @@ def compare(
     """`paired_bootstrap` of the texts of two systems.
 
     Args:
-        predictions_a: A text for each sentence.
+        predictions_a: A text for each sentence; or several such lists, of trainings with other seeds, which are scored
+            together.
         predictions_b: The same of the other system.
         references: For each sentence its reference, or a list of them; for "m2" the sentences of `m2.read_m2`.
         metric: "bleu" (sacreBLEU), "tokenized_bleu", "compound_split_bleu", or "m2": F0.5 of the M2 score.
@@ -206,9 +216,18 @@ def compare(
     unknown = sorted(options.keys() - set(known))
     if unknown:
         raise ValueError(f"The metric {metric!r} has no option {', '.join(unknown)}, only {', '.join(known)}.")
-    check_lists(predictions_a=predictions_a, predictions_b=predictions_b, references=references)
-    statistics, score, signature = METRICS[metric].statistics((predictions_a, predictions_b), references, **options)
-    result = paired_bootstrap(*statistics, score, num_samples, seed)
+    systems = {"predictions_a": outputs_of(predictions_a), "predictions_b": outputs_of(predictions_b)}
+    outputs = {
+        name if len(system) == 1 else f"{name}[{number}]": texts
+        for name, system in systems.items()
+        for number, texts in enumerate(system)
+    }
+    check_lists(**outputs, references=references)
+    statistics, score, signature = METRICS[metric].statistics(list(outputs.values()), references, **options)
+    number = len(systems["predictions_a"])
+    # (sentences, outputs, ...): all outputs for a sentence are drawn together.
+    pooled = [np.stack(of_system, axis=1) for of_system in (statistics[:number], statistics[number:])]
+    result = paired_bootstrap(*pooled, lambda rows: score(rows.reshape(-1, *rows.shape[2:])), num_samples, seed)
     return {"metric": metric, "signature": signature} | result.to_dict()
 
 
@@ -235,7 +254,12 @@ def main(argv: list[str] | None = None) -> None:
         "--metric", default="bleu", choices=list(METRICS), help="the score: bleu is sacreBLEU, m2 is F0.5"
     )
     for name in ("--system_a", "--system_b"):
-        parser.add_argument(name, required=True, help="output of the system, one text a line, UTF-8 (or .gz)")
+        parser.add_argument(
+            name,
+            required=True,
+            nargs="+",
+            help="outputs of the system, one text a line, UTF-8 (or .gz); a file a seed",
+        )
     parser.add_argument(
         "--references",
         required=True,
@@ -246,12 +270,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=12345, help="seed of the resamples")
     add_bleu_arguments(parser)
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    system_a, system_b = read_aligned_lines([args.system_a, args.system_b])
+    outputs = read_aligned_lines([*args.system_a, *args.system_b])
+    system_a, system_b = outputs[: len(args.system_a)], outputs[len(args.system_a) :]
     references = METRICS[args.metric].read_references(args.references)
-    if len(references) != len(system_a):
+    if len(references) != len(system_a[0]):
         raise ValueError(
-            f"{args.system_a} has {len(system_a)} lines, but {args.references[0]} has {len(references)} sentences: "
-            "they must belong together one by one."
+            f"{args.system_a[0]} has {len(system_a[0])} lines, but {args.references[0]} has {len(references)} "
+            "sentences: they must belong together one by one."
         )
     given = {
         name: value for name in METRICS["bleu"].options if (value := getattr(args, name)) != parser.get_default(name)
