@@ -187,14 +187,21 @@ def test_table_6_has_models_of_the_paper_sizes():
     assert big.num_parameters() / 1e6 == pytest.approx(211, rel=0.012)
 
 
-def test_table_6_measures_every_model_in_turns(tmp_path, monkeypatch):
-    made = []
+def test_table_6_measures_every_model_in_turns(tmp_path, monkeypatch, capsys):
+    made, turns = [], []
 
     def model(name):
         made.append(name)
         return contenders.m2m100(1, d_model=64)
 
     names = [table6.FIRST, "other"]
+    search = table6.search
+
+    def noted(model, batches):
+        turns.append(id(model))
+        search(model, batches)
+
+    monkeypatch.setattr(table6, "search", noted)
     monkeypatch.setattr(table6, "models", lambda size: {name: lambda name=name: model(name) for name in names})
     (tmp_path / "texts").write_text("one two three\n" * 4)
     files = ["--translation_file", str(tmp_path / "texts"), "--output_file", str(tmp_path / "out.json")]
@@ -207,9 +214,14 @@ def test_table_6_measures_every_model_in_turns(tmp_path, monkeypatch):
         "base, training step of 2 pairs, float32: target tokens",
     ]
     assert made == names * 2
+    # A round that warms up, and two that count.
+    assert turns == turns[:2] * 3 and turns[0] != turns[1]
     # Two searches of 2 sentences; 2 pairs of 4 tokens, ends included.
     for rows, things in zip(measures.values(), (4, 8)):
         assert [row["model"] for row in rows] == names and rows[0]["ratio"] == 1
         for row in rows:
             assert len(row["seconds"]) == 2 and row["MiB"] is None
             assert row["a second"] == pytest.approx(things / statistics.median(row["seconds"]))
+    with pytest.raises(SystemExit):
+        table6.main([*files, *options, "--training_sentences", "5"])
+    assert "texts has 4 sentences, too few for a batch of 64." in capsys.readouterr().err

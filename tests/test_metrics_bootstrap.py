@@ -103,9 +103,9 @@ def test_each_bleu_is_compared_by_its_own_scores(metric, name):
 
 def test_outputs_of_several_seeds_are_drawn_and_scored_together(tmp_path, capsys):
     """As a corpus in which each drawn sentence stands with all of its translations."""
-    seeds_a, seeds_b = [SYSTEM_A, SYSTEM_B, SYSTEM_A], [SYSTEM_B, REFERENCES]
+    seeds_a, seeds_b = [SYSTEM_A, SYSTEM_B, SYSTEM_A], [SYSTEM_B, SYSTEM_B[:30] + SYSTEM_A[30:]]
     result = compare(seeds_a, seeds_b, REFERENCES, num_samples=20, seed=5)
-    generator, wins = np.random.default_rng(5), 0
+    generator, differences = np.random.default_rng(5), []
     for _ in range(20):
         drawn = generator.choice(60, size=60)
         a, b = (
@@ -114,8 +114,9 @@ def test_outputs_of_several_seeds_are_drawn_and_scored_together(tmp_path, capsys
             ]
             for seeds in (seeds_a, seeds_b)
         )
-        wins += b > a
-    assert result["wins_b"] == wins
+        differences.append(b - a)
+    assert 0 < result["wins_b"] == sum(difference > 0 for difference in differences) < 20
+    assert result["confidence_interval"] == pytest.approx(np.quantile(differences, [0.025, 0.975]).tolist())
     together = bleu([*SYSTEM_A, *SYSTEM_B, *SYSTEM_A], REFERENCES * 3)
     assert result["score_a"] == pytest.approx(together["sacrebleu"], abs=1e-9)
 

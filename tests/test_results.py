@@ -37,12 +37,12 @@ SCORES = {
     ("file", "heading", "columns"),
     [
         (
-            "ptb/one_layer.json",
+            "ptb/layers_1.json",
             "## Language model: Penn Treebank",
             {"one layer: validation": ("validation", "perplexity", 1), "one layer: test": ("test", "perplexity", 1)},
         ),
         (
-            "ptb/two_layers.json",
+            "ptb/layers_2.json",
             "## Language model: Penn Treebank",
             {"two layers: validation": ("validation", "perplexity", 1), "two layers: test": ("test", "perplexity", 1)},
         ),
@@ -59,8 +59,9 @@ def test_the_page_has_all_runs_and_their_scores(file, heading, columns):
 
 
 def test_means_and_deviations_are_those_of_the_seeds():
-    """And the parameters and evaluations are those of the models."""
+    """And the parameters and evaluations are those of the models, differences those of the bootstrap."""
     runs, columns = read_runs("multi30k/runs.json"), ["validation BLEU", "test BLEU", "test chrF", "test perplexity"]
+    bootstrap = read_runs("multi30k/bootstrap.json")["residual"]
     rows = table_below(RESULTS / "README.md", "## Translation: Multi30k")
     assert [f"{row['']}, seed {seed}" for row in rows for seed in (1, 2, 3)] == list(runs)
     for row in rows:
@@ -70,6 +71,12 @@ def test_means_and_deviations_are_those_of_the_seeds():
             split, metric, digits = SCORES[column]
             scores = [run["metrics"][split][metric] for run in seeds]
             assert row[column] == f"{statistics.mean(scores):.{digits}f} ± {statistics.stdev(scores):.{digits}f}"
+        shown = (row["difference of test BLEU"], row["p"])
+        if compared := bootstrap.get(row[""]):
+            interval = "{:.2f} to {:.2f}".format(*compared["confidence_interval"])
+            assert shown == (f"{compared['difference']:.2f} ({interval})", f"{compared['p_value']:.2f}")
+        else:
+            assert (row[""], *shown) == ("residual", "", "")
         model = seeds[0]["model"]
         assert row["parameters"] == f"{model['parameters']:,}"
         assert {int(row["evaluations of F in a layer"])} == set(model["function_evaluations"]["encoder"])
@@ -99,7 +106,7 @@ def test_speed_and_memory_are_those_of_the_benchmark(size):
 
 def test_the_epochs_of_the_language_models_are_those_of_their_logs():
     """In the main page, with the parameters and the perplexity of the test set."""
-    runs = read_runs("ptb/one_layer.json")
+    runs = read_runs("ptb/layers_1.json")
     rows = table_below(ROOT / "README.md", "## Language model")
     assert [row[""] for row in rows] == list(runs)
     for row in rows:

@@ -6,8 +6,8 @@
 
 The models are the paper's, base and big, with random weights, and beside them M2M100 of the same sizes. Each
 measure has a row for each model: sentences or target tokens a second, the ratio to the residual model with six encoder
-layers, and the most memory that tensors took at one time, weights included. The contenders take turns; a ratio is the
-median of the rounds' ratios.
+layers, and on a GPU the most memory that tensors took at one time, weights and the states of Adam included. The
+contenders take turns; a ratio is the median of the rounds' ratios.
 """
 
 import gc
@@ -73,8 +73,15 @@ def synchronized(run: Callable[[], object], device: torch.device) -> Callable[[]
 
 
 def measure(makers: dict[str, Callable], task: Callable, things: int, device: torch.device, effort: Effort) -> list:
-    """A row for each model: `task` makes of a model what is timed, which does `things` at a time. Memory is that of
-    the first run, and is measured on a GPU only."""
+    """A row for each model: its name, `things` a second (of the median round), the ratio of that speed to that of
+    `FIRST` (the median of the rounds' ratios), MiB (2**20 bytes) of memory on a GPU, else None, and the seconds of
+    each round.
+
+    Args:
+        makers: What makes each model.
+        task: Makes of a model what is timed.
+        things: How many sentences or tokens that gets done.
+    """
     gc.collect()  # models of the measure before
     memory, runs = {}, {}
     for name, make in makers.items():
@@ -83,6 +90,7 @@ def measure(makers: dict[str, Callable], task: Callable, things: int, device: to
             model = make()
         runs[name] = synchronized(task(model), device)
         if device.type == "cuda":
+            runs[name]()  # makes what stays: the states of an optimizer, workspaces
             torch.cuda.reset_peak_memory_stats(device)
             runs[name]()
             memory[name] = (torch.cuda.max_memory_allocated(device) - others) / 2**20
@@ -100,6 +108,7 @@ def measure(makers: dict[str, Callable], task: Callable, things: int, device: to
 
 
 def report(title: str, rows: list[dict]) -> None:
+    """Prints the rows of a measure as a table in Markdown."""
     print(f"\n{title}\n\n| model | a second | ratio | MiB |\n| --- | --- | --- | --- |")
     for row in rows:
         memory = "" if row["MiB"] is None else f"{row['MiB']:.0f}"
@@ -120,12 +129,16 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--training_sentences", type=int, default=256, help="pairs of a training step")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     args = parser.parse_args(argv)
+    if args.device.type == "cuda" and not torch.cuda.is_available():
+        parser.error("There is no GPU here: give --device cpu.")
+    lengths, effort = read_lengths(args.translation_file), Effort(args.rounds)
+    if len(lengths) < (most := max(*args.batch_sizes, args.training_sentences)):
+        parser.error(f"{args.translation_file} has {len(lengths)} sentences, too few for a batch of {most}.")
     logging.set_verbosity_error()
 
     def on_device(batch):
         return {name: values.to(args.device) for name, values in batch.items()}
 
-    lengths, effort = read_lengths(args.translation_file), Effort(args.rounds)
     results = {"machine": machine(args.device), "arguments": {name: str(value) for name, value in vars(args).items()}}
     print(results["machine"])
     for size in args.sizes:
@@ -138,7 +151,7 @@ def main(argv: list[str] | None = None) -> dict:
                 }
                 title = f"{size}, beam 4, batch {batch_size}, {dtype}: sentences"
                 task = partial(lambda batches, model: partial(search, model, batches), batches)
-                results[title] = measure(makers, task, 2 * batch_size, args.device, effort)
+                results[title] = measure(makers, task, len(batches) * batch_size, args.device, effort)
                 report(title, results[title])
             (batch,) = batches_by_length(lengths, args.training_sentences, 1)
             batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)

@@ -209,6 +209,7 @@ def compare(
 
     Raises:
         ValueError: the numbers of texts differ, or are 0; there is no such metric, or it has no such option.
+        TypeError: one text is given in place of a list.
     """
     if metric not in METRICS:
         raise ValueError(f"metric {metric!r} must be one of {', '.join(METRICS)}.")
@@ -232,7 +233,8 @@ def compare(
 
 
 class BootstrapComparison(CheckedLists, evaluate.Comparison):
-    """`compare` by BLEU for `evaluate`: `compute(predictions1=..., predictions2=..., references=..., metric=...)`."""
+    """`compare` by BLEU for `evaluate`, of systems with one output each: `compute(predictions1=..., predictions2=...,
+    references=..., metric=...)`."""
 
     def _info(self):
         return evaluate.ComparisonInfo(
