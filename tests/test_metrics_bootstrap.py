@@ -109,16 +109,17 @@ def test_outputs_of_several_seeds_are_drawn_and_scored_together(tmp_path, capsys
     for _ in range(20):
         drawn = generator.choice(60, size=60)
         a, b = (
-            bleu([texts[i] for texts in seeds for i in drawn], [REFERENCES[i] for _ in seeds for i in drawn])[
-                "sacrebleu"
-            ]
+            bleu([texts[i] for texts in seeds for i in drawn], [REFERENCES[i] for _ in seeds for i in drawn])
             for seeds in (seeds_a, seeds_b)
         )
-        differences.append(b - a)
+        differences.append(b["sacrebleu"] - a["sacrebleu"])
     assert 0 < result["wins_b"] == sum(difference > 0 for difference in differences) < 20
     assert result["confidence_interval"] == pytest.approx(np.quantile(differences, [0.025, 0.975]).tolist())
     together = bleu([*SYSTEM_A, *SYSTEM_B, *SYSTEM_A], REFERENCES * 3)
     assert result["score_a"] == pytest.approx(together["sacrebleu"], abs=1e-9)
+
+    one = compare(SYSTEM_A, SYSTEM_B, REFERENCES, num_samples=20)
+    assert one == compare(np.array(SYSTEM_A), [SYSTEM_B], REFERENCES, num_samples=20)
 
     for number, texts in enumerate([*seeds_a, *seeds_b, REFERENCES]):
         (tmp_path / str(number)).write_text("".join(f"{line}\n" for line in texts))

@@ -180,7 +180,8 @@ METRICS = {
 
 def outputs_of(predictions: Sequence[str] | Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
     """A list for each output of a system, which may be given as the texts of its only one."""
-    return predictions if predictions and not isinstance(predictions[0], str) else [predictions]
+    has_texts = predictions is None or len(predictions) == 0 or isinstance(predictions[0], str)
+    return [predictions] if has_texts else predictions
 
 
 def compare(
