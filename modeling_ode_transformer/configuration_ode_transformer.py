@@ -414,7 +414,7 @@ class OdeTransformerConfig(PreTrainedConfig):
                 f"out: choose one of {', '.join(integrated)}."
             )
         if multistep and self.layer_history != "none":
-            logger.warning(
+            logger.warning_once(
                 f"{multistep[0]} combines the states of blocks, and so does layer_history={self.layer_history!r}: the "
                 "scheme of the paper's table 7 has layer_history='none'."
             )
@@ -431,7 +431,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         defaults = {field: (None, getattr(type(self), field)) for field in idle}
         idle = [f"{field}={getattr(self, field)!r}" for field in idle if getattr(self, field) not in defaults[field]]
         if idle:
-            logger.warning(f"{', '.join(idle)} has no effect: recurrence_encoder={self.recurrence_encoder!r}.")
+            logger.warning_once(f"{', '.join(idle)} has no effect: recurrence_encoder={self.recurrence_encoder!r}.")
 
     def _validate_coefficients(self):
         stages = self._stages_to_weigh()
@@ -463,7 +463,7 @@ class OdeTransformerConfig(PreTrainedConfig):
             idle = ", ".join(f"{field}={getattr(self, field)!r}" for field, idle in needs_stages.items() if idle)
             if idle:
                 solvers = " and ".join(f"{field}={getattr(self, field)!r}" for field in self._tableaus())
-                logger.warning(f"{idle} has no effect: {solvers} has one stage.")
+                logger.warning_once(f"{idle} has no effect: {solvers} has one stage.")
         for field, tableau in self._tableaus().items():
             if (self.solver_coefficients == "fixed" or tableau.num_stages == 1) and not tableau.is_consistent:
                 advice = ", or choose other solver_coefficients, as 'learned'" if tableau.num_stages > 1 else ""

@@ -292,11 +292,8 @@ def make_configuration(fields: dict[str, Any]) -> OdeTransformerConfig:
 
 def warn_of_changes(config: OdeTransformerConfig):
     """Warns of the fields that make the steps others than Euler's of size 1, from the start."""
-    has_stages = max(config.encoder_tableau.num_stages, config.decoder_tableau.num_stages) > 1
     changes = own_fields(config)
-    if not has_stages:
-        changes.pop("normalize_stages", None)
-    changes |= {field: getattr(config, field) for field in EULER_STAGES if has_stages}
+    changes |= {field: getattr(config, field) for field in EULER_STAGES if has_stages(config)}
     for field in ("encoder_solver", "decoder_solver"):
         solver = getattr(config, field)
         if solver == "leapfrog" or resolve_tableau(solver).y[0] != 1.0:
@@ -311,9 +308,16 @@ def warn_of_changes(config: OdeTransformerConfig):
         )
 
 
+def has_stages(config: OdeTransformerConfig) -> bool:
+    """Whether a solver has several stages, which are weighed."""
+    return max(config.encoder_tableau.num_stages, config.decoder_tableau.num_stages) > 1
+
+
 def own_fields(config: OdeTransformerConfig) -> dict[str, Any]:
     """The fields without which a model would be residual, where they are not at their defaults."""
     others = DERIVED_FIELDS | WITHOUT_EFFECT_ON_EULER | EULER_STAGES.keys() | set(FREE_FIELDS)
+    if not has_stages(config):
+        others.add("normalize_stages")
     return {
         field: getattr(config, field)
         for field in OdeTransformerConfig.__annotations__

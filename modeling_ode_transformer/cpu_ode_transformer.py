@@ -118,12 +118,13 @@ class OdeTransformerLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if (
-            HAS_ONEDNN
+            x.is_cpu
+            and x.dtype is torch.float32
+            and HAS_ONEDNN
             and IS_X86
             and type(self.weight) is nn.Parameter
-            and x.dtype is torch.float32
             and self.weight.dtype is torch.float32
-            and self.weight.device.type == "cpu"
+            and self.weight.is_cpu
             and not torch.is_autocast_enabled("cpu")
             and runs_on_processor(x)
             and x.numel()

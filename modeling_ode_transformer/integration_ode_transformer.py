@@ -566,7 +566,9 @@ def weighted_sum(
     added."""
     for weight, term in zip(weights, terms, strict=True):
         if isinstance(weight, torch.Tensor):
-            y = y + weight.to(term.device) * term
+            weight = weight.to(term.device)
+            # Without gradients one operation is enough; those of `addcmul` take more than those of the two.
+            y = y + weight * term if torch.is_grad_enabled() else torch.addcmul(y, weight, term)
         elif weight != 0.0:
             y = torch.add(y, term, alpha=weight)
     return y

@@ -11,7 +11,7 @@ import copy
 import math
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -201,7 +201,7 @@ class OdeTransformerRelativeKeys(nn.Module):
         that are all at one position, whose distances are (1 or batch, 1, 1, keys)."""
         if shift:
             return key + self.weight[distances.squeeze(2)], None
-        scores = torch.matmul(query * self.scaling, self.weight.t())  # (batch, heads, queries, 2m+1)
+        scores = torch.matmul(query, (self.scaling * self.weight).t())  # (batch, heads, queries, 2m+1)
         return key, scores.gather(-1, distances.expand(*scores.shape[:3], -1))
 
 
@@ -261,7 +261,8 @@ def are_few_queries(query: torch.Tensor, key: torch.Tensor) -> bool:
 def join_rows(query: torch.Tensor, sources: int) -> torch.Tensor:
     """Queries of rows that attend to the same keys, as the beams of a source do, become queries of one row: (rows,
     heads, length, ...) becomes (sources, heads, rows / sources * length, ...)."""
-    return query.unflatten(0, (sources, -1)).transpose(1, 2).flatten(2, 3)
+    query = query.transpose(1, 2)
+    return query.reshape(sources, -1, *query.shape[2:]).transpose(1, 2)
 
 
 def mask_of_sources(mask: torch.Tensor, sources: int, rows: int) -> torch.Tensor:
@@ -1420,11 +1421,11 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
-            has_recurrence = self.encoder.recurrence is not None
-            names = ["last_hidden_state", *["recurrence_last_hidden_state"] * has_recurrence]
-            encoder_outputs = OdeTransformerEncoderOutput(
-                **dict(zip([*names, "hidden_states", "attentions"], encoder_outputs))
-            )
+            if not isinstance(encoder_outputs, Mapping):
+                has_recurrence = self.encoder.recurrence is not None
+                names = ["last_hidden_state", *["recurrence_last_hidden_state"] * has_recurrence]
+                encoder_outputs = dict(zip([*names, "hidden_states", "attentions"], encoder_outputs))
+            encoder_outputs = OdeTransformerEncoderOutput(**encoder_outputs)
 
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,

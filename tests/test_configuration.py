@@ -149,7 +149,7 @@ def test_learned_coefficients_accept_weights_that_do_not_sum_to_one():
 def test_what_has_no_effect_or_a_doubtful_one_is_reported(fields, message, monkeypatch):
     messages = []
     logger = logging.getLogger("modeling_ode_transformer.configuration_ode_transformer")
-    monkeypatch.setattr(logger, "warning", messages.append)
+    monkeypatch.setattr(logger, "warning_once", messages.append)
     tiny_config(**fields)
     assert len(messages) == 1 and message in messages[0]
 

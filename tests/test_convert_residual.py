@@ -487,6 +487,21 @@ def test_what_a_residual_model_cannot_express_is_refused_by_field_and_value(fiel
         model.to_residual()
 
 
+@pytest.mark.parametrize("solver, is_refused", [("euler", False), ("rk2", True)])
+def test_norms_of_stages_are_no_obstacle_where_there_is_one_stage(solver, is_refused):
+    fields = {"normalize_stages": True, "encoder_solver": solver, "solver_coefficients": "learned"}
+    fields["coefficient_start"] = "euler"
+    model = OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **fields})).eval()
+    if is_refused:
+        with pytest.raises(ValueError, match="normalize_stages=True would have to be False"):
+            model.to_residual()
+        return
+    ids = torch.tensor([[5, 6, 7, 2]])
+    assert_close(
+        model.to_residual().eval()(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits
+    )
+
+
 def test_word_dropout_that_a_residual_model_has_not_is_reported(monkeypatch):
     messages = capture_warnings(monkeypatch)
     OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, word_dropout=0.2)).to_residual()

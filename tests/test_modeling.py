@@ -748,6 +748,16 @@ def test_the_language_model_predicts_the_next_token():
     assert_close(model(changed).logits[:, :5], outputs.logits[:, :5])
 
 
+def test_a_field_without_effect_is_named_once_for_all_stacks(monkeypatch):
+    messages = []
+    logger = logging.getLogger("modeling_ode_transformer.configuration_ode_transformer")
+    monkeypatch.setattr(logger, "warning", messages.append)
+    # A solver that no other test has, since a process says the same only once.
+    solver = {"a": [[]], "b": [1.0]}
+    OdeTransformerForConditionalGeneration(tiny_config(encoder_solver=solver, normalize_stages=True))
+    assert len(messages) == 1 and "normalize_stages=True has no effect" in messages[0]
+
+
 def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_path, monkeypatch):
     model = OdeTransformerForCausalLM(tiny_config(encoder_solver="rk2", decoder_solver="euler"))
     assert (model.config.encoder_solver, model.config.solver_coefficients) == ("euler", "fixed")

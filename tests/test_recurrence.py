@@ -384,7 +384,7 @@ def test_encoder_outputs_are_taken_as_they_come(hidden_states, batch):
     assert outputs.recurrence_last_hidden_state.shape == (3, 4, 32)
     as_tuple = model.get_encoder()(batch["input_ids"], batch["attention_mask"], return_dict=False, **asked)
     assert len(as_tuple) == 2 + hidden_states
-    for given in (outputs, as_tuple, outputs.to_tuple()):
+    for given in (outputs, as_tuple, outputs.to_tuple(), dict(outputs)):
         actual = model(**arguments, encoder_outputs=given, output_hidden_states=hidden_states)
         assert torch.equal(actual.logits, expected)
         if hidden_states:
@@ -408,7 +408,7 @@ def test_encoder_outputs_without_the_recurrence_are_refused(batch):
     model = build(**KINDS["biarn"])
     arguments = {name: batch[name] for name in ("attention_mask", "decoder_input_ids")}
     states = model.get_encoder()(batch["input_ids"]).last_hidden_state
-    for given in (BaseModelOutput(last_hidden_state=states), (states,)):
+    for given in (BaseModelOutput(last_hidden_state=states), (states,), {"last_hidden_state": states}):
         with pytest.raises(ValueError, match=r"recurrence_encoder='biarn'.*recurrence_last_hidden_state.*its encoder"):
             model(**arguments, encoder_outputs=given)
     with pytest.raises(ValueError, match=r"shape \(3, 1, 9, 9\).*takes one of shape \(3, 9\)"):
@@ -636,7 +636,7 @@ def test_what_is_no_recurrence_encoder_is_refused(fields, message):
 
 def test_fields_without_effect_are_named(monkeypatch):
     messages = []
-    module = "modeling_ode_transformer.configuration_ode_transformer.logger.warning"
+    module = "modeling_ode_transformer.configuration_ode_transformer.logger.warning_once"
     monkeypatch.setattr(module, messages.append)
     tiny_config(recurrence_layers=2, recurrence_integration="gated_sum")
     tiny_config(recurrence_encoder="birnn", recurrence_steps=4)
