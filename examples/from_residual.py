@@ -21,6 +21,7 @@ from script_utils import read_json, read_lines
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration, set_seed
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer
+from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS
 
 
 RECIPE = Path(__file__).parent / "recipes" / "multi30k_en_de.json"
@@ -77,8 +78,10 @@ def train(start: Path, output_dir: Path, data_dir: Path, arguments: list[str]) -
         ValueError: the run in the folder had other arguments.
     """
     note(output_dir, arguments)
-    results = output_dir / "all_results.json"
-    if not results.is_file() or "predict_bleu" not in read_json(results):
+    results, noted = output_dir / RESULTS, output_dir / ARGUMENTS
+    # Metrics of a later evaluation may be those of other sentences.
+    is_measured = results.is_file() and "predict_bleu" in read_json(results)
+    if not is_measured or read_json(noted).get("evaluated"):
         files_of_run = []
         files = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
         for split, name in files.items():

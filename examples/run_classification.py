@@ -70,7 +70,7 @@ from transformers import (
     set_seed,
 )
 
-from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS
+from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS, held_out, split_sources
 from modeling_ode_transformer.text_files import read_json
 from modeling_ode_transformer.training import ResumableTrainerMixin, ResumableTrainingArguments
 from modeling_ode_transformer.word_vectors import load_word_vectors
@@ -557,6 +557,14 @@ def check_other_runs(
         )
 
 
+def measured_data(data: dict, split: str) -> dict:
+    """The data arguments that the metrics of a split depend on; of files, only the names."""
+    limit = {"validation": "max_eval_samples", "test": "max_predict_samples"}[split]
+    names = (limit, "max_length", "text_column", "text_pair_column", "label_column", "ignored_labels")
+    asked = {name: data.get(name) for name in names}
+    return asked | {f"{split} data": split_sources(data, split), "held out": held_out(data, split)}
+
+
 def finished_metrics(arguments: dict, args: ClassificationTrainingArguments) -> dict[str, float] | None:
     """The metrics of a model of several that an earlier call came to the end with; None if there is no such.
 
@@ -583,6 +591,14 @@ def finished_metrics(arguments: dict, args: ClassificationTrainingArguments) -> 
                 f"{folder} was trained otherwise; this call has {'; '.join(different)}. Choose another --output_dir, "
                 "or give --overwrite_output_dir."
             )
+    for split, data in noted.get("evaluated", {}).items():
+        old, new = measured_data(data, split), measured_data(arguments["data"], split)
+        if needed_splits(args)[split] and (different := different_arguments(old, new, new)):
+            raise ValueError(
+                f"{folder} was evaluated anew; this call has {'; '.join(different)}. Evaluate it on this call's "
+                f"{split} data (--model_name_or_path {folder} --output_dir {folder}), choose another --output_dir, or "
+                "give --overwrite_output_dir."
+            )
     logger.info("%s is trained already: taking its results", folder)
     return metrics
 
@@ -606,6 +622,8 @@ def main(argv: list[str] | None = None) -> dict:
     given = {split: read_split(data_args, split, need) for split, need in needed.items()}
     file = Path(args.output_dir) / RUNS
     measured = {}
+    if not args.do_train and (noted := Path(args.output_dir) / ARGUMENTS).is_file():
+        measured = {"seed": read_json(noted)["training"]["seed"]}
     if not args.do_train and file.is_file() and not data_args.overwrite_output_dir:
         measured = read_json(file)["runs"][0]
     runs = []

@@ -348,12 +348,12 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
     model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
     set_up_logging(args, logger)
     check_arguments(model_args, data_args, args)
+    prompts = [*(data_args.prompt or []), *(read_lines(data_args.prompt_file) if data_args.prompt_file else [])]
     generated = Path(args.output_dir) / "generated.txt"
-    if generated.exists() and not (args.do_train or data_args.overwrite_output_dir):
+    if prompts and generated.exists() and not (args.do_train or data_args.overwrite_output_dir):
         raise ValueError(
             f"{generated} is there already: choose another --output_dir, or give --overwrite_output_dir to replace it."
         )
-    prompts = [*(data_args.prompt or []), *(read_lines(data_args.prompt_file) if data_args.prompt_file else [])]
     arguments = run_arguments("text-generation", model_args, data_args, args)
     checkpoint = find_checkpoint(arguments, args)
     write_smoke_data(data_args, args, write_number_names)

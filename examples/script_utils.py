@@ -124,6 +124,9 @@ class BaseDataArguments:
     SMOKE_VALUES: ClassVar[Path] = SMOKE_VALUES
 
     def __post_init__(self):
+        for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"--{name} {getattr(self, name)} must be at least 1; leave it out to use all.")
         if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
             raise ValueError(
                 f"--early_stopping_patience {self.early_stopping_patience} must be at least 1; leave it out to train "
@@ -373,17 +376,18 @@ def training_data(data: dict) -> dict:
     return values | {"held out": held_out(data, "validation") | held_out(data, "test"), "training data": files}
 
 
+def training_model(model: dict) -> dict:
+    """The model arguments that a training depends on; of files and folders, only the names."""
+    values = {name: value for name, value in model.items() if name not in ("model_revision", "trust_remote_code")}
+    values["config_overrides"] = parse_overrides(values.get("config_overrides"))
+    return {name: Path(value).name if isinstance(value, str) else value for name, value in values.items()}
+
+
 def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
     """The arguments, in words, that make a training another one than the noted one, by their kind: those of its model,
     of its data, without their folders, and those for `Trainer` that cards show."""
-
-    def names_alone(model: dict) -> dict:
-        values = {name: value for name, value in model.items() if name not in ("model_revision", "trust_remote_code")}
-        values["config_overrides"] = parse_overrides(values.get("config_overrides"))
-        return {name: Path(value).name if isinstance(value, str) else value for name, value in values.items()}
-
     found = {}
-    for kind, values in (("model", names_alone), ("data", training_data), ("training", training_arguments)):
+    for kind, values in (("model", training_model), ("data", training_data), ("training", training_arguments)):
         old, new = (values(each.get(kind, {})) for each in (noted, asked))
         if kind == "training":
             # As many batches to an update may come from other numbers of processes.

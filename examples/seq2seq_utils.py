@@ -386,6 +386,10 @@ def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
     return model
 
 
+# What an evaluation measures without generating.
+METRICS_OF_LABELS = ("loss", "nll_loss", "perplexity")
+
+
 def check_arguments(
     model_args: Seq2SeqModelArguments, data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments
 ) -> None:
@@ -393,6 +397,9 @@ def check_arguments(
         raise ValueError("Nothing to do: give --do_train, --do_eval or --do_predict.")
     if args.do_predict and not args.predict_with_generate:
         raise ValueError("--do_predict writes outputs: give --predict_with_generate too.")
+    best = (args.metric_for_best_model or "loss").removeprefix("eval_")
+    if args.do_train and best not in METRICS_OF_LABELS and not args.predict_with_generate:
+        raise ValueError(f"--metric_for_best_model {best} is measured of outputs: give --predict_with_generate too.")
     if not args.do_train and not model_args.model_name_or_path:
         raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
     if (model_args.src_lang is None) != (model_args.tgt_lang is None):
@@ -494,11 +501,11 @@ def predict_split(trainer: TokenSeq2SeqTrainer, dataset, prefix: str, score: Cal
     if trainer.args.predict_with_generate:
         # Several processes may repeat the first pairs at the end to fill their last batch.
         texts = decode(output.predictions[: len(dataset)], trainer.target_tokenizer)
-        metrics |= {f"{prefix}_{name}": value for name, value in score(texts, dataset).items()}
-        metrics[f"{prefix}_generation"] = generation_text(trainer.eval_generation_config)
         if trainer.is_world_process_zero():
             lines = [text for _, text in sorted(zip(dataset["index"], texts))]
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+        metrics |= {f"{prefix}_{name}": value for name, value in score(texts, dataset).items()}
+        metrics[f"{prefix}_generation"] = generation_text(trainer.eval_generation_config)
     trainer.log_metrics(prefix, metrics)
     trainer.save_metrics(prefix, metrics)
     return metrics

@@ -417,14 +417,18 @@ class ResumableTrainerMixin:
             # Checkpoints of before have that of their own process alone.
             self._total_loss_scalar -= state.get("mean_loss_since_last_log", state["loss_since_last_log"])
 
+    def _finalize_training(self, trial, num_train_samples, *args, **kwargs):
+        self._planned_samples = num_train_samples
+        return super()._finalize_training(trial, num_train_samples, *args, **kwargs)
+
     def log(self, logs, *args, **kwargs):
         if "train_runtime" in logs and self._earlier["seconds"]:
-            updates, seconds = self.state.global_step, logs["train_runtime"]
+            updates = self.state.global_step
             logs["train_loss"] = (self._earlier["loss"] + self._total_loss_scalar) / updates
             logs["train_runtime"] += self._earlier["seconds"]
             logs["train_steps_per_second"] = updates / logs["train_runtime"]
-            # Trainer divides the examples of all planned updates by the seconds of this call.
-            logs["train_samples_per_second"] *= seconds / logs["train_runtime"] * updates / self.state.max_steps
+            samples = self._planned_samples * updates / self.state.max_steps
+            logs["train_samples_per_second"] = samples / logs["train_runtime"]
         super().log(logs, *args, **kwargs)
 
 

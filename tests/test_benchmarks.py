@@ -27,9 +27,9 @@ def test_batching(tmp_path, capsys):
     files = ["--source_file", str(tmp_path / "train.en"), "--target_file", str(tmp_path / "train.de")]
     sizes = ["--vocab_size", "330", "--max_tokens", "200", "--d_model", "64", "--layers", "1"]
     results = batching.main(
-        [*files, *sizes, "--rounds", "1", "--updates", "1", "--output_file", str(tmp_path / "out")]
+        [*files, *sizes, "--rounds", "1", "--updates", "1", "--output_file", str(tmp_path / "new" / "out")]
     )
-    assert json.loads((tmp_path / "out").read_text()) == results
+    assert json.loads((tmp_path / "new" / "out").read_text()) == results
     rows = results["kinds"]
     assert all(row["tokens_per_second"] > 0 for row in rows.values())
     assert rows["token budget"]["padding"] < rows["sentences, shuffled"]["padding"]
@@ -203,10 +203,10 @@ def test_table_6_measures_every_model_in_turns(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(table6, "search", noted)
     monkeypatch.setattr(table6, "models", lambda size: {name: lambda name=name: model(name) for name in names})
     (tmp_path / "texts").write_text("one two three\n" * 4)
-    files = ["--translation_file", str(tmp_path / "texts"), "--output_file", str(tmp_path / "out.json")]
+    files = ["--translation_file", str(tmp_path / "texts"), "--output_file", str(tmp_path / "new" / "out.json")]
     options = ["--device", "cpu", "--sizes", "base", "--dtypes", "float32", "--rounds", "2"]
     results = table6.main([*files, *options, "--batch_sizes", "2", "--training_sentences", "2"])
-    assert json.loads((tmp_path / "out.json").read_text()) == results
+    assert json.loads((tmp_path / "new" / "out.json").read_text()) == results
     measures = {name: rows for name, rows in results.items() if isinstance(rows, list)}
     assert list(measures) == [
         "base, beam 4, batch 2, float32: sentences",

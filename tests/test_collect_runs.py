@@ -54,6 +54,8 @@ def test_runs_are_put_side_by_side(runs, tmp_path, capsys):
         assert best["step"] == state["best_global_step"] == int(row[header.index("updates")])
         assert written[name]["metrics"]["test"]["perplexity"] == results["predict_perplexity"]
         assert written[name]["training_seconds"] == results["train_runtime"]
+        given = written[name]["arguments"]
+        assert given["data"]["block_size"] > 0 and "/" not in str(given)
 
 
 def test_runs_come_together_in_a_file(runs, tmp_path, capsys):
@@ -80,7 +82,10 @@ def test_runs_of_several_seeds_have_a_mean(runs, tmp_path, capsys):
     assert perplexities[0] != perplexities[1]
     assert [row[0].strip() for row in rows] == ["residual", "rk2", "rk2_seed_2", "longer", "mean of rk2, rk2_seed_2"]
     conventions = {"test": {"perplexity_convention": "of a line"}}
-    for measured_otherwise in ({"generation": {"test": "num_beams 5"}}, {"metrics": conventions}):
+    otherwise = [{"generation": {"test": "num_beams 5"}}, {"metrics": conventions}]
+    # Which records and their numbers need not show.
+    otherwise += [{"arguments": {"model": {"vocab_size": 9}, "data": written["rk2"]["arguments"]["data"]}}]
+    for measured_otherwise in otherwise:
         pair = {name: written[name] for name in ("rk2", "rk2_seed_2")}
         assert collect_runs.groups_of_seeds(pair) == [["rk2", "rk2_seed_2"]]
         assert not collect_runs.groups_of_seeds(pair | {"rk2": written["rk2"] | measured_otherwise})

@@ -135,7 +135,10 @@ def test_the_command_prints_the_table_of_types(files, capsys):
         "all        6          6        4     0.6667  0.6667  0.6667\n"
     )
     module.main(["--json", "compare", *files, "--beta", "1", "--criterion", "ds"])
-    assert json.loads(capsys.readouterr().out) == errant_score(*map(read_m2, files), beta=1, criterion="ds")
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == errant_score(*map(read_m2, files), beta=1, criterion="ds")
+    module.main(["compare", *files, "--beta", "1", "--criterion", "ds", "--json"])
+    assert capsys.readouterr().out == printed
 
 
 @pytest.fixture(scope="module")

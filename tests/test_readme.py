@@ -57,6 +57,8 @@ def test_training_in_python_leaves_a_model_and_its_tokenizer(trainer, tmp_path, 
     monkeypatch.chdir(tmp_path)
     words = [f"w{number * 7919 % 9000:x}" for number in range(9000)]
     rows = [f'{" ".join(words[start : start + 9])}\t"{words[start]}' for start in range(0, 9000, 9)]
+    rows += ["None\tKeine\tCC-BY", "NA\tnull\tCC-BY"]  # and a third column in some
+    rows[0] += "\tCC-BY"
     (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     ((_, code),) = blocks("In Python, on your own pairs")
     tested = {"vocab_size=8000": "vocab_size=1000", "num_train_epochs=18": "max_steps=2"}
@@ -69,7 +71,8 @@ def test_training_in_python_leaves_a_model_and_its_tokenizer(trainer, tmp_path, 
     names = {}
     exec(code, names)
     assert len(names["pairs"]["train"]) + len(names["pairs"]["test"]) == len(rows)
-    assert names["pairs"]["test"][0]["target"].startswith('"')
+    pairs = [(pair["source"], pair["target"]) for split in ("train", "test") for pair in names["pairs"][split]]
+    assert sorted(pairs) == sorted(tuple(row.split("\t")[:2]) for row in rows)
     assert names["trainer"].state.global_step == 2 and type(names["trainer"]).__name__ == trainer
     tokenizer, model = AutoTokenizer.from_pretrained("my_model"), AutoModelForSeq2SeqLM.from_pretrained("my_model")
     assert tokenizer(rows[0]).input_ids == names["tokenizer"](rows[0]).input_ids

@@ -133,6 +133,22 @@ def test_models_that_are_finished_are_not_trained_again(files, tmp_path, monkeyp
     assert calls[-3:] == [1, 2, 3]
 
 
+def test_metrics_of_another_test_set_are_not_taken_for_a_seeds(files, tmp_path):
+    options = {"test_file": files[1], "max_steps": 1}
+    first = run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2]))["runs"]
+    evaluation = {"model_name_or_path": tmp_path / "seed_1", "config_overrides": None, "do_train": None}
+    other = run_classification.main(arguments(None, tmp_path / "seed_1", **evaluation, test_file=files[0]))["runs"][0]
+    assert (other["seed"], other["predict_samples"]) == (1, 60)
+    with pytest.raises(
+        ValueError, match=r"seed_1 was evaluated anew; this call has test data=\['test.txt'\] in place"
+    ):
+        run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2, 3]))
+    run_classification.main(arguments(None, tmp_path / "seed_1", **evaluation, test_file=files[1]))
+    again = run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2, 3]))["runs"]
+    names = ("seed", "predict_samples", "predict_accuracy")
+    assert [[run[name] for name in names] for run in again[:2]] == [[run[name] for name in names] for run in first]
+
+
 def test_what_a_model_was_trained_on_is_not_held_out_for_a_test(files, tmp_path):
     """Neither when a finished run is started again with another split, nor in an evaluation in its folder."""
     options = {"test_size": 0.2, "save_strategy": "steps", "save_steps": 4}

@@ -253,6 +253,16 @@ def test_generates_what_the_saved_model_generates(run, saved, corpus, tmp_path, 
     assert generated in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["generated.txt"]
 
+    # What does not generate does not mind what was.
+    evaluation = {name: value for name, value in options.items() if name != "prompt_file"} | {
+        "test_file": corpus / "test.txt"
+    }
+    argv = [item for name, value in evaluation.items() for item in (f"--{name}", str(value))]
+    run_language_modeling.main([*argv, "--do_predict"])
+    assert (tmp_path / "out" / "generated.txt").read_text() == generated
+    for name in ("all_results.json", "predict_results.json", "evaluation.json"):
+        (tmp_path / "out" / name).unlink()
+
     # What only generates leaves the metrics of another model alone.
     (tmp_path / "out" / "generated.txt").unlink()
     (tmp_path / "out" / "all_results.json").write_text('{"eval_perplexity": 9.0}')

@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The example scripts: training from pairs to a saved model, and what they refuse."""
 
+import dataclasses
 import gzip
 import json
 import os
@@ -379,6 +380,9 @@ def test_losses_and_seconds_are_those_of_all_calls(corpus, tmp_path):
         seconds = json.loads((tmp_path / "whole" / folder / "loss_state_0.json").read_text())["seconds"]
         assert resumed["train_runtime"] >= seconds > 0
         assert resumed["train_steps_per_second"] == pytest.approx(6 / resumed["train_runtime"], rel=1e-6)
+        # With --max_steps, transformers counts every batch as a full one.
+        examples = 6 * whole["train_samples_per_second"] / whole["train_steps_per_second"]
+        assert resumed["train_samples_per_second"] * resumed["train_runtime"] == pytest.approx(examples, rel=1e-2)
 
 
 def test_the_best_checkpoint_is_found_in_a_folder_that_was_moved(corpus, tmp_path):
@@ -448,6 +452,20 @@ def test_bleu_of_tokenised_text_by_name():
     assert "compounds:split" in scores["compound_split_bleu_signature"]
     plain = run_translation.score([reference], dataset, run_translation.DataArguments(), "test")
     assert set(plain) == {"bleu", "chrf", "length_ratio", "bleu_signature", "chrf_signature"}
+
+
+def test_outputs_are_written_before_they_are_scored(run, corpus, tmp_path):
+    """Since a search takes long, and scoring may fail."""
+
+    def fails(texts, dataset, args, split):
+        raise OSError("no ERRANT")
+
+    task = dataclasses.replace(run_translation.TRANSLATION, score=fails)
+    options = {"model_name_or_path": run[0], "config_overrides": None, "do_train": None, "do_predict": True}
+    with pytest.raises(OSError, match="no ERRANT"):
+        seq2seq_utils.run(task, arguments(corpus, tmp_path, **options))
+    written = (tmp_path / "generated_predictions.txt").read_text(encoding="utf-8")
+    assert written == (run[0] / "generated_predictions.txt").read_text(encoding="utf-8")
 
 
 def test_tokenizer_per_language(corpus, tmp_path):
@@ -578,6 +596,13 @@ BEST = {"load_best_model_at_end": True, "do_eval": True, "eval_strategy": "steps
         ({"config_overrides": "d_model"}, ValueError, "write name=value"),
         ({"config_overrides": "{{d_model: 4}}"}, ValueError, r"Cannot read '\{d_model: 4\}': it is not a JSON object"),
         ({"early_stopping_patience": 0}, ValueError, "--early_stopping_patience 0 must be at least 1"),
+        ({"max_train_samples": -1}, ValueError, "--max_train_samples -1 must be at least 1; leave it out to use all"),
+        ({"max_predict_samples": 0}, ValueError, "--max_predict_samples 0 must be at least 1"),
+        (
+            {"metric_for_best_model": "eval_bleu", "predict_with_generate": None},
+            ValueError,
+            "--metric_for_best_model bleu is measured of outputs: give --predict_with_generate",
+        ),
         ({"model_name_or_path": "somewhere"}, ValueError, "brings its own configuration"),
         (
             {"max_source_length": 2000, "config_overrides": "position_embedding_type=learned"},

@@ -4,16 +4,22 @@
     python examples/analysis/collect_runs.py ptb_residual ptb_rk2_gate --names residual gate --output_file ptb.json
 
 A run is the output folder of a finished run of one of the scripts. The file has of each the record that model cards
-are made of (model, data, arguments, versions, date, metrics), the overrides of its configuration, and its log, from
-which `plot_training.py` plots. Runs of other names that the file has already stay in it, so that runs of several
-machines come together; the table shows all of them, and of runs that differ in their seed only, mean and standard
-deviation.
+are made of (model, data, arguments, versions, date, metrics), the overrides of its configuration, the arguments of its
+model and data that are not empty, and its log, from which `plot_training.py` plots. Runs of other names that the file
+has already stay in it, so that runs of several machines come together; the table shows all of them, and of runs that
+differ in their seed only, mean and standard deviation.
 """
 
 import json
 import statistics
+import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
+
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from script_utils import training_data, training_model
 
 from modeling_ode_transformer.model_card import ARGUMENTS, METRICS, RESULTS, TRAINER_STATE, read_json, run_record
 
@@ -52,8 +58,15 @@ def read_run(folder: Path) -> dict:
             raise ValueError(
                 f"{folder / RESULTS} lacks what --{name} measures: start the run again with the same command."
             )
+    model = training_model(arguments["model"])
+    config_overrides = model.pop("config_overrides")
+    given = {
+        kind: {name: value for name, value in values.items() if value not in (None, False, "", [], {})}
+        for kind, values in (("model", model), ("data", training_data(arguments["data"])))
+    }
     return {
-        "config_overrides": arguments["model"].get("config_overrides") or {},
+        "config_overrides": config_overrides,
+        "arguments": given,
         "training_seconds": results.get("train_runtime"),
         "training_length": {name: asked.get(name) for name in ("num_train_epochs", "max_steps")},
         **run_record(folder),
@@ -78,7 +91,7 @@ def groups_of_seeds(runs: dict[str, dict]) -> list[list[str]]:
             for values in run.get("metrics", {}).values()
         ]
         same = (run["config_overrides"], run["model"], run["data"], run.get("training_length"), training, arguments)
-        same += (run.get("generation"), conventions)
+        same += (run.get("generation"), run.get("arguments"), conventions)
         groups.setdefault(json.dumps(same, sort_keys=True), {}).setdefault(seed, name)
     return [list(by_seed.values()) for by_seed in groups.values() if len(by_seed) > 1]
 

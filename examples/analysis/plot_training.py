@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> list[Path]:
     """Runs the script with the given arguments (default: the command line's) and returns the files it wrote."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="output folders, or files with logs")
-    parser.add_argument("--only", nargs="+", help="of the runs of a file, those of these names")
+    parser.add_argument("--only", nargs="+", help="of the runs of a file, those of these names, in this order")
     parser.add_argument("--names", nargs="+", help="what to call the runs; else as their folders")
     parser.add_argument("--output_dir", type=Path, default=Path("plots"), help="folder for the pictures")
     args = parser.parse_args(argv)
@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> list[Path]:
         found = [name for name, _ in logs]
         if missing := [name for name in args.only if name not in found]:
             parser.error(f"--only {', '.join(missing)}: the runs are {', '.join(found)}.")
-        logs = [(name, log) for name, log in logs if name in args.only]
+        logs = [(name, log) for asked in args.only for name, log in logs if name == asked]
     names = args.names or [name for name, _ in logs]
     if len(set(names)) != len(logs):
         parser.error(f"{len(logs)} runs need as many different names, not {', '.join(names)}: give --names.")

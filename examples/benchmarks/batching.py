@@ -131,6 +131,7 @@ def main(argv: list[str] | None = None) -> dict:
         shown = f"{row['padding']:.1%} | {row['tokens_per_second']:.0f} | {row['ratio']:.2f}"
         print(f"| {kind} | {row['updates_per_epoch']} | {shown} |")
     if args.output_file:
+        args.output_file.parent.mkdir(parents=True, exist_ok=True)
         args.output_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
     return results
 

@@ -450,6 +450,7 @@ def main(argv: list[str] | None = None) -> dict:
             results[name] = part()
     results = {name: value for name, value in results.items() if value is not None} | {"rows": report.rows}
     if args.output_file:
+        args.output_file.parent.mkdir(parents=True, exist_ok=True)
         args.output_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
     return results
 

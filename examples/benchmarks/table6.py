@@ -160,6 +160,7 @@ def main(argv: list[str] | None = None) -> dict:
             results[title] = measure(models(size), task, int(batch["attention_mask"].sum()), args.device, effort)
             report(title, results[title])
     if args.output_file:
+        args.output_file.parent.mkdir(parents=True, exist_ok=True)
         args.output_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
     return results
 

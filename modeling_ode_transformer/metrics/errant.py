@@ -16,7 +16,7 @@ not count. Numbers are rounded to four decimals, as ERRANT has them.
 
 import importlib
 import sys
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -217,6 +217,8 @@ def main(argv: list[str] | None = None) -> None:
     listed = "; ".join(f"{name}: {meaning}" for name, meaning in CRITERIA.items())
     compare.add_argument("--criterion", default="cs", choices=CRITERIA, help=f"correct edits are: {listed} (cs)")
     compare.add_argument("--types", default="all", choices=TYPES, help="how fine the types are (default: all)")
+    # Before the command, too, as that of every metric.
+    compare.add_argument("--json", action="store_true", default=SUPPRESS, help="print one JSON object, all digits")
     make = commands.add_parser("annotate", help="make an M2 file of a text and its correction")
     make.add_argument("--sources", required=True, help="file of one tokenised sentence a line, UTF-8 (or .gz)")
     make.add_argument("--corrections", required=True, nargs="+", help="such a file of each annotator, or of a system")
