@@ -125,6 +125,7 @@ class OdeTransformerLinear(nn.Linear):
             and type(self.weight) is nn.Parameter
             and self.weight.dtype is torch.float32
             and self.weight.is_cpu
+            and x.shape[-1:] == self.weight.shape[1:]
             and not torch.is_autocast_enabled("cpu")
             and runs_on_processor(x)
             and x.numel()

@@ -202,7 +202,7 @@ def describe(model: PreTrainedModel, number: int) -> dict[str, Any]:
     return {
         "model": name,
         "source vocabulary size": model.get_input_embeddings().weight.shape[0],
-        "target vocabulary size": model.get_output_embeddings().weight.shape[0],
+        "target vocabulary size": model.get_output_embeddings().out_features,
         "decoder_start_token_id": generation_config.decoder_start_token_id,
         "eos_token_id": generation_config.eos_token_id,
         "pad_token_id": generation_config.pad_token_id,

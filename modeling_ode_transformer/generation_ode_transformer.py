@@ -325,7 +325,9 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
 
     def _update_model_kwargs_for_generation(self, outputs, *args, **kwargs):
         search = searching.get()
-        if search is not None and outputs.get("past_key_values") is search.cache:
+        if search is not None and outputs.get("past_key_values") is not search.cache:
+            searching.set(None)  # PEFT's prefix tuning has put a cache of its own in the place of this one
+        elif search is not None:
             restore = search.cache.self_attention_cache.restore
             if search.num_candidates is not None:
                 outputs.logits = search.narrow(outputs.logits)

@@ -33,6 +33,7 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.processing_utils import Unpack
 from transformers.utils import (
     TransformersKwargs,
@@ -420,6 +421,26 @@ class OdeTransformerEncoderOutput(BaseModelOutput):
     """
 
     recurrence_last_hidden_state: torch.FloatTensor | None = None
+
+
+def as_encoder_output(values: Mapping | tuple | list, has_recurrence: bool) -> OdeTransformerEncoderOutput:
+    """What an encoder returned, from a mapping (of which other entries are left out), or from a tuple in its order.
+
+    Raises:
+        TypeError: it is a tensor.
+        ValueError: a mapping lacks the last states.
+    """
+    names = ["last_hidden_state", *["recurrence_last_hidden_state"] * has_recurrence, "hidden_states", "attentions"]
+    if isinstance(values, torch.Tensor):
+        raise TypeError(
+            f"encoder_outputs is a tensor {tuple(values.shape)}: give what the encoder returns, or its states in a "
+            "tuple."
+        )
+    if not isinstance(values, Mapping):
+        values = dict(zip(names, values))
+    if "last_hidden_state" not in values:
+        raise ValueError(f"encoder_outputs has no last_hidden_state, only {', '.join(map(str, values))}.")
+    return OdeTransformerEncoderOutput(**{name: values[name] for name in names if name in values})
 
 
 @dataclass
@@ -874,7 +895,10 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
                 }
             classes = {"AutoConfig": type(self.config)} | models
             names = {key: f"{each.__module__.split('.')[-1]}.{each.__name__}" for key, each in classes.items()}
-            self.config.auto_map = (getattr(self.config, "auto_map", None) or {}) | names
+            known = getattr(self.config, "auto_map", None) or {}
+            # A configuration may be that of another model of this file.
+            others = {key: name for key, name in known.items() if f"{Path(__file__).stem}." not in str(name)}
+            self.config.auto_map = others | names
         pipelines = getattr(self.config, "custom_pipelines", None) or {}
         module = PIPELINES_FILE.removesuffix(".py")
         others = {task: entry for task, entry in pipelines.items() if module not in entry["impl"]}
@@ -1269,6 +1293,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
         query_length = inputs_embeds.shape[1]
         past_length, key_length = 0, query_length
         if self_cache is not None:
+            self._check_entries(self_cache)
             past_length = self_cache.get_seq_length()
             key_length = self_cache.get_mask_sizes(query_length, 0)[0]
 
@@ -1316,6 +1341,16 @@ class OdeTransformerDecoder(OdeTransformerStack):
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden_states, past_key_values=past_key_values
         )
+
+    def _check_entries(self, cache: Cache) -> None:
+        """Raises a ValueError if the cache has entries, and fewer than evaluations of the layers' attention."""
+        needed = self.config.decoder_layers * self.config.decoder_attention_evaluations
+        if getattr(cache, "layer_class_to_replicate", None) is None and len(cache.layers) < needed:
+            raise ValueError(
+                f"past_key_values has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "
+                "evaluation of a block's attention: make it by the configuration, DynamicCache(config=model.config). "
+                "PEFT's prefix tuning makes one for each layer: it takes models whose decoder has one stage."
+            )
 
 
 class EncoderDecoderEmbeddingsMixin:
@@ -1421,11 +1456,7 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
-            if not isinstance(encoder_outputs, Mapping):
-                has_recurrence = self.encoder.recurrence is not None
-                names = ["last_hidden_state", *["recurrence_last_hidden_state"] * has_recurrence]
-                encoder_outputs = dict(zip([*names, "hidden_states", "attentions"], encoder_outputs))
-            encoder_outputs = OdeTransformerEncoderOutput(**encoder_outputs)
+            encoder_outputs = as_encoder_output(encoder_outputs, self.encoder.recurrence is not None)
 
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
@@ -1605,7 +1636,9 @@ def select_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Te
 
 
 @auto_docstring(
-    custom_intro="A decoder-only ODE Transformer for language modeling: the decoder's stack, without cross-attention."
+    custom_intro="A decoder-only ODE Transformer for language modeling: the decoder's stack, without cross-attention. "
+    "Without an attention mask, tokens that are `pad_token_id` have the position of padding: give one where that is a "
+    "token of the text, as its end, too."
 )
 class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -1613,7 +1646,7 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
 
     def __init__(self, config: OdeTransformerConfig):
         config = copy.deepcopy(config)
-        config.is_encoder_decoder = False
+        was_encoder_decoder, config.is_encoder_decoder = config.is_encoder_decoder, False
         if config.predictor_corrector:
             raise ValueError(
                 "predictor_corrector=True corrects the blocks of an encoder, and a causal language model has none: "
@@ -1624,12 +1657,14 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
                 f"recurrence_encoder={config.recurrence_encoder!r} is a second encoder, and a causal language model "
                 "has none: set it to 'none'."
             )
-        if config.encoder_solver not in (type(config).encoder_solver, config.decoder_solver):
+        defaults = (type(config).encoder_solver, config.decoder_solver)
+        is_residual = config.decoder_tableau.num_stages == 1 and resolve_multistep(config.decoder_solver) is None
+        if was_encoder_decoder and config.encoder_solver not in defaults:
             logger.warning(
                 f"encoder_solver={config.encoder_solver!r} has no effect: a causal language model has a decoder only, "
                 f"with decoder_solver={config.decoder_solver!r}."
             )
-        elif config.decoder_tableau.num_stages == 1 and config.solver_coefficients != "fixed":
+        elif is_residual and config.solver_coefficients != "fixed":
             logger.warning(
                 f"solver_coefficients={config.solver_coefficients!r} has no effect: this causal language model has "
                 f"plain residual blocks, by decoder_solver={config.decoder_solver!r}. Set decoder_solver, as to "
@@ -1648,6 +1683,24 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
         self.model = OdeTransformerDecoder(config)
         self.lm_head = OdeTransformerLinear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
+        """As in transformers.
+
+        Raises:
+            OSError: there are no safetensors files.
+            ValueError: the weights are those of an encoder-decoder, of which a language model would take none.
+        """
+        model, report = super().from_pretrained(
+            pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+        )
+        if any(re.match(r"(model\.)?encoder\.", name) for name in report["unexpected_keys"]):
+            raise ValueError(
+                f"{pretrained_model_name_or_path} holds an encoder-decoder: open it with AutoModelForSeq2SeqLM. (A "
+                "new language model of its sizes is OdeTransformerForCausalLM(config).)"
+            )
+        return (model, report) if output_loading_info else model
 
     @can_return_tuple
     @auto_docstring
@@ -1687,6 +1740,10 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+# Trainer's label smoothing shifts the labels of these, and pipelines know them; the Auto class registers none.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[OdeTransformerConfig.model_type] = OdeTransformerForCausalLM.__name__
 
 
 __all__ = [

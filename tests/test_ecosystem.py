@@ -30,6 +30,7 @@ from modeling_ode_transformer.checkpoints import last_complete_checkpoint
 from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 from .conftest import assert_close, randomize, tiny_config
+from .test_ensemble import sharpen
 from .test_hub import PACKAGE, run_python
 
 
@@ -188,6 +189,26 @@ def test_lora_trains_the_adapter_only_which_every_way_of_loading_finds(peft, tra
             assert torch.equal(generated, tokens), name
     assert type(merged) is OdeTransformerForConditionalGeneration
     assert merged.lm_head.weight is merged.model.decoder.embed_tokens.weight
+
+
+def test_prefix_tuning_searches_with_an_ordinary_cache(peft):
+    """PEFT gives the first step a cache of its own, so that beam search cannot have ours; sources end at different
+    steps. What it finds is what it finds with `return_dict_in_generate`, which has the ordinary cache in any case."""
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}  # PEFT knows one number
+    config = peft.PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)
+    model = sharpen(build(**heads, encoder_solver="rk2", tie_word_embeddings=False), 2)
+    options = {**sources(9, 4, 6, 7), "num_beams": 3, "length_penalty": 0.6, "early_stopping": True}
+    without_prefix = model.generate(**options)
+    torch.manual_seed(0)
+    adapted = peft.get_peft_model(model, config).eval()
+    found = adapted.generate(**options)
+    assert found.tolist() == adapted.generate(**options, return_dict_in_generate=True).sequences.tolist()
+    assert found.tolist() != without_prefix.tolist() == adapted.get_base_model().generate(**options).tolist()
+    assert len({row.index(2, 1) if 2 in row[1:] else None for row in found.tolist()}) > 1
+
+    several = peft.get_peft_model(build(**heads, decoder_solver="rk2"), config)
+    with pytest.raises(ValueError, match=r"past_key_values has 3 entries, but this decoder needs 4.*one stage"):
+        several(**sources(4), labels=torch.tensor([[5, 6]]))
 
 
 def test_an_adapter_that_transformers_adds_is_saved_and_found(peft, tmp_path):

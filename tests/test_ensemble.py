@@ -46,6 +46,16 @@ def m2m100(seed=0, **fields):
     return sharpen(M2M100ForConditionalGeneration(M2M100Config(**fields)), seed)
 
 
+def test_members_may_be_packed(source):
+    """Before or after the ensemble is made."""
+    for int8 in (False, True):
+        members = [ode_transformer(seed) for seed in (0, 1)]
+        before = EnsembleForConditionalGeneration(members)
+        members[1].pack_for_inference(int8=int8)
+        after = EnsembleForConditionalGeneration(members)
+        assert torch.equal(after.generate(**source, num_beams=3), before.generate(**source, num_beams=3))
+
+
 @pytest.fixture
 def source(batch):
     return {name: batch[name] for name in ("input_ids", "attention_mask")}

@@ -15,7 +15,9 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
+    AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     DynamicCache,
     EncoderDecoderCache,
     M2M100Config,
@@ -23,6 +25,8 @@ from transformers import (
     PreTrainedModel,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
+    Trainer,
+    TrainingArguments,
 )
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.trainer_pt_utils import LabelSmoother
@@ -748,6 +752,48 @@ def test_the_language_model_predicts_the_next_token():
     assert_close(model(changed).logits[:, :5], outputs.logits[:, :5])
 
 
+def test_trainers_label_smoothing_is_of_the_next_token(tmp_path):
+    """transformers' Trainer shifts labels of the classes that it knows for language models."""
+    model = build(OdeTransformerForCausalLM, decoder_solver="rk2").eval()
+    ids = torch.randint(4, 61, (3, 8))
+    logits = model(ids).logits[:, :-1].flatten(0, 1)
+    for smoothing in (0.0, 0.1):
+        arguments = TrainingArguments(tmp_path, label_smoothing_factor=smoothing, use_cpu=True, report_to="none")
+        actual = Trainer(model, arguments).compute_loss(model, {"input_ids": ids, "labels": ids.clone()})
+        expected = nn.functional.cross_entropy(logits, ids[:, 1:].flatten(), label_smoothing=smoothing)
+        assert actual.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_language_model_is_not_made_of_an_encoder_decoder(tmp_path):
+    """Of which it would take no weights; its configuration does not name classes that cannot open it."""
+    for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerModel):
+        model_class(tiny_config()).save_pretrained(tmp_path / "pair")
+        for opened_by in (AutoModelForCausalLM, OdeTransformerForCausalLM):
+            with pytest.raises(ValueError, match="pair holds an encoder-decoder: open it with AutoModelForSeq2SeqLM"):
+                opened_by.from_pretrained(tmp_path / "pair")
+    config = AutoConfig.from_pretrained(tmp_path / "pair")
+    assert {"AutoModel", "AutoModelForSeq2SeqLM"} <= set(config.auto_map)
+    OdeTransformerForCausalLM(config).save_pretrained(tmp_path / "alone")
+    alone, report = OdeTransformerForCausalLM.from_pretrained(tmp_path / "alone", output_loading_info=True)
+    assert set(alone.config.auto_map) == {"AutoConfig", "AutoModelForCausalLM"} and not report["missing_keys"]
+
+
+@pytest.mark.parametrize("form", [{}, {"recurrence_encoder": "birnn"}])
+def test_encoder_outputs_may_be_any_that_have_the_states(form, batch):
+    model = build(**form).eval()
+    outputs = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
+    arguments = {name: batch[name] for name in ("attention_mask", "decoder_input_ids")}
+    expected = model(**arguments, encoder_outputs=outputs).logits
+    more = {**outputs, "pooler_output": outputs.last_hidden_state[:, 0]}
+    assert torch.equal(model(**arguments, encoder_outputs=more).logits, expected)
+    with pytest.raises(TypeError, match=r"encoder_outputs is a tensor \(3, 9, 32\)"):
+        model(**arguments, encoder_outputs=outputs.last_hidden_state)
+    with pytest.raises(ValueError, match="encoder_outputs has no last_hidden_state, only pooler_output"):
+        model(**arguments, encoder_outputs={"pooler_output": more["pooler_output"]})
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(**arguments, encoder_outputs=(torch.zeros(3, 9, 8), torch.zeros(3, 9, 8)))
+
+
 def test_a_field_without_effect_is_named_once_for_all_stacks(monkeypatch):
     messages = []
     logger = logging.getLogger("modeling_ode_transformer.configuration_ode_transformer")
@@ -774,6 +820,9 @@ def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_pa
     OdeTransformerForCausalLM(tiny_config(decoder_solver="euler", solver_coefficients="fixed"))
     OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2"))
     OdeTransformerForCausalLM.from_pretrained(tmp_path)
+    # Nothing here is residual, or was asked for of an encoder.
+    OdeTransformerForCausalLM(tiny_config(decoder_solver="leapfrog", layer_history="none"))
+    OdeTransformerForCausalLM.from_pretrained(tmp_path, decoder_solver="rk2")
     assert len(messages) == 2
     with pytest.raises(ValueError, match="a causal language model has none"):
         OdeTransformerForCausalLM(tiny_config(predictor_corrector=True))
