@@ -54,3 +54,11 @@ def test_both_models_go_on_from_the_same_one_for_as_many_updates(tmp_path, capsy
     file.write_text(json.dumps({name: value for name, value in whole.items() if not name.startswith("predict_")}))
     from_residual.main(arguments)
     assert json.loads(file.read_text())["predict_chrf"] == whole["predict_chrf"]
+
+    # Evaluated on other sentences since: it is measured again on its own.
+    noted = file.with_name("arguments.json")
+    noted.write_text(json.dumps(json.loads(noted.read_text()) | {"evaluated": {"test": {}}}))
+    file.write_text(json.dumps(whole | {"predict_chrf": -1.0}))
+    from_residual.main(arguments)
+    assert json.loads(file.read_text())["predict_chrf"] == whole["predict_chrf"]
+    assert "evaluated" not in json.loads(noted.read_text())
