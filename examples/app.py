@@ -93,7 +93,7 @@ class TextModel:
     """An encoder-decoder with its tokenizers, from a folder or the Hub.
 
     Raises:
-        ValueError: it is a language model.
+        ValueError: it is a language model, or has no tokenizer for a target's vocabulary of its own.
         OSError: there is no such model, or its weights are not in safetensors format.
     """
 
@@ -109,7 +109,15 @@ class TextModel:
         self.tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
         try:
             cached_file(name, f"{TARGET_TOKENIZER}/tokenizer_config.json")
-        except OSError:
+        except OSError as error:
+            # As `has_target_vocabulary` of the package has it, without which this file runs.
+            if getattr(config, "decoder_vocab_size", None) and not getattr(
+                config, "share_encoder_decoder_embeddings", True
+            ):
+                raise ValueError(
+                    f"{name} has a vocabulary of its own for the target, but no folder {TARGET_TOKENIZER}: save the "
+                    "target's tokenizer there."
+                ) from error
             self.target_tokenizer = self.tokenizer
         else:
             self.target_tokenizer = AutoTokenizer.from_pretrained(
@@ -253,13 +261,19 @@ def coefficient_map(explanation: Explanation, num_layers: int, kind: str) -> str
     return text + heatmaps(maps, rows, explanation.source, limits, "coolwarm_r", len(explanation.source) <= 64)
 
 
+def size_of(config, stack: str, what: str) -> int:
+    """The number of layers or attention_heads of a stack, which configurations call by different names."""
+    names = (f"{stack}_{what}", f"num_{stack}_{what}", f"num_{what}")
+    return next(getattr(config, name) for name in names if hasattr(config, name))
+
+
 def describe(model: torch.nn.Module) -> str:
     """A line about a model: its size, layers and, if it is an ODE Transformer, solvers."""
     config = model.config
     facts = [f"{config.model_type}, {model.num_parameters() / 1e6:.1f}M parameters"]
     for stack in ("encoder", "decoder"):
         solver = getattr(config, f"{stack}_solver", None)
-        facts.append(f"{stack} of {getattr(config, f'{stack}_layers')} layers")
+        facts.append(f"{stack} of {size_of(config, stack, 'layers')} layers")
         if solver is not None:
             facts[-1] += f", solver {solver if isinstance(solver, str) else 'of its own'}"
     if kind := getattr(config, "solver_coefficients", None):
@@ -274,8 +288,8 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
         ValueError: the text is too long.
     """
     config, saved = text_model.model.config, text_model.model.generation_config
-    layers = [(f"layer {i + 1}", i) for i in range(config.decoder_layers)]
-    heads = [("mean", -1)] + [(f"head {i + 1}", i) for i in range(config.decoder_attention_heads)]
+    layers = [(f"layer {i + 1}", i) for i in range(size_of(config, "decoder", "layers"))]
+    heads = [("mean", -1)] + [(f"head {i + 1}", i) for i in range(size_of(config, "decoder", "attention_heads"))]
 
     def search(text, *options):
         source_ids = text_model.encode(text)
@@ -288,7 +302,7 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
         source_ids, outputs = found
         explanation = text_model.explain(source_ids, outputs[index])
         kind = getattr(config, "solver_coefficients", "")
-        weights = coefficient_map(explanation, config.encoder_layers, kind)
+        weights = coefficient_map(explanation, size_of(config, "encoder", "layers"), kind)
         return outputs[index].text, attention_map(explanation, layer, None if head < 0 else head), weights
 
     def on_search(*inputs):

@@ -7,8 +7,8 @@
 
 A source is a line (`.gz` accepted). The output has a line for each, in their order: its text; `score<TAB>text` with
 `--scores`; with `--num_return_sequences N`, N such lines after the number of the source's line, `number<TAB>text` or
-`number<TAB>score<TAB>text`, the best first. A score is a log-probability, divided by the output's length as
-`--length_penalty` says. An empty line has an empty output, with the score 0.
+`number<TAB>score<TAB>text`, the best first. A score is a log-probability, divided by the output's length, in a
+beam search to the power of `--length_penalty`. An empty line has an empty output, with the score 0.
 """
 
 import gzip
@@ -29,6 +29,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, Pr
 
 from modeling_ode_transformer import EnsembleForConditionalGeneration, n_best
 from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin
+from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER, has_target_vocabulary
 
 
 logger = logging.getLogger(__name__)
@@ -199,6 +200,12 @@ class TextGenerator:
         self.args = args
         models = load_models(args)
         self.tokenizer, self.target_tokenizer = load_common_tokenizers(args)
+        for name, model in zip(args.model_name_or_path, models):
+            if has_target_vocabulary(model.config) and self.target_tokenizer is self.tokenizer:
+                raise ValueError(
+                    f"{name} has a vocabulary of its own for the target, but no folder {TARGET_TOKENIZER}: save the "
+                    "target's tokenizer there."
+                )
         self.limit = source_limit(models, args.max_source_length)
         self.model = models[0]
         # Alone in an ensemble, any model knows max_len_a and max_len_b.
@@ -241,7 +248,8 @@ class TextGenerator:
     def generate(self, inputs) -> list[list[tuple[str, float]]]:
         if self.args.scores:
             return n_best(self.model, self.target_tokenizer, inputs)
-        sequences = self.model.generate(**inputs)
+        stops = self.model.generation_config.stop_strings is not None
+        sequences = self.model.generate(**inputs, **{"tokenizer": self.target_tokenizer} if stops else {})
         texts = self.target_tokenizer.batch_decode(sequences, skip_special_tokens=True)
         number = self.args.num_return_sequences
         return [[(text.strip(), 0.0) for text in texts[i : i + number]] for i in range(0, len(texts), number)]

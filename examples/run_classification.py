@@ -185,6 +185,7 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Cla
 def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: TrainingArguments) -> None:
     if not (args.do_train or args.do_eval or args.do_predict):
         raise ValueError("Nothing to do: give --do_train, --do_eval or --do_predict.")
+    data_args.check_early_stopping(args)
     if not args.do_train and not model_args.model_name_or_path:
         raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
     if model_args.word_vectors and model_args.model_name_or_path:

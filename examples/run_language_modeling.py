@@ -45,9 +45,11 @@ from script_utils import (
     config_with_overrides,
     find_checkpoint,
     note_run,
+    parse_overrides,
     parse_with_recipe,
     position_limit,
     read_dataset,
+    read_json,
     read_lines,
     run_arguments,
     run_process,
@@ -124,6 +126,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     asks_for_text = data_args.prompt or data_args.prompt_file
     if not (args.do_train or args.do_eval or args.do_predict or asks_for_text):
         raise ValueError("Nothing to do: give --do_train, --do_eval, --do_predict, --prompt or --prompt_file.")
+    data_args.check_early_stopping(args)
     if not args.do_train and not model_args.model_name_or_path:
         raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
     for name, least in (("block_size", 0), ("max_new_tokens", 1), ("num_beams", 1)):
@@ -132,7 +135,16 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     if data_args.temperature <= 0 or (data_args.temperature != 1 and not data_args.do_sample):
         raise ValueError(f"--temperature {data_args.temperature} must be above 0, and needs --do_sample.")
 
-    check_model(model_args, is_encoder_decoder=False)
+    config = check_model(model_args, is_encoder_decoder=False)
+    # The sizes of a smoke run are of both stacks.
+    own = read_json(data_args.SMOKE_VALUES)["config_overrides"] if data_args.smoke else {}
+    for name in sorted(parse_overrides(model_args.config_overrides).keys() - own):
+        field = config.attribute_map.get(name, name)
+        if field.startswith("encoder_"):
+            raise ValueError(
+                f"--config_overrides: {name} is of an encoder, and a language model has a decoder only: set "
+                f"{field.replace('encoder', 'decoder', 1)}."
+            )
 
 
 def read_split(args: DataArguments, split: str) -> list[str]:
@@ -403,14 +415,16 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
         metrics |= evaluate_split(trainer, splits["validation"], "eval", data_args.block_size)
     if args.do_predict:
         metrics |= evaluate_split(trainer, splits["test"], "predict", data_args.block_size)
-    if prompts and trainer.is_world_process_zero():
+    if prompts:
+        # On all processes, of which each may have a part of the model.
         set_seed(args.seed)
         model.eval()
         with without_autocast(model):
             texts = [continue_text(model, tokenizer, prompt) for prompt in prompts]
-        print("\n".join(texts))
-        generated.parent.mkdir(parents=True, exist_ok=True)
-        generated.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\n")
+        if trainer.is_world_process_zero():
+            print("\n".join(texts))
+            generated.parent.mkdir(parents=True, exist_ok=True)
+            generated.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\n")
     if args.push_to_hub:
         trainer.push_to_hub()
     return metrics

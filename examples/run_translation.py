@@ -32,6 +32,7 @@ from script_utils import read_dataset, read_lines, run_process
 from seq2seq_utils import Seq2SeqDataArguments, Task, check_pairs, pairs_from_records, read_jsonl, run
 
 from modeling_ode_transformer.metrics.bleu import bleu_scorers, compound_split_bleu, sacre_bleu, tokenized_bleu
+from modeling_ode_transformer.text_files import read_aligned_lines
 
 
 @dataclass
@@ -71,17 +72,6 @@ class DataArguments(Seq2SeqDataArguments):
         bleu_scorers(self.bleu_tokenize, moses_language=self.bleu_moses_language)
 
 
-def read_parallel(source_file: str, target_file: str) -> list[tuple[str, str]]:
-    """Pairs from two files of equally many lines."""
-    sources, targets = read_lines(source_file), read_lines(target_file)
-    if len(sources) != len(targets):
-        raise ValueError(
-            f"{source_file} has {len(sources)} lines but {target_file} has {len(targets)}: "
-            "line n of one must be the translation of line n of the other."
-        )
-    return list(zip(sources, targets))
-
-
 def read_table(path: str, columns: dict[str, str | None]) -> list[tuple[str, str]]:
     """Pairs from a TSV file or, by its name, a jsonl file."""
     suffix = Path(path.removesuffix(".gz")).suffix
@@ -108,7 +98,7 @@ def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
     if table:
         name, pairs = table, read_table(table, columns)
     elif source_file:
-        name, pairs = source_file, read_parallel(source_file, target_file)
+        name, pairs = source_file, list(zip(*read_aligned_lines([source_file, target_file])))
     elif args.dataset_name:
         name = f"{args.dataset_name} ({split})"
         pairs = pairs_from_records(read_dataset(args, split), columns, name)

@@ -133,6 +133,14 @@ class BaseDataArguments:
                 "to the end."
             )
 
+    def check_early_stopping(self, args: TrainingArguments) -> None:
+        """Raises a ValueError if a training is to stop early, but nothing says by what, or when that is measured."""
+        needed = {"--metric_for_best_model": args.metric_for_best_model is None}
+        needed["--eval_strategy steps or epoch"] = args.eval_strategy == "no"
+        if self.early_stopping_patience is not None and args.do_train and any(needed.values()):
+            missing = " and ".join(name for name, is_missing in needed.items() if is_missing)
+            raise ValueError(f"--early_stopping_patience {self.early_stopping_patience} needs {missing}.")
+
     def callbacks(self) -> list[TrainerCallback]:
         """Those of `Trainer` that the arguments ask for."""
         patience = self.early_stopping_patience
@@ -151,8 +159,9 @@ class BaseDataArguments:
 def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tuple:
     """Arguments from the command line; a first argument that ends in `.json` is a file of defaults for them.
 
-    The command line wins. Only its `config_overrides` are merged over the recipe's, field by field. With `--smoke` the
-    recipe is its `smoke_variant`.
+    The command line wins. Only its `config_overrides` are merged over the recipe's, field by field; a dataset that it
+    names takes the place of the recipe's files, and a file of a split that of the recipe's for this split. With
+    `--smoke` the recipe is its `smoke_variant`.
     """
     parser = HfArgumentParser(dataclass_types)
     known = {known.name for arguments in dataclass_types for known in fields(arguments)}
@@ -163,9 +172,14 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tup
         if unknown:
             raise ValueError(f"{argv[0]} holds unknown arguments: {', '.join(unknown)} (--help lists the known ones).")
         argv = argv[1:]
-    parser.set_defaults(**recipe)
-    if getattr(parser.parse_known_args(argv)[0], "smoke", False):
-        sources = {name for arguments in dataclass_types for name in getattr(arguments, "SOURCES", ())}
+    sources = {name for arguments in dataclass_types for name in getattr(arguments, "SOURCES", ())}
+    absent = object()
+    parser.set_defaults(**recipe | dict.fromkeys(sources, absent))
+    asked = vars(parser.parse_known_args(argv)[0])
+    given = {name for name in sources if asked[name] is not absent}
+    recipe = without_superseded_sources(recipe, sources, given)
+    parser.set_defaults(**dict.fromkeys(sources) | recipe)
+    if asked.get("smoke"):
         (smoke_values,) = {each.SMOKE_VALUES for each in dataclass_types if hasattr(each, "SMOKE_VALUES")}
         recipe = smoke_variant(recipe, known, sources, smoke_values)
         parser.set_defaults(**recipe)
@@ -175,6 +189,16 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tup
         if given:
             arguments.config_overrides = parse_overrides(recipe.get("config_overrides")) | parse_overrides(given)
     return parsed
+
+
+def without_superseded_sources(recipe: dict, sources: set[str], given: set[str]) -> dict:
+    """A recipe without the sources of examples in whose place the command line gives others."""
+    files = {name for name in sources if DATA_FILES.fullmatch(name)}
+    splits = {name.partition("_")[0] for name in given & files}
+    superseded = {name for name in files if "dataset_name" in given or name.partition("_")[0] in splits}
+    if "dataset_name" in given:
+        superseded.add("dataset_config_name")
+    return {name: value for name, value in recipe.items() if name not in superseded - given}
 
 
 def smoke_variant(recipe: dict, known: set[str], sources: set[str], smoke_values: Path = SMOKE_VALUES) -> dict:
@@ -345,6 +369,8 @@ NOT_OF_A_TRAINING = {
     *("no_repeat_ngram_size", "samples", "bleu_tokenize", "bleu_moses_language", "errant"),
     *("prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature"),
 }
+# What cards do not show of a training, and makes another one.
+ORDER_AND_OPTIMIZER = ("train_sampling_strategy", "data_seed", "lr_scheduler_kwargs", "adam_epsilon")
 DATA_FILES = re.compile(r"(train|validation|test)_(\w+_)?files?")
 # What decides which examples are held out.
 SPLIT_ARGUMENTS = {
@@ -390,8 +416,10 @@ def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
     for kind, values in (("model", training_model), ("data", training_data), ("training", training_arguments)):
         old, new = (values(each.get(kind, {})) for each in (noted, asked))
         if kind == "training":
-            # As many batches to an update may come from other numbers of processes.
+            known = [name for name in ORDER_AND_OPTIMIZER if all(name in run.get(kind, {}) for run in (noted, asked))]
             for each, run in ((old, noted), (new, asked)):
+                each |= {name: run[kind][name] for name in known}
+                # As many batches to an update may come from other numbers of processes.
                 accumulated = each.pop("gradient_accumulation_steps", 1)
                 each["processes x gradient_accumulation_steps"] = run.get("processes", 1) * accumulated
         names = old.keys() & new.keys() if kind == "data" else old.keys() | new.keys()

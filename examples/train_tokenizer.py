@@ -28,23 +28,30 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--model_type", choices=["bpe", "unigram"], default="bpe", help="SentencePiece model")
     parser.add_argument("--options", help="SentencePiece options, e.g. character_coverage=0.9995,split_digits=true")
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    if args.target_vocab_size and not args.target_files:
+    if args.target_vocab_size is not None and not args.target_files:
         raise ValueError(f"--target_vocab_size {args.target_vocab_size} is of --target_files: give these, too.")
     if args.output_dir.is_dir() and any(args.output_dir.iterdir()):
         raise ValueError(f"--output_dir {args.output_dir} is not empty: choose another folder.")
 
+    options = parse_overrides(args.options)
+    if own := sorted({"files", "vocab_size", "model_type"} & options.keys()):
+        raise ValueError(f"--options {args.options}: give {' and '.join(f'--{name}' for name in own)} in its place.")
+
     jobs = [(args.files, args.vocab_size, args.output_dir)]
     if args.target_files:
-        target_size = args.target_vocab_size or args.vocab_size
+        target_size = args.vocab_size if args.target_vocab_size is None else args.target_vocab_size
         jobs.append((args.target_files, target_size, args.output_dir / TARGET_TOKENIZER))
+    trained = []
     for files, vocab_size, folder in jobs:
         lines = [line for path in files for line in read_lines(path) if line.strip()]
         if not lines:
             raise ValueError(f"No text in {', '.join(files)}.")
-        options = parse_overrides(args.options)
         tokenizer = OdeTransformerTokenizer.train(lines, vocab_size, model_type=args.model_type, **options)
+        report = f"{len(tokenizer)} pieces ({args.model_type}) from {len(lines)} lines of {', '.join(files)}"
+        trained.append((tokenizer, folder, report))
+    for tokenizer, folder, report in trained:
         tokenizer.save_pretrained(folder)
-        print(f"{folder}: {len(tokenizer)} pieces ({args.model_type}) from {len(lines)} lines of {', '.join(files)}")
+        print(f"{folder}: {report}")
 
 
 if __name__ == "__main__":

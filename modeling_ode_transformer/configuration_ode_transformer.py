@@ -111,8 +111,10 @@ class OdeTransformerConfig(PreTrainedConfig):
             al., 2017, as Pegasus's), `"learned"` or `"none"`.
         position_counting (`str`, defaults to `"mask"`): What counts as a position: the tokens of the attention
             `"mask"`, else of the ids; the `"ids"` that are not padding, whatever the mask (as M2M100); or every place,
-            padding too (`"absolute"`, as mBART and Pegasus). The first two begin after the padding position,
-            `pad_token_id`; the last begins at 0 and has no padding position.
+            padding too (`"absolute"`, as mBART and Pegasus). The first two begin after the padding position; the last
+            begins at 0 and has none.
+        padding_position (`int`, *optional*): The position of padding. `None` becomes `pad_token_id` (1 if that is
+            `None`), and stays what it is where that changes later, as in a `Trainer` with another tokenizer.
         scale_embedding (`bool`, defaults to `True`): Whether embeddings are multiplied by the square root of
             `d_model`.
         embedding_layer_norm (`bool`, defaults to `False`): Whether a layer norm follows the addition of positions, as
@@ -238,6 +240,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     max_position_embeddings: int = 1024
     position_embedding_type: str = "sinusoidal"
     position_counting: str = "mask"
+    padding_position: int | None = None
     scale_embedding: bool = True
     embedding_layer_norm: bool = False
     lm_head_bias: bool = False
@@ -279,6 +282,8 @@ class OdeTransformerConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs):
         if self.decoder_vocab_size == self.vocab_size and self.share_encoder_decoder_embeddings:
             self.decoder_vocab_size = None
+        if self.padding_position is None:
+            self.padding_position = 1 if self.pad_token_id is None else self.pad_token_id
         if self.solver_coefficients is None:
             stages = set(self._stages_to_weigh().values())
             runge_kutta = all(tableau.is_runge_kutta for tableau in self._tableaus().values())
@@ -394,6 +399,13 @@ class OdeTransformerConfig(PreTrainedConfig):
                     f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}, so that "
                     "the embeddings cannot be shared: set share_encoder_decoder_embeddings=False."
                 )
+        if self.pad_token_id is not None:
+            for field in ("vocab_size", "decoder_vocab_size"):
+                size = getattr(self, field)
+                if size is not None and not 0 <= self.pad_token_id < size:
+                    raise ValueError(f"pad_token_id={self.pad_token_id} is none of the ids below {field}={size}.")
+        if self.padding_position < 0:
+            raise ValueError(f"padding_position={self.padding_position} must not be negative.")
         if self.position_embedding_type == "sinusoidal" and self.d_model < 4:
             raise ValueError(f"d_model={self.d_model} is too small for sinusoidal positions, which need at least 4.")
 
@@ -459,6 +471,7 @@ class OdeTransformerConfig(PreTrainedConfig):
                 "solver_coefficients": self.solver_coefficients not in ("fixed", "ones", "gate"),
                 "normalize_stages": self.normalize_stages,
                 "stage_values": self.stage_values == "output",
+                "coefficient_sharing": self.coefficient_sharing == "layer",
             }
             idle = ", ".join(f"{field}={getattr(self, field)!r}" for field, idle in needs_stages.items() if idle)
             if idle:

@@ -50,9 +50,10 @@ SOLVERS = {
     (3, "standard"): ({"a": [[], [1 / 2], [0, 1]], "b": [1 / 6, 4 / 6, 1 / 6]}, "fixed"),
     (4, "standard"): ("rk4", "fixed"),
 }
-# The original's first public version has it in every model, and uses it wherever there are two evaluations.
+# The original's first public version has it in every model, and uses it wherever there are two evaluations; three and
+# four are standard ones, whatever rk_type says.
 GATE = re.compile(r"encoder\.gate_linear\.(weight|bias)")
-HISTORIES = {None: "none", "residual": "none", "learnable_dense": "learned_dense", "dense": "dense"}
+HISTORIES = {None: "none", "learnable_dense": "learned_dense", "dense": "dense"}
 
 # Arguments without which there is no telling what the architecture is.
 REQUIRED = tuple(
@@ -170,8 +171,9 @@ def convert_fairseq_state_dict(
         for Macaron, whose released code halves the first feed-forward sublayer only. Its generation configuration has
         what the original's generator always does: no empty output, no pad token.
 
-    The first public version of the original's code gives every model a gate and uses it with two evaluations, whatever
-    `rk_type` says; so does the model, and an idle gate is left out. Both are logged as warnings.
+    The first public version of the original's code gives every model a gate, uses it with two evaluations, and takes
+    the standard scheme with three and four, whatever `rk_type` says; so does the model. A gate that `rk_type` does not
+    ask for, and an idle one, which is left out, are logged as warnings.
 
     Raises:
         ValueError: the architecture, an option or a parameter cannot be expressed, or one is missing; it is named.
@@ -240,13 +242,14 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
     num_stages, solver, coefficients = args.get("enc_calculate_num", 1), "euler", "fixed"
     if num_stages != 1:
         rk_type, has_gate = args.get("rk_type"), any(map(GATE.fullmatch, state_dict))
-        if num_stages == 2 and has_gate and rk_type != "learnable" and "encoder.alpha" not in state_dict:
-            logger.warning(
-                f"rk_type={rk_type!r}, but there is encoder.gate_linear: the first public version of the original's "
-                "code computes RK2 with this gate, and so does the model. If the code that trained it did not, "
-                "convert its parameters without encoder.gate_linear."
-            )
-            rk_type = "learnable"
+        if has_gate and "encoder.alpha" not in state_dict:
+            if num_stages == 2 and rk_type != "learnable":
+                logger.warning(
+                    f"rk_type={rk_type!r}, but there is encoder.gate_linear: the first public version of the "
+                    "original's code computes RK2 with this gate, and so does the model. If the code that trained it "
+                    "did not, convert its parameters without encoder.gate_linear."
+                )
+            rk_type = "learnable" if num_stages == 2 else "standard"
         key = (num_stages, rk_type)
         if "ode" not in prefix or key not in SOLVERS:
             known = ", ".join(f"{number} with {kind!r}" for number, kind in SOLVERS)

@@ -132,7 +132,8 @@ PLAIN_FIELDS = {
 LAYERDROP_FIELDS = ("encoder_layerdrop", "decoder_layerdrop")
 # Found from the weights.
 SHARING_FIELDS = ("share_encoder_decoder_embeddings", "tie_word_embeddings")
-DERIVED_FIELDS = {*SAME_FIELDS, *PLAIN_FIELDS, *SHARING_FIELDS, *FAMILIES["m2m_100"].fields, "lm_head_bias"}
+DERIVED_FIELDS = {*SAME_FIELDS, *PLAIN_FIELDS, *SHARING_FIELDS, *FAMILIES["m2m_100"].fields}
+DERIVED_FIELDS |= {"lm_head_bias", "padding_position"}
 
 # Fields of this package alone. The first do not change an Euler step; the next have these values in one, if its
 # scheme has several stages; all others have to be at their defaults.
@@ -436,6 +437,8 @@ def check_residual(model: PreTrainedModel, model_type: str):
     ]
     if config.pad_token_id is None:
         problems.append("pad_token_id=None would have to be an id")
+    elif config.position_counting != "absolute" and config.padding_position != config.pad_token_id:
+        problems.append(f"padding_position={config.padding_position} would have to be {config.pad_token_id}")
     if config.vector_field not in PLAIN_VECTOR_FIELDS:
         problems.append(f"vector_field={config.vector_field!r} would have to be 'layer'")
     for stack in ("encoder", "decoder"):

@@ -142,6 +142,10 @@ class SourceLengthGenerationMixin(GenerationMixin):
             **kwargs,
         )
 
+    def prepare_inputs_for_generation(self, *args, tokenizer=None, **kwargs):
+        # generate() passes on the tokenizer that finds `stop_strings`, which is nothing to the model.
+        return super().prepare_inputs_for_generation(*args, **kwargs)
+
     def _with_target_vocabulary(self) -> "SourceLengthGenerationMixin":
         """The model, where `config.get_text_config().vocab_size`, as generation reads it, is that of the targets."""
         if getattr(self.config, "decoder_vocab_size", None) is None:
@@ -321,7 +325,14 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
                 kwargs["attention_mask"] = mask[left.sources]
             if (mask := kwargs.get("decoder_attention_mask")) is not None:
                 kwargs["decoder_attention_mask"] = left.select(mask)
-        return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
+        inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
+        mask, made = kwargs.get("decoder_attention_mask"), inputs.get("decoder_attention_mask")
+        if mask is not None and made is not None and made.ndim > mask.ndim == 2:
+            # Of a static cache: padding before a prompt can no longer be told from the mask.
+            if self.config.position_counting == "mask":
+                positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+                inputs["position_ids"] = positions[:, -inputs["decoder_input_ids"].shape[1] :]
+        return inputs
 
     def _update_model_kwargs_for_generation(self, outputs, *args, **kwargs):
         search = searching.get()
@@ -389,6 +400,8 @@ def generate_with_scores(
     fewer sources at a time than without scores.
     """
     config, _ = model._prepare_generation_config(**{"generation_config": None, **options})
+    if config.stop_strings is None:
+        options.pop("tokenizer", None)  # generate() would pass it on to the model
     is_beam_search = (config.num_beams or 1) > 1
     asked = {
         "return_dict_in_generate": True,
@@ -408,6 +421,9 @@ def generate_with_scores(
     ends = [] if config.eos_token_id is None else config.eos_token_id
     is_end = torch.isin(tokens, torch.tensor(ends).to(tokens))
     counts = is_end.cumsum(1) - is_end.long() == 0  # the first end token counts, what follows is padding
+    if config.pad_token_id is not None:  # which follows what ended otherwise, too
+        is_padding = tokens == config.pad_token_id
+        counts &= is_end | ~is_padding.flip(1).cumprod(1).flip(1).bool()
     log_probabilities = torch.cat(
         [logits.log_softmax(-1).gather(1, tokens[:, i : i + 1]) for i, logits in enumerate(outputs.logits)], dim=1
     )
@@ -417,9 +433,10 @@ def generate_with_scores(
 def n_best(model, tokenizer, inputs: Mapping[str, torch.Tensor], **options) -> list[list[tuple[str, float]]]:
     """Generates, and returns for each source its `num_return_sequences` outputs as (text, score), the best first.
 
-    `tokenizer` is the target's; for the score, the memory and the other arguments see `generate_with_scores`.
+    `tokenizer` is the target's, which finds `stop_strings` too; for the score, the memory and the other arguments see
+    `generate_with_scores`.
     """
-    sequences, scores = generate_with_scores(model, inputs, **options)
+    sequences, scores = generate_with_scores(model, inputs, **{"tokenizer": tokenizer, **options})
     texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
     hypotheses = list(zip((text.strip() for text in texts), scores.tolist()))
     number = len(hypotheses) // len(inputs["input_ids"])

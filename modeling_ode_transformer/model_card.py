@@ -30,7 +30,7 @@ from modeling_ode_transformer import SummarizationPipeline, TextCorrectionPipeli
 from modeling_ode_transformer.checkpoints import TRAINER_STATE
 from modeling_ode_transformer.configuration_csa_ode import CsaOdeConfig
 from modeling_ode_transformer.configuration_ode_transformer import SOLVER_FIELDS, OdeTransformerConfig
-from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS
+from modeling_ode_transformer.integration_ode_transformer import resolve_multistep, resolve_tableau
 from modeling_ode_transformer.text_files import read_json
 
 
@@ -221,6 +221,11 @@ def held_out(data: dict, split: str) -> dict:
     return {} if data.get(f"{split}_file") else {name: data[name] for name in names if data.get(name)}
 
 
+def shown_name(name: str) -> str:
+    """Of a folder only its name, of what lies on the Hub the whole."""
+    return Path(name).name if Path(name).is_absolute() or Path(name).is_dir() else name
+
+
 def split_sources(data: dict, split: str) -> list[str]:
     """Names of what a split was read from, without the folders of the machine that it lay on."""
     if held_out(data, split):
@@ -228,7 +233,7 @@ def split_sources(data: dict, split: str) -> list[str]:
     files = [value for name, value in data.items() if re.fullmatch(rf"{split}_(\w+_)?files?", name) and value]
     if data.get("dataset_name") and not files:
         config = data.get("dataset_config_name")
-        return [data["dataset_name"] + (f" ({config})" if config else "")]
+        return [shown_name(data["dataset_name"]) + (f" ({config})" if config else "")]
     return [Path(path).name for value in files for path in ([value] if isinstance(value, str) else value)]
 
 
@@ -295,10 +300,7 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         },
         "data": {},
         "training": {
-            # Of a folder only its name, of a model of the Hub the whole.
-            "started_from": Path(start).name
-            if start and (Path(start).is_absolute() or Path(start).is_dir())
-            else start,
+            "started_from": start and shown_name(start),
             # Of a model that started from another, nobody knows.
             "pretrained_word_vectors": Path(told["word_vectors"] or "none").name
             if "word_vectors" in told and not start
@@ -395,13 +397,20 @@ def model_card(record: dict) -> ModelCard:
         The card; `card.content` is the text of README.md, `card.data` its metadata.
 
     Raises:
-        ValueError: the record lacks something that every card needs, or the repository's name is not valid.
+        ValueError: the record lacks something that every card needs, its task or class of models is unknown, or the
+            repository's name is not valid.
     """
     for name in ("task", "model", "card"):
         if name not in record:
             raise ValueError(f"The record has no {name!r}: make it with `run_record` and add `card` (repo_id, ...).")
-    card, task = record["card"], TASKS[record["task"]]
-    model_type = MODEL_CLASSES[record["model"]["class"]].model_type
+    class_name = record["model"].get("class")
+    for name, value, known in (("task", record["task"], TASKS), ("model's class", class_name, MODEL_CLASSES)):
+        if value not in known:
+            raise ValueError(f"The record's {name} is {value!r}, which is none of {', '.join(known)}.")
+    card, task, model_type = record["card"], TASKS[record["task"]], MODEL_CLASSES[class_name].model_type
+    config = record["model"]["config"]
+    solvers = [config[field] for field in SOLVER_FIELDS.values() if field in config]
+    tableaus = map(resolve_tableau, solvers)
     validate_repo_id(card["repo_id"])
     dataset = dataset_name(record, "train")
     splits = list(record.get("metrics", {}).values())
@@ -434,7 +443,8 @@ def model_card(record: dict) -> ModelCard:
         metric_rows=rows,
         cell=cell,
         one_line=one_line,
-        is_multistep=any(record["model"]["config"].get(field) in list(MULTISTEPS) for field in SOLVER_FIELDS.values()),
+        is_multistep=any(resolve_multistep(solver) is not None for solver in solvers),
+        is_runge_kutta=any(tableau.is_runge_kutta and tableau.num_stages > 1 for tableau in tableaus),
     )
 
 
@@ -462,6 +472,8 @@ def main(argv: list[str] | None = None) -> None:
         if args.task and args.run.endswith(".json"):
             raise ValueError(f"{args.run} is a record, which says its task: leave out --task {args.task}.")
         record = read_json(args.run) if args.run.endswith(".json") else run_record(args.run, args.task)
+        if not isinstance(record, dict):
+            raise ValueError(f"{args.run} holds a {type(record).__name__}, and a record is a mapping.")
         record["card"] = record.get("card", {}) | card_values(args)
         if "repo_id" not in record["card"]:
             raise ValueError("The card needs the repository's name: give --repo_id NAME or OWNER/NAME.")

@@ -384,6 +384,9 @@ class OdeTransformerAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
+        if self.is_cross_attention and getattr(attention_mask, "ndim", None) == 2:
+            # Flash attention takes a mask of the keys for one of as many queries.
+            attention_interface, attention_mask = sdpa_attention_forward, attention_mask[:, None, None].bool()
         dropout = self.dropout if self.training else 0.0
         shares_keys = rows != sources and attention_interface is sdpa_attention_forward
         if shares_keys and not dropout and are_few_queries(query, key):
@@ -1065,9 +1068,7 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
     def __init__(self, config: OdeTransformerConfig, vocab_size: int, **layer_kwargs):
         super().__init__(config)
         num_layers = getattr(config, f"{self.stack}_layers")
-        self.padding_position = 1 if config.pad_token_id is None else config.pad_token_id
-        if config.position_counting == "absolute":
-            self.padding_position = None
+        self.padding_position = None if config.position_counting == "absolute" else config.padding_position
         self.max_distance = config.max_relative_position
         self.embed_tokens = make_word_embedding(config, vocab_size)
         self.embed_positions = None
@@ -1300,9 +1301,14 @@ class OdeTransformerDecoder(OdeTransformerStack):
         key_positions = torch.arange(key_length, device=inputs_embeds.device).unsqueeze(0)
         query_positions = torch.arange(query_length, device=inputs_embeds.device).unsqueeze(0) + past_length
         has_own_mask = attention_mask is not None and attention_mask.ndim == 4
-        if position_ids is not None and has_own_mask and key_length == query_length:
-            # Only such a mask can order positions otherwise than the tokens, as in a tree with a common prefix.
-            query_positions = key_positions = position_ids
+        has_places = isinstance(past_length, int) and key_length == past_length + query_length
+        if position_ids is not None and has_own_mask and has_places:
+            # Only such a mask can order positions otherwise than the tokens, as in a tree with a common prefix. What
+            # comes from a cache is in its order, whatever its padding.
+            query_positions = position_ids - position_ids[:, :1] + past_length
+            key_positions = torch.cat(
+                [key_positions[:, :past_length].expand(len(position_ids), -1), query_positions], 1
+            )
 
         inputs_embeds = self.drop_words(inputs_embeds)
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
@@ -1314,8 +1320,16 @@ class OdeTransformerDecoder(OdeTransformerStack):
                 self.config, inputs_embeds, attention_mask, past_key_values=self_cache, position_ids=position_ids
             )
         if encoder_hidden_states is not None:
-            queries = inputs_embeds
-            if (rows := inputs_embeds.shape[0]) != (sources := encoder_hidden_states.shape[0]):
+            if isinstance(past_key_values, EncoderDecoderCache) and past_key_values.is_updated.get(0):
+                # A cache may have been repeated since.
+                cached = past_key_values.cross_attention_cache.layers[0].keys.shape[0]
+                repeats = cached // encoder_hidden_states.shape[0]
+                if repeats > 1:
+                    encoder_hidden_states = encoder_hidden_states.repeat_interleave(repeats, dim=0)
+                    if encoder_attention_mask is not None and len(encoder_attention_mask) < cached:
+                        encoder_attention_mask = encoder_attention_mask.repeat_interleave(repeats, dim=0)
+            queries, sources = inputs_embeds, encoder_hidden_states.shape[0]
+            if (rows := inputs_embeds.shape[0]) != sources:
                 if rows % sources:
                     raise ValueError(
                         f"{sources} sources cannot have {rows} targets: give as many of these to each source, one "
@@ -1646,7 +1660,9 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
 
     def __init__(self, config: OdeTransformerConfig):
         config = copy.deepcopy(config)
-        was_encoder_decoder, config.is_encoder_decoder = config.is_encoder_decoder, False
+        # A saved language model has the decoder's values for the encoder, which another decoder need not have.
+        is_saved = bool(config.name_or_path) and not config.is_encoder_decoder
+        config.is_encoder_decoder = False
         if config.predictor_corrector:
             raise ValueError(
                 "predictor_corrector=True corrects the blocks of an encoder, and a causal language model has none: "
@@ -1657,22 +1673,22 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
                 f"recurrence_encoder={config.recurrence_encoder!r} is a second encoder, and a causal language model "
                 "has none: set it to 'none'."
             )
-        defaults = (type(config).encoder_solver, config.decoder_solver)
+        # The generic names (num_hidden_layers, ...) are the encoder's fields, and the decoder is all there is.
+        idle = []
+        for field in ("layers", "attention_heads", "ffn_dim", "solver"):
+            name, own = f"encoder_{field}", getattr(config, f"decoder_{field}")
+            if (value := getattr(config, name)) not in (getattr(type(config), name), own):
+                idle.append(f"{name}={value!r} (beside decoder_{field}={own!r})")
+            setattr(config, name, own)
+        if idle and not is_saved:
+            logger.warning(f"{', '.join(idle)} has no effect: a causal language model has a decoder only.")
         is_residual = config.decoder_tableau.num_stages == 1 and resolve_multistep(config.decoder_solver) is None
-        if was_encoder_decoder and config.encoder_solver not in defaults:
-            logger.warning(
-                f"encoder_solver={config.encoder_solver!r} has no effect: a causal language model has a decoder only, "
-                f"with decoder_solver={config.decoder_solver!r}."
-            )
-        elif is_residual and config.solver_coefficients != "fixed":
+        if is_residual and config.solver_coefficients != "fixed":
             logger.warning(
                 f"solver_coefficients={config.solver_coefficients!r} has no effect: this causal language model has "
                 f"plain residual blocks, by decoder_solver={config.decoder_solver!r}. Set decoder_solver, as to "
                 "'rk2', or, for the residual model, solver_coefficients='fixed'."
             )
-        # The generic names (num_hidden_layers, ...) are the encoder's fields, and the decoder is all there is.
-        for field in ("layers", "attention_heads", "ffn_dim", "solver"):
-            setattr(config, f"encoder_{field}", getattr(config, f"decoder_{field}"))
         if config.decoder_tableau.num_stages == 1:
             config.solver_coefficients, config.coefficient_sharing, config.coefficient_start = "fixed", "stack", "ones"
         if config.decoder_vocab_size is not None:

@@ -65,6 +65,13 @@ def load_target_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase 
     return None if found is None else AutoTokenizer.from_pretrained(name, subfolder=TARGET_TOKENIZER, **options)
 
 
+def has_target_vocabulary(config: PreTrainedConfig) -> bool:
+    """Whether the outputs of a model have a vocabulary of their own, and with it a tokenizer."""
+    # Marian's configurations give the common vocabulary twice.
+    is_shared = getattr(config, "share_encoder_decoder_embeddings", True)
+    return getattr(config, "decoder_vocab_size", None) is not None and not is_shared
+
+
 class TextToTextPipeline(ChunkPipeline):
     """
     Generates texts from texts with an encoder-decoder of transformers.
@@ -90,7 +97,7 @@ class TextToTextPipeline(ChunkPipeline):
             the tokenizer's `model_max_length` allows. None: it is cut, and a warning says so; True: it is cut;
             False: a ValueError.
         split_lines (`bool`, *optional*, defaults to `False`): Whether each line of a text is a text to the model. The
-            output has the same line breaks.
+            output has the same line breaks between them.
         return_scores (`bool`, *optional*, defaults to `False`): Whether an output has its `score`, that of
             `modeling_ode_transformer.n_best`; the best output comes first.
         return_tensors (`bool`, *optional*, defaults to `False`): Whether an output has its token ids, a tensor of
@@ -165,9 +172,8 @@ class TextToTextPipeline(ChunkPipeline):
                 target_tokenizer = load_target_tokenizer(name, config=config, **hub_options)
         except OSError as caught:
             error = caught
-        has_own_vocabulary = getattr(config, "decoder_vocab_size", None) is not None
         may_have_one = not getattr(config, "share_encoder_decoder_embeddings", True)
-        if target_tokenizer is None and (has_own_vocabulary or (error and may_have_one)):
+        if target_tokenizer is None and (has_target_vocabulary(config) or (error and may_have_one)):
             raise ValueError(
                 f"The target has a vocabulary of its own, but no folder {TARGET_TOKENIZER} was found in {name!r}"
                 f"{f' ({error})' if error else ''}: give target_tokenizer=, or hub_options= with the revision and the "

@@ -18,6 +18,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
+from glob import escape
 from pathlib import Path
 
 import torch
@@ -45,9 +47,9 @@ from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, 
 
 # What a repository holds before anybody has put something into it.
 EMPTY_REPOSITORY = {".gitattributes"}
-# What opening a repository reads. An update deletes those that are not among its own files.
+# What opening a repository reads, in its top folder. An update deletes those that are not among its own files.
 LOADED_FILES = (
-    *("*.safetensors", "*.safetensors.index.json", "adapter_config.json", f"{TARGET_TOKENIZER}/*"),
+    *("*.safetensors", "*.safetensors.index.json", "adapter_config.json"),
     *("*tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
 )
 SAMPLE, SECOND_SAMPLE = "Two dogs are running through the snow.", "Animals are outdoors."
@@ -230,7 +232,7 @@ def upload_repository(
         folder: What to upload.
         repo_id: NAME or OWNER/NAME.
         private: Whether only its owner may see a new repository.
-        update: Whether the repository may hold something already. `LOADED_FILES` of it that are not in `folder` are
+        update: Whether the repository may hold something already. What opening it reads, and is not in `folder`, is
             deleted by the commit; other files stay, or are replaced.
         revision: A branch that there is.
         commit_message: Of the commit.
@@ -254,6 +256,7 @@ def upload_repository(
             if error.response.status_code == 401:
                 raise
             repository = None
+        held = set()
         if repository is None:
             if revision != "main":
                 raise PublishError(f"{repo_id} is new, so it has no branch {revision!r}: leave out --revision.")
@@ -273,8 +276,14 @@ def upload_repository(
             revision=revision,
             commit_message=commit_message,
             parent_commit=repository.sha if repository else None,
-            delete_patterns=list(LOADED_FILES) if update else None,
+            delete_patterns=[escape(name) for name in held if is_loaded(name)] or None,
         )
+
+
+def is_loaded(name: str) -> bool:
+    """Whether opening a repository reads the file."""
+    folder, _, file = name.rpartition("/")
+    return folder == TARGET_TOKENIZER or (not folder and any(fnmatch(file, pattern) for pattern in LOADED_FILES))
 
 
 def full_repo_id(repo_id: str, token: str | None = None) -> str:
@@ -318,7 +327,7 @@ def interrupted(repo_id: str, error: Exception) -> PublishError:
     return PublishError(
         f"The upload to {repo_id} on {constants.ENDPOINT} was interrupted ({error}). Its files are as they were, or, "
         "if only the answer was lost, all of the new ones: a commit holds all or nothing. Look at it, and start the "
-        "same command again."
+        "same command again, with another --folder if there is one."
     )
 
 

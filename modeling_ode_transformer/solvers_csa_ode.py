@@ -278,10 +278,14 @@ class AdjointSolution(torch.autograd.Function):
         else:
             end = options.num_steps * options.step_size
             arguments = {"options": {"step_size": options.step_size}}
-        state = (y, gradient, *map(torch.zeros_like, parameters))
+        # The problem is linear in the adjoint: with the largest gradient as its unit, tolerances mean the same for
+        # all losses.
+        scale = gradient.abs().max()
+        scale = scale.where(scale > 0, torch.ones_like(scale))
+        state = (y, gradient / scale, *map(torch.zeros_like, parameters))
         times = torch.tensor([end, 0.0], dtype=y.dtype, device=y.device)
         solution = odeint(adjoint_field, state, times, method=ctx.solver.adjoint_method, **arguments)
-        return None, None, None, None, *(values[-1] for values in solution[1:])
+        return None, None, None, None, *(values[-1] * scale for values in solution[1:])
 
 
 def solve(

@@ -13,7 +13,7 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -73,7 +73,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     Args:
         lengths: (pairs, 2), tokens of each source and target.
         max_tokens: Most padded tokens of a batch's sources, and of its targets.
-        seed: Of the order; epoch e is drawn from `seed + e`.
+        seed: Of the order; epoch e is drawn from both.
         num_replicas: Number of processes.
         rank: This process.
         accumulation_steps: Batches of a process to an update.
@@ -244,10 +244,11 @@ def class_before_sharding(model: torch.nn.Module):
 
 
 @contextmanager
-def mean_coefficients(model: torch.nn.Module):
+def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = lambda: False):
     """Within the context, the weights that the model's blocks give to their stages are summed up; what is yielded then
     returns their means by stack, layer and stage, {"encoder_0_stage_1": 0.97, ...}, over all steps of a block and all
-    tokens, padding included. Empty for a model whose coefficients are fixed."""
+    tokens, padding included. Empty for a model whose coefficients are fixed. What is computed while `is_left_out()`
+    does not count."""
     sums, names, hooks = {}, [], []
 
     def enter(layer, args, name):
@@ -257,9 +258,11 @@ def mean_coefficients(model: torch.nn.Module):
         names.pop()
 
     def record(coefficients, args, weights):
+        if is_left_out():
+            return
         for stage, weight in enumerate(weights, start=1):
             total, count = sums.get(name := f"{names[-1]}_stage_{stage}", (0, 0))
-            sums[name] = total + weight.detach().float().mean(), count + 1
+            sums[name] = total + weight.detach().float().sum(), count + weight.numel()
 
     for module in model.modules():
         if isinstance(module, OdeTransformerStack):
@@ -305,7 +308,17 @@ class ResumableTrainerMixin:
       kept, and `train_loss` and `train_runtime` at the end are over all calls.
     - The best checkpoint is found again where the output folder was moved, and early stopping has the patience that is
       asked for now.
+    - The order of an epoch and the seeds of its workers come from the seed and the epoch, evaluation does not draw
+      from the random numbers of training, and a checkpoint that is due with the last update of an epoch waits for its
+      evaluation: a resumed run has the losses of one that was never stopped, bitwise where torch is deterministic.
+
+    `train_sampling_strategy="group_by_length"` takes the lengths from the column `length_column_name` where there is
+    one, and else counts input_ids and labels; evaluation keeps the order of its data.
     """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.add_callback(SaveAfterEpoch())
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         """Trains, from a checkpoint if one is named, or from the last complete one in `output_dir` for True.
@@ -348,7 +361,7 @@ class ResumableTrainerMixin:
                     "or give --load_best_model_at_end False."
                 )
 
-    def _run_epoch(self, *, resume_from_checkpoint, **kwargs):
+    def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint, **kwargs):
         self._start = self._start or time.monotonic()
         stoppers = [each for each in self.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback)]
         if resume_from_checkpoint and (
@@ -358,7 +371,46 @@ class ResumableTrainerMixin:
             # Trainer would see that the run is at its end only after one more update.
             self.control.should_training_stop = True
             return
-        super()._run_epoch(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        # Every new iterator draws a seed for its workers: not from the random numbers of training, since with
+        # persistent workers a resumed run makes another number of them.
+        train_dataloader.base_dataloader.generator = torch.Generator().manual_seed(self.data_seed + epoch)
+        super()._run_epoch(
+            epoch=epoch,
+            train_dataloader=train_dataloader,
+            resume_from_checkpoint=resume_from_checkpoint,
+            **kwargs,
+        )
+
+    @property
+    def data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def _get_train_sampler(self, train_dataset=None):
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        column = self.args.length_column_name
+        if column in (getattr(self.train_dataset, "column_names", None) or []):
+            lengths = self.train_dataset[column][:]
+        else:
+            lengths = pair_lengths(self.train_dataset).sum(axis=1)
+        return LengthGroupedSampler(lengths, batch_size, self.data_seed)
+
+    def get_train_dataloader(self):
+        dataloader = super().get_train_dataloader()
+        if isinstance(batches := dataloader.batch_sampler, BatchSamplerShard):
+            # `set_epoch` of a data loader that skips batches looks for the sampler here.
+            batches.sampler = batches.batch_sampler.sampler
+        return dataloader
+
+    def _get_eval_sampler(self, eval_dataset):
+        # Trainer would reorder evaluation too when grouping by length, and predictions would lose their references.
+        return SequentialSampler(eval_dataset)
+
+    def evaluation_loop(self, *args, **kwargs):
+        devices = [self.args.device] if self.args.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            return super().evaluation_loop(*args, **kwargs)
 
     def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):
         if skip_scheduler and self.state.global_step > 0:
@@ -438,21 +490,17 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     - **Losses** are divided by the target tokens of the whole update, over accumulated batches and processes. Labels
       have to be aligned with the logits, and `prediction_step` has to pass both to `add_losses`. Evaluation then adds
       loss, nll_loss (without label smoothing) and perplexity to the metrics.
-    - **Resuming** (`ResumableTrainerMixin`) gives the losses of a run that was never stopped, bitwise where torch is
-      deterministic: evaluation does not draw from the random numbers of training.
+    - **Resuming** is that of `ResumableTrainerMixin`.
     - **A loss or gradient that is not finite** raises FloatingPointError with the update, the examples (their numbers
       in the column "index" of the training data) and the parameters. Under a loss scale (fp16), overflowing gradients
       only lower the scale, down to `MIN_LOSS_SCALE`.
-
-    `train_sampling_strategy="group_by_length"` takes the lengths from the column `length_column_name` where there is
-    one, and else counts input_ids and labels; evaluation keeps the order of its data.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, compute_loss_func=self.mean_loss, **kwargs)
         self._batch_index = None
         self._update_index = []
-        self.add_callback(SaveAfterEpoch())
+        self._generates = False
 
     def create_accelerator_and_postprocess(self):
         super().create_accelerator_and_postprocess()
@@ -466,12 +514,6 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             if state.mixed_precision != "no":
                 state.fsdp_plugin.set_mixed_precision(state.mixed_precision)
             self.is_fsdp_enabled = True
-
-    def _run_epoch(self, *, epoch, train_dataloader, **kwargs):
-        # Every new iterator draws a seed for its workers: not from the random numbers of training, since with
-        # persistent workers a resumed run makes another number of them.
-        train_dataloader.base_dataloader.generator = torch.Generator().manual_seed(self.data_seed + epoch)
-        super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **kwargs)
 
     def _prepare_for_training(self, *args, **kwargs):
         with one_group_for_tied_embeddings(self.model) if self.accelerator.is_fsdp2 else nullcontext():
@@ -490,11 +532,10 @@ class TokenTrainerMixin(ResumableTrainerMixin):
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
         self.loss_sums = torch.zeros(3, device=self.args.device)
-        recording = mean_coefficients(self.model) if self.args.log_coefficients else nullcontext(dict)
-        with (
-            torch.random.fork_rng(devices=[self.args.device] if self.args.device.type == "cuda" else []),
-            recording as coefficients,
-        ):
+        recording = nullcontext(dict)
+        if self.args.log_coefficients:
+            recording = mean_coefficients(self.model, is_left_out=lambda: self._generates)
+        with recording as coefficients:
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         output.metrics.update(
             {f"{metric_key_prefix}_coefficient_{name}": mean for name, mean in coefficients().items()}
@@ -505,32 +546,6 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             output.metrics[f"{metric_key_prefix}_nll_loss"] = nll / tokens
             output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(nll / tokens))
         return output
-
-    @property
-    def data_seed(self) -> int:
-        return self.args.seed if self.args.data_seed is None else self.args.data_seed
-
-    def _get_train_sampler(self, train_dataset=None):
-        if self.args.train_sampling_strategy != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
-        batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        column = self.args.length_column_name
-        if column in (getattr(self.train_dataset, "column_names", None) or []):
-            lengths = self.train_dataset[column][:]
-        else:
-            lengths = pair_lengths(self.train_dataset).sum(axis=1)
-        return LengthGroupedSampler(lengths, batch_size, self.data_seed)
-
-    def get_train_dataloader(self):
-        dataloader = super().get_train_dataloader()
-        if isinstance(batches := dataloader.batch_sampler, BatchSamplerShard):
-            # `set_epoch` of a data loader that skips batches looks for the sampler here.
-            batches.sampler = batches.batch_sampler.sampler
-        return dataloader
-
-    def _get_eval_sampler(self, eval_dataset):
-        # Trainer would reorder evaluation too when grouping by length, and predictions would lose their references.
-        return SequentialSampler(eval_dataset)
 
     def _set_signature_columns_if_needed(self):
         super()._set_signature_columns_if_needed()
@@ -742,9 +757,11 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             # Seq2SeqTrainer fills it with defaults (max_length=20), which would count as set in the next batch.
             fields = vars(self.model.generation_config)
             saved = copy.deepcopy(fields)
+            self._generates = True
             try:
                 _, predictions, _ = super().prediction_step(model, sources, prediction_loss_only, **options)
             finally:
+                self._generates = False
                 fields.clear()
                 fields.update(saved)
         if labels is not None:
@@ -760,8 +777,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
 
 
 def pair_lengths(dataset) -> np.ndarray:
-    """(pairs, 2): numbers of source and target tokens."""
+    """(pairs, 2): numbers of source and target tokens, or of labels."""
     columns = getattr(dataset, "column_names", [])
     if {"source_length", "target_length"} <= set(columns):
         return np.stack([dataset["source_length"][:], dataset["target_length"][:]], axis=1)
-    return np.array([(len(pair["input_ids"]), len(pair["labels"])) for pair in dataset])
+    return np.array([(len(pair["input_ids"]), np.size(pair["labels"])) for pair in dataset])

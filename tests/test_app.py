@@ -20,7 +20,14 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support import expected_conditions
 from selenium.webdriver.support.ui import WebDriverWait
 from torch.nn.functional import layer_norm, linear
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
@@ -243,6 +250,24 @@ def test_impossible_requests_are_explained(load, models, tmp_path):
     (pickled / "model.safetensors").unlink()
     with pytest.raises(OSError, match="safetensors"):
         app.TextModel(str(pickled))
+
+
+def test_a_target_with_a_vocabulary_of_its_own_needs_its_tokenizer(models, tmp_path):
+    shutil.copytree(models / "separate", tmp_path / "lost", ignore=shutil.ignore_patterns("target_tokenizer"))
+    with pytest.raises(ValueError, match="lost has a vocabulary of its own for the target, but no folder target_tok"):
+        app.TextModel(str(tmp_path / "lost"))
+
+
+def test_models_with_other_names_of_their_sizes(models, tmp_path):
+    sizes = {"num_layers": 3, "num_decoder_layers": 2, "num_heads": 4, "d_model": 16, "d_kv": 4, "d_ff": 16}
+    model = T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, **sizes, decoder_start_token_id=0))
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(models / "gate").save_pretrained(tmp_path)
+    text_model = app.TextModel(str(tmp_path))
+    assert "encoder of 3 layers; decoder of 2 layers" in app.describe(text_model.model)
+    components = [component["props"] for component in app.build_page(text_model, "t5", TEXT).config["components"]]
+    choices = [[label for label, _ in props["choices"]] for props in components if props.get("choices")]
+    assert ["layer 1", "layer 2"] in choices and ["mean", *(f"head {i}" for i in range(1, 5))] in choices
 
 
 def test_the_page_opens_with_a_text_and_its_output(load, models):

@@ -34,6 +34,9 @@ def test_batching(tmp_path, capsys):
     assert all(row["tokens_per_second"] > 0 for row in rows.values())
     assert rows["token budget"]["padding"] < rows["sentences, shuffled"]["padding"]
     assert "| token budget |" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        batching.main([*files, *sizes, "--rounds", "2", "--updates", "100"])
+    assert "--rounds 2 and --updates 100 need 300 batches" in capsys.readouterr().err
 
 
 def test_csa_ode(tmp_path):

@@ -102,6 +102,13 @@ def test_coefficients_that_are_not_given_are_resolved_and_saved(encoder, decoder
         ({"step_size": 0.0}, "step_size=0.0"),
         ({"encoder_layers": 0}, "encoder_layers=0"),
         ({"decoder_vocab_size": 70}, "decoder_vocab_size=70 differs from vocab_size=61"),
+        ({"padding_position": -1}, "padding_position=-1 must not be negative"),
+        ({"pad_token_id": 61}, "pad_token_id=61 is none of the ids below vocab_size=61"),
+        ({"pad_token_id": -1}, "pad_token_id=-1 is none of the ids below vocab_size=61"),
+        (
+            {"pad_token_id": 8, "decoder_vocab_size": 7, "share_encoder_decoder_embeddings": False},
+            "pad_token_id=8 is none of the ids below decoder_vocab_size=7",
+        ),
         ({"d_model": "32"}, "d_model"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings"),
         ({"encoder_solver": 2}, "encoder_solver"),
@@ -143,6 +150,7 @@ def test_learned_coefficients_accept_weights_that_do_not_sum_to_one():
         ({"encoder_solver": "euler", "solver_coefficients": "learned"}, "solver_coefficients='learned' has no effect"),
         ({"encoder_solver": "euler", "normalize_stages": True}, "normalize_stages=True has no effect"),
         ({"encoder_solver": "euler", "stage_values": "output"}, "stage_values='output' has no effect"),
+        ({"encoder_solver": "euler", "coefficient_sharing": "layer"}, "coefficient_sharing='layer' has no effect"),
         ({"encoder_solver": "leapfrog"}, "layer_history='learned_dense': the scheme of the paper's table 7"),
     ],
 )

@@ -132,7 +132,9 @@ def test_checkpoints_of_the_first_public_version_are_converted(caplog):
         ("rk2_learnable_i_plain", None),
         ("rk2_initialization_i_plain", "initialization"),
         ("rk3_standard_ii_rpr8", "standard"),
+        ("rk3_standard_ii_rpr8", "learnable"),
         ("rk4_standard_i_plain", "standard"),
+        ("rk4_standard_i_plain", "learnable"),
     ):
         weights, io, reference = load(name)
         changes = {"rk_type": rk_type, "arch": "transformer_ode_t2t_wmt_en_de_big"}
@@ -187,6 +189,7 @@ def test_other_architectures_are_refused_by_name(name):
         ("dec_calculate_num", 2),
         ("rk_type", "simpson"),
         ("encoder_history_type", "gru"),
+        ("encoder_history_type", "residual"),
         ("adaptive_softmax_cutoff", "100"),
     ],
 )

@@ -254,6 +254,23 @@ def test_adjoint_gradients_are_the_direct_ones(name, step_size, tolerance):
         torch.testing.assert_close(second, third, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("name", list(SOLVERS))
+def test_adjoint_gradients_are_in_proportion_to_the_loss(name):
+    """Those of an adaptive solver too, whose steps depend on what it solves. A factor of 2^-40 rounds nothing."""
+    net, start = Net(), START.clone().requires_grad_()
+    options = SolverOptions(0.1, 1e-5, 1e-5)
+
+    def gradients(factor):
+        parameters = list(net.parameters())
+        y, _ = solve(name, lambda z, t: net(t, z), start, options, adjoint_parameters=parameters)
+        return torch.autograd.grad(factor * y.square().sum(), (start, *parameters))
+
+    for found, small, nothing in zip(gradients(1.0), gradients(2.0**-40), gradients(0.0)):
+        assert found.abs().max() > 0.1
+        torch.testing.assert_close(2.0**40 * small, found, rtol=1e-12, atol=0)
+        assert not nothing.any()
+
+
 @pytest.mark.parametrize("solver", list(SOLVERS))
 def test_adjoint_changes_no_output_and_approaches_the_direct_gradients(solver, batch):
     """All parameters of a whole model, in float64."""
@@ -750,6 +767,8 @@ def test_attention_is_plotted(trained, tmp_path):
     plot_attention.main([*options, "--pair", "why", "it"])
     with pytest.raises(ValueError, match="--pair was: 0 of the words are 'was': why is it"):
         plot_attention.main([*options, "--pair", "why", "was"])
+    with pytest.raises(ValueError, match="its tokenizer makes 3 tokens of the 1 words"):
+        plot_attention.main([*options[:2], "--text", "why<pad>it", *options[4:], "--pair", "why", "it"])
     for name in ("attention_over_time.png", "euclidean_attention.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
     numbers = json.loads((tmp_path / "out" / "attention.json").read_text())

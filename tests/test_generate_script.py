@@ -4,6 +4,7 @@
 import gzip
 import io
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -117,6 +118,25 @@ def test_options_of_the_search_reach_any_model(name, translate, models):
     limits = {"max_len_a": 0.5, "max_len_b": 1}
     expected = one_at_a_time(EnsembleForConditionalGeneration([model]), models / name, **limits)
     assert translate(name, **limits) == expected != one_at_a_time(model, models / name)
+
+
+@pytest.mark.parametrize("scores", [False, True])
+@pytest.mark.parametrize("name", ["ode", "m2m100"])
+def test_outputs_end_at_stop_strings(name, scores, translate, models):
+    folder = models / name
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    whole = translate(name, num_beams=1)
+    stop = next(character for character in sorted(set("".join(whole))) if character.isalpha())
+    options = {"num_beams": 1, "generation_options": f"stop_strings={stop}"}
+    lines = translate(name, **options, **({"scores": True} if scores else {}))
+    found = [line.partition("\t")[2] if scores else line for line in lines]
+    assert found == one_at_a_time(model, folder, num_beams=1, stop_strings=stop, tokenizer=tokenizer) != whole
+
+
+def test_a_target_with_a_vocabulary_of_its_own_needs_its_tokenizer(translate, models, tmp_path):
+    shutil.copytree(models / "separate", tmp_path / "lost", ignore=shutil.ignore_patterns("target_tokenizer"))
+    with pytest.raises(ValueError, match="lost has a vocabulary of its own for the target, but no folder target_tok"):
+        translate(tmp_path / "lost")
 
 
 def test_several_models_are_an_ensemble(translate, models):

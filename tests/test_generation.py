@@ -13,6 +13,8 @@ from transformers import (
     M2M100Config,
     M2M100ForConditionalGeneration,
     StaticCache,
+    StoppingCriteria,
+    StoppingCriteriaList,
     WatermarkingConfig,
 )
 
@@ -22,6 +24,7 @@ from modeling_ode_transformer import (
     SourceLengthLogitsProcessor,
     n_best,
 )
+from modeling_ode_transformer.generation_ode_transformer import generate_with_scores
 
 from .conftest import TINY, assert_close, randomize, tiny_config
 
@@ -155,6 +158,39 @@ def test_generate_without_arguments_follows_the_saved_generation_configuration(t
     loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
     assert loaded.generation_config.num_beams == 3
     assert loaded.generate(batch["input_ids"]).tolist() == expected.tolist()
+
+
+def test_a_static_cache_counts_no_padding_before_a_prompt():
+    """Prompts of two lengths in one batch, each as alone, with any cache."""
+    model = build(decoder_solver="rk2", eos_token_id=None)
+    prompts = torch.tensor([[2, 10, 11, 12, 13], [1, 1, 2, 14, 15]])
+    source = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 2]]), "attention_mask": torch.ones(2, 3).long()}
+    options = {"max_new_tokens": 6, "num_beams": 1}
+    alone = model.generate(source["input_ids"][1:], decoder_input_ids=prompts[1:, 2:], **options)
+    for cache in ({}, {"cache_implementation": "static", "disable_compile": True}):
+        mask = (prompts != 1).long()
+        together = model.generate(**source, decoder_input_ids=prompts, decoder_attention_mask=mask, **options, **cache)
+        assert together[1, 2:].tolist() == alone[0].tolist()
+
+
+def test_scores_do_not_count_what_follows_an_output():
+    """Of one that a criterion ends before the others, as `stop_strings` do, too."""
+
+    class Stop(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            return torch.isin(input_ids[:, -1], stops)
+
+    model = build()
+    sources = torch.randint(4, 61, (3, 6), generator=torch.Generator().manual_seed(1))
+    options = {"num_beams": 1, "do_sample": False, "max_new_tokens": 8}
+    whole = model.generate(sources, **options)
+    stops = whole[:2, 3].unique()
+    options["stopping_criteria"] = StoppingCriteriaList([Stop()])
+    sequences, scores = generate_with_scores(model, {"input_ids": sources}, **options)
+    assert (sequences == model.config.pad_token_id).any()
+    for source, score in zip(sources, scores):
+        _, (alone,) = generate_with_scores(model, {"input_ids": source[None]}, **options)
+        assert score.item() == pytest.approx(alone.item(), abs=1e-5)
 
 
 def test_decoding_with_a_static_cache_compiles_into_one_graph():

@@ -4,6 +4,7 @@
 import gzip
 import json
 import math
+import os
 import random
 from collections import Counter
 
@@ -232,6 +233,21 @@ def test_files_of_different_lengths_are_refused_with_their_counts(tmp_path):
         module.main(["--hypotheses", hypotheses, "--references", *references])
     with pytest.raises(FileNotFoundError, match=r"2\.de"):
         module.main(["--hypotheses", hypotheses, "--references", str(tmp_path / "2.de")])
+
+
+def test_a_pipe_is_read_as_a_file(tmp_path, capsys):
+    """As /dev/stdin, or <(a command) in a shell."""
+    references = write_lines(tmp_path / "0.de", FIRST_REFERENCES)
+    module.main(["--hypotheses", write_lines(tmp_path / "output.de", PREDICTIONS), "--references", references])
+    expected = capsys.readouterr().out
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as file:
+        file.write((tmp_path / "output.de").read_bytes())
+    module.main(["--hypotheses", f"/dev/fd/{reading}", "--references", references])
+    os.close(reading)
+    assert capsys.readouterr().out == expected
+    with pytest.raises(FileNotFoundError, match=f"No file {tmp_path} "):
+        module.main(["--hypotheses", str(tmp_path), "--references", references])
 
 
 def test_evaluate_loads_it_without_network(load_metric):

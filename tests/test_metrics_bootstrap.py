@@ -175,6 +175,7 @@ def test_f_half_of_m2_files(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     sentences = m2.read_m2(tmp_path / "gold.m2")
     assert result == compare(*systems, sentences, "m2", num_samples=30)
+    assert result == compare(*systems, [str(sentence) for sentence in sentences], "m2", num_samples=30)
     expected = [m2.m2_score(texts, sentences)["f0.5"] for texts in systems]
     assert [result["score_a"], result["score_b"]] == pytest.approx(expected)
     rng = np.random.default_rng(12345)

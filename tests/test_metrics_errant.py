@@ -109,6 +109,14 @@ def test_scores_by_hand():
     assert errant_score(*sentences, criterion="cse")["true_positives"] == 3
 
 
+def test_a_deletion_may_be_written_as_none():
+    """The one way of ERRANT's files, the other of the official scorer's."""
+    empty, none = (f"S a b c\nA 1 2|||U:X|||{text}|||REQUIRED|||-NONE-|||0" for text in ("", "-NONE-"))
+    for sentences in ((empty, none), (none, empty), (none, none)):
+        result = errant_score(*([text] for text in sentences))
+        assert [result[name] for name in ("true_positives", "false_positives", "false_negatives")] == [1, 0, 0]
+
+
 def test_what_cannot_be_compared_is_said(files):
     system, reference = map(read_m2, files)
     with pytest.raises(ValueError, match="4 predictions, 3 references"):
@@ -117,6 +125,8 @@ def test_what_cannot_be_compared_is_said(files):
         ValueError, match=r"index 1 is of the sentence 'He go to to school \.', the reference of 'All is"
     ):
         errant_score(system[:2], [reference[0], reference[2]])
+    with pytest.raises(ValueError, match="beta 0 must be above 0"):
+        errant_score(system, reference, beta=0)
     with pytest.raises(ValueError, match="'span' must be one of cs, cse, ds, dt"):
         errant_score(system, reference, criterion="span")
     with pytest.raises(ValueError, match="'fine' must be one of operation, main, all"):

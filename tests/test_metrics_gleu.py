@@ -124,6 +124,9 @@ def test_the_command_prints_the_score_of_files(tmp_path, capsys):
     module.main([*arguments, paths["ref1"], "--iterations", "9", "--json"])
     references = list(zip(columns["ref0"], columns["ref1"]))
     assert json.loads(capsys.readouterr().out) == gleu(PREDICTIONS, references, SOURCES, iterations=9)
+    (tmp_path / "source").write_text("one\n")
+    with pytest.raises(ValueError, match=r"output has 3 lines, but .*source has 1"):
+        module.main(arguments)
 
 
 def test_evaluate_loads_it_without_network(load_metric):

@@ -15,7 +15,7 @@ from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
 )
-from modeling_ode_transformer.model_card import METRICS, main, model_card, run_record
+from modeling_ode_transformer.model_card import METRICS, main, model_card, run_record, split_sources
 
 from .conftest import tiny_config
 
@@ -188,12 +188,45 @@ def test_what_is_told_keeps_the_form_of_the_card(run):
         ({"encoder_solver": "euler"}, "in its residual form"),
         ({"encoder_solver": {"a": [[], [1.0]], "b": [0.5, 0.5]}}, "steps of a Runge-Kutta method"),
         ({"encoder_solver": "leapfrog", "layer_history": "none"}, "steps of a multistep method"),
+        ({"encoder_solver": "euler", "steps_per_layer": 2}, "blocks evaluate their function F several times"),
+        ({"encoder_solver": "euler", "predictor_corrector": True}, "blocks evaluate their function F several times"),
+        ({"encoder_solver": "polynet"}, "blocks evaluate their function F several times"),
+        ({"encoder_solver": "euler", "decoder_solver": "rk2"}, "steps of a Runge-Kutta method"),
     ],
 )
 def test_a_card_names_the_kind_of_its_schemes(config, description, tmp_path):
     OdeTransformerForConditionalGeneration(tiny_config(**config)).save_pretrained(tmp_path)
     record = run_record(tmp_path, "translation") | {"card": {"repo_id": "m"}}
     assert description in model_card(record).content.partition("| parameters")[0]
+
+
+def test_a_dataset_of_this_machine_is_no_dataset_of_the_hub(tmp_path, monkeypatch):
+    """Of its folder only the name is told, as of a file's."""
+    (tmp_path / "some" / "pairs").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for name, shown in (
+        ("some/pairs", ["pairs"]),
+        ("/elsewhere/some/pairs", ["pairs"]),
+        ("wmt/wmt14", ["wmt/wmt14 (de-en)"]),
+    ):
+        config = {"dataset_config_name": "de-en"} if name.startswith("wmt") else {}
+        assert split_sources({"dataset_name": name, **config}, "train") == shown
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"task": "nope"}, "record's task is 'nope', which is none of translation,"),
+        ({"model": {"class": "Nope"}}, "record's model's class is 'Nope', which is none of OdeTransformerFor"),
+        (None, "holds a list, and a record is a mapping"),
+    ],
+)
+def test_a_record_that_is_none_is_refused_in_words(change, message, tmp_path, capsys):
+    record = RECORDS["ptb_rk2"]
+    (tmp_path / "record.json").write_text(json.dumps([] if change is None else record | change))
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "record.json")])
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -6,6 +6,7 @@ import logging
 import math
 import re
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -28,7 +29,9 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.loss.loss_utils import ForCausalLMLoss
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_ode_transformer import (
@@ -533,6 +536,27 @@ def test_flash_attention_is_refused_where_it_would_drop_the_relative_positions()
         build(max_relative_position=0).set_attn_implementation("flash_attention_2")
 
 
+@pytest.mark.parametrize("recurrence", ["none", "birnn"])
+def test_cross_attention_under_flash_attention_knows_the_padding_of_sources(recurrence, batch, monkeypatch):
+    """Flash kernels take a mask (sources, keys) as one of the queries, where these are of another number. In their
+    place: a function that has only self-attentions, in the encoder with such a mask, in the decoder without."""
+
+    def kernel(module, query, key, value, attention_mask, **kwargs):
+        assert not module.is_cross_attention or attention_mask is None
+        if attention_mask is not None:
+            attention_mask = attention_mask[:, None, None].bool()
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+    model = build(max_relative_position=0, recurrence_encoder=recurrence, eos_token_id=None)
+    options = {"num_beams": 3, "max_new_tokens": 5, "do_sample": False}
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    expected = model(**batch).logits, model.generate(**source, **options)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", kernel)
+    model.config._attn_implementation_internal = "flash_attention_2"
+    assert_close(model(**batch).logits, expected[0])
+    assert torch.equal(model.generate(**source, **options), expected[1])
+
+
 TRACED = pytest.mark.parametrize(
     "form",
     [
@@ -739,6 +763,48 @@ def test_a_mask_of_the_callers_own_places_tokens_by_their_positions():
     positions = torch.tensor([[0, 1, 2, 3, 4, 3, 4]])
     actual = model(packed, attention_mask=mask[None, None], position_ids=positions).logits[:, 3:]
     assert_close(actual.view(2, 2, -1), expected)
+    # The same where the prefix is in a cache, behind padding too.
+    for padding in (0, 2):
+        length = 3 + padding
+        padded = torch.cat([torch.ones(1, padding, dtype=torch.long), prefix], 1)
+        seen = torch.ones(1, 4, length, dtype=torch.bool)
+        seen[:, :, :padding] = False
+        cache = model(padded, attention_mask=seen[:, 0].long(), use_cache=True).past_key_values
+        own = torch.cat([seen, mask[None, 3:, 3:]], 2)[:, None]
+        options = {"position_ids": positions[:, 3:], "past_key_values": cache}
+        actual = model(ends.view(1, 4), attention_mask=own, **options).logits
+        assert_close(actual.view(2, 2, -1), expected)
+
+
+@pytest.mark.parametrize("embedding", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("old, new", [(1, 0), (1, 7), (None, 2)])
+def test_positions_stay_where_the_padding_token_changes(embedding, old, new, tmp_path):
+    """As in transformers' Trainer, which takes the tokenizer's, and where users of language models set it."""
+    ids = torch.randint(8, 61, (2, 6))
+    for model_class in (OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration):
+        model = build(model_class, pad_token_id=old, position_embedding_type=embedding)
+        inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})
+        expected = model(**inputs).logits
+        model.config.pad_token_id = new
+        assert torch.equal(model(**inputs).logits, expected)
+        model.save_pretrained(tmp_path)
+        assert torch.equal(model_class.from_pretrained(tmp_path)(**inputs).logits, expected)
+
+
+def test_a_repeated_cache_serves_as_many_targets(batch):
+    """Each source of a padded batch four times, as contrastive search repeats what it has computed."""
+    model = build(decoder_solver="rk2").double()
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    encoded = model.get_encoder()(**source)
+    cache = model(**source, decoder_input_ids=batch["decoder_input_ids"][:, :3], use_cache=True).past_key_values
+    cache.batch_repeat_interleave(4)
+    tokens = torch.randint(4, 61, (12, 1))
+    mask = source["attention_mask"]
+    inputs = {"encoder_outputs": encoded, "attention_mask": mask, "past_key_values": cache}
+    actual = model(**inputs, decoder_input_ids=tokens).logits
+    prompts = torch.cat([batch["decoder_input_ids"][:, :3].repeat_interleave(4, 0), tokens], 1)
+    repeated = {name: value.repeat_interleave(4, 0) for name, value in source.items()}
+    assert_close(actual, model(**repeated, decoder_input_ids=prompts).logits[:, -1:])
 
 
 def test_the_language_model_predicts_the_next_token():
@@ -810,20 +876,29 @@ def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_pa
     assert (model.config.encoder_layers, model.num_function_evaluations()) == (2, 2)
     model.save_pretrained(tmp_path)
     assert OdeTransformerForCausalLM.from_pretrained(tmp_path).config.encoder_solver == "euler"
+    decoder_config = partial(tiny_config, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=40)
     messages = []
     monkeypatch.setattr(logging.getLogger(modeling.__name__), "warning", messages.append)
-    OdeTransformerForCausalLM(tiny_config(encoder_solver="rk4"))
-    assert len(messages) == 1 and "encoder_solver='rk4' has no effect" in messages[0]
+    OdeTransformerForCausalLM(decoder_config(encoder_solver="rk4"))
+    assert len(messages) == 1 and messages[0].startswith(
+        "encoder_solver='rk4' (beside decoder_solver='euler') has no effect"
+    )
     # The default, an encoder of RK2 blocks with a gate, makes a plain residual language model.
-    OdeTransformerForCausalLM(tiny_config())
+    OdeTransformerForCausalLM(decoder_config())
     assert len(messages) == 2 and "solver_coefficients='gate' has no effect" in messages[1]
-    OdeTransformerForCausalLM(tiny_config(decoder_solver="euler", solver_coefficients="fixed"))
-    OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2"))
+    OdeTransformerForCausalLM(decoder_config(decoder_solver="euler", solver_coefficients="fixed"))
+    OdeTransformerForCausalLM(decoder_config(decoder_solver="rk2"))
     OdeTransformerForCausalLM.from_pretrained(tmp_path)
     # Nothing here is residual, or was asked for of an encoder.
-    OdeTransformerForCausalLM(tiny_config(decoder_solver="leapfrog", layer_history="none"))
+    OdeTransformerForCausalLM(decoder_config(decoder_solver="leapfrog", layer_history="none"))
     OdeTransformerForCausalLM.from_pretrained(tmp_path, decoder_solver="rk2")
     assert len(messages) == 2
+    # The names that transformers has for all models are the encoder's here.
+    fields = {"num_hidden_layers": 3, "encoder_attention_heads": 1}
+    OdeTransformerForCausalLM(decoder_config(**fields, decoder_solver="rk2"))
+    OdeTransformerForCausalLM(decoder_config(**fields, decoder_solver="rk2", is_encoder_decoder=False))
+    assert messages[2].startswith("encoder_layers=3 (beside decoder_layers=2), encoder_attention_heads=1 (")
+    assert messages[3:] == messages[2:3]
     with pytest.raises(ValueError, match="a causal language model has none"):
         OdeTransformerForCausalLM(tiny_config(predictor_corrector=True))
 

@@ -15,6 +15,8 @@ from transformers import (
     GenerationConfig,
     M2M100Config,
     M2M100ForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
     pipeline,
 )
 from transformers.pipelines.pt_utils import KeyDataset
@@ -328,6 +330,11 @@ def test_a_missing_target_tokenizer_is_an_error(translator, tokenizers, tmp_path
     # A model with one vocabulary needs no other tokenizer, and so no connection.
     model = make_model(tokenizers[0])
     model.name_or_path = "me/unreachable"
+    assert TranslationPipeline(model, tokenizers[0]).target_tokenizer is tokenizers[0]
+    # Nor does Marian's, whose configuration gives the size of the common vocabulary twice.
+    sizes = {"d_model": 16, "vocab_size": len(tokenizers[0]), "pad_token_id": 1, "decoder_start_token_id": 1}
+    model = MarianMTModel(MarianConfig(**sizes, encoder_layers=1, decoder_layers=1, eos_token_id=2))
+    assert model.config.decoder_vocab_size == model.config.vocab_size
     assert TranslationPipeline(model, tokenizers[0]).target_tokenizer is tokenizers[0]
 
 

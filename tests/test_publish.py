@@ -378,11 +378,12 @@ def test_a_lost_answer_is_not_taken_for_a_lost_commit(small, hub):
 def test_an_update_replaces_all_that_is_loaded_and_keeps_what_is_not_its_own(small, hub):
     """A tokenizer or an adapter of the former model would be taken for one of the new."""
     stale = ("model-2.safetensors", "target_tokenizer/tokenizer.json", "vocab.json", "adapter_config.json")
-    hub.repositories["me/model"] = held(README__md="old", picture__png="mine", **dict.fromkeys(stale, "old"))
+    kept = ("picture.png", "adapters/de/adapter_model.safetensors", "onnx/tokenizer.json", "int8/model.safetensors")
+    hub.repositories["me/model"] = held(README__md="old", **dict.fromkeys(stale, "old"), **dict.fromkeys(kept, "mine"))
     hub.repositories["me/model"].branches["draft"] = hub.repositories["me/model"].branches["main"]
     upload_repository(small, "me/model", update=True, revision="draft", commit_message="Better")
     repository = hub.repositories["me/model"]
-    assert repository.files("draft") == files_of(small) | {"picture.png": b"mine"}
+    assert repository.files("draft") == files_of(small) | dict.fromkeys(kept, b"mine")
     assert repository.files()["README.md"] == b"old"
 
 

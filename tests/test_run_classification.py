@@ -162,6 +162,41 @@ def test_what_a_model_was_trained_on_is_not_held_out_for_a_test(files, tmp_path)
             run_classification.main(arguments(files[0], tmp_path, **options | other))
 
 
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+@pytest.mark.parametrize("update", [8, 9])
+def test_a_classifier_that_is_resumed_goes_on_bitwise(files, tmp_path, strategy, update):
+    """From the end of an epoch, whose evaluation is not left out, and in the middle of the next, with dropout."""
+    options = {
+        "config_overrides": json.dumps(MODEL | {"dropout": 0.5}),
+        "train_sampling_strategy": strategy,
+        "max_steps": 14,
+        "save_strategy": "steps",
+        "save_steps": update,
+        "eval_strategy": "epoch",
+        "validation_size": 0.25,
+        "do_predict": None,
+        "do_eval": True,
+        "per_device_train_batch_size": 12 if update == 8 else 8,  # epochs of 4 and of 6 updates
+    }
+    asked = arguments(files[0], tmp_path, **options)
+    run_classification.main(asked)
+
+    def outcome():
+        state = json.loads((tmp_path / "trainer_state.json").read_text())
+        timed = ("runtime", "per_second", "flos")
+        log = [{name: each[name] for name in each if not name.endswith(timed)} for each in state["log_history"]]
+        return log, AutoModelForSequenceClassification.from_pretrained(tmp_path).state_dict()
+
+    log, weights = outcome()
+    for name in ("trainer_state.json", "model.safetensors", "all_results.json", "runs.json"):
+        (tmp_path / name).unlink()
+    shutil.rmtree(tmp_path / "checkpoint-14")
+    run_classification.main([*asked, "--resume_from_checkpoint", str(tmp_path / f"checkpoint-{update}")])
+    resumed_log, resumed_weights = outcome()
+    assert resumed_log == log
+    assert all(torch.equal(resumed_weights[name], weight) for name, weight in weights.items())
+
+
 def test_a_classifier_whose_kind_of_problem_its_loss_found_out_is_resumed(files, tmp_path):
     """transformers' loss sets `problem_type` where there is none, so that checkpoints have one."""
     run_classification.main(arguments(files[0], tmp_path, test_file=files[1], save_strategy="steps", save_steps=4))

@@ -219,10 +219,10 @@ def test_a_share_of_a_training_file_validates(tmp_path):
 
 
 def test_malformed_file_is_named_with_its_line(tmp_path):
-    broken = AGREEMENT.replace("1 2", "1 9")
+    broken = AGREEMENT.replace("1 2", "2 1")
     path = write(tmp_path / "fce" / "fce.train.m2", ARTICLE, broken)
     for names in ([path], [str(tmp_path / "fce")]):
-        with pytest.raises(ValueError, match=r"fce\.train\.m2, line 5: the offsets 1 9"):
+        with pytest.raises(ValueError, match=r"fce\.train\.m2, line 5: the offsets 2 1 are not in order"):
             read(train_file=names)
 
 

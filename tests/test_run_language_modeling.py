@@ -428,6 +428,8 @@ BAD_FILES = {"empty.txt": "", "blank.txt": " \n\n", "reserved.txt": "a b\nc </s>
             "leave out --greater_is_better True",
         ),
         ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. They have: .*d_model"),
+        ({"config_overrides": "num_hidden_layers=2"}, ValueError, "num_hidden_layers is of an .*set decoder_layers"),
+        ({"config_overrides": "encoder_solver=rk4"}, ValueError, "encoder_solver is of an .*set decoder_solver"),
         ({"model_name_or_path": "somewhere"}, ValueError, "brings its own configuration"),
         ({"do_train": None}, ValueError, "Nothing to do"),
         ({"do_train": None, "prompt": "a"}, ValueError, "give --model_name_or_path"),

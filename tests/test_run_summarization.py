@@ -109,6 +109,8 @@ def test_articles_are_cut_after_500_tokens(run, caplog):
     _, args, _ = seq2seq_utils.parse_arguments(run_summarization.SUMMARIZATION, argv)
     pairs = [("It cost 7 million dollars . " * 100, "It cost 7 ."), ("It began in 1999 .", "It began .")]
     encoded = seq2seq_utils.encode_split(pairs, "train", tokenizer, tokenizer, args)
+    # Columns of plain strings cannot hold more than 2 GiB.
+    assert {encoded.features[side].dtype for side in ("source", "target")} == {"large_string"}
     whole = tokenizer(pairs[0][0])["input_ids"]
     assert len(whole) > 500
     assert encoded["input_ids"][0] == [*whole[:499], tokenizer.eos_token_id]

@@ -123,7 +123,7 @@ def test_evaluation_loss_is_a_mean_over_tokens(run, corpus):
     tokenizer = AutoTokenizer.from_pretrained(output_dir)
     model = AutoModelForSeq2SeqLM.from_pretrained(output_dir).eval()
     nll, tokens = 0.0, 0
-    for source, target in run_translation.read_parallel(corpus / "test.en", corpus / "test.de"):
+    for source, target in zip(*run_translation.read_aligned_lines([corpus / "test.en", corpus / "test.de"])):
         labels = tokenizer(text_target=target, return_tensors="pt")["input_ids"]
         with torch.no_grad():
             logits = model(**tokenizer(source, return_tensors="pt"), labels=labels).logits
@@ -146,7 +146,7 @@ def test_label_smoothing_under_accumulation_equals_the_full_batch(run, corpus, t
     run_translation.main(arguments(corpus, tmp_path / "out", **options))
     logged = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"][0]
 
-    pairs = run_translation.read_parallel(corpus / "train.en", corpus / "train.de")[:12]
+    pairs = list(zip(*run_translation.read_aligned_lines([corpus / "train.en", corpus / "train.de"])))[:12]
     model = AutoModelForSeq2SeqLM.from_pretrained(start)
     total, tokens = 0.0, 0
     for source, target in pairs:
@@ -332,6 +332,9 @@ def test_the_same_batches_may_come_from_other_numbers_of_processes():
         return script_utils.different_training(noted, asked)["training"]
 
     assert different(4, 2) == different(8, 1) == different(2, 4) == []
+    changed = {"training": {"data_seed": 2, "train_sampling_strategy": "random"}}
+    known = {"training": {"data_seed": 1, "train_sampling_strategy": "random"}}
+    assert script_utils.different_training(known, changed)["training"] == ["data_seed=2 in place of 1"]
     assert different(2, 2) == ["processes x gradient_accumulation_steps=4 in place of 8"]
 
 
@@ -494,6 +497,47 @@ def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
     assert script_utils.parse_overrides(model_args.config_overrides) == MODEL
 
 
+@pytest.mark.parametrize(
+    ("asked", "changed"),
+    [
+        ([], {}),
+        (
+            ["--test_source_file", "x.en", "--test_target_file", "x.de"],
+            {"test_source_file": "x.en", "test_target_file": "x.de"},
+        ),
+        (["--train_file", "x.tsv"], {"train_file": "x.tsv", "train_source_file": None, "train_target_file": None}),
+        (
+            ["--dataset_name", "a/b"],
+            {"dataset_name": "a/b"}
+            | {
+                f"{split}_{side}_file": None
+                for split in ("train", "validation", "test")
+                for side in ("source", "target")
+            },
+        ),
+    ],
+)
+def test_data_of_the_command_line_take_the_place_of_a_recipes(asked, changed):
+    """A dataset that of all files, a file of a split that of the others of this split."""
+    recipe = EXAMPLES / "recipes" / "multi30k_en_de.json"
+    _, data_args, _ = seq2seq_utils.parse_arguments(run_translation.TRANSLATION, [str(recipe), *asked])
+    noted = json.loads(recipe.read_text())
+    names = run_translation.DataArguments.SOURCES
+    assert {name: getattr(data_args, name) for name in names} == {name: noted.get(name) for name in names} | changed
+
+
+def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"dataset_name": "wmt/wmt14", "dataset_config_name": "de-en"}))
+    for asked, expected in (
+        ([], ("wmt/wmt14", "de-en")),
+        (["--dataset_name", "a/b"], ("a/b", None)),
+        (["--dataset_config_name", "fr-en"], ("wmt/wmt14", "fr-en")),
+    ):
+        _, data_args, _ = seq2seq_utils.parse_arguments(run_translation.TRANSLATION, [str(recipe), *asked])
+        assert (data_args.dataset_name, data_args.dataset_config_name) == expected
+
+
 def test_all_formats_read_alike(corpus, tmp_path, monkeypatch):
     sources, targets = (script_utils.read_lines(corpus / f"test.{language}") for language in ("en", "de"))
     # Other characters that Python takes for line ends are text, and so is a lone carriage return.
@@ -573,7 +617,7 @@ BEST = {"load_best_model_at_end": True, "do_eval": True, "eval_strategy": "steps
     "values, error, message",
     [
         ({"train_source_file": "{bad}/none.en"}, FileNotFoundError, r"No file .*none\.en"),
-        ({"train_target_file": "{bad}/short.de"}, ValueError, r"train\.en has 60 lines but .*short\.de has 1"),
+        ({"train_target_file": "{bad}/short.de"}, ValueError, r"train\.en has 60 lines, but .*short\.de has 1"),
         ({"train_target_file": None}, ValueError, "--train_source_file and --train_target_file go together"),
         ({"train_file": "{bad}/empty.tsv"}, ValueError, "not both"),
         (FILES, ValueError, "No train data: give --train_file"),
@@ -596,6 +640,11 @@ BEST = {"load_best_model_at_end": True, "do_eval": True, "eval_strategy": "steps
         ({"config_overrides": "d_model"}, ValueError, "write name=value"),
         ({"config_overrides": "{{d_model: 4}}"}, ValueError, r"Cannot read '\{d_model: 4\}': it is not a JSON object"),
         ({"early_stopping_patience": 0}, ValueError, "--early_stopping_patience 0 must be at least 1"),
+        (
+            {"early_stopping_patience": 2},
+            ValueError,
+            "--early_stopping_patience 2 needs --metric_for_best_model and --eval_strategy steps or epoch",
+        ),
         ({"max_train_samples": -1}, ValueError, "--max_train_samples -1 must be at least 1; leave it out to use all"),
         ({"max_predict_samples": 0}, ValueError, "--max_predict_samples 0 must be at least 1"),
         (
@@ -675,6 +724,13 @@ def test_train_tokenizer_for_each_language(corpus, tmp_path, capsys):
         train_tokenizer.main(argv)
     with pytest.raises(ValueError, match="--target_vocab_size 300 is of --target_files: give these, too"):
         train_tokenizer.main([*argv[:2], "--target_vocab_size", "300", "--output_dir", str(tmp_path / "one")])
+    with pytest.raises(ValueError, match="vocab_size=0 must be a positive integer"):
+        train_tokenizer.main([*argv[:-4], "--target_vocab_size", "0", "--output_dir", str(tmp_path / "one")])
+    with pytest.raises(ValueError, match="--options vocab_size=9: give --vocab_size in its place"):
+        train_tokenizer.main([*argv, "--output_dir", str(tmp_path / "one"), "--options", "vocab_size=9"])
+    with pytest.raises(FileNotFoundError, match="No file"):
+        train_tokenizer.main([*argv, "--output_dir", str(tmp_path / "one"), "--target_files", "nowhere.de"])
+    assert not (tmp_path / "one").exists()
 
 
 def test_overrides():

@@ -3,11 +3,13 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,7 +35,7 @@ from modeling_ode_transformer.training import (
     TokenSeq2SeqTrainingArguments,
 )
 
-from .conftest import tiny_config
+from .conftest import randomize, tiny_config
 from .test_run_translation import EXAMPLES, MODEL, arguments, losses, number_names, run_translation
 
 
@@ -289,16 +291,17 @@ def environment_of_processes():
 
 
 @pytest.mark.parametrize("kind", LAUNCHERS)
-def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path):
-    """Losses, gradient norms, weights and predictions with the same batches to an update."""
+def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, capsys):
+    """Losses, gradient norms, weights, predictions and samples with the same batches to an update."""
     values = options(max_steps=4, logging_steps=1, save_steps=3, eval_strategy="no", do_predict=True)
     model = json.dumps(MODEL | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0))
     values |= {"config_overrides": model, "gradient_accumulation_steps": 1}
-    one = tmp_path / "one"
-    run_translation.main(arguments(corpus, one, **values | {"gradient_accumulation_steps": 2}))
+    one, samples = tmp_path / "one", ["--samples", "two", "forty one"]
+    run_translation.main([*arguments(corpus, one, **values | {"gradient_accumulation_steps": 2}), *samples])
+    printed = capsys.readouterr().out
 
     two = tmp_path / "two"
-    argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, two, **values)]
+    argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, two, **values), *samples]
     result = subprocess.run(
         [sys.executable, "-m", *LAUNCHERS[kind], *argv],
         env=environment_of_processes(),
@@ -307,6 +310,8 @@ def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path):
         cwd=tmp_path,
     )
     assert result.returncode == 0, result.stderr[-3000:]
+    outputs = re.findall("^source: .*\n.*", printed, re.M)
+    assert len(outputs) == 2 and re.findall("^source: .*\n.*", result.stdout, re.M) == outputs
     # FSDP's checkpoints hold the weights in a file of its own, DDP's do not.
     assert (two / "checkpoint-3" / "pytorch_model_fsdp.bin").is_file() == (kind == "FSDP")
 
@@ -665,3 +670,26 @@ def test_coefficients_in_the_metrics_are_those_of_each_layer(sharing, tmp_path):
         found = {name: value for name, value in metrics.items() if "coefficient" in name}
         assert found == pytest.approx({} if kind == "fixed" else expected, abs=1e-6)
     assert not any("coefficient" in name for name in trainer_for(tmp_path, model).evaluate())
+
+
+@pytest.mark.parametrize("generates", [False, True])
+def test_mean_coefficients_are_over_tokens_and_not_over_what_is_generated(generates, tmp_path):
+    """Batches of three and one pair; the gates of all four in one forward pass."""
+    solvers = {"encoder_solver": "rk2", "decoder_solver": "rk2", "solver_coefficients": "gate"}
+    model = randomize(new_model(**solvers, encoder_layers=1, decoder_layers=1))
+    gates = {}
+    for name, stack in (("encoder", model.model.encoder), ("decoder", model.model.decoder)):
+        stack.solver_coefficients.register_forward_hook(
+            partial(lambda name, *call: gates.update({name: call[2]}), name)
+        )
+    columns = {name: torch.tensor([pair[name] for pair in pairs(4)]) for name in ("input_ids", "labels")}
+    with torch.no_grad():
+        model(**columns)
+    expected = {
+        f"eval_coefficient_{name}_0_stage_{stage}": float(weight.mean())
+        for name, weights in gates.items()
+        for stage, weight in enumerate(weights, start=1)
+    }
+    values = {"log_coefficients": True, "predict_with_generate": generates, "generation_max_length": 9}
+    metrics = trainer_for(tmp_path, model, **values, per_device_eval_batch_size=3).evaluate()
+    assert {name: metrics[name] for name in metrics if "coefficient" in name} == pytest.approx(expected, abs=1e-6)

@@ -42,11 +42,14 @@ def position_of(word: str, tokens: list[str]) -> int:
 
 
 def attention_over_time(model, inputs, output) -> tuple[list[float], torch.Tensor]:
-    """The times at which steps begin and the last one ends, and the attention at each: (times, length, length)."""
+    """The times at which steps begin and the last one ends, and the attention at each: (times, length, length). Where
+    there are several blocks, a step is a block, and nothing attends at the end of the last."""
     config, times = model.config, output.evaluation_times[:, 0].tolist()
     # A step that an adaptive solver has made again begins where it began before.
     starts = {times[i]: output.attentions[i][0, 0] for i in FIRST_STAGES[config.solver](len(times))}
-    ends = {"rkf": 1.0, "none": float(config.num_blocks)}
+    if config.num_blocks > 1:
+        return list(starts), torch.stack(list(starts.values()))
+    ends = dict.fromkeys(("rkf", "none"), 1.0)
     end = ends.get(config.solver, config.solver_options.num_steps * config.step_size)
     last = model.base_model.attention(output.hidden_states[1], inputs["attention_mask"])
     return [*starts, end], torch.stack([*starts.values(), last[0]])
@@ -68,6 +71,11 @@ def main(argv: list[str] | None = None) -> dict:
         raise ValueError(f"--model_name_or_path {args.model_name_or_path} is no CSAODE model of single sentences.")
     inputs = AutoTokenizer.from_pretrained(args.model_name_or_path)([args.text], return_tensors="pt")
     words = args.text.split()
+    if (length := inputs["input_ids"].shape[1]) != len(words):
+        raise ValueError(
+            f"--model_name_or_path {args.model_name_or_path}: its tokenizer makes {length} tokens of the {len(words)} "
+            "words of --text, and this script needs one of whole words."
+        )
     first, second = (position_of(word, words) for word in args.pair)
     with torch.no_grad():
         output = model(**inputs, output_attentions=True, output_hidden_states=True)

@@ -63,10 +63,11 @@ def read_curves(log: list[dict]) -> dict[str, Curve]:
 
 
 def plot_quantity(axes: Axes, runs: dict[str, dict[str, Curve]], name: str, label: str) -> None:
-    for run, curves in runs.items():
+    for i, (run, curves) in enumerate(runs.items()):
         if name in curves:
-            # A line of one point cannot be seen.
-            axes.plot(*curves[name], marker="." if len(curves[name][0]) < 50 else None, label=run, linewidth=1)
+            # A line of one point cannot be seen; there are ten colors.
+            style = {"marker": "." if len(curves[name][0]) < 50 else None, "linestyle": ("-", "--", ":")[i // 10 % 3]}
+            axes.plot(*curves[name], label=run, linewidth=1, color=f"C{i % 10}", **style)
     axes.set_yscale("log")
     axes.set(xlabel="updates", ylabel=label)
     axes.legend()

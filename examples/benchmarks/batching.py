@@ -99,6 +99,12 @@ def main(argv: list[str] | None = None) -> dict:
         optimizer.zero_grad()
 
     kinds = kinds_of_batches(lengths, args.max_tokens, args.seed)
+    needed, shortest = (args.rounds + 1) * args.updates, min(map(len, kinds.values()))
+    if shortest < needed:
+        parser.error(
+            f"--rounds {args.rounds} and --updates {args.updates} need {needed} batches with the round before, and an "
+            f"epoch of these pairs has {shortest}: give lower numbers, or more pairs."
+        )
     batches = {kind: iter(order) for kind, order in kinds.items()}
     rates = {kind: [] for kind in kinds}
     for _ in range(args.rounds + 1):

@@ -6,9 +6,9 @@
 
 Test sets of the same size are drawn from the test set's sentences, with replacement, and both systems are scored on
 the same sentences of each. The resamples and the scores on them are those of `sacrebleu --paired-bs` with its default
-seed. The p-value is Koehn's, with its usual correction: the share of resamples, the test set itself counted as one
-more, in which the system with the higher score on the test set is not ahead. sacreBLEU's is another one, which calls a
-system significantly different from itself.
+seed. The p-value is Koehn's, with its usual correction: the share of resamples in which the system with the higher
+score on the test set is not ahead, with one added to both counts. sacreBLEU's is another one, which calls a system
+significantly different from itself.
 
 A system may have several outputs, of trainings with other seeds: `--system_a a1.txt a2.txt a3.txt`. A sentence that is
 drawn brings all of its translations, and the score is that of all of them together. How much trainings differ is no
@@ -150,8 +150,9 @@ def f_half_statistics(
     systems: Sequence[Sequence[str]], references: Sequence, **options
 ) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
     """Statistics of each system for the M2 score, F0.5 of them, and its name."""
-    from modeling_ode_transformer.metrics.m2 import m2_score_statistics, m2_statistics
+    from modeling_ode_transformer.metrics.m2 import m2_score_statistics, m2_statistics, parse_sentences
 
+    references = parse_sentences(references, "reference")
     statistics = [m2_statistics(texts, references, **options) for texts in systems]
     return statistics, lambda rows: m2_score_statistics(rows)["f0.5"], "M2 F0.5"
 

@@ -7,7 +7,8 @@
 
 The first makes an M2 file of a text and its correction. It needs spaCy's model `en_core_web_sm`, which is not on PyPI:
 `python -m spacy download en_core_web_sm`. The second compares two M2 files of the same sentences and prints the table
-of error types (figure 7 of the ODE Transformer paper). It needs no model. Both do what the package `errant` does.
+of error types (figure 7 of the ODE Transformer paper). It needs no model. Both do what the package `errant` does, but
+that a deletion may be written `-NONE-`, as in other M2 files, which ERRANT takes for another correction than none.
 
 An edit is correct if the reference has one of the same tokens with the same correction. Of several annotators, the one
 is taken for each sentence with whom F of all sentences so far is highest. Edits of type UNK, which correct nothing, do
@@ -140,6 +141,8 @@ def errant_score(
     """
     if criterion not in CRITERIA:
         raise ValueError(f"criterion {criterion!r} must be one of {', '.join(CRITERIA)}.")
+    if beta <= 0:
+        raise ValueError(f"beta {beta} must be above 0.")
     if types not in TYPES:
         raise ValueError(f"types {types!r} must be one of {', '.join(TYPES)}.")
     check_counts(predictions=predictions, references=references)
@@ -233,6 +236,8 @@ def main(argv: list[str] | None = None) -> None:
         else:
             print(format_table(scores))
     else:
+        if not Path(args.output).parent.is_dir():
+            raise FileNotFoundError(f"--output {args.output}: there is no folder {Path(args.output).parent}.")
         if Path(args.output).exists():
             raise FileExistsError(f"{args.output} exists: give another --output, or remove it.")
         sources, *corrections = read_aligned_lines([args.sources, *args.corrections])

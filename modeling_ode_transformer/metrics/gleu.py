@@ -9,7 +9,7 @@ them. n goes from 1 to 4. Of several references one is drawn for each sentence; 
 all sentences. Texts are tokens separated by white space.
 
 The draws are those of the script in JFLEG's repository (eval/gleu.py; Python 2), so the score is the same, but for the
-last bits of floating point.
+last bits of floating point. (That script takes white space that is not ASCII for a part of a token; JFLEG has none.)
 """
 
 import random
@@ -26,11 +26,10 @@ from modeling_ode_transformer.metrics.metric_utils import (
     check_counts,
     metric_parser,
     print_scores,
-    read_texts,
     reference_lists,
     text_features,
 )
-from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.text_files import read_aligned_lines
 
 
 ORDER = 4
@@ -161,8 +160,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--sources", required=True, help="file of the sentences before correction, as the others")
     parser.add_argument("--iterations", type=int, default=500, help="how often a reference is drawn for each sentence")
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    predictions, references = read_texts(args.hypotheses, args.references)
-    print_scores(gleu(predictions, references, read_lines(args.sources), args.iterations), args.json)
+    predictions, sources, *references = read_aligned_lines([args.hypotheses, args.sources, *args.references])
+    print_scores(gleu(predictions, list(zip(*references)), sources, args.iterations), args.json)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ In an M2 file, a line `S` and the tokens of a sentence are followed by a line fo
 
 The fields are the tokens that are replaced (from, to before), the type of error, what replaces them (alternatives
 separated by `||`; nothing, or `-NONE-`, where they are deleted), two that no score looks at, and the annotator's
-number. `noop` says that an annotator has no edits.
+number. `noop` says that an annotator has no edits. Edits beyond their sentence, as some of JFLEG's `dev.ref.m2`, are
+left out as by the official scorer, with a warning.
 """
 
 import gzip
+import logging
 import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -36,6 +38,8 @@ from modeling_ode_transformer.metrics.maxmatch import GoldEdit, count_edits
 from modeling_ode_transformer.metrics.metric_utils import CheckedLists, check_counts, metric_parser, print_scores
 from modeling_ode_transformer.text_files import read_lines
 
+
+logger = logging.getLogger(__name__)
 
 # Types of edits that mark an error without correcting it.
 UNCORRECTED_TYPES = ("UNK", "Um")
@@ -79,7 +83,11 @@ class M2Sentence:
     def __post_init__(self):
         for edits in self.edits.values():
             for edit in edits:
-                check_offsets(edit.start, edit.end, len(self.tokens))
+                if not 0 <= edit.start <= edit.end <= len(self.tokens):
+                    raise ValueError(
+                        f"the offsets {edit.start} {edit.end} are not in order within the {len(self.tokens)} tokens "
+                        "of the sentence."
+                    )
 
     def corrected(self, annotator: int = 0, skipped_types: Collection[str] = UNCORRECTED_TYPES) -> list[str]:
         """The tokens as an annotator corrects them, with the first of alternatives.
@@ -131,13 +139,7 @@ class M2Sentence:
         return "\n".join(lines)
 
 
-def check_offsets(start: int, end: int, num_tokens: int) -> None:
-    """ValueError unless they are offsets of an edit of a sentence of so many tokens."""
-    if not 0 <= start <= end <= num_tokens:
-        raise ValueError(f"the offsets {start} {end} are not in order within the {num_tokens} tokens of the sentence.")
-
-
-def parse_edit(line: str, number: int, num_tokens: int) -> tuple[int, Edit | None]:
+def parse_edit(line: str, number: int) -> tuple[int, Edit | None]:
     """The annotator and the edit of a line of an M2 file, None for a `noop`; ValueError says what is wrong with it."""
     fields = line.removeprefix("A ").split("|||")
     if len(fields) != 6:
@@ -150,7 +152,8 @@ def parse_edit(line: str, number: int, num_tokens: int) -> tuple[int, Edit | Non
     start, end = map(int, span.split())
     if error_type == "noop" or (start, end) == (-1, -1):
         return int(annotator), None
-    check_offsets(start, end, num_tokens)
+    if start > end:
+        raise ValueError(f"the offsets {start} {end} are not in order.")
     # A correction that ends in "|", the token too, runs into what separates the fields.
     end_of_correction = required[: len(required) - len(required.lstrip("|"))]
     alternatives = ["" if text == "-NONE-" else text.strip() for text in (correction + end_of_correction).split("||")]
@@ -164,7 +167,7 @@ def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
     Raises:
         ValueError: a line is not as it must be; it is named.
     """
-    sentences, open_paragraph = [], False
+    sentences, open_paragraph, beyond = [], False, []
     for number, line in enumerate(lines, 1):
         try:
             if not line.strip():
@@ -177,14 +180,24 @@ def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
             elif line.startswith("A "):
                 if not open_paragraph:
                     raise ValueError("an edit without a sentence, an 'S' line, right above it and its other edits.")
-                annotator, edit = parse_edit(line, number, len(sentences[-1].tokens))
+                annotator, edit = parse_edit(line, number)
                 edits = sentences[-1].edits.setdefault(annotator, [])
-                if edit:
+                if edit and (edit.start < 0 or edit.end > len(sentences[-1].tokens)):
+                    beyond.append(number)
+                elif edit:
                     edits.append(edit)
             else:
                 raise ValueError(f"{line[:80]!r} begins with neither 'S ' nor 'A '.")
         except ValueError as error:
             raise ValueError(f"{name}, line {number}: {error}") from error
+    if beyond:
+        logger.warning(
+            "%s: edits left out, as by the official scorer, since they lie beyond their sentence: %d, the first in "
+            "line %d",
+            name,
+            len(beyond),
+            beyond[0],
+        )
     return sentences
 
 
