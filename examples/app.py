@@ -305,13 +305,13 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
         weights = coefficient_map(explanation, size_of(config, "encoder", "layers"), kind)
         return outputs[index].text, attention_map(explanation, layer, None if head < 0 else head), weights
 
-    def on_search(*inputs):
+    def on_search(layer, head, *inputs):
         try:
             found = search(*inputs)
         except ValueError as error:
             gr.Warning(str(error))
-            return gr.skip(), gr.skip()
-        return found, gr.Radio(choices(found), value=0)
+            return [gr.skip()] * 5
+        return found, gr.Radio(choices(found), value=0), *explain(found, 0, layer, head)
 
     def on_explain(found, *inputs):
         return explain(found, *inputs) if found else [gr.skip()] * 3
@@ -359,15 +359,11 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
 
         # One at a time: what the model computes is recorded in the model.
         event = {"concurrency_id": "model", "concurrency_limit": 1}
-        inputs = [source, beams, number, penalty, longest]
-        searched = gr.on([button.click, source.submit], on_search, inputs, [state, chosen], **event)
-        event |= {
-            "fn": on_explain,
-            "inputs": [state, chosen, layer, head],
-            "outputs": [output, attention, coefficients],
-        }
-        searched.success(**event)
-        gr.on([chosen.input, layer.input, head.input], **event, trigger_mode="always_last")
+        views = [output, attention, coefficients]
+        inputs = [layer, head, source, beams, number, penalty, longest]
+        gr.on([button.click, source.submit], on_search, inputs, [state, chosen, *views], **event)
+        inputs = [state, chosen, layer, head]
+        gr.on([chosen.input, layer.input, head.input], on_explain, inputs, views, **event, trigger_mode="always_last")
     return page
 
 

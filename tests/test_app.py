@@ -358,7 +358,7 @@ class Page:
         self.find("//button[normalize-space()='Generate']")
 
     def find(self, xpath):
-        return self.wait.until(expected_conditions.visibility_of_element_located((By.XPATH, xpath)))
+        return self.wait.until(expected_conditions.visibility_of_element_located((By.XPATH, xpath)), xpath)
 
     def area(self, label):
         return self.find(f"//label[.//*[@data-testid='block-info' and normalize-space()='{label}']]//textarea")
@@ -367,8 +367,13 @@ class Page:
         element.send_keys(Keys.CONTROL, "a")
         element.send_keys(text, Keys.TAB)
 
-    def set_number(self, label, value):
-        self.enter(self.find(f"//input[@type='number' and contains(@aria-label, '{label}')]"), str(value))
+    def set_number(self, label, value, taken=None):
+        """Types a number, and waits until the slider beside it stands there, or at the number that is taken for it."""
+        xpath = f"//input[@type='{{}}' and contains(@aria-label, '{label}')]"
+        self.enter(self.find(xpath.format("number")), str(value))
+        self.wait.until(
+            lambda _: self.find(xpath.format("range")).get_attribute("value") == str(taken or value), label
+        )
 
     def choose(self, label, option):
         self.find(f"//input[@aria-label='{label}']").click()
@@ -447,7 +452,7 @@ def test_the_page_in_a_browser(browser, page, models):
     assert greedy != generated(TEXT)
     user.wait_for_output(greedy)
 
-    user.set_number("Beams", 99)
+    user.set_number("Beams", 99, taken=app.MAX_BEAMS)
     user.enter(source, "数" * 400)  # three bytes each
     user.generate()
     user.wait_for_message("tokens, and 1024 are the limit")
