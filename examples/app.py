@@ -110,10 +110,10 @@ class TextModel:
         try:
             cached_file(name, f"{TARGET_TOKENIZER}/tokenizer_config.json")
         except OSError as error:
-            # As `has_target_vocabulary` of the package has it, without which this file runs.
-            if getattr(config, "decoder_vocab_size", None) and not getattr(
-                config, "share_encoder_decoder_embeddings", True
-            ):
+            # As `needs_target_tokenizer` of the package has it, without which this file runs.
+            is_shared = getattr(config, "share_encoder_decoder_embeddings", True)
+            knows_both = getattr(self.tokenizer, "separate_vocabs", False)
+            if getattr(config, "decoder_vocab_size", None) and not is_shared and not knows_both:
                 raise ValueError(
                     f"{name} has a vocabulary of its own for the target, but no folder {TARGET_TOKENIZER}: save the "
                     "target's tokenizer there."

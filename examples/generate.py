@@ -29,7 +29,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, Pr
 
 from modeling_ode_transformer import EnsembleForConditionalGeneration, n_best
 from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin
-from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER, has_target_vocabulary
+from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER, needs_target_tokenizer
 
 
 logger = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ class TextGenerator:
         models = load_models(args)
         self.tokenizer, self.target_tokenizer = load_common_tokenizers(args)
         for name, model in zip(args.model_name_or_path, models):
-            if has_target_vocabulary(model.config) and self.target_tokenizer is self.tokenizer:
+            if self.target_tokenizer is self.tokenizer and needs_target_tokenizer(model.config, self.tokenizer):
                 raise ValueError(
                     f"{name} has a vocabulary of its own for the target, but no folder {TARGET_TOKENIZER}: save the "
                     "target's tokenizer there."

@@ -54,6 +54,10 @@ class DataArguments(Seq2SeqDataArguments):
         *Seq2SeqDataArguments.SOURCES,
         *(f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_source", "_target")),
     )
+    ALTERNATIVES = tuple(
+        ({f"{split}_file"}, {f"{split}_source_file", f"{split}_target_file"})
+        for split in ("train", "validation", "test")
+    )
 
     bleu_tokenize: str = field(
         default="13a", metadata={"help": "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, char, ..."}

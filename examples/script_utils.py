@@ -121,6 +121,8 @@ class BaseDataArguments:
 
     # Arguments that say where examples come from. The smoke variant of a recipe lacks its own.
     SOURCES: ClassVar[tuple[str, ...]] = ("dataset_name", "dataset_config_name")
+    # Pairs of groups of them: one given on the command line takes the place of a recipe's other group.
+    ALTERNATIVES: ClassVar[tuple[tuple[set[str], set[str]], ...]] = ()
     SMOKE_VALUES: ClassVar[Path] = SMOKE_VALUES
 
     def __post_init__(self):
@@ -160,8 +162,8 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tup
     """Arguments from the command line; a first argument that ends in `.json` is a file of defaults for them.
 
     The command line wins. Only its `config_overrides` are merged over the recipe's, field by field; a dataset that it
-    names takes the place of the recipe's files, and a file of a split that of the recipe's for this split. With
-    `--smoke` the recipe is its `smoke_variant`.
+    names takes the place of the recipe's files, and sources that of their `ALTERNATIVES` there. With `--smoke` the
+    recipe is its `smoke_variant`.
     """
     parser = HfArgumentParser(dataclass_types)
     known = {known.name for arguments in dataclass_types for known in fields(arguments)}
@@ -173,11 +175,12 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tup
             raise ValueError(f"{argv[0]} holds unknown arguments: {', '.join(unknown)} (--help lists the known ones).")
         argv = argv[1:]
     sources = {name for arguments in dataclass_types for name in getattr(arguments, "SOURCES", ())}
+    alternatives = [pair for arguments in dataclass_types for pair in getattr(arguments, "ALTERNATIVES", ())]
     absent = object()
     parser.set_defaults(**recipe | dict.fromkeys(sources, absent))
     asked = vars(parser.parse_known_args(argv)[0])
-    given = {name for name in sources if asked[name] is not absent}
-    recipe = without_superseded_sources(recipe, sources, given)
+    given = {name: asked[name] for name in sources if asked[name] is not absent}
+    recipe = without_superseded_sources(recipe, given, alternatives)
     parser.set_defaults(**dict.fromkeys(sources) | recipe)
     if asked.get("smoke"):
         (smoke_values,) = {each.SMOKE_VALUES for each in dataclass_types if hasattr(each, "SMOKE_VALUES")}
@@ -191,14 +194,16 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tup
     return parsed
 
 
-def without_superseded_sources(recipe: dict, sources: set[str], given: set[str]) -> dict:
+def without_superseded_sources(recipe: dict, given: dict, alternatives: list[tuple[set[str], set[str]]]) -> dict:
     """A recipe without the sources of examples in whose place the command line gives others."""
-    files = {name for name in sources if DATA_FILES.fullmatch(name)}
-    splits = {name.partition("_")[0] for name in given & files}
-    superseded = {name for name in files if "dataset_name" in given or name.partition("_")[0] in splits}
+    superseded = set()
     if "dataset_name" in given:
-        superseded.add("dataset_config_name")
-    return {name: value for name, value in recipe.items() if name not in superseded - given}
+        superseded |= {name for name in recipe if DATA_FILES.fullmatch(name)}
+        if given["dataset_name"] != recipe.get("dataset_name"):
+            superseded.add("dataset_config_name")
+    for one, other in alternatives:
+        superseded |= (other if one & given.keys() else set()) | (one if other & given.keys() else set())
+    return {name: value for name, value in recipe.items() if name not in superseded - given.keys()}
 
 
 def smoke_variant(recipe: dict, known: set[str], sources: set[str], smoke_values: Path = SMOKE_VALUES) -> dict:

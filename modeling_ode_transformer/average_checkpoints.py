@@ -188,12 +188,12 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
     """
     if not checkpoints:
         raise ValueError("There are no checkpoints to average: name at least one.")
-    paths, output_dir = [Path(path) for path in checkpoints], Path(output_dir)
+    paths, output_dir = [Path(path) for path in checkpoints], Path(output_dir).resolve()
     resolved = [path.resolve() for path in paths]
     if repeated := [str(path) for i, path in enumerate(paths) if path.resolve() in resolved[:i]]:
         raise ValueError(f"{', '.join(repeated)} is named twice: name each checkpoint once.")
     for path in resolved:
-        if path.is_relative_to(output_dir.resolve()) or output_dir.resolve().is_relative_to(path):
+        if path.is_relative_to(output_dir) or output_dir.is_relative_to(path):
             raise ValueError(f"The output folder {output_dir} is, holds or is in {path}, a checkpoint: name another.")
     if output_dir.exists() and not output_dir.is_dir():
         raise ValueError(f"The output folder {output_dir} is a file: name another.")
@@ -219,9 +219,15 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
                     mean.add(model.folder, {name: tensor})
                 tensors[name] = mean.means()[name].to(tensor.dtype)
             save_file(tensors, folder / filename, metadata=file.metadata())
-        if output_dir.exists():
-            output_dir.rename(Path(temporary) / "replaced")
-        folder.rename(output_dir)
+        replaced = Path(temporary) / "replaced"
+        try:
+            if output_dir.exists():
+                output_dir.rename(replaced)
+            folder.rename(output_dir)
+        except BaseException:
+            if replaced.exists() and not output_dir.exists():
+                replaced.rename(output_dir)
+            raise
 
 
 def main(argv: list[str] | None = None) -> None:

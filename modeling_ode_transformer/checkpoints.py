@@ -85,12 +85,14 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
         )
     if config is not None and (checkpoint / CONFIG_NAME).is_file():
         both = (type(config).from_pretrained(checkpoint), config)
+        # Of older versions, which did not note it.
+        left_open = {"padding_position"} - json.loads((checkpoint / CONFIG_NAME).read_text()).keys()
         saved, asked = (json.loads(each.to_json_string(use_diff=False)) for each in both)
         different = [
             f"{name} {saved.get(name)!r}, not {value!r}"
             for name, value in asked.items()
             if saved.get(name) != value
-            and name not in NOT_OF_THE_MODEL
+            and name not in NOT_OF_THE_MODEL | left_open
             and not name.endswith("_token_id")
             and not (name == "problem_type" and value is None)  # the first loss of a classifier finds it out
         ]

@@ -289,6 +289,22 @@ class OdeTransformerConfig(PreTrainedConfig):
             runge_kutta = all(tableau.is_runge_kutta for tableau in self._tableaus().values())
             self.solver_coefficients = "gate" if stages == {2} and runge_kutta else "fixed"
         super().__post_init__(**kwargs)
+        self.check_padding()
+
+    def check_padding(self) -> None:
+        """Checks that `pad_token_id` is a token. Not done where a configuration is saved: `Trainer` changes it to the
+        tokenizer's.
+
+        Raises:
+            ValueError: it is none of the ids below `vocab_size` and `decoder_vocab_size`.
+        """
+        for field in ("vocab_size", "decoder_vocab_size"):
+            size = getattr(self, field)
+            if None not in (size, self.pad_token_id) and not 0 <= self.pad_token_id < size:
+                raise ValueError(
+                    f"pad_token_id={self.pad_token_id} is none of the ids below {field}={size}: resize the embeddings "
+                    "to the tokenizer."
+                )
 
     @classmethod
     def from_preset(cls, name: str, **kwargs) -> "OdeTransformerConfig":
@@ -399,11 +415,6 @@ class OdeTransformerConfig(PreTrainedConfig):
                     f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}, so that "
                     "the embeddings cannot be shared: set share_encoder_decoder_embeddings=False."
                 )
-        if self.pad_token_id is not None:
-            for field in ("vocab_size", "decoder_vocab_size"):
-                size = getattr(self, field)
-                if size is not None and not 0 <= self.pad_token_id < size:
-                    raise ValueError(f"pad_token_id={self.pad_token_id} is none of the ids below {field}={size}.")
         if self.padding_position < 0:
             raise ValueError(f"padding_position={self.padding_position} must not be negative.")
         if self.position_embedding_type == "sinusoidal" and self.d_model < 4:

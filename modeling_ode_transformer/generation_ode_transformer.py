@@ -421,9 +421,11 @@ def generate_with_scores(
     ends = [] if config.eos_token_id is None else config.eos_token_id
     is_end = torch.isin(tokens, torch.tensor(ends).to(tokens))
     counts = is_end.cumsum(1) - is_end.long() == 0  # the first end token counts, what follows is padding
-    if config.pad_token_id is not None:  # which follows what ended otherwise, too
+    may_end_otherwise = config.stop_strings is not None or options.get("stopping_criteria")
+    if config.pad_token_id is not None and may_end_otherwise:
         is_padding = tokens == config.pad_token_id
         counts &= is_end | ~is_padding.flip(1).cumprod(1).flip(1).bool()
+        counts[:, 0] = True
     log_probabilities = torch.cat(
         [logits.log_softmax(-1).gather(1, tokens[:, i : i + 1]) for i, logits in enumerate(outputs.logits)], dim=1
     )

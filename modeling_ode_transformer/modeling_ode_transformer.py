@@ -1303,9 +1303,9 @@ class OdeTransformerDecoder(OdeTransformerStack):
         has_own_mask = attention_mask is not None and attention_mask.ndim == 4
         has_places = isinstance(past_length, int) and key_length == past_length + query_length
         if position_ids is not None and has_own_mask and has_places:
-            # Only such a mask can order positions otherwise than the tokens, as in a tree with a common prefix. What
-            # comes from a cache is in its order, whatever its padding.
-            query_positions = position_ids - position_ids[:, :1] + past_length
+            # Only such a mask can order positions otherwise than the tokens, as in a tree with a common prefix. The
+            # least follows the cache, which is in its order, whatever its padding.
+            query_positions = position_ids - position_ids.amin(1, keepdim=True) + past_length
             key_positions = torch.cat(
                 [key_positions[:, :past_length].expand(len(position_ids), -1), query_positions], 1
             )

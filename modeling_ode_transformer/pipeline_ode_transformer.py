@@ -65,11 +65,12 @@ def load_target_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase 
     return None if found is None else AutoTokenizer.from_pretrained(name, subfolder=TARGET_TOKENIZER, **options)
 
 
-def has_target_vocabulary(config: PreTrainedConfig) -> bool:
-    """Whether the outputs of a model have a vocabulary of their own, and with it a tokenizer."""
-    # Marian's configurations give the common vocabulary twice.
+def needs_target_tokenizer(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the outputs of a model have a vocabulary of their own, which its tokenizer does not know."""
+    # Marian's configurations give the common vocabulary twice, its tokenizers may know two.
     is_shared = getattr(config, "share_encoder_decoder_embeddings", True)
-    return getattr(config, "decoder_vocab_size", None) is not None and not is_shared
+    knows_both = getattr(tokenizer, "separate_vocabs", False)
+    return getattr(config, "decoder_vocab_size", None) is not None and not is_shared and not knows_both
 
 
 class TextToTextPipeline(ChunkPipeline):
@@ -173,7 +174,7 @@ class TextToTextPipeline(ChunkPipeline):
         except OSError as caught:
             error = caught
         may_have_one = not getattr(config, "share_encoder_decoder_embeddings", True)
-        if target_tokenizer is None and (has_target_vocabulary(config) or (error and may_have_one)):
+        if target_tokenizer is None and (needs_target_tokenizer(config, self.tokenizer) or (error and may_have_one)):
             raise ValueError(
                 f"The target has a vocabulary of its own, but no folder {TARGET_TOKENIZER} was found in {name!r}"
                 f"{f' ({error})' if error else ''}: give target_tokenizer=, or hub_options= with the revision and the "

@@ -25,7 +25,7 @@ import torch
 from accelerate import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.data_loader import BatchSamplerShard, prepare_data_loader
 from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import parse_flag_from_env
+from accelerate.utils import parse_flag_from_env, reduce
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import (
@@ -247,8 +247,8 @@ def class_before_sharding(model: torch.nn.Module):
 def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = lambda: False):
     """Within the context, the weights that the model's blocks give to their stages are summed up; what is yielded then
     returns their means by stack, layer and stage, {"encoder_0_stage_1": 0.97, ...}, over all steps of a block and all
-    tokens, padding included. Empty for a model whose coefficients are fixed. What is computed while `is_left_out()`
-    does not count."""
+    tokens of all processes, padding included. Empty for a model whose coefficients are fixed. What is computed while
+    `is_left_out()` does not count."""
     sums, names, hooks = {}, [], []
 
     def enter(layer, args, name):
@@ -272,8 +272,15 @@ def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = 
                 hooks.append(layer.register_forward_hook(leave, always_call=True))
         elif isinstance(module, StageCoefficients) and any(True for _ in module.parameters()):
             hooks.append(module.register_forward_hook(record))
+
+    def means():
+        reduced = {
+            name: reduce(torch.stack([total, total.new_tensor(count)])) for name, (total, count) in sums.items()
+        }
+        return {name: float(total / count) for name, (total, count) in reduced.items()}
+
     try:
-        yield lambda: {name: float(total / count) for name, (total, count) in sums.items()}
+        yield means
     finally:
         for hook in hooks:
             hook.remove()
@@ -324,9 +331,17 @@ class ResumableTrainerMixin:
         """Trains, from a checkpoint if one is named, or from the last complete one in `output_dir` for True.
 
         Raises:
+            ValueError: the tokenizer pads with a token that the model has not, so that no checkpoint could be opened.
             ValueError: the checkpoint cannot be resumed from (`check_resumable`); for True, there is none.
             FileNotFoundError: the best checkpoint of the training before is not there, and is to be loaded at the end.
         """
+        size = getattr(self.model.config, "vocab_size", None)
+        pad_token_id = getattr(self.processing_class, "pad_token_id", None)
+        if None not in (size, pad_token_id) and pad_token_id >= size:
+            raise ValueError(
+                f"The tokenizer pads with the token {pad_token_id}, but the model has a vocabulary of {size}: call "
+                "model.resize_token_embeddings(len(tokenizer))."
+            )
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
             if resume_from_checkpoint is None:
@@ -777,8 +792,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
 
 
 def pair_lengths(dataset) -> np.ndarray:
-    """(pairs, 2): numbers of source and target tokens, or of labels."""
+    """(pairs, 2): numbers of source and target tokens, or of labels; of a class 1."""
     columns = getattr(dataset, "column_names", [])
     if {"source_length", "target_length"} <= set(columns):
         return np.stack([dataset["source_length"][:], dataset["target_length"][:]], axis=1)
-    return np.array([(len(pair["input_ids"]), np.size(pair["labels"])) for pair in dataset])
+    return np.array([(len(pair["input_ids"]), np.size(pair.get("labels", 0))) for pair in dataset])

@@ -2,6 +2,7 @@
 """The mean of checkpoints, against numpy's mean of the same files; and what is not averaged."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -86,6 +87,7 @@ def test_the_newest_checkpoints_of_a_run_are_averaged(run, capsys):
 def test_everything_but_the_state_of_the_training_is_copied(run, tmp_path):
     # Of final models, what is known of one is not of the average.
     of_one = ("arguments.json", "evaluation.json", "all_results.json", "generated_predictions.txt", "README.md")
+    of_one += ("loss_state_0.json", "latest", "zero_to_fp32.py", "runs.json")
     for name in of_one:
         (run / "checkpoint-10" / name).touch()
     main([str(run), "--last", "2", "--output_dir", str(tmp_path / "out" / "averaged")])
@@ -236,8 +238,20 @@ def test_an_interruption_leaves_what_was_there(run, tmp_path, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "save_file", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        main([str(run), "--output_dir", str(output), "--overwrite"])
-    assert [path.name for path in output.iterdir()] == ["before"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+    def interrupted_rename(path, target, rename=Path.rename):
+        return rename(path, target) if "before" in os.listdir(path) else interrupted()
+
+    for target, name, replacement in ((module, "save_file", interrupted), (Path, "rename", interrupted_rename)):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, replacement)
+            with pytest.raises(KeyboardInterrupt):
+                main([str(run), "--output_dir", str(output), "--overwrite"])
+        assert [path.name for path in output.iterdir()] == ["before"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_an_output_folder_may_be_a_link(run, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    main([str(run), "--output_dir", str(tmp_path / "link")])
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "folder" / "config.json").is_file()

@@ -12,6 +12,7 @@ from transformers import (
     LogitsProcessorList,
     M2M100Config,
     M2M100ForConditionalGeneration,
+    MaxLengthCriteria,
     StaticCache,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -161,16 +162,17 @@ def test_generate_without_arguments_follows_the_saved_generation_configuration(t
 
 
 def test_a_static_cache_counts_no_padding_before_a_prompt():
-    """Prompts of two lengths in one batch, each as alone, with any cache."""
+    """Prompts of two lengths in one batch, each with the logits that it has alone, with any cache."""
     model = build(decoder_solver="rk2", eos_token_id=None)
     prompts = torch.tensor([[2, 10, 11, 12, 13], [1, 1, 2, 14, 15]])
     source = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 2]]), "attention_mask": torch.ones(2, 3).long()}
-    options = {"max_new_tokens": 6, "num_beams": 1}
+    options = {"max_new_tokens": 6, "num_beams": 1, "return_dict_in_generate": True, "output_logits": True}
     alone = model.generate(source["input_ids"][1:], decoder_input_ids=prompts[1:, 2:], **options)
     for cache in ({}, {"cache_implementation": "static", "disable_compile": True}):
         mask = (prompts != 1).long()
         together = model.generate(**source, decoder_input_ids=prompts, decoder_attention_mask=mask, **options, **cache)
-        assert together[1, 2:].tolist() == alone[0].tolist()
+        assert together.sequences[1, 2:].tolist() == alone.sequences[0].tolist()
+        torch.testing.assert_close(torch.stack(together.logits)[:, 1], torch.stack(alone.logits)[:, 0])
 
 
 def test_scores_do_not_count_what_follows_an_output():
@@ -191,6 +193,21 @@ def test_scores_do_not_count_what_follows_an_output():
     for source, score in zip(sources, scores):
         _, (alone,) = generate_with_scores(model, {"input_ids": source[None]}, **options)
         assert score.item() == pytest.approx(alone.item(), abs=1e-5)
+
+
+def test_padding_that_a_model_chooses_counts_in_scores():
+    """Where nothing but the end token ends an output."""
+    model = build(eos_token_id=None)
+    model.lm_head.bias = torch.nn.Parameter(torch.zeros(61))
+    model.lm_head.bias.data[1] = 1e3
+    sources = torch.randint(4, 61, (2, 6), generator=torch.Generator().manual_seed(1))
+    options = {"num_beams": 1, "do_sample": False, "max_new_tokens": 4}
+    sequences, scores = generate_with_scores(model, {"input_ids": sources}, **options)
+    assert (sequences[:, 1:] == model.config.pad_token_id).all()
+    assert scores.tolist() == pytest.approx([0, 0], abs=1e-5)
+    options["stopping_criteria"] = StoppingCriteriaList([MaxLengthCriteria(4)])
+    _, scores = generate_with_scores(model, {"input_ids": sources}, **options)
+    assert scores.tolist() == pytest.approx([0, 0], abs=1e-5)
 
 
 def test_decoding_with_a_static_cache_compiles_into_one_graph():

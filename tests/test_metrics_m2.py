@@ -403,7 +403,7 @@ def test_edits_beyond_their_sentence_are_left_out_as_officially(tmp_path, caplog
     found, expected = map(read_m2, files)
     assert found == expected and found[0].edits[1] == [] and len(found[1].edits[0]) == 1
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "edits left out, as by the official scorer, since they lie beyond their sentence: 3, the first in line 3"
+        "edits left out, as by the official M2 scorer, since they lie beyond their sentence: 3, the first in line 3"
     ]
 
 

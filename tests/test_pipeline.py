@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Pipelines: against the tokenizers and generate() on one text at a time."""
 
+import copy
 import json
 import shutil
 import sys
@@ -336,6 +337,13 @@ def test_a_missing_target_tokenizer_is_an_error(translator, tokenizers, tmp_path
     model = MarianMTModel(MarianConfig(**sizes, encoder_layers=1, decoder_layers=1, eos_token_id=2))
     assert model.config.decoder_vocab_size == model.config.vocab_size
     assert TranslationPipeline(model, tokenizers[0]).target_tokenizer is tokenizers[0]
+    # Or two vocabularies, both of which its tokenizer knows.
+    model.config.share_encoder_decoder_embeddings = False
+    with pytest.raises(ValueError, match="The target has a vocabulary of its own"):
+        TranslationPipeline(model, tokenizers[0])
+    both = copy.deepcopy(tokenizers[0])
+    both.separate_vocabs = True
+    assert TranslationPipeline(model, both).target_tokenizer is both
 
 
 def test_what_cannot_work_is_refused(translator, tokenizers, tmp_path):

@@ -106,6 +106,16 @@ def predict(run, output_dir, **values):
     return run_gec.main(argv), script_utils.read_lines(output_dir / "generated_predictions.txt")
 
 
+def test_files_of_the_command_line_are_added_to_those_of_a_recipe():
+    """Only a file of the same name takes a file's place."""
+    noted = json.loads(Path(RECIPE).read_text())
+    asked = {"train_source_file": "more.txt", "train_reference_files": ["more.cor"], "test_reference_files": ["r"]}
+    argv = "--train_source_file more.txt --train_reference_files more.cor --test_reference_files r --use_cpu True"
+    _, data_args, _ = seq2seq_utils.parse_arguments(run_gec.GEC, [RECIPE, *argv.split()])
+    names = run_gec.DataArguments.SOURCES
+    assert {name: getattr(data_args, name) for name in names} == {name: noted.get(name) for name in names} | asked
+
+
 def test_official_folders(tmp_path, caplog):
     """Of a folder, the files of the split; not those that are a part of another one, as A and B of ABC. In the order
     of the arguments, each file once."""

@@ -505,6 +505,7 @@ def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
             ["--test_source_file", "x.en", "--test_target_file", "x.de"],
             {"test_source_file": "x.en", "test_target_file": "x.de"},
         ),
+        (["--test_target_file", "x.de"], {"test_target_file": "x.de"}),
         (["--train_file", "x.tsv"], {"train_file": "x.tsv", "train_source_file": None, "train_target_file": None}),
         (
             ["--dataset_name", "a/b"],
@@ -518,7 +519,7 @@ def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
     ],
 )
 def test_data_of_the_command_line_take_the_place_of_a_recipes(asked, changed):
-    """A dataset that of all files, a file of a split that of the others of this split."""
+    """A dataset that of all files, a table that of the two files of its split."""
     recipe = EXAMPLES / "recipes" / "multi30k_en_de.json"
     _, data_args, _ = seq2seq_utils.parse_arguments(run_translation.TRANSLATION, [str(recipe), *asked])
     noted = json.loads(recipe.read_text())
@@ -532,6 +533,7 @@ def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
     for asked, expected in (
         ([], ("wmt/wmt14", "de-en")),
         (["--dataset_name", "a/b"], ("a/b", None)),
+        (["--dataset_name", "wmt/wmt14"], ("wmt/wmt14", "de-en")),
         (["--dataset_config_name", "fr-en"], ("wmt/wmt14", "fr-en")),
     ):
         _, data_args, _ = seq2seq_utils.parse_arguments(run_translation.TRANSLATION, [str(recipe), *asked])

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -295,7 +296,8 @@ def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, cap
     """Losses, gradient norms, weights, predictions and samples with the same batches to an update."""
     values = options(max_steps=4, logging_steps=1, save_steps=3, eval_strategy="no", do_predict=True)
     model = json.dumps(MODEL | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0))
-    values |= {"config_overrides": model, "gradient_accumulation_steps": 1}
+    values |= {"config_overrides": model, "gradient_accumulation_steps": 1, "log_coefficients": True}
+    values |= {"per_device_eval_batch_size": 6}  # of the 12 pairs, so that none is evaluated twice
     one, samples = tmp_path / "one", ["--samples", "two", "forty one"]
     run_translation.main([*arguments(corpus, one, **values | {"gradient_accumulation_steps": 2}), *samples])
     printed = capsys.readouterr().out
@@ -322,6 +324,10 @@ def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, cap
                 assert entry[name] == pytest.approx(expected[name], rel=1e-5)
     results = [json.loads((folder / "all_results.json").read_text()) for folder in (one, two)]
     assert results[1]["eval_nll_loss"] == pytest.approx(results[0]["eval_nll_loss"], rel=1e-5)
+    coefficients = [name for name in results[0] if name.startswith("eval_coefficient_")]
+    assert coefficients
+    for name in coefficients:
+        assert results[1][name] == pytest.approx(results[0][name], rel=1e-4)
     for name in ("generated_predictions.txt", "config.json"):
         assert (two / name).read_text() == (one / name).read_text()
     assert {path.name for path in two.glob("*.py")} == {path.name for path in one.glob("*.py")}
@@ -522,6 +528,34 @@ def test_grouping_by_length_counts_tokens_where_no_column_has_the_lengths(tmp_pa
     trainer = trainer_for(tmp_path, new_model(), train_sampling_strategy="group_by_length")
     trainer.train_dataset = [{"input_ids": [5] * size, "labels": [6] * size} for size in (1, 4, 2, 3)]
     assert trainer._get_train_sampler().lengths.tolist() == [2, 8, 4, 6]
+
+
+def test_lengths_of_examples_with_classes_are_those_of_their_texts(tmp_path):
+    trainer = trainer_for(tmp_path, new_model(), train_sampling_strategy="group_by_length")
+    trainer.train_dataset = [{"input_ids": [5] * size, "label": 1} for size in (1, 4, 2)]
+    lengths = trainer._get_train_sampler().lengths.tolist()
+    assert [length - lengths[0] for length in lengths] == [0, 3, 1]
+
+
+def test_a_checkpoint_that_notes_no_padding_position_is_resumed(tmp_path):
+    """As those of older versions, in which Trainer had changed `pad_token_id`."""
+    trainer_for(tmp_path, new_model(), save_strategy="steps", save_steps=2, max_steps=2).train()
+    path = tmp_path / "checkpoint-2" / "config.json"
+    noted = json.loads(path.read_text())
+    assert noted.pop("padding_position") == 1
+    path.write_text(json.dumps(noted | {"pad_token_id": 7}))
+    assert trainer_for(tmp_path, new_model()).train(resume_from_checkpoint=True).global_step == 3
+    path.write_text(json.dumps(noted | {"pad_token_id": 7, "padding_position": 7}))
+    with pytest.raises(ValueError, match="padding_position 7, not 1"):
+        trainer_for(tmp_path, new_model()).train(resume_from_checkpoint=True)
+
+
+def test_a_token_that_pads_must_be_one_of_the_model(tmp_path):
+    """Trainer puts the tokenizer's into the configuration, which could be saved, but not be opened."""
+    trainer = trainer_for(tmp_path, new_model())
+    trainer.processing_class = SimpleNamespace(pad_token_id=61)
+    with pytest.raises(ValueError, match=r"pads with the token 61, but the model has a vocabulary of 61"):
+        trainer.train()
 
 
 def test_several_devices_of_one_process_have_the_loss_of_one(tmp_path):

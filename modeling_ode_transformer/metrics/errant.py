@@ -8,7 +8,8 @@
 The first makes an M2 file of a text and its correction. It needs spaCy's model `en_core_web_sm`, which is not on PyPI:
 `python -m spacy download en_core_web_sm`. The second compares two M2 files of the same sentences and prints the table
 of error types (figure 7 of the ODE Transformer paper). It needs no model. Both do what the package `errant` does, but
-that a deletion may be written `-NONE-`, as in other M2 files, which ERRANT takes for another correction than none.
+that a deletion may be written `-NONE-`, as in other M2 files, which ERRANT takes for another correction than none, and
+that edits beyond their sentence, which ERRANT counts, are left out with a warning, as by the M2 scorer.
 
 An edit is correct if the reference has one of the same tokens with the same correction. Of several annotators, the one
 is taken for each sentence with whom F of all sentences so far is highest. Edits of type UNK, which correct nothing, do

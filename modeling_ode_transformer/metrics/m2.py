@@ -192,7 +192,7 @@ def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
             raise ValueError(f"{name}, line {number}: {error}") from error
     if beyond:
         logger.warning(
-            "%s: edits left out, as by the official scorer, since they lie beyond their sentence: %d, the first in "
+            "%s: edits left out, as by the official M2 scorer, since they lie beyond their sentence: %d, the first in "
             "line %d",
             name,
             len(beyond),
