@@ -24,6 +24,8 @@ from .cache_ode_transformer import BeamSearchEncoderDecoderCache
 
 
 MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
+# Options about tokens of the source, with the values that do nothing.
+OPTIONS_OF_SOURCES = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
 
 
 def check_max_len(max_len_a: float, max_len_b: float) -> None:
@@ -96,7 +98,19 @@ class SourceLengthLogitsProcessor(LogitsProcessor):
         return torch.where(ends.unsqueeze(1), ending, scores)
 
 
-class SourceLengthGenerationMixin(GenerationMixin):
+class RecomputedGenerationMixin(GenerationMixin):
+    """`generate()` goes without a cache where blocks are recomputed in training (gradient checkpointing), since these
+    fill none."""
+
+    def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs: Any):
+        generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
+        flags = ("gradient_checkpointing", "recomputes_stages")
+        if self.training and any(getattr(module, flag, False) for module in self.modules() for flag in flags):
+            generation_config.use_cache = False
+        return generation_config, model_kwargs
+
+
+class SourceLengthGenerationMixin(RecomputedGenerationMixin):
     """For an encoder-decoder: `generate()` takes `max_len_a` and `max_len_b`, as arguments or from the generation
     configuration, which saves and loads them; see `SourceLengthLogitsProcessor`. One that is missing is 0.
 
@@ -114,6 +128,11 @@ class SourceLengthGenerationMixin(GenerationMixin):
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         for name, value in given.items():
             setattr(generation_config, name, value)
+        asked = [name for name, idle in OPTIONS_OF_SOURCES.items() if getattr(generation_config, name) not in idle]
+        if asked and getattr(self.config, "decoder_vocab_size", None) is not None:
+            raise ValueError(
+                f"{' and '.join(asked)}: targets have other tokens than sources (decoder_vocab_size). Leave it out."
+            )
         if limit := self._max_len(generation_config):
             check_max_len(*limit)
         return generation_config, model_kwargs
@@ -256,8 +275,8 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
     sources that are finished, and handles no more tokens than it may choose.
 
     A beam search has a `BeamSearchCache` where nothing else is asked for (`past_key_values`, `cache_implementation`,
-    `prefill_chunk_size`, `return_dict_in_generate`, `synced_gpus`) and the attention is "sdpa" or "eager"; else the
-    ordinary cache."""
+    `prefill_chunk_size`, `return_dict_in_generate`, `synced_gpus`, `use_cache=False`) and the attention is "sdpa" or
+    "eager"; else the ordinary cache."""
 
     def _expand_inputs_for_generation(self, expand_size=1, is_encoder_decoder=False, input_ids=None, **model_kwargs):
         of_sources = {name: model_kwargs.pop(name, None) for name in ("encoder_outputs", "attention_mask")}
@@ -267,6 +286,12 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
         return input_ids, model_kwargs | of_sources
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, generation_mode, *args, **kwargs):
+        mask = model_kwargs.get("attention_mask")
+        if generation_config.prefill_chunk_size is not None and mask is not None and not mask.all():
+            raise ValueError(
+                f"prefill_chunk_size={generation_config.prefill_chunk_size}: transformers cuts the mask of padded "
+                "sources into chunks of the decoder's prompt. Leave it out, or give sources of one length."
+            )
         takes_any = (
             model_kwargs.get("past_key_values") is None
             and generation_config.use_cache

@@ -21,7 +21,6 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.generation import GenerationMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -55,7 +54,7 @@ from .cpu_ode_transformer import (
     pack_linear_layers,
     runs_on_processor,
 )
-from .generation_ode_transformer import BeamSearchGenerationMixin
+from .generation_ode_transformer import BeamSearchGenerationMixin, RecomputedGenerationMixin
 from .integration_ode_transformer import (
     COEFFICIENTS,
     MultistepScheme,
@@ -888,6 +887,10 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         The code of this package's pipelines, where the configuration names them, is saved along. If it is not at hand,
         since a process has only what it needed of a repository's code, they are no longer named.
         """
+        decoder = getattr(self.base_model, "decoder", self.base_model)
+        if (head := self.get_output_embeddings()) is not None and head.weight is decoder.embed_tokens.weight:
+            # PEFT, which compares the output projection with the encoder's embeddings, says otherwise when it merges.
+            self.config.tie_word_embeddings = True
         if self.is_remote_code():
             # A decoder alone is no OdeTransformerModel, which has an encoder.
             models = {"AutoModelForCausalLM": OdeTransformerForCausalLM}
@@ -1371,9 +1374,8 @@ class EncoderDecoderEmbeddingsMixin:
     """The embeddings of an encoder and a decoder, shared or not: getting, setting and resizing them."""
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The shared embeddings; the encoder's, if there are two."""
-        model = self.base_model
-        return model.shared if self.config.share_encoder_decoder_embeddings else model.encoder.embed_tokens
+        """The encoder's, whose weight the decoder's may share."""
+        return self.base_model.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding):
         model = self.base_model
@@ -1654,7 +1656,7 @@ def select_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Te
     "Without an attention mask, tokens that are `pad_token_id` have the position of padding: give one where that is a "
     "token of the text, as its end, too."
 )
-class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, GenerationMixin):
+class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, RecomputedGenerationMixin):
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 

@@ -238,7 +238,8 @@ class OdeTransformerTokenizer(TokenizersBackend):
         unk_token (`str`, *optional*, defaults to `"<unk>"`): What a model without byte fallback makes of the unknown.
         pad_token (`str`, *optional*, defaults to `"<pad>"`): Padding.
         add_bos_token (`bool`, *optional*): Whether to put `bos_token` in front. As saved, else False.
-        add_eos_token (`bool`, *optional*): Whether to append `eos_token`. As saved, else True.
+        add_eos_token (`bool`, *optional*): Whether to append `eos_token`. As saved, else True. `AutoTokenizer`, whose
+            class is transformers' own, takes one that is left out beside the other for False: name both.
         add_dummy_prefix (`bool`, *optional*): Whether a text is read as if a space came before it (SentencePiece's
             `add_dummy_prefix`); decoding removes it. As saved, else True.
         clean_up_tokenization_spaces (`bool`, *optional*, defaults to `False`): Whether decoding tidies up spaces.

@@ -36,7 +36,7 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from .checkpoints import (
     TARGET_TOKENIZER,
@@ -680,7 +680,9 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             checkpoint as well, in the folder `target_tokenizer`.
 
     Raises:
-        ValueError: `compute_metrics` without `predict_with_generate`, whose outputs it gets.
+        ValueError: `compute_metrics` without `predict_with_generate`, whose outputs it gets, or with the losses of
+            batches (`include_for_metrics`), since losses are sums over tokens; token-budget batches of a dataset that
+            has no length.
     """
 
     def __init__(self, *args, eval_generation_config: GenerationConfig | None = None, target_tokenizer=None, **kwargs):
@@ -691,6 +693,16 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         if self.compute_metrics is not None and not self.args.predict_with_generate:
             raise ValueError(
                 "compute_metrics gets generated tokens: give predict_with_generate=True, or leave it out."
+            )
+        if self.compute_metrics is not None and "loss" in self.args.include_for_metrics:
+            raise ValueError(
+                "include_for_metrics has 'loss', but losses are summed over tokens, not kept for each batch: leave it "
+                "out. The metrics of an evaluation have them."
+            )
+        if self.args.max_tokens_per_batch and self.train_dataset is not None and not has_length(self.train_dataset):
+            raise ValueError(
+                f"max_tokens_per_batch={self.args.max_tokens_per_batch} needs a training dataset with a length, not "
+                f"{type(self.train_dataset).__name__}: leave it out, and give per_device_train_batch_size."
             )
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):

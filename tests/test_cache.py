@@ -19,7 +19,7 @@ from transformers import (
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMode
 
-from modeling_ode_transformer import OdeTransformerForConditionalGeneration
+from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.cache_ode_transformer import (
     BeamSearchCache,
     BeamSearchEncoderDecoderCache,
@@ -49,11 +49,11 @@ OPTIONS = {
 }
 
 
-def lively(seed=0, **fields):
+def lively(model_class=OdeTransformerForConditionalGeneration, seed=0, **fields):
     """A model whose beams change places, and whose sources end at different steps."""
     torch.manual_seed(seed)
     config = tiny_config(vocab_size=60, encoder_layers=2, tie_word_embeddings=False, **fields)
-    model = OdeTransformerForConditionalGeneration(config).eval()
+    model = model_class(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2)
@@ -183,6 +183,7 @@ def test_other_dtypes_are_searched_in_too(dtype, source, watched):
 
 # Where the ordinary cache is kept
 
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 FALLBACKS = {
     "scores": {"output_scores": True},
     "logits": {"output_logits": True},
@@ -198,7 +199,8 @@ def test_an_ordinary_cache_where_more_is_asked_for(name, source, watched):
     model = lively(decoder_solver="rk2", solver_coefficients="fixed", attn_implementation="eager")
     options = {"num_beams": 4, "return_dict_in_generate": True, **FALLBACKS[name]}
     if name == "prefill_chunk_size":
-        # transformers would cut the mask of the sources, not that of the chunks.
+        with pytest.raises(ValueError, match="prefill_chunk_size=2: transformers cuts the mask of padded sources"):
+            generate(model, source, **options)
         source["attention_mask"][:] = 1
     outputs = generate(model, source, **options)
     assert type(outputs.past_key_values) is EncoderDecoderCache and not watched.used
@@ -217,6 +219,18 @@ def test_an_ordinary_cache_where_more_is_asked_for(name, source, watched):
             torch.testing.assert_close(step, other, rtol=0, atol=1e-4)
     if name == "scores":
         torch.testing.assert_close(outputs.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("stages", [False, True])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_what_is_recomputed_in_training_generates_without_a_cache(num_beams, stages, source):
+    """In the mode of training, with the outputs that the model has without recomputing."""
+    for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM):
+        model = lively(model_class, decoder_solver="rk2", solver_coefficients="fixed", **NO_DROPOUT)
+        inputs = source if model.config.is_encoder_decoder else {"input_ids": torch.arange(4, 16).view(3, 4)}
+        expected = generate(model, inputs, num_beams=num_beams)
+        model.activation_checkpointing_enable({"stages": stages})
+        assert torch.equal(generate(model.train(), inputs, num_beams=num_beams), expected)
 
 
 def test_a_beam_search_goes_on_while_others_are_searching(source, monkeypatch):

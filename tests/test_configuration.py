@@ -1,8 +1,11 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The configuration: defaults, sizes, validation, saving."""
 
+import ast
+import dataclasses
 import json
 import logging
+import re
 
 import pytest
 import torch
@@ -209,3 +212,15 @@ def test_generic_names_are_mapped():
     decoder = config.get_text_config(decoder=True)
     assert (decoder.num_hidden_layers, decoder.num_attention_heads) == (2, 2)
     assert config.num_hidden_layers == 3
+
+
+def test_defaults_are_those_of_the_documentation():
+    pattern = r"(?:^ {8}|, )(\w+(?:, \w+)*) \((?:`\w+`(?: or `\w+`)?), (?:defaults to `?(.+?)`?|\*optional\*)\)"
+    found = re.findall(pattern, OdeTransformerConfig.__doc__, re.M)
+    documented = {}
+    for names, value in found:
+        names, value = names.split(", "), ast.literal_eval(value or "None")
+        documented |= zip(names, value) if isinstance(value, tuple) else dict.fromkeys(names, value)
+    assert len(documented) > 40
+    fields = {field.name: field.default for field in dataclasses.fields(OdeTransformerConfig)}
+    assert {name: fields[name] for name in documented} == documented

@@ -191,6 +191,19 @@ def test_lora_trains_the_adapter_only_which_every_way_of_loading_finds(peft, tra
     assert merged.lm_head.weight is merged.model.decoder.embed_tokens.weight
 
 
+@pytest.mark.parametrize("form", [{}, {"decoder_vocab_size": 50}], ids=str)
+def test_a_merged_model_with_two_embeddings_is_saved_with_its_output_projection(peft, form, batch, tmp_path):
+    """Tied to the decoder's, not to the encoder's, which PEFT compares it with."""
+    base = build(share_encoder_decoder_embeddings=False, **form)
+    merged = peft.get_peft_model(base, peft.LoraConfig(**LORA, init_lora_weights=False)).merge_and_unload().eval()
+    assert merged.lm_head.weight is merged.model.decoder.embed_tokens.weight
+    merged.save_pretrained(tmp_path)
+    loaded, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"] and loaded.config.tie_word_embeddings
+    ids = {name: values.clamp(max=49) for name, values in batch.items()}
+    assert_close(loaded(**ids).logits, merged(**ids).logits)
+
+
 def test_prefix_tuning_searches_with_an_ordinary_cache(peft):
     """PEFT gives the first step a cache of its own, so that beam search cannot have ours; sources end at different
     steps. What it finds is what it finds with `return_dict_in_generate`, which has the ordinary cache in any case."""

@@ -976,6 +976,26 @@ def test_old_rows_stay_where_a_process_holds_none_of_them(monkeypatch):
     assert new.weight[61:].std().item() == pytest.approx(32**-0.5, rel=0.05)
 
 
+@pytest.mark.parametrize("field", ["dropout", "activation_dropout"])
+def test_each_dropout_is_where_it_belongs(field):
+    """With nearly all dropped: embeddings and what sublayers add (`dropout`), or what the activation gives."""
+    fields = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, field: 0.999}
+    encoder = build(OdeTransformerModel, encoder_solver="euler", solver_coefficients="fixed", **fields).encoder.train()
+    layer, x = encoder.layers[0], torch.randn(3, 40, 32)
+    hooked = {}
+    layer.register_forward_pre_hook(lambda module, inputs: hooked.update(layer=inputs[0]))
+    layer.fc2.register_forward_pre_hook(lambda module, inputs: hooked.update(fc2=inputs[0]))
+    output = encoder(inputs_embeds=x).last_hidden_state
+    assert output.shape == x.shape
+    zeros = {name: (tensor == 0).float().mean().item() for name, tensor in hooked.items()}
+    if field == "dropout":
+        assert zeros["layer"] > 0.99 and zeros["fc2"] < 0.9
+        states = encoder(inputs_embeds=x, output_hidden_states=True).hidden_states
+        assert ((states[1] - states[0]) == 0).float().mean() > 0.99
+    else:
+        assert zeros["layer"] < 0.01 and zeros["fc2"] > 0.99
+
+
 def test_dropout_of_attention_does_not_need_gradients():
     """Sampling with dropout on: two passes of a model in training mode differ, whatever the number of targets."""
     model = build(dropout=0.0, attention_dropout=0.5, activation_dropout=0.0).train()

@@ -12,6 +12,7 @@ import sys
 from functools import partial
 from types import SimpleNamespace
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -522,6 +523,34 @@ def test_metrics_of_outputs_need_outputs(tmp_path):
             args=TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to="none"),
             compute_metrics=lambda evaluation: {},
         )
+
+
+def test_losses_of_batches_are_refused(tmp_path):
+    arguments = {"predict_with_generate": True, "include_for_metrics": ["loss"], "report_to": "none"}
+    with pytest.raises(ValueError, match="include_for_metrics has 'loss', but losses are summed over tokens"):
+        TokenSeq2SeqTrainer(
+            model=new_model(),
+            args=TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, **arguments),
+            compute_metrics=lambda evaluation: {},
+        )
+
+
+def test_token_budgets_need_a_length(tmp_path):
+    arguments = TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, max_steps=1, max_tokens_per_batch=9)
+    stream = datasets.IterableDataset.from_generator(lambda: iter(pairs(2)))
+    with pytest.raises(ValueError, match="max_tokens_per_batch=9 needs a training dataset with a length, not It"):
+        TokenSeq2SeqTrainer(model=new_model(), args=arguments, train_dataset=stream)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_noise_on_embeddings_reaches_the_encoder(shared, tmp_path):
+    """NEFTune, which hooks what `get_input_embeddings` gives."""
+    values = {"neftune_noise_alpha": 50.0, "max_steps": 1, "logging_steps": 1}
+    losses = []
+    for noise in ({}, values):
+        model = new_model(share_encoder_decoder_embeddings=shared)
+        losses.append(trainer_for(tmp_path, model, **{"max_steps": 1} | noise).train().training_loss)
+    assert losses[0] != losses[1]
 
 
 def test_grouping_by_length_counts_tokens_where_no_column_has_the_lengths(tmp_path):
