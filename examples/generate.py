@@ -23,13 +23,12 @@ from typing import TextIO
 
 import torch
 from script_utils import parse_overrides, parse_with_recipe, position_limit, read_lines
-from seq2seq_utils import begin_with_language, encode_texts, load_tokenizers, marks_languages
+from seq2seq_utils import begin_with_language, check_target_tokenizer, encode_texts, load_tokenizers, marks_languages
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
 from modeling_ode_transformer import EnsembleForConditionalGeneration, n_best
 from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin
-from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER, needs_target_tokenizer
 
 
 logger = logging.getLogger(__name__)
@@ -200,12 +199,8 @@ class TextGenerator:
         self.args = args
         models = load_models(args)
         self.tokenizer, self.target_tokenizer = load_common_tokenizers(args)
-        for name, model in zip(args.model_name_or_path, models):
-            if self.target_tokenizer is self.tokenizer and needs_target_tokenizer(model.config, self.tokenizer):
-                raise ValueError(
-                    f"{name} has a vocabulary of its own for the target, but no folder {TARGET_TOKENIZER}: save the "
-                    "target's tokenizer there."
-                )
+        for model in models:
+            check_target_tokenizer(model, self.tokenizer, self.target_tokenizer)
         self.limit = source_limit(models, args.max_source_length)
         self.model = models[0]
         # Alone in an ensemble, any model knows max_len_a and max_len_b.

@@ -85,7 +85,7 @@ INTEGER = re.compile(r"[+-]?[0-9]+")
 # Arguments that do not change what a model becomes, and how it is evaluated.
 NOT_OF_A_RESULT = {
     *("seeds", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "run_name", "report_to"),
-    *("disable_tqdm", "log_level", "log_level_replica", "logging_dir", "logging_first_step", "logging_steps"),
+    *("disable_tqdm", "log_level", "log_level_replica", "logging_first_step", "logging_steps"),
     *("logging_strategy", "save_total_limit", "dataloader_num_workers", "dataloader_persistent_workers"),
 }
 

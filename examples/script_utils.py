@@ -33,6 +33,7 @@ from transformers import (
 
 import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
 from modeling_ode_transformer.checkpoints import (
+    OUTPUTS,
     TARGET_TOKENIZER,
     check_resumable,
     incomplete_reason,
@@ -46,6 +47,7 @@ from modeling_ode_transformer.model_card import (
     PREFIXES,
     RESULTS,
     held_out,
+    shown_name,
     split_sources,
     training_arguments,
     versions,
@@ -255,9 +257,11 @@ def parse_overrides(text: str | dict | None) -> dict:
         if not equals:
             raise ValueError(f"Cannot read {item!r} in {text!r}: write name=value,name=value or a JSON object.")
         try:
-            overrides[name.strip()] = None if value.strip() == "None" else json.loads(value.lower())
+            overrides[name.strip()] = json.loads(value)
         except json.JSONDecodeError:
-            overrides[name.strip()] = value.strip()
+            value = value.strip()
+            words = {"None": None, "True": True, "False": False, "TRUE": True, "FALSE": False}
+            overrides[name.strip()] = words.get(value, value)
     return overrides
 
 
@@ -310,14 +314,16 @@ def word_level_tokenizer(
     special = list(special_tokens.values())
     if vocab_size is not None and vocab_size <= len(special):
         raise ValueError(f"--vocab_size {vocab_size} leaves no room for words beside {', '.join(special)}.")
-    counts = Counter(word for line in lines for word in split_words(line.lower() if lowercase else line))
+    normalizer = Lowercase() if lowercase else None
+    texts = map(normalizer.normalize_str, lines) if normalizer else lines
+    counts = Counter(word for text in texts for word in split_words(text))
     counts = {word: count for word, count in counts.items() if count >= min_frequency and word not in special}
     words = sorted(counts, key=lambda word: (-counts[word], word))
     vocab = {word: i for i, word in enumerate([*special, *words][:vocab_size])}
     tokenizer = Tokenizer(WordLevel(vocab, unk_token=special_tokens["unk_token"]))
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    if lowercase:
-        tokenizer.normalizer = Lowercase()
+    if normalizer:
+        tokenizer.normalizer = normalizer
     return tokenizer
 
 
@@ -409,9 +415,9 @@ def training_data(data: dict) -> dict:
 
 def training_model(model: dict) -> dict:
     """The model arguments that a training depends on; of files and folders, only the names."""
-    values = {name: value for name, value in model.items() if name not in ("model_revision", "trust_remote_code")}
+    values = {name: value for name, value in model.items() if name != "trust_remote_code"}
     values["config_overrides"] = parse_overrides(values.get("config_overrides"))
-    return {name: Path(value).name if isinstance(value, str) else value for name, value in values.items()}
+    return {name: shown_name(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
 def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
@@ -555,8 +561,8 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
 
     Of an evaluation in the folder of the trained model, only what is evaluated, and on what; in another folder also
     which model. Metrics that the run will replace are deleted, all those of a training or of another model, since they
-    are those of other weights; so are, where that is asked for, checkpoints and target tokenizers of an earlier
-    training.
+    are those of other weights; so are, where that is asked for, checkpoints, target tokenizers, metrics and outputs of
+    an earlier training.
 
     Args:
         arguments: Those of `run_arguments`.
@@ -570,6 +576,8 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
         if arguments["data"]["overwrite_output_dir"]:
             for stale in [*numbered_checkpoints(folder), *folder.glob(TARGET_TOKENIZER)]:
                 shutil.rmtree(stale)
+            for stale in (path for pattern in OUTPUTS for path in folder.glob(pattern)):
+                stale.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         results_file.unlink(missing_ok=True)
     else:

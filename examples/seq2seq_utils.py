@@ -48,7 +48,7 @@ from modeling_ode_transformer.average_checkpoints import average_checkpoints
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, complete_checkpoints
 from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS
 from modeling_ode_transformer.model_card import generation_text
-from modeling_ode_transformer.pipeline_ode_transformer import load_target_tokenizer
+from modeling_ode_transformer.pipeline_ode_transformer import load_target_tokenizer, needs_target_tokenizer
 from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 
@@ -368,6 +368,15 @@ def new_config(args: Seq2SeqModelArguments, tokenizer, target_tokenizer) -> PreT
     return config_with_overrides(args, values)
 
 
+def check_target_tokenizer(model, tokenizer, target_tokenizer) -> None:
+    """ValueError if a model has a vocabulary of its own for the target, and only the source's tokenizer."""
+    if target_tokenizer is tokenizer and needs_target_tokenizer(model.config, tokenizer):
+        raise ValueError(
+            f"{model.name_or_path} has a vocabulary of its own for the target, but no folder {TARGET_TOKENIZER}: save "
+            "the target's tokenizer there."
+        )
+
+
 def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
     """The checkpoint's model in float32, or a new one; ValueError if the vocabularies do not fit."""
     if args.model_name_or_path:
@@ -380,6 +389,7 @@ def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
         )
     else:
         model = AutoModelForSeq2SeqLM.from_config(new_config(args, tokenizer, target_tokenizer))
+    check_target_tokenizer(model, tokenizer, target_tokenizer)
     embeddings = {"source": model.get_input_embeddings(), "target": model.get_output_embeddings()}
     for side, pieces in (("source", tokenizer), ("target", target_tokenizer)):
         if len(pieces) > embeddings[side].weight.shape[0]:
@@ -499,7 +509,7 @@ def predict_split(trainer: TokenSeq2SeqTrainer, dataset, prefix: str, score: Cal
     output = trainer.predict(dataset, metric_key_prefix=prefix)
     metrics = output.metrics | {f"{prefix}_samples": len(dataset)}
     if None in dataset["target"]:
-        for name in ("loss", "nll_loss", "perplexity"):
+        for name in METRICS_OF_LABELS:
             del metrics[f"{prefix}_{name}"]
     else:
         metrics[f"{prefix}_perplexity_convention"] = "of a target token"
@@ -538,10 +548,12 @@ def set_generation_options(
         config.update(max_length=args.generation_max_length or data_args.max_target_length + 1, max_new_tokens=None)
 
 
-def print_samples(model, sources: list[str], tokenizer, target_tokenizer) -> None:
-    """Prints the outputs of a model for texts; all processes have to call it, and one of them prints."""
+def print_samples(model, sources: list[str], tokenizer, target_tokenizer, max_length: int) -> None:
+    """Prints the outputs of a model for texts, which are cut to a number of tokens; all processes have to call it, and
+    one of them prints."""
     model.eval()
-    inputs = tokenizer(sources, return_tensors="pt", padding=True).to(model.device)
+    limits = {"truncation": True, "max_length": max_length}
+    inputs = tokenizer(sources, return_tensors="pt", padding=True, **limits).to(model.device)
     outputs = decode(model.generate(**inputs).cpu().numpy(), target_tokenizer)
     if PartialState().is_main_process:
         print("".join(f"source: {source}\noutput: {output}\n" for source, output in zip(sources, outputs)), end="")
@@ -633,7 +645,7 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
             score = partial(task.score, args=data_args, split=split)
             metrics |= predict_split(trainer, splits[split], prefix, score, Path(args.output_dir) / filename)
     if data_args.samples:
-        print_samples(model, data_args.samples, tokenizer, target_tokenizer)
+        print_samples(model, data_args.samples, tokenizer, target_tokenizer, data_args.max_source_length)
     if args.push_to_hub:
         trainer.push_to_hub()
     return metrics

@@ -22,14 +22,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from .checkpoints import CHECKPOINT, TARGET_TOKENIZER, TRAINER_STATE, incomplete_reason, numbered_checkpoints
+from .checkpoints import CHECKPOINT, OUTPUTS, TARGET_TOKENIZER, TRAINER_STATE, incomplete_reason, numbered_checkpoints
 
 
 # What a folder holds besides a model's own files: weights and training state, and what is known of these weights only.
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
 NOT_COPIED += ("loss_state_*.json", "latest", "zero_to_fp32.py")
-NOT_COPIED += ("arguments.json", "evaluation.json", "*_results.json", "runs.json")
-NOT_COPIED += ("*predictions.txt", "generated.txt", "README.md")
+NOT_COPIED += ("arguments.json", "evaluation.json", "runs.json", "README.md", *OUTPUTS)
 # Fields of a configuration that say nothing of the model.
 PROVENANCE = {"transformers_version", "_name_or_path"}
 

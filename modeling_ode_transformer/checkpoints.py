@@ -23,6 +23,8 @@ TRAINER_STATE = "trainer_state.json"
 TRAINING_STATE = ("optimizer*", "scheduler.pt", "rng_state*.pth")
 # Fields of a configuration that change without the model: Trainer itself sets special tokens, a dtype, a cache.
 NOT_OF_THE_MODEL = {"transformers_version", "_name_or_path", "architectures", "auto_map", "dtype", "use_cache"}
+# Patterns of what a run writes about its model: metrics and outputs.
+OUTPUTS = ("*_results.json", "*predictions.txt", "generated.txt")
 CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 

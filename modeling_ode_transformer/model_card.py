@@ -403,6 +403,8 @@ def model_card(record: dict) -> ModelCard:
     for name in ("task", "model", "card"):
         if name not in record:
             raise ValueError(f"The record has no {name!r}: make it with `run_record` and add `card` (repo_id, ...).")
+        if name != "task" and not isinstance(record[name], dict):
+            raise ValueError(f"The record's {name!r} is a {type(record[name]).__name__}, and must be a mapping.")
     class_name = record["model"].get("class")
     for name, value, known in (("task", record["task"], TASKS), ("model's class", class_name, MODEL_CLASSES)):
         if value not in known:
@@ -474,14 +476,16 @@ def main(argv: list[str] | None = None) -> None:
         record = read_json(args.run) if args.run.endswith(".json") else run_record(args.run, args.task)
         if not isinstance(record, dict):
             raise ValueError(f"{args.run} holds a {type(record).__name__}, and a record is a mapping.")
-        record["card"] = record.get("card", {}) | card_values(args)
-        if "repo_id" not in record["card"]:
-            raise ValueError("The card needs the repository's name: give --repo_id NAME or OWNER/NAME.")
+        if isinstance(card := record.get("card", {}), dict):
+            record["card"] = card | card_values(args)
+            if "repo_id" not in record["card"]:
+                raise ValueError("The card needs the repository's name: give --repo_id NAME or OWNER/NAME.")
         content = model_card(record).content
+        if args.record:
+            text = json.dumps(record, indent=1, ensure_ascii=False)
+            Path(args.record).write_text(text + "\n", encoding="utf-8")
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    if args.record:
-        Path(args.record).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     sys.stdout.write(content + "\n")
 
 

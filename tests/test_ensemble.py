@@ -172,6 +172,11 @@ def test_each_member_keeps_its_own_cache(source):
     assert [cache.get_seq_length() for cache in caches] == [5, 5]
 
 
+def test_the_member_with_the_fewest_positions_limits_an_ensemble():
+    members = [ode_transformer(position_embedding_type="learned", max_position_embeddings=size) for size in (40, 30)]
+    assert EnsembleForConditionalGeneration(members).config.max_position_embeddings == 30
+
+
 def test_the_ensemble_goes_by_the_first_generation_configuration():
     models = [ode_transformer(0), m2m100(1)]
     models[0].generation_config.update(num_beams=3, length_penalty=0.6)

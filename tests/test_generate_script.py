@@ -229,8 +229,10 @@ def test_without_any_limit_outputs_have_fairseqs(models, tmp_path):
     assert (model.generation_config.max_len_a, model.generation_config.max_len_b) == (0, 200)
 
 
-def test_half_precision(translate):
+def test_half_precision(translate, models):
     assert len(translate("ode", "m2m100", dtype="bf16")) == len(LINES)
+    generator = generate.TextGenerator(generate.GenerateArguments([str(models / "ode")], dtype="bf16"))
+    assert generator.model.dtype == torch.bfloat16
 
 
 def test_an_interruption_leaves_no_output(translate, tmp_path, monkeypatch):

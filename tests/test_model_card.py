@@ -218,6 +218,8 @@ def test_a_dataset_of_this_machine_is_no_dataset_of_the_hub(tmp_path, monkeypatc
     [
         ({"task": "nope"}, "record's task is 'nope', which is none of translation,"),
         ({"model": {"class": "Nope"}}, "record's model's class is 'Nope', which is none of OdeTransformerFor"),
+        ({"model": []}, "record's 'model' is a list, and must be a mapping"),
+        ({"card": 3}, "record's 'card' is a int, and must be a mapping"),
         (None, "holds a list, and a record is a mapping"),
     ],
 )

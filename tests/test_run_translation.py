@@ -268,6 +268,7 @@ def test_a_run_folder_holds_only_metrics_of_its_model_and_says_of_which_data(cor
 
     run_translation.main(arguments(corpus, folder, max_steps=3, overwrite_output_dir=True))
     assert not [name for name in saved("all_results.json") if name.startswith("predict_")]
+    assert not [*folder.glob("predict_results.json"), *folder.glob("generated_predictions.txt")]
     assert saved("arguments.json")["training"]["max_steps"] == 3
 
 
@@ -486,6 +487,11 @@ def test_tokenizer_per_language(corpus, tmp_path):
     assert reloaded["predict_nll_loss"] == pytest.approx(trained["predict_nll_loss"], rel=1e-5)
     for folder in ("run", "again"):
         assert (tmp_path / folder / "generated_predictions.txt").exists()
+    shutil.copytree(tmp_path / "run", tmp_path / "lost", ignore=shutil.ignore_patterns("target_tokenizer"))
+    with pytest.raises(ValueError, match="lost has a vocabulary of its own for the target, but no folder target_tok"):
+        run_translation.main(
+            arguments(corpus, tmp_path / "other", **options | {"model_name_or_path": tmp_path / "lost"})
+        )
 
 
 def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
@@ -742,6 +748,21 @@ def test_overrides():
     assert script_utils.parse_overrides(json.dumps(expected)) == expected
     assert script_utils.parse_overrides(None) == {}
     assert script_utils.parse_overrides("recurrence_steps=None") == {"recurrence_steps": None}
+    assert script_utils.parse_overrides('stop_strings="End",name=AbC') == {"stop_strings": "End", "name": "AbC"}
+
+
+def test_another_start_of_the_same_last_name_makes_another_training():
+    noted = {"model": {"model_name_or_path": "me/base", "model_revision": "main"}}
+    for start, revision in (("you/base", "main"), ("me/base", "v2")):
+        asked = {"model": {"model_name_or_path": start, "model_revision": revision}}
+        assert script_utils.different_training(noted, asked)["model"]
+    assert not script_utils.different_training(noted, noted)["model"]
+
+
+def test_words_are_counted_in_the_case_that_they_are_encoded_in():
+    """Unicode has several lower cases of a sigma, and `str.lower` chooses by its place."""
+    tokenizer = script_utils.word_level_tokenizer(["ΟΔΟΣ Straße"], {"unk_token": "<unk>"}, lowercase=True)
+    assert 0 not in tokenizer.encode("ΟΔΟΣ Straße").ids
 
 
 def test_length_grouped_sampler():
