@@ -114,28 +114,31 @@ class GenerateArguments:
             if value is not None and value < 1:
                 raise ValueError(f"--{name} {value} must be at least 1.")
 
+    @property
+    def hub_options(self) -> dict:
+        """Of what `from_pretrained` opens."""
+        return {"revision": self.model_revision, "trust_remote_code": self.trust_remote_code}
+
 
 def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
     """The encoder-decoders, in evaluation mode on their device; ValueError if one is a language model."""
-    hub_options = {"revision": args.model_revision, "trust_remote_code": args.trust_remote_code}
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     models = []
     for name in args.model_name_or_path:
-        config = AutoConfig.from_pretrained(name, **hub_options)
+        config = AutoConfig.from_pretrained(name, **args.hub_options)
         if not config.is_encoder_decoder:
             raise ValueError(
                 f"{name} is a language model ({config.model_type}), and this script needs an encoder-decoder: "
                 "run_language_modeling.py --prompt continues texts."
             )
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[args.dtype], **hub_options)
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[args.dtype], **args.hub_options)
         models.append(model.to(device))
     return models
 
 
 def load_common_tokenizers(args: GenerateArguments):
     """The source and the target tokenizer of the models; ValueError if they have different ones."""
-    options = {"revision": args.model_revision, "trust_remote_code": args.trust_remote_code}
-    options |= {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
+    options = args.hub_options | {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
     first, *others = (load_tokenizers(name, **options) for name in args.model_name_or_path)
     for name, other in zip(args.model_name_or_path[1:], others):
         for language in ("src_lang", "tgt_lang") if marks_languages(first[0]) else ():

@@ -43,9 +43,11 @@ from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
     check_model,
+    check_run,
     config_with_overrides,
     different_arguments,
     find_checkpoint,
+    load_checkpoint,
     note_run,
     parse_with_recipe,
     read_dataset,
@@ -183,11 +185,7 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Cla
 
 
 def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: TrainingArguments) -> None:
-    if not (args.do_train or args.do_eval or args.do_predict):
-        raise ValueError("Nothing to do: give --do_train, --do_eval or --do_predict.")
-    data_args.check_early_stopping(args)
-    if not args.do_train and not model_args.model_name_or_path:
-        raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
+    check_run(model_args, data_args, args)
     if model_args.word_vectors and model_args.model_name_or_path:
         raise ValueError("--word_vectors are for a new model: leave out --model_name_or_path.")
     for name in ("validation_size", "test_size"):
@@ -337,12 +335,7 @@ def load_model(args: ModelArguments, tokenizer, labels: list[str], is_pair: bool
         ValueError: the vocabulary or the labels are not the checkpoint's.
     """
     if args.model_name_or_path:
-        model = AutoModelForSequenceClassification.from_pretrained(
-            args.model_name_or_path,
-            revision=args.model_revision,
-            trust_remote_code=args.trust_remote_code,
-            dtype=torch.float32,
-        )
+        model = load_checkpoint(AutoModelForSequenceClassification, args)
         if unknown := sorted(set(labels) - set(model.config.label2id)):
             raise ValueError(
                 f"{args.model_name_or_path} does not know the labels {', '.join(unknown)}, only "
@@ -430,12 +423,11 @@ def train_one(
         )
     names = dict(zip(labels, data_args.class_names or labels))
 
-    hub_options = {"revision": model_args.model_revision, "trust_remote_code": model_args.trust_remote_code}
     tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
     if tokenizer_name is None:
         tokenizer = build_tokenizer(examples["train"], model_args)
     else:
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, **hub_options)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, **model_args.hub_options)
     is_pair = data_args.text_pair_column is not None
     model = load_model(model_args, tokenizer, list(names.values()), is_pair)
     embeddings = model.get_input_embeddings().weight.numel()

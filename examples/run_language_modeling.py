@@ -42,8 +42,10 @@ from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
     check_model,
+    check_run,
     config_with_overrides,
     find_checkpoint,
+    load_checkpoint,
     note_run,
     parse_overrides,
     parse_with_recipe,
@@ -123,12 +125,8 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tok
 
 
 def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: TokenTrainingArguments) -> None:
-    asks_for_text = data_args.prompt or data_args.prompt_file
-    if not (args.do_train or args.do_eval or args.do_predict or asks_for_text):
-        raise ValueError("Nothing to do: give --do_train, --do_eval, --do_predict, --prompt or --prompt_file.")
-    data_args.check_early_stopping(args)
-    if not args.do_train and not model_args.model_name_or_path:
-        raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
+    prompts = {"prompt": bool(data_args.prompt), "prompt_file": bool(data_args.prompt_file)}
+    check_run(model_args, data_args, args, **prompts)
     for name, least in (("block_size", 0), ("max_new_tokens", 1), ("num_beams", 1)):
         if getattr(data_args, name) < least:
             raise ValueError(f"--{name} {getattr(data_args, name)} must be at least {least}.")
@@ -242,13 +240,7 @@ def new_config(args: ModelArguments, tokenizer) -> PreTrainedConfig:
 def load_model(args: ModelArguments, tokenizer) -> PreTrainedModel:
     """The checkpoint's model in float32, or a new one; ValueError if the vocabulary does not fit."""
     if args.model_name_or_path:
-        # Training in the half precision of the saved weights would lose small updates: --bf16 and --fp16 autocast.
-        model = AutoModelForCausalLM.from_pretrained(
-            args.model_name_or_path,
-            revision=args.model_revision,
-            trust_remote_code=args.trust_remote_code,
-            dtype=torch.float32,
-        )
+        model = load_checkpoint(AutoModelForCausalLM, args)
     else:
         model = AutoModelForCausalLM.from_config(new_config(args, tokenizer))
     size = model.get_input_embeddings().weight.shape[0]
@@ -374,12 +366,11 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
     needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     lines = {split: read_split(data_args, split) for split, need in needed.items() if need}
 
-    hub_options = {"revision": model_args.model_revision, "trust_remote_code": model_args.trust_remote_code}
     tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
     if tokenizer_name is None:
         tokenizer = build_tokenizer(lines["train"], model_args.vocab_size)
     else:
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, **hub_options)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, **model_args.hub_options)
 
     model = load_model(model_args, tokenizer)
     logger.info("%s words in the vocabulary, %s parameters", f"{len(tokenizer):,}", f"{model.num_parameters():,}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import datasets
+import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
@@ -27,6 +28,7 @@ from transformers import (
     EarlyStoppingCallback,
     HfArgumentParser,
     PreTrainedConfig,
+    PreTrainedModel,
     TrainerCallback,
     TrainingArguments,
 )
@@ -88,6 +90,11 @@ class BaseModelArguments:
     tokenizer_name: str | None = field(
         default=None, metadata={"help": "Tokenizer (folder or Hub name); none: the checkpoint's, or a new one."}
     )
+
+    @property
+    def hub_options(self) -> dict:
+        """Of what `from_pretrained` opens."""
+        return {"revision": self.model_revision, "trust_remote_code": self.trust_remote_code}
 
     def __post_init__(self):
         if self.model_name_or_path and (self.config_name or self.config_overrides):
@@ -285,10 +292,28 @@ def check_model(args: BaseModelArguments, **values) -> PreTrainedConfig:
     """Opens the configuration of the checkpoint, or makes that of the new model, with `values`, and returns it:
     mistakes come to light before anything is written."""
     if args.model_name_or_path:
-        return AutoConfig.from_pretrained(
-            args.model_name_or_path, revision=args.model_revision, trust_remote_code=args.trust_remote_code
-        )
+        return AutoConfig.from_pretrained(args.model_name_or_path, **args.hub_options)
     return config_with_overrides(args, values)
+
+
+def load_checkpoint(auto_class: type, args: BaseModelArguments) -> PreTrainedModel:
+    """The checkpoint's model in float32: in training, the half precision of saved weights would lose small updates
+    (--bf16 and --fp16 autocast)."""
+    return auto_class.from_pretrained(args.model_name_or_path, dtype=torch.float32, **args.hub_options)
+
+
+def check_run(
+    model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments, **others: bool
+) -> None:
+    """ValueError if there is nothing to do, `others` being what a script can do besides, by argument; if it takes a
+    model and there is none; or if a training is to stop early and nothing says by what."""
+    work = {"do_train": args.do_train, "do_eval": args.do_eval, "do_predict": args.do_predict} | others
+    if not any(work.values()):
+        *names, last = (f"--{name}" for name in work)
+        raise ValueError(f"Nothing to do: give {', '.join(names)} or {last}.")
+    if not args.do_train and not model_args.model_name_or_path:
+        raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
+    data_args.check_early_stopping(args)
 
 
 def word_level_tokenizer(

@@ -23,8 +23,10 @@ from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
     check_model,
+    check_run,
     config_with_overrides,
     find_checkpoint,
+    load_checkpoint,
     note_run,
     parse_overrides,
     parse_with_recipe,
@@ -380,13 +382,7 @@ def check_target_tokenizer(model, tokenizer, target_tokenizer) -> None:
 def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
     """The checkpoint's model in float32, or a new one; ValueError if the vocabularies do not fit."""
     if args.model_name_or_path:
-        # Training in the half precision of the saved weights would lose small updates: --bf16 and --fp16 autocast.
-        model = AutoModelForSeq2SeqLM.from_pretrained(
-            args.model_name_or_path,
-            revision=args.model_revision,
-            trust_remote_code=args.trust_remote_code,
-            dtype=torch.float32,
-        )
+        model = load_checkpoint(AutoModelForSeq2SeqLM, args)
     else:
         model = AutoModelForSeq2SeqLM.from_config(new_config(args, tokenizer, target_tokenizer))
     check_target_tokenizer(model, tokenizer, target_tokenizer)
@@ -407,16 +403,12 @@ METRICS_OF_LABELS = ("loss", "nll_loss", "perplexity")
 def check_arguments(
     model_args: Seq2SeqModelArguments, data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments
 ) -> None:
-    if not (args.do_train or args.do_eval or args.do_predict):
-        raise ValueError("Nothing to do: give --do_train, --do_eval or --do_predict.")
+    check_run(model_args, data_args, args)
     if args.do_predict and not args.predict_with_generate:
         raise ValueError("--do_predict writes outputs: give --predict_with_generate too.")
     best = (args.metric_for_best_model or "loss").removeprefix("eval_")
     if args.do_train and best not in METRICS_OF_LABELS and not args.predict_with_generate:
         raise ValueError(f"--metric_for_best_model {best} is measured of outputs: give --predict_with_generate too.")
-    data_args.check_early_stopping(args)
-    if not args.do_train and not model_args.model_name_or_path:
-        raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
     if (model_args.src_lang is None) != (model_args.tgt_lang is None):
         raise ValueError("--src_lang and --tgt_lang go together; only one is given.")
     for name in ("num_beams", "max_source_length", "max_target_length"):
@@ -572,7 +564,6 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
     needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     pairs = {split: task.read_split(data_args, split) for split, need in needed.items() if need}
 
-    hub_options = {"revision": model_args.model_revision, "trust_remote_code": model_args.trust_remote_code}
     tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
     makes_tokenizer = tokenizer_name is None
     if makes_tokenizer:
@@ -581,8 +572,9 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
         with args.main_process_first(desc="training the tokenizer"):
             if args.should_save:
                 train_tokenizers(pairs["train"], model_args, Path(args.output_dir))
+    languages = {"src_lang": model_args.src_lang, "tgt_lang": model_args.tgt_lang}
     tokenizer, target_tokenizer = load_tokenizers(
-        tokenizer_name, model_args.target_tokenizer_name, model_args.src_lang, model_args.tgt_lang, **hub_options
+        tokenizer_name, model_args.target_tokenizer_name, **languages, **model_args.hub_options
     )
     if marks_languages(tokenizer) and tokenizer.tgt_lang is None:
         raise ValueError(

@@ -481,8 +481,7 @@ class ResumableTrainerMixin:
             self._tr_loss += state["loss_since_last_log"]
             self._globalstep_last_logged = state["last_logged_update"]
             # The mean over processes, which the next log adds, is a part of the earlier losses.
-            # Checkpoints of before have that of their own process alone.
-            self._total_loss_scalar -= state.get("mean_loss_since_last_log", state["loss_since_last_log"])
+            self._total_loss_scalar -= state["mean_loss_since_last_log"]
 
     def _finalize_training(self, trial, num_train_samples, *args, **kwargs):
         self._planned_samples = num_train_samples

@@ -431,21 +431,6 @@ def test_a_resumed_run_is_the_uninterrupted_one(case, tmp_path):
             assert torch.equal(tensor, whole.model.state_dict()[name]), (number, name)
 
 
-def test_checkpoints_without_the_mean_over_processes_are_resumed(tmp_path):
-    """Those written before it was kept."""
-    values = {"max_steps": 4, "logging_steps": 3, "save_strategy": "steps", "save_steps": 1}
-    whole = trainer_for(tmp_path, new_model(), **values)
-    result = whole.train()
-    file = tmp_path / "checkpoint-2" / "loss_state_0.json"
-    state = json.loads(file.read_text())
-    assert state.pop("mean_loss_since_last_log") == state["loss_since_last_log"]
-    file.write_text(json.dumps(state))
-    resumed = trainer_for(tmp_path / "resumed", new_model(), **values)
-    again = resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert loss_history(resumed) == loss_history(whole)
-    assert again.metrics["train_loss"] == pytest.approx(result.metrics["train_loss"], rel=1e-6)
-
-
 def test_train_itself_leaves_out_half_written_checkpoints(tmp_path):
     values = {"max_steps": 4, "logging_steps": 1, "save_strategy": "steps", "save_steps": 1}
     whole = trainer_for(tmp_path, new_model(), **values)
