@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Examples of the README, run as they stand."""
+"""Examples of the README and of examples/tools.md, run as they stand."""
 
+import functools
 import importlib
 import re
 import shlex
@@ -9,21 +10,28 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_ode_transformer import OdeTransformerModel
+from modeling_ode_transformer import (
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerModel,
+    OdeTransformerTokenizer,
+)
 from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS, integrate_multistep
 
-from .conftest import tiny_config
+from .conftest import randomize, tiny_config
 
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README, TOOLS = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "examples/tools.md"))
+FENCE = r"```(\w*)\n(.*?)```"
 
 
 def blocks(heading):
     """The (language, text) of the code blocks of a section."""
     section = re.split(r"\n#+ ", README.partition(f"# {heading}\n")[2])[0]
-    return re.findall(r"```(\w*)\n(.*?)```", section, re.DOTALL)
+    return re.findall(FENCE, section, re.DOTALL)
 
 
 def test_a_scheme_of_ones_own_works_as_shown(tmp_path, monkeypatch, capsys):
@@ -90,3 +98,60 @@ def test_metrics_print_what_is_shown(tmp_path, monkeypatch, capsys, evaluate_mod
 
     exec(python, {})
     assert capsys.readouterr().out == python_printed
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.ao.quantization is deprecated")
+def test_other_tools_take_a_trained_folder_as_shown(tmp_path, monkeypatch, capsys):
+    """All code of the page, in its order; what each tool gives is tested in test_ecosystem.py. ONNX Runtime prints the
+    translation that greedy search finds, and dynamic quantization finds no layer. Graphs are not compiled to machine
+    code, which needs a compiler."""
+    for tool in ("peft", "torchao", "onnxscript", "onnxruntime"):
+        pytest.importorskip(tool)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    texts = ["Two dogs are running through the snow.", "A man sleeps."]
+    tokenizer = OdeTransformerTokenizer.train(texts, vocab_size=400, hard_vocab_limit=False)
+    tokenizer.save_pretrained("multi30k_en_de")
+    torch.manual_seed(0)
+    fields = {"vocab_size": len(tokenizer), "encoder_layers": 1, "decoder_layers": 1}
+    trained = randomize(OdeTransformerForConditionalGeneration(tiny_config(**fields)))
+    trained.generation_config.update(num_beams=4, max_new_tokens=40)
+    trained.save_pretrained("multi30k_en_de")
+
+    names, greedy = {}, None
+    for language, code in re.findall(FENCE, TOOLS, re.DOTALL):
+        assert language == "python"
+        if "OnnxExporter" in code:
+            greedy = names["model"].generate(**names["inputs"], num_beams=1, max_new_tokens=39)
+            capsys.readouterr()
+        exec(code, names)
+        if "OnnxExporter" in code:
+            assert names["tokens"].tolist() == greedy.tolist()
+            shown = repr(tokenizer.batch_decode(greedy, skip_special_tokens=True))
+            assert capsys.readouterr().out.endswith(shown + "\n")
+    assert names["quantized"].dtype == torch.float32 and Path("multi30k_en_de_int8/model.safetensors").exists()
+    assert names["features"].shape == (*names["inputs"]["input_ids"].shape, 32)
+    quantized = torch.ao.quantization.quantize_dynamic(trained, {nn.Linear})
+    assert [type(module) for module in quantized.modules()] == [type(module) for module in trained.modules()]
+
+
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("examples/**/*.md"))]
+
+
+def without_code(file):
+    return re.sub(FENCE, "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_to_files_and_headings_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(ROOT / page)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", without_code(file), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings], (
+                target
+            )
