@@ -212,11 +212,6 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str) -> N
         )
 
 
-def check_token(token: str | None) -> None:
-    if not (token or get_token()):
-        raise PublishError("There is no token of the Hub: log in with `hf auth login`, or set HF_TOKEN.")
-
-
 def upload_repository(
     folder: str | Path,
     repo_id: str,
@@ -293,7 +288,8 @@ def full_repo_id(repo_id: str, token: str | None = None) -> str:
         PublishError: there is no token, or the Hub does not know it, or cannot be reached.
     """
     validate_repo_id(repo_id)
-    check_token(token)
+    if not (token or get_token()):
+        raise PublishError("There is no token of the Hub: log in with `hf auth login`, or set HF_TOKEN.")
     if "/" in repo_id:
         return repo_id
     try:
@@ -310,25 +306,19 @@ def errors_of_the_hub(repo_id: str) -> Iterator[None]:
     """Turns them into `PublishError`."""
     try:
         yield
-    except HfHubHTTPError as error:
-        if error.response is not None and error.response.status_code in (401, 403):
+    except PublishError:
+        raise
+    except (HTTPError, OSError, RuntimeError) as error:
+        if getattr(getattr(error, "response", None), "status_code", None) in (401, 403):
             raise PublishError(
                 f"The Hub does not let this token write to {repo_id} ({error}): log in with `hf auth login` as "
                 "somebody who may, with a token that can write."
             ) from error
-        raise interrupted(repo_id, error) from error
-    except (HTTPError, OSError, RuntimeError) as error:
-        if isinstance(error, PublishError):
-            raise
-        raise interrupted(repo_id, error) from error
-
-
-def interrupted(repo_id: str, error: Exception) -> PublishError:
-    return PublishError(
-        f"The upload to {repo_id} on {constants.ENDPOINT} was interrupted ({error}). Its files are as they were, or, "
-        "if only the answer was lost, all of the new ones: a commit holds all or nothing. Look at it, and start the "
-        "same command again, with another --folder if there is one."
-    )
+        raise PublishError(
+            f"The upload to {repo_id} on {constants.ENDPOINT} was interrupted ({error}). Its files are as they were, "
+            "or, if only the answer was lost, all of the new ones: a commit holds all or nothing. Look at it, and "
+            "start the same command again, with another --folder if there is one."
+        ) from error
 
 
 def publish(
