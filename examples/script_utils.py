@@ -49,7 +49,6 @@ from modeling_ode_transformer.model_card import (
     PREFIXES,
     RESULTS,
     held_out,
-    shown_name,
     split_sources,
     training_arguments,
     versions,
@@ -264,7 +263,7 @@ def parse_overrides(text: str | dict | None) -> dict:
         if not equals:
             raise ValueError(f"Cannot read {item!r} in {text!r}: write name=value,name=value or a JSON object.")
         try:
-            overrides[name.strip()] = json.loads(value)
+            overrides[name.strip()] = json.loads(value, parse_constant=str)
         except json.JSONDecodeError:
             value = value.strip()
             words = {"None": None, "True": True, "False": False, "TRUE": True, "FALSE": False}
@@ -442,7 +441,12 @@ def training_model(model: dict) -> dict:
     """The model arguments that a training depends on; of files and folders, only the names."""
     values = {name: value for name, value in model.items() if name != "trust_remote_code"}
     values["config_overrides"] = parse_overrides(values.get("config_overrides"))
-    return {name: shown_name(value) if isinstance(value, str) else value for name, value in values.items()}
+    return {name: Path(value).name if isinstance(value, str) else value for name, value in values.items()}
+
+
+def is_of_the_hub(name: str | None) -> bool:
+    """Whether it is OWNER/NAME, and no folder."""
+    return bool(name and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)) and not Path(name).exists()
 
 
 def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
@@ -451,6 +455,9 @@ def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
     found = {}
     for kind, values in (("model", training_model), ("data", training_data), ("training", training_arguments)):
         old, new = (values(each.get(kind, {})) for each in (noted, asked))
+        starts = [each.get(kind, {}).get("model_name_or_path") for each in (noted, asked)]
+        if all(map(is_of_the_hub, starts)):
+            old["model_name_or_path"], new["model_name_or_path"] = starts
         if kind == "training":
             known = [name for name in ORDER_AND_OPTIMIZER if all(name in run.get(kind, {}) for run in (noted, asked))]
             for each, run in ((old, noted), (new, asked)):

@@ -371,7 +371,7 @@ def new_config(args: Seq2SeqModelArguments, tokenizer, target_tokenizer) -> PreT
 
 
 def check_target_tokenizer(model, tokenizer, target_tokenizer) -> None:
-    """ValueError if a model has a vocabulary of its own for the target, and only the source's tokenizer."""
+    """ValueError if a saved model has a vocabulary of its own for the target, and only the source's tokenizer."""
     if target_tokenizer is tokenizer and needs_target_tokenizer(model.config, tokenizer):
         raise ValueError(
             f"{model.name_or_path} has a vocabulary of its own for the target, but no folder {TARGET_TOKENIZER}: save "
@@ -383,9 +383,9 @@ def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
     """The checkpoint's model in float32, or a new one; ValueError if the vocabularies do not fit."""
     if args.model_name_or_path:
         model = load_checkpoint(AutoModelForSeq2SeqLM, args)
+        check_target_tokenizer(model, tokenizer, target_tokenizer)
     else:
         model = AutoModelForSeq2SeqLM.from_config(new_config(args, tokenizer, target_tokenizer))
-    check_target_tokenizer(model, tokenizer, target_tokenizer)
     embeddings = {"source": model.get_input_embeddings(), "target": model.get_output_embeddings()}
     for side, pieces in (("source", tokenizer), ("target", target_tokenizer)):
         if len(pieces) > embeddings[side].weight.shape[0]:

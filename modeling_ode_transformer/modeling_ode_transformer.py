@@ -887,8 +887,9 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         The code of this package's pipelines, where the configuration names them, is saved along. If it is not at hand,
         since a process has only what it needed of a repository's code, they are no longer named.
         """
-        decoder = getattr(self.base_model, "decoder", self.base_model)
-        if (head := self.get_output_embeddings()) is not None and head.weight is decoder.embed_tokens.weight:
+        base = self.base_model
+        source = getattr(base, "shared", None) or getattr(base, "decoder", base).embed_tokens
+        if (head := self.get_output_embeddings()) is not None and head.weight is source.weight:
             # PEFT, which compares the output projection with the encoder's embeddings, says otherwise when it merges.
             self.config.tie_word_embeddings = True
         if self.is_remote_code():
@@ -1307,8 +1308,8 @@ class OdeTransformerDecoder(OdeTransformerStack):
         has_places = isinstance(past_length, int) and key_length == past_length + query_length
         if position_ids is not None and has_own_mask and has_places:
             # Only such a mask can order positions otherwise than the tokens, as in a tree with a common prefix. The
-            # least follows the cache, which is in its order, whatever its padding.
-            query_positions = position_ids - position_ids.amin(1, keepdim=True) + past_length
+            # first token follows the cache, which is in its order, whatever its padding.
+            query_positions = position_ids - position_ids[:, :1] + past_length
             key_positions = torch.cat(
                 [key_positions[:, :past_length].expand(len(position_ids), -1), query_positions], 1
             )

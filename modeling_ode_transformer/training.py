@@ -335,13 +335,14 @@ class ResumableTrainerMixin:
             ValueError: the checkpoint cannot be resumed from (`check_resumable`); for True, there is none.
             FileNotFoundError: the best checkpoint of the training before is not there, and is to be loaded at the end.
         """
-        size = getattr(self.model.config, "vocab_size", None)
         pad_token_id = getattr(self.processing_class, "pad_token_id", None)
-        if None not in (size, pad_token_id) and pad_token_id >= size:
-            raise ValueError(
-                f"The tokenizer pads with the token {pad_token_id}, but the model has a vocabulary of {size}: call "
-                "model.resize_token_embeddings(len(tokenizer))."
-            )
+        for name in ("vocab_size", "decoder_vocab_size"):
+            size = getattr(self.model.config, name, None)
+            if None not in (size, pad_token_id) and pad_token_id >= size:
+                raise ValueError(
+                    f"The tokenizer pads with the token {pad_token_id}, and the model has {name}={size}: resize its "
+                    "embeddings to the tokenizer."
+                )
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
             if resume_from_checkpoint is None:

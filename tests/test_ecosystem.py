@@ -191,12 +191,19 @@ def test_lora_trains_the_adapter_only_which_every_way_of_loading_finds(peft, tra
     assert merged.lm_head.weight is merged.model.decoder.embed_tokens.weight
 
 
-@pytest.mark.parametrize("form", [{}, {"decoder_vocab_size": 50}], ids=str)
-def test_a_merged_model_with_two_embeddings_is_saved_with_its_output_projection(peft, form, batch, tmp_path):
-    """Tied to the decoder's, not to the encoder's, which PEFT compares it with."""
-    base = build(share_encoder_decoder_embeddings=False, **form)
-    merged = peft.get_peft_model(base, peft.LoraConfig(**LORA, init_lora_weights=False)).merge_and_unload().eval()
-    assert merged.lm_head.weight is merged.model.decoder.embed_tokens.weight
+@pytest.mark.parametrize(
+    "form, options",
+    [
+        ({"share_encoder_decoder_embeddings": False}, {}),
+        ({"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50}, {}),
+        ({}, {"modules_to_save": ["embed_tokens"]}),
+    ],
+    ids=str,
+)
+def test_a_merged_model_is_saved_with_its_output_projection(peft, form, options, batch, tmp_path):
+    """Tied to other embeddings than the encoder's, which PEFT compares it with."""
+    adapted = peft.get_peft_model(build(**form), peft.LoraConfig(**LORA, **options, init_lora_weights=False))
+    merged = adapted.merge_and_unload().eval()
     merged.save_pretrained(tmp_path)
     loaded, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"] and loaded.config.tie_word_embeddings

@@ -748,7 +748,11 @@ def test_overrides():
     assert script_utils.parse_overrides(json.dumps(expected)) == expected
     assert script_utils.parse_overrides(None) == {}
     assert script_utils.parse_overrides("recurrence_steps=None") == {"recurrence_steps": None}
-    assert script_utils.parse_overrides('stop_strings="End",name=AbC') == {"stop_strings": "End", "name": "AbC"}
+    assert script_utils.parse_overrides('stop_strings="End",name=AbC,x=NaN') == {
+        "stop_strings": "End",
+        "name": "AbC",
+        "x": "NaN",
+    }
 
 
 def test_another_start_of_the_same_last_name_makes_another_training():
@@ -757,6 +761,8 @@ def test_another_start_of_the_same_last_name_makes_another_training():
         asked = {"model": {"model_name_or_path": start, "model_revision": revision}}
         assert script_utils.different_training(noted, asked)["model"]
     assert not script_utils.different_training(noted, noted)["model"]
+    moved = {"model": {"model_name_or_path": "../me/base", "model_revision": "main"}}
+    assert not script_utils.different_training(noted, moved)["model"]
 
 
 def test_words_are_counted_in_the_case_that_they_are_encoded_in():

@@ -568,7 +568,11 @@ def test_a_token_that_pads_must_be_one_of_the_model(tmp_path):
     """Trainer puts the tokenizer's into the configuration, which could be saved, but not be opened."""
     trainer = trainer_for(tmp_path, new_model())
     trainer.processing_class = SimpleNamespace(pad_token_id=61)
-    with pytest.raises(ValueError, match=r"pads with the token 61, but the model has a vocabulary of 61"):
+    with pytest.raises(ValueError, match=r"pads with the token 61, and the model has vocab_size=61"):
+        trainer.train()
+    trainer = trainer_for(tmp_path, new_model(decoder_vocab_size=50, share_encoder_decoder_embeddings=False))
+    trainer.processing_class = SimpleNamespace(pad_token_id=55)
+    with pytest.raises(ValueError, match=r"pads with the token 55, and the model has decoder_vocab_size=50"):
         trainer.train()
 
 
