@@ -455,9 +455,10 @@ def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
     found = {}
     for kind, values in (("model", training_model), ("data", training_data), ("training", training_arguments)):
         old, new = (values(each.get(kind, {})) for each in (noted, asked))
-        starts = [each.get(kind, {}).get("model_name_or_path") for each in (noted, asked)]
-        if all(map(is_of_the_hub, starts)):
-            old["model_name_or_path"], new["model_name_or_path"] = starts
+        if kind == "model":
+            starts = [each.get(kind, {}).get("model_name_or_path") for each in (noted, asked)]
+            if all(map(is_of_the_hub, starts)):
+                old["model_name_or_path"], new["model_name_or_path"] = starts
         if kind == "training":
             known = [name for name in ORDER_AND_OPTIMIZER if all(name in run.get(kind, {}) for run in (noted, asked))]
             for each, run in ((old, noted), (new, asked)):
