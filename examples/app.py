@@ -313,8 +313,9 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
             return [gr.skip()] * 5
         return found, gr.Radio(choices(found), value=0), *explain(found, 0, layer, head)
 
-    def on_explain(found, *inputs):
-        return explain(found, *inputs) if found else [gr.skip()] * 3
+    def on_explain(found, index, *inputs):
+        # Clicked while a search ran, the index is of the outputs before, which may have been more.
+        return explain(found, index, *inputs) if found and index < len(found[1]) else [gr.skip()] * 3
 
     num_beams = min(saved.num_beams or 4, MAX_BEAMS)
     length_penalty = 1.0 if saved.length_penalty is None else min(max(saved.length_penalty, 0), MAX_LENGTH_PENALTY)

@@ -17,11 +17,11 @@ from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
 from run_translation import main as run_translation
-from script_utils import read_json, read_lines
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration, set_seed
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer
 from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS
+from modeling_ode_transformer.text_files import read_json, read_lines
 
 
 RECIPE = Path(__file__).parent / "recipes" / "multi30k_en_de.json"

@@ -22,13 +22,18 @@ from pathlib import Path
 from typing import TextIO
 
 import torch
-from script_utils import parse_overrides, parse_with_recipe, position_limit, read_lines
+from script_utils import parse_overrides, parse_with_recipe
 from seq2seq_utils import begin_with_language, check_target_tokenizer, encode_texts, load_tokenizers, marks_languages
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
 from modeling_ode_transformer import EnsembleForConditionalGeneration, n_best
-from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin
+from modeling_ode_transformer.generation_ode_transformer import (
+    MAX_LEN_OPTIONS,
+    SourceLengthGenerationMixin,
+    position_limit,
+)
+from modeling_ode_transformer.text_files import read_lines
 
 
 logger = logging.getLogger(__name__)

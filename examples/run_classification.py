@@ -39,21 +39,17 @@ import datasets
 import numpy as np
 import torch
 from number_names import write_corpus
+from run_folder import different_arguments, find_checkpoint, note_run, run_arguments
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
     check_model,
     check_run,
     config_with_overrides,
-    different_arguments,
-    find_checkpoint,
     load_checkpoint,
-    note_run,
     parse_with_recipe,
     read_dataset,
     read_json_lines,
-    read_lines,
-    run_arguments,
     run_process,
     set_up_logging,
     word_level_tokenizer,
@@ -73,7 +69,7 @@ from transformers import (
 )
 
 from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS, held_out, split_sources
-from modeling_ode_transformer.text_files import read_json
+from modeling_ode_transformer.text_files import read_json, read_lines
 from modeling_ode_transformer.training import ResumableTrainerMixin, ResumableTrainingArguments
 from modeling_ode_transformer.word_vectors import load_word_vectors
 

@@ -38,22 +38,17 @@ from pathlib import Path
 import datasets
 import torch
 from number_names import write_corpus
+from run_folder import find_checkpoint, note_run, run_arguments
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
     check_model,
     check_run,
     config_with_overrides,
-    find_checkpoint,
     load_checkpoint,
-    note_run,
     parse_overrides,
     parse_with_recipe,
-    position_limit,
     read_dataset,
-    read_json,
-    read_lines,
-    run_arguments,
     run_process,
     set_up_logging,
     word_level_tokenizer,
@@ -71,7 +66,9 @@ from transformers import (
     set_seed,
 )
 
+from modeling_ode_transformer.generation_ode_transformer import position_limit
 from modeling_ode_transformer.metrics.perplexity import shift_blocks, split_words
+from modeling_ode_transformer.text_files import read_json, read_lines
 from modeling_ode_transformer.training import TokenTrainerMixin, TokenTrainingArguments
 
 

@@ -28,11 +28,11 @@ from pathlib import Path
 import datasets
 import sacrebleu
 from number_names import write_corpus
-from script_utils import read_dataset, read_lines, run_process
+from script_utils import read_dataset, run_process
 from seq2seq_utils import Seq2SeqDataArguments, Task, check_pairs, pairs_from_records, read_jsonl, run
 
 from modeling_ode_transformer.metrics.bleu import bleu_scorers, compound_split_bleu, sacre_bleu, tokenized_bleu
-from modeling_ode_transformer.text_files import read_aligned_lines
+from modeling_ode_transformer.text_files import read_aligned_lines, read_lines
 
 
 @dataclass

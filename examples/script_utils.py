@@ -5,12 +5,10 @@ import gc
 import json
 import logging
 import re
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import date, datetime
 from pathlib import Path
 from typing import ClassVar
 
@@ -34,32 +32,14 @@ from transformers import (
 )
 
 import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
-from modeling_ode_transformer.checkpoints import (
-    OUTPUTS,
-    TARGET_TOKENIZER,
-    check_resumable,
-    incomplete_reason,
-    last_complete_checkpoint,
-    numbered_checkpoints,
-)
-from modeling_ode_transformer.generation_ode_transformer import position_limit  # noqa: F401  (taken from here)
 from modeling_ode_transformer.metrics.perplexity import split_words
-from modeling_ode_transformer.model_card import (
-    ARGUMENTS,
-    PREFIXES,
-    RESULTS,
-    held_out,
-    split_sources,
-    training_arguments,
-    versions,
-)
 from modeling_ode_transformer.text_files import read_json, read_lines
 
 
 logger = logging.getLogger(__name__)
 
-# What an evaluation in a folder of its own leaves there: of which model, and on what.
-EVALUATION = "evaluation.json"
+# The arguments that name files of examples.
+DATA_FILES = re.compile(r"(train|validation|test)_(\w+_)?files?")
 # What --smoke lays over every recipe.
 SMOKE_VALUES = Path(__file__).parent / "smoke.json"
 
@@ -395,241 +375,3 @@ def set_up_logging(args: TrainingArguments, *script_loggers: logging.Logger) -> 
     for each in (logger, *script_loggers, logging.getLogger(modeling_ode_transformer.__name__)):
         each.setLevel(logging.INFO if args.log_level == "passive" else args.get_process_log_level())
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
-
-
-# Data arguments of all scripts that no training depends on: of evaluations, of outputs, and of the call.
-NOT_OF_A_TRAINING = {
-    *("max_eval_samples", "max_predict_samples", "early_stopping_patience", "overwrite_output_dir", "seeds"),
-    *("pad_to_multiple_of", "average_last_checkpoints", "num_beams", "length_penalty", "min_target_length"),
-    *("no_repeat_ngram_size", "samples", "bleu_tokenize", "bleu_moses_language", "errant"),
-    *("prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature"),
-}
-# What cards do not show of a training, and makes another one.
-ORDER_AND_OPTIMIZER = ("train_sampling_strategy", "data_seed", "lr_scheduler_kwargs", "adam_epsilon")
-DATA_FILES = re.compile(r"(train|validation|test)_(\w+_)?files?")
-# What decides which examples are held out.
-SPLIT_ARGUMENTS = {
-    "training data",
-    "held out",
-    "max_train_samples",
-    "split_seed",
-    "validation_size",
-    "test_size",
-    "cross_validation",
-}
-
-
-def different_arguments(noted: dict, asked: dict, names: Iterable[str]) -> list[str]:
-    """The arguments that have another value than the noted one, in words."""
-    return [
-        f"{name}={asked.get(name)!r} in place of {noted.get(name)!r}"
-        for name in names
-        if asked.get(name) != noted.get(name)
-    ]
-
-
-def training_data(data: dict) -> dict:
-    """The data arguments that a training depends on; of files, only the names. Where a part of the validation data is
-    trained on, that is training data, too."""
-    values = {name: value for name, value in data.items() if name not in NOT_OF_A_TRAINING}
-    values = {name: value for name, value in values.items() if not DATA_FILES.fullmatch(name)}
-    files = split_sources(data, "train") + (split_sources(data, "validation") if data.get("validation_share") else [])
-    return values | {"held out": held_out(data, "validation") | held_out(data, "test"), "training data": files}
-
-
-def training_model(model: dict) -> dict:
-    """The model arguments that a training depends on; of files and folders, only the names."""
-    values = {name: value for name, value in model.items() if name != "trust_remote_code"}
-    values["config_overrides"] = parse_overrides(values.get("config_overrides"))
-    return {name: Path(value).name if isinstance(value, str) else value for name, value in values.items()}
-
-
-def is_of_the_hub(name: str | None) -> bool:
-    """Whether it is OWNER/NAME, and no folder."""
-    return bool(name and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)) and not Path(name).exists()
-
-
-def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
-    """The arguments, in words, that make a training another one than the noted one, by their kind: those of its model,
-    of its data, without their folders, and those for `Trainer` that cards show."""
-    found = {}
-    for kind, values in (("model", training_model), ("data", training_data), ("training", training_arguments)):
-        old, new = (values(each.get(kind, {})) for each in (noted, asked))
-        if kind == "model":
-            starts = [each.get(kind, {}).get("model_name_or_path") for each in (noted, asked)]
-            if all(map(is_of_the_hub, starts)):
-                old["model_name_or_path"], new["model_name_or_path"] = starts
-        if kind == "training":
-            known = [name for name in ORDER_AND_OPTIMIZER if all(name in run.get(kind, {}) for run in (noted, asked))]
-            for each, run in ((old, noted), (new, asked)):
-                each |= {name: run[kind][name] for name in known}
-                # As many batches to an update may come from other numbers of processes.
-                accumulated = each.pop("gradient_accumulation_steps", 1)
-                each["processes x gradient_accumulation_steps"] = run.get("processes", 1) * accumulated
-        names = old.keys() & new.keys() if kind == "data" else old.keys() | new.keys()
-        found[kind] = different_arguments(old, new, sorted(names))
-    return found
-
-
-def run_arguments(
-    task: str, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
-) -> dict:
-    """What a run is: its task, arguments, number of processes, versions and date, as JSON has them."""
-    arguments = {
-        "task": task,
-        "model": vars(model_args),
-        "data": vars(data_args),
-        "training": args.to_sanitized_dict(),
-        "processes": args.world_size,
-        "versions": versions(),
-        "date": date.today().isoformat(),
-    }
-    return json.loads(json.dumps(arguments, default=str))
-
-
-def evaluated_model(arguments: dict) -> dict[str, str]:
-    """The model of an evaluation: folder and when its weights were written, or name and revision of the Hub."""
-    name, revision = (arguments["model"][key] for key in ("model_name_or_path", "model_revision"))
-    folder = Path(name)
-    if not folder.is_dir():
-        return {"name": name, "revision": revision}
-    weights = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
-    saved = max((file.stat().st_mtime for file in weights), default=0)
-    return {"folder": str(folder.resolve()), "saved": datetime.fromtimestamp(saved).isoformat()}
-
-
-def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
-    """The checkpoint to resume a training from: the one asked for, or the last complete one in the output folder, or
-    none. Nothing is written. A run that was stopped before its first checkpoint starts again from the beginning.
-
-    Args:
-        arguments: Those of `run_arguments`.
-        args: The training's.
-
-    Raises:
-        FileNotFoundError: the checkpoint that is asked for is not there.
-        ValueError: it cannot be resumed from; the output folder holds something else, checkpoints of another training,
-            newer checkpoints than the one asked for, or the metrics of another model than the one to evaluate; what
-            is asked for would be deleted; examples would be tested on that the model was trained on.
-    """
-    folder = Path(args.output_dir)
-    asked, checkpoint = args.resume_from_checkpoint, None
-    arguments_file = folder / ARGUMENTS
-    if not args.do_train:
-        model, evaluation_file = arguments["model"]["model_name_or_path"], folder / EVALUATION
-        is_own = Path(model).resolve() == folder.resolve()
-        if arguments_file.is_file() and not is_own:
-            raise ValueError(
-                f"--output_dir {folder} holds another trained model and its metrics, not {model}: choose another "
-                "folder."
-            )
-        measures = args.do_eval or args.do_predict
-        if measures and (folder / RESULTS).is_file() and not (is_own or arguments["data"]["overwrite_output_dir"]):
-            noted = read_json(evaluation_file)["model"] if evaluation_file.is_file() else {"name": "an unknown model"}
-            if noted != evaluated_model(arguments):
-                raise ValueError(
-                    f"--output_dir {folder} holds the metrics of {', '.join(noted.values())}, not of {model}: choose "
-                    "another folder, or give --overwrite_output_dir to replace them."
-                )
-        if arguments_file.is_file() and any(held_out(arguments["data"], split) for split in PREFIXES):
-            old, new = (training_data(each["data"]) for each in (read_json(arguments_file), arguments))
-            if different := different_arguments(old, new, sorted(SPLIT_ARGUMENTS & new.keys())):
-                raise ValueError(
-                    f"{folder} was trained on examples that this call holds out, which has {'; '.join(different)}."
-                )
-    elif arguments["data"]["overwrite_output_dir"]:
-        inputs = {"resume_from_checkpoint": asked}
-        for name in ("model_name_or_path", "config_name", "tokenizer_name", "target_tokenizer_name"):
-            path = Path(arguments["model"].get(name) or "")
-            if path.name and path.exists() and path.resolve().is_relative_to(folder.resolve()):
-                inputs[name] = path
-        if deleted := [f"--{name} {value}" for name, value in inputs.items() if value]:
-            raise ValueError(f"--overwrite_output_dir deletes what {' and '.join(deleted)} asks for.")
-    elif asked and str(asked).lower() != "true":
-        checkpoint = asked
-        if not Path(asked).is_dir():
-            raise FileNotFoundError(f"--resume_from_checkpoint: no folder {asked}.")
-        kept = [path.resolve() for path in numbered_checkpoints(folder)]
-        known = Path(asked).resolve() in kept
-        others = kept[kept.index(Path(asked).resolve()) + 1 :] if known else kept
-        if others := [path.name for path in others if incomplete_reason(path) is None]:
-            raise ValueError(
-                f"--resume_from_checkpoint {asked}: {folder} holds {'newer' if known else 'other'} checkpoints "
-                f"({', '.join(others)}), which those of the resumed training would mix with. Leave it out to go on "
-                "from them, or give another --output_dir."
-            )
-    elif last := last_complete_checkpoint(folder):
-        logger.warning("Resuming from %s; --overwrite_output_dir starts anew", last)
-        checkpoint = str(last)
-    elif asked:
-        raise FileNotFoundError(f"--resume_from_checkpoint: no checkpoint in {folder}.")
-    elif folder.is_dir() and any(folder.iterdir()):
-        if not arguments_file.is_file() or (folder / "config.json").is_file():
-            raise ValueError(
-                f"--output_dir {folder} is not empty and holds no checkpoint to resume from: choose another folder, "
-                "or give --overwrite_output_dir to write into it."
-            )
-        logger.warning("The run in %s was stopped before its first checkpoint: starting from the beginning", folder)
-    if checkpoint:
-        check_resumable(checkpoint)
-    noted = Path(checkpoint or "").parent / ARGUMENTS
-    if checkpoint and noted.is_file():
-        by_kind = different_training(read_json(noted), arguments)
-        different = [each for kind in by_kind.values() for each in kind]
-        if different and checkpoint == asked and not by_kind["model"]:
-            logger.warning("Resuming from %s with other arguments: %s", checkpoint, "; ".join(different))
-        elif different:
-            can_go_on = "" if by_kind["model"] else f", or go on with it by --resume_from_checkpoint {checkpoint}"
-            advice = f"Choose another --output_dir, or start anew with --overwrite_output_dir{can_go_on}."
-            if checkpoint == asked:
-                advice = "Leave out --resume_from_checkpoint to train this one."
-            raise ValueError(f"{checkpoint} is of another training; this one has {'; '.join(different)}. {advice}")
-    # No process may see what another one writes before it has looked for itself.
-    PartialState().wait_for_everyone()
-    return checkpoint
-
-
-def note_run(arguments: dict, args: TrainingArguments) -> None:
-    """Notes in the output folder what the run is, just before it writes anything else: model cards are made from that.
-
-    Of an evaluation in the folder of the trained model, only what is evaluated, and on what; in another folder also
-    which model. Metrics that the run will replace are deleted, all those of a training or of another model, since they
-    are those of other weights; so are, where that is asked for, checkpoints, target tokenizers, metrics and outputs of
-    an earlier training.
-
-    Args:
-        arguments: Those of `run_arguments`.
-        args: The training's.
-    """
-    folder = Path(args.output_dir)
-    noted_file, results_file = folder / ARGUMENTS, folder / RESULTS
-    if not args.should_save or not (args.do_train or args.do_eval or args.do_predict):
-        return
-    if args.do_train:
-        if arguments["data"]["overwrite_output_dir"]:
-            for stale in [*numbered_checkpoints(folder), *folder.glob(TARGET_TOKENIZER)]:
-                shutil.rmtree(stale)
-            for stale in (path for pattern in OUTPUTS for path in folder.glob(pattern)):
-                stale.unlink()
-        folder.mkdir(parents=True, exist_ok=True)
-        results_file.unlink(missing_ok=True)
-    else:
-        asked, data = {"validation": args.do_eval, "test": args.do_predict}, arguments["data"]
-        if noted_file.is_file():
-            arguments = read_json(noted_file)
-        else:
-            noted_file, model = folder / EVALUATION, evaluated_model(arguments)
-            noted = read_json(noted_file) if noted_file.is_file() else {}
-            if model != noted.get("model"):
-                noted = {}
-                if model.get("folder") != str(folder.resolve()):
-                    results_file.unlink(missing_ok=True)
-            folder.mkdir(parents=True, exist_ok=True)
-            arguments = noted | {name: arguments[name] for name in ("task", "versions", "date")} | {"model": model}
-        evaluated = [split for split in PREFIXES if asked[split]]
-        arguments["evaluated"] = arguments.get("evaluated", {}) | dict.fromkeys(evaluated, data)
-        if results_file.is_file():
-            old = tuple(f"{PREFIXES[split]}_" for split in evaluated)
-            results = {name: value for name, value in read_json(results_file).items() if not name.startswith(old)}
-            results_file.write_text(json.dumps(results, indent=4, sort_keys=True), encoding="utf-8")
-    noted_file.write_text(json.dumps(arguments, indent=1), encoding="utf-8")

@@ -19,20 +19,17 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
+from run_folder import find_checkpoint, note_run, run_arguments
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
     check_model,
     check_run,
     config_with_overrides,
-    find_checkpoint,
     load_checkpoint,
-    note_run,
     parse_overrides,
     parse_with_recipe,
-    position_limit,
     read_json_lines,
-    run_arguments,
     set_up_logging,
     write_smoke_data,
 )
@@ -48,7 +45,7 @@ from transformers import (
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.average_checkpoints import average_checkpoints
 from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, complete_checkpoints
-from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS
+from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, position_limit
 from modeling_ode_transformer.model_card import generation_text
 from modeling_ode_transformer.pipeline_ode_transformer import load_target_tokenizer, needs_target_tokenizer
 from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments

@@ -12,9 +12,11 @@ import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
-from script_utils import TARGET_TOKENIZER, parse_overrides, read_lines
+from script_utils import parse_overrides
 
 from modeling_ode_transformer import OdeTransformerTokenizer
+from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER
+from modeling_ode_transformer.text_files import read_lines
 
 
 def main(argv: list[str] | None = None) -> None:

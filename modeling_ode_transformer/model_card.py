@@ -116,6 +116,8 @@ TRAINING_FIELDS = (
     *("lr_scheduler_type", "learning_rate_ratio", "warmup_steps", "optim", "adam_beta1", "adam_beta2"),
     *("weight_decay", "max_grad_norm", "label_smoothing_factor", "bf16", "fp16", "metric_for_best_model", "seed"),
 )
+# How long examples may be, in tokens, as the scripts call it.
+LENGTH_FIELDS = ("max_source_length", "max_target_length", "max_length")
 # With the value that does nothing.
 GENERATION_FIELDS = {
     **{"num_beams": None, "length_penalty": 1.0, "max_length": None, "max_len_a": None, "max_len_b": None},
@@ -308,6 +310,7 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
             **parts,
             "split_seed": data.get("split_seed") if parts else None,
             "validation_share": data.get("validation_share"),
+            **{name: data.get(name) for name in LENGTH_FIELDS},
             "updates": state.get("global_step"),
             "weights_of_update": state.get("best_global_step") if takes_best else None,
             "epochs": round(state["epoch"], 2) if state.get("epoch") else None,

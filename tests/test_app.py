@@ -282,6 +282,17 @@ def test_the_page_opens_with_a_text_and_its_output(load, models):
         app.build_page(load("positions"), "positions", TEXT)
 
 
+def test_an_output_that_is_gone_is_not_explained(load):
+    """Clicked while a search ran that found fewer; the page stays as it is."""
+    text_model = load("gate")
+    page = app.build_page(text_model, "gate")
+    (on_explain,) = {function.fn for function in page.fns.values() if function.name == "on_explain"}
+    source_ids = text_model.encode(TEXT)
+    found = source_ids, text_model.search(source_ids, 3, 2, 0.6, 12)
+    assert on_explain(found, 1, 0, -1)[0] == found[1][1].text
+    assert on_explain(found, 2, 0, -1) == on_explain(None, 0, 0, -1) == [app.gr.skip()] * 3
+
+
 # What a Space runs: the file alone. Whoever looks beyond this machine is refused, and written down.
 SPACE = """
 import runpy, socket, sys

@@ -35,7 +35,8 @@ RESULTS = {
 }
 ARGUMENTS = {
     "task": "translation",
-    "data": {"train_source_file": "/home/me/train.en.gz", "train_target_file": "/home/me/train.de.gz", "smoke": False},
+    "data": {"train_source_file": "/home/me/train.en.gz", "train_target_file": "/home/me/train.de.gz", "smoke": False}
+    | {"max_source_length": 128, "max_target_length": 96},
     "training": {"learning_rate": 0.002, "max_tokens_per_batch": 4096, "per_device_train_batch_size": 8, "seed": 3}
     | {"max_grad_norm": 0.0, "bf16": False, "metric_for_best_model": "None", "hub_token": "<HUB_TOKEN>"},
     "processes": 8,
@@ -73,6 +74,7 @@ def test_a_card_says_what_the_run_did(run):
         "| processes | 8 |",
         "| max_tokens_per_batch | 4096 |",
         "| max_grad_norm | 0.0 |",
+        "| max_source_length | 128 |\n| max_target_length | 96 |\n",
         "| seed | 3 |",
         "Run of 2026-11-21.",
         "torch 2.13.0.",
@@ -163,7 +165,7 @@ def test_a_card_says_where_the_training_began_and_which_weights_it_kept(run):
     (run / "arguments.json").write_text(json.dumps(arguments))
     (run / "trainer_state.json").write_text(json.dumps({"global_step": 900, "best_global_step": 600}))
     text = card_of(run).content
-    assert "| started_from | converted |\n| updates | 900 |\n| weights_of_update | 600 |" in text
+    assert "| started_from | converted |\n" in text and "| updates | 900 |\n| weights_of_update | 600 |" in text
     arguments |= {"data": {"average_last_checkpoints": 2}, "model": {"model_name_or_path": "me/converted"}}
     (run / "arguments.json").write_text(json.dumps(arguments))
     text = card_of(run).content
@@ -251,7 +253,7 @@ CLASSIFIER_ARGUMENTS = {
     "task": "text-classification",
     "model": {"model_name_or_path": None, "word_vectors": None},
     "data": {"train_file": "/home/me/train.txt.gz", "test_file": "/home/me/test.txt.gz"}
-    | {"validation_size": 0.1, "test_size": 0.0, "cross_validation": None, "split_seed": 42},
+    | {"validation_size": 0.1, "test_size": 0.0, "cross_validation": None, "split_seed": 42, "max_length": 40},
     "training": {"learning_rate_ratio": 0.1, "seed": 3},
 }
 
@@ -284,7 +286,7 @@ def test_a_classifier(tmp_path):
         "| accuracy, percent | 83.49 | 87.20 |  |",
         "| function evaluations, mean of the examples | 16.0 | 16.0 |  |",
         "| validation | train.txt.gz | 545 |\n| test | test.txt.gz | 500 |",
-        "| pretrained_word_vectors | none |\n| validation_size | 0.1 |\n| split_seed | 42 |",
+        "| pretrained_word_vectors | none |\n| validation_size | 0.1 |\n| split_seed | 42 |\n| max_length | 40 |\n",
         "| learning_rate_ratio | 0.1 |",
         'pipeline("text-classification", model="me/model", trust_remote_code=True)\nprint(model("...")[0]["label"])',
         "@inproceedings{zhang-etal-2021-continuous,",

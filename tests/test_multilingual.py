@@ -22,16 +22,16 @@ from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CO
 from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES as MBART_CODES
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, TranslationPipeline
+from modeling_ode_transformer.text_files import read_lines
 
 from .conftest import TINY, randomize
-from .test_run_translation import EXAMPLES, arguments, corpus  # noqa: F401
+from .test_run_translation import EXAMPLES, arguments, corpus, losses  # noqa: F401
 
 
 sys.path.insert(0, str(EXAMPLES))
 
 import generate
 import run_translation
-import script_utils
 import seq2seq_utils
 
 
@@ -71,13 +71,20 @@ def find_language(tokenizer, language):
     return getattr(tokenizer, "get_lang_id", tokenizer.convert_tokens_to_ids)(language)
 
 
+def arguments_of_a_pair(corpus, folder, out, languages, **values):  # noqa: F811
+    """Arguments of a run from the model `start` with its tokenizer, both in a folder."""
+    options = {"model_name_or_path": folder / "start", "tokenizer_name": folder / "tokenizer"}
+    options |= {"config_overrides": None, "vocab_size": None, "max_source_length": 60}
+    return arguments(corpus, out, **options, **dict(zip(("src_lang", "tgt_lang"), languages)), **values)
+
+
 @pytest.fixture(scope="module", params=FAMILIES)
 def trained(request, corpus, tmp_path_factory):  # noqa: F811
     """A converted model, as it is after a run of run_translation.py that leaves its weights as they are: the folder
     with `output`, `tokenizer`, the original model, its languages and where targets have their mark."""
     folder = tmp_path_factory.mktemp(request.param)
-    (src_lang, tgt_lang), model_type, place = FAMILIES[request.param]
-    texts = [line for name in ("train.en", "train.de") for line in script_utils.read_lines(corpus / name)]
+    languages, model_type, place = FAMILIES[request.param]
+    texts = [line for name in ("train.en", "train.de") for line in read_lines(corpus / name)]
     tokenizer = make_tokenizer(request.param, texts, folder)
     tokenizer.save_pretrained(folder / "tokenizer")
     torch.manual_seed(0)
@@ -89,41 +96,50 @@ def trained(request, corpus, tmp_path_factory):  # noqa: F811
         # Outputs are texts, not marks.
         reference.lm_head.weight[min(i for i in tokenizer.all_special_ids if i > 3) :] = 0
     OdeTransformerForConditionalGeneration.from_residual(reference).save_pretrained(folder / "start")
-    options = {
-        "model_name_or_path": folder / "start",
-        "tokenizer_name": folder / "tokenizer",
-        "config_overrides": None,
-        "vocab_size": None,
-        "max_source_length": 60,
-        "max_target_length": 40,
-        "learning_rate": 0,
-        "max_steps": 1,
-        "do_predict": True,
-        "src_lang": src_lang,
-        "tgt_lang": tgt_lang,
-    }
-    run_translation.main(arguments(corpus, folder / "output", **options))
-    return folder, reference, (src_lang, tgt_lang), place
+    options = {"learning_rate": 0, "max_steps": 1, "do_predict": True}
+    run_translation.main(arguments_of_a_pair(corpus, folder, folder / "output", languages, **options))
+    return folder, reference, languages, place
+
+
+def test_a_resumed_training_ends_with_the_same_model_and_outputs(trained, corpus, tmp_path):  # noqa: F811
+    folder, _, languages, _ = trained
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "do_predict": True}
+    run_translation.main(arguments_of_a_pair(corpus, folder, whole, languages, **options))
+    resumed.mkdir()
+    shutil.copytree(whole / "checkpoint-2", resumed / "checkpoint-2")
+    run_translation.main(arguments_of_a_pair(corpus, folder, resumed, languages, **options))
+    assert losses(resumed) == losses(whole)
+    expected = AutoModelForSeq2SeqLM.from_pretrained(whole)
+    assert not torch.equal(
+        expected.lm_head.weight, AutoModelForSeq2SeqLM.from_pretrained(folder / "start").lm_head.weight
+    )
+    model = AutoModelForSeq2SeqLM.from_pretrained(resumed)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, expected.state_dict()[name]), name
+    assert model.generation_config.to_dict() == expected.generation_config.to_dict()
+    outputs = (read_lines(output_dir / "generated_predictions.txt") for output_dir in (whole, resumed))
+    assert next(outputs) == next(outputs)
 
 
 def test_outputs_are_those_of_the_original_as_its_documentation_has_them(trained, corpus):  # noqa: F811
     folder, reference, languages, place = trained
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer", **dict(zip(("src_lang", "tgt_lang"), languages)))
     mark = find_language(tokenizer, languages[1])
-    sources = script_utils.read_lines(corpus / "test.en")
+    sources = read_lines(corpus / "test.en")
     inputs = tokenizer(sources, return_tensors="pt", padding=True)
     search = {"num_beams": 3, "length_penalty": 0.6, "early_stopping": True, "max_length": 41, "do_sample": False}
     begin = {"decoder_start_token_id": mark} if place == "end" else {"forced_bos_token_id": mark}
     expected = tokenizer.batch_decode(reference.generate(**inputs, **search, **begin), skip_special_tokens=True)
     expected = [" ".join(text.split("\n")).strip() for text in expected]
     assert len(set(expected)) > 1
-    assert script_utils.read_lines(folder / "output" / "generated_predictions.txt") == expected
+    assert read_lines(folder / "output" / "generated_predictions.txt") == expected
 
     # The saved model and its tokenizer need not be told again.
     generate.main(
         f"--model_name_or_path {folder / 'output'} --input {corpus / 'test.en'} --output {folder / 'out.txt'}".split()
     )
-    assert script_utils.read_lines(folder / "out.txt") == expected
+    assert read_lines(folder / "out.txt") == expected
     translate = TranslationPipeline.from_pretrained(folder / "output")
     assert [output["translation_text"].strip() for output in translate(sources)] == expected
 
@@ -150,8 +166,8 @@ def test_generate_takes_other_languages(trained, corpus):  # noqa: F811
         out = folder / "told.txt"
         files = f"--model_name_or_path {folder / 'start'} --input {corpus / 'test.en'} --output {out} --overwrite"
         generate.main([*files.split(), *search.split(), "--src_lang", languages[0], "--tgt_lang", languages[1]])
-        outputs.append(script_utils.read_lines(out))
-    assert outputs[0] == script_utils.read_lines(folder / "output" / "generated_predictions.txt")
+        outputs.append(read_lines(out))
+    assert outputs[0] == read_lines(folder / "output" / "generated_predictions.txt")
     assert outputs[0] != outputs[1] and outputs[0] != outputs[2]
 
 
@@ -173,15 +189,13 @@ def test_generate_needs_to_know_the_language(trained, corpus, tmp_path):  # noqa
 
 def test_languages_that_are_missing_or_unknown_are_named(trained, corpus, tmp_path):  # noqa: F811
     folder, _, (source, target), _ = trained
-    options = {"model_name_or_path": folder / "start", "tokenizer_name": folder / "tokenizer", "vocab_size": None}
-    options |= {"config_overrides": None, "max_source_length": 60}
     for given, message in (
-        ({}, "marks every text with its language: give --src_lang and --tgt_lang"),
-        ({"src_lang": source}, "--src_lang and --tgt_lang go together"),
-        ({"src_lang": source, "tgt_lang": "xx"}, rf"--tgt_lang xx: \w+ .* knows .*\b{target}\b"),
+        ([], "marks every text with its language: give --src_lang and --tgt_lang"),
+        ([source], "--src_lang and --tgt_lang go together"),
+        ([source, "xx"], rf"--tgt_lang xx: \w+ .* knows .*\b{target}\b"),
     ):
         with pytest.raises(ValueError, match=message):
-            run_translation.main(arguments(corpus, tmp_path / str(len(given)), **options, **given))
+            run_translation.main(arguments_of_a_pair(corpus, folder, tmp_path / str(len(given)), given))
 
 
 def test_two_tokenizers_and_those_without_marks_are_refused(trained, corpus, tmp_path):  # noqa: F811

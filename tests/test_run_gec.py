@@ -18,11 +18,11 @@ sys.path.insert(0, str(EXAMPLES))
 
 import learner_sentences  # noqa: E402
 import run_gec  # noqa: E402
-import script_utils  # noqa: E402
 import seq2seq_utils  # noqa: E402
 
 from modeling_ode_transformer.metrics.gleu import gleu  # noqa: E402
 from modeling_ode_transformer.metrics.m2 import m2_score, read_m2  # noqa: E402
+from modeling_ode_transformer.text_files import read_lines  # noqa: E402
 
 
 RECIPE = str(EXAMPLES / "recipes" / "bea2019_gec_base.json")
@@ -103,7 +103,7 @@ def predict(run, output_dir, **values):
     argv = []
     for name, value in (options | {"report_to": "none", "disable_tqdm": True} | values).items():
         argv += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-    return run_gec.main(argv), script_utils.read_lines(output_dir / "generated_predictions.txt")
+    return run_gec.main(argv), read_lines(output_dir / "generated_predictions.txt")
 
 
 def test_files_of_the_command_line_are_added_to_those_of_a_recipe():
@@ -288,7 +288,7 @@ def test_errors_name_the_value_and_the_fix(split, values, error, message, tmp_pa
 def test_scores_are_those_of_the_written_predictions(run):
     """In the order of the file, one line for each sentence, whatever their lengths; against both annotators."""
     output_dir, metrics = run
-    predictions = script_utils.read_lines(output_dir / "generated_predictions.txt")
+    predictions = read_lines(output_dir / "generated_predictions.txt")
     sentences = read_m2(output_dir / "smoke_data" / "test.m2")
     assert len(predictions) == len(sentences) == metrics["predict_samples"] == 20
     assert {tuple(sentence.edits) for sentence in sentences} == {(0, 1)}
@@ -300,7 +300,7 @@ def test_scores_are_those_of_the_written_predictions(run):
 
     args = run_gec.DataArguments(validation_file=[str(output_dir / "smoke_data" / "train.m2")], validation_share=0.1)
     validation = run_gec.read_evaluated(args, "validation").annotations[:20]
-    predictions = script_utils.read_lines(output_dir / "validation_predictions.txt")
+    predictions = read_lines(output_dir / "validation_predictions.txt")
     expected = m2_score(predictions, validation)
     assert {name: metrics[f"eval_m2_{name}"] for name in expected} == expected
     history = json.loads((output_dir / "trainer_state.json").read_text())["log_history"]
@@ -320,7 +320,7 @@ def test_plain_text(run, tmp_path, caplog):
     metrics, outputs = predict(run, tmp_path / "text", test_file=[text])
     assert {"predict_samples", "predict_runtime"} <= set(metrics)
     assert not [name for name in metrics if "loss" in name or "perplexity" in name or "m2" in name or "gleu" in name]
-    assert outputs == script_utils.read_lines(run[0] / "generated_predictions.txt")
+    assert outputs == read_lines(run[0] / "generated_predictions.txt")
 
     values = {"test_file": [text], "test_reference_files": reference_files, "errant": True}
     metrics, outputs = predict(run, tmp_path / "scored", **values)
@@ -373,7 +373,7 @@ def test_resumed_run_ends_as_the_whole_one(run, tmp_path):
     for name in ("predict_nll_loss", "predict_m2_f0.5", "eval_m2_f0.5"):
         assert metrics[name] == run[1][name]
     name = "generated_predictions.txt"
-    assert script_utils.read_lines(resumed / name) == script_utils.read_lines(run[0] / name)
+    assert read_lines(resumed / name) == read_lines(run[0] / name)
 
 
 def test_tokenised_text_survives_the_tokenizer(run):

@@ -16,10 +16,10 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 import run_summarization  # noqa: E402
-import script_utils  # noqa: E402
 import seq2seq_utils  # noqa: E402
 
 from modeling_ode_transformer.metrics.rouge import rouge  # noqa: E402
+from modeling_ode_transformer.text_files import read_lines  # noqa: E402
 
 
 RECIPE = str(EXAMPLES / "recipes" / "cnn_dailymail_base.json")
@@ -46,13 +46,13 @@ def run(tmp_path_factory):
 
 
 def read_test_file(output_dir):
-    return [json.loads(line) for line in script_utils.read_lines(output_dir / "smoke_data" / "test.jsonl")]
+    return [json.loads(line) for line in read_lines(output_dir / "smoke_data" / "test.jsonl")]
 
 
 def test_scores_are_those_of_the_written_predictions(run):
     """Computed by rouge-score itself, from files alone, over sentences split at ". ", with stemming."""
     output_dir, metrics = run
-    predictions = script_utils.read_lines(output_dir / "generated_predictions.txt")
+    predictions = read_lines(output_dir / "generated_predictions.txt")
     records = read_test_file(output_dir)
     assert len(predictions) == len(records) == 20 and all(predictions)
     scorer = RougeScorer(["rouge1", "rouge2", "rougeLsum"], use_stemmer=True)
@@ -91,7 +91,7 @@ def test_search_is_that_of_the_recipe(run):
     model = AutoModelForSeq2SeqLM.from_pretrained(output_dir)
     settings = model.generation_config
     assert (settings.length_penalty, settings.no_repeat_ngram_size, settings.early_stopping) == (2.0, 3, True)
-    predictions = script_utils.read_lines(output_dir / "generated_predictions.txt")
+    predictions = read_lines(output_dir / "generated_predictions.txt")
     for record, prediction in list(zip(read_test_file(output_dir), predictions))[:8]:
         inputs = tokenizer(record["article"], return_tensors="pt", truncation=True, max_length=500)
         ids = model.generate(**inputs)[0].tolist()

@@ -21,12 +21,14 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 import number_names  # noqa: E402
+import run_folder  # noqa: E402
 import run_translation  # noqa: E402
 import script_utils  # noqa: E402
 import seq2seq_utils  # noqa: E402
 import train_tokenizer  # noqa: E402
 
 from modeling_ode_transformer.model_card import run_record  # noqa: E402
+from modeling_ode_transformer.text_files import read_lines  # noqa: E402
 from modeling_ode_transformer.training import LengthGroupedSampler  # noqa: E402
 
 
@@ -96,9 +98,9 @@ def test_writes_metrics_and_predictions(run, corpus):
     saved = json.loads((output_dir / "all_results.json").read_text())
     for name in ("train_loss", "eval_bleu", "eval_perplexity", "predict_bleu", "predict_chrf", "predict_nll_loss"):
         assert saved[name] == metrics[name]
-    assert len(script_utils.read_lines(output_dir / "validation_predictions.txt")) == SIZES["validation"]
-    predictions = script_utils.read_lines(output_dir / "generated_predictions.txt")
-    references = script_utils.read_lines(corpus / "test.de")
+    assert len(read_lines(output_dir / "validation_predictions.txt")) == SIZES["validation"]
+    predictions = read_lines(output_dir / "generated_predictions.txt")
+    references = read_lines(corpus / "test.de")
     assert metrics["predict_bleu"] == sacrebleu.corpus_bleu(predictions, [references], tokenize="char").score > 10
     assert metrics["predict_chrf"] == sacrebleu.corpus_chrf(predictions, [references]).score > 10
     assert metrics["predict_bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:char|smooth:exp|version:")
@@ -112,8 +114,8 @@ def test_saved_model_translates_as_predicted(run, corpus):
     settings = model.generation_config
     assert (settings.num_beams, settings.length_penalty, settings.early_stopping) == (3, 0.6, True)
     assert settings.max_length == 41  # with the start mark
-    predictions = script_utils.read_lines(output_dir / "generated_predictions.txt")
-    for source, prediction in zip(script_utils.read_lines(corpus / "test.en"), predictions, strict=True):
+    predictions = read_lines(output_dir / "generated_predictions.txt")
+    for source, prediction in zip(read_lines(corpus / "test.en"), predictions, strict=True):
         output = model.generate(**tokenizer(source, return_tensors="pt"))
         assert tokenizer.decode(output[0], skip_special_tokens=True).strip() == prediction
 
@@ -330,18 +332,18 @@ def test_the_same_batches_may_come_from_other_numbers_of_processes():
     def different(processes, accumulated):
         asked = {"training": {"gradient_accumulation_steps": accumulated}, "processes": processes}
         noted = {"training": {"gradient_accumulation_steps": 2}, "processes": 4}
-        return script_utils.different_training(noted, asked)["training"]
+        return run_folder.different_training(noted, asked)["training"]
 
     assert different(4, 2) == different(8, 1) == different(2, 4) == []
     changed = {"training": {"data_seed": 2, "train_sampling_strategy": "random"}}
     known = {"training": {"data_seed": 1, "train_sampling_strategy": "random"}}
-    assert script_utils.different_training(known, changed)["training"] == ["data_seed=2 in place of 1"]
+    assert run_folder.different_training(known, changed)["training"] == ["data_seed=2 in place of 1"]
     assert different(2, 2) == ["processes x gradient_accumulation_steps=4 in place of 8"]
 
 
 def test_a_target_tokenizer_of_an_earlier_start_is_not_used(corpus, tmp_path):
     """Of a run with two tokenizers that was stopped before its first checkpoint."""
-    pairs = list(zip(*(script_utils.read_lines(corpus / f"train.{language}") for language in ("en", "de"))))
+    pairs = list(zip(*(read_lines(corpus / f"train.{language}") for language in ("en", "de"))))
     for joint in (False, True):
         args = seq2seq_utils.Seq2SeqModelArguments(vocab_size=300, joint_tokenizer=joint)
         seq2seq_utils.train_tokenizers(pairs, args, tmp_path)
@@ -420,9 +422,9 @@ def test_a_saved_search_is_used_where_none_is_asked_for(run, corpus, tmp_path):
     assert metrics["predict_generation"] == (
         "num_beams 2, length_penalty 0.3, max_length 9, min_length 6, no_repeat_ngram_size 3"
     )
-    outputs = script_utils.read_lines(tmp_path / "out" / "generated_predictions.txt")
+    outputs = read_lines(tmp_path / "out" / "generated_predictions.txt")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    source = tokenizer(script_utils.read_lines(corpus / "test.en")[0], return_tensors="pt")
+    source = tokenizer(read_lines(corpus / "test.en")[0], return_tensors="pt")
     settings = {"num_beams": 2, "length_penalty": 0.3, "min_length": 6, "no_repeat_ngram_size": 3, "max_length": 9}
     output = AutoModelForSeq2SeqLM.from_pretrained(run[0]).generate(**source, **settings)
     assert outputs[0] == tokenizer.decode(output[0], skip_special_tokens=True).strip()
@@ -547,7 +549,7 @@ def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
 
 
 def test_all_formats_read_alike(corpus, tmp_path, monkeypatch):
-    sources, targets = (script_utils.read_lines(corpus / f"test.{language}") for language in ("en", "de"))
+    sources, targets = (read_lines(corpus / f"test.{language}") for language in ("en", "de"))
     # Other characters that Python takes for line ends are text, and so is a lone carriage return.
     sources[0] += " a\u2028b\x85c\rd"
     pairs = list(zip(sources, targets))
@@ -759,10 +761,10 @@ def test_another_start_of_the_same_last_name_makes_another_training():
     noted = {"model": {"model_name_or_path": "me/base", "model_revision": "main"}}
     for start, revision in (("you/base", "main"), ("me/base", "v2")):
         asked = {"model": {"model_name_or_path": start, "model_revision": revision}}
-        assert script_utils.different_training(noted, asked)["model"]
-    assert not script_utils.different_training(noted, noted)["model"]
+        assert run_folder.different_training(noted, asked)["model"]
+    assert not run_folder.different_training(noted, noted)["model"]
     moved = {"model": {"model_name_or_path": "../me/base", "model_revision": "main"}}
-    assert not script_utils.different_training(noted, moved)["model"]
+    assert not run_folder.different_training(noted, moved)["model"]
 
 
 def test_words_are_counted_in_the_case_that_they_are_encoded_in():
@@ -826,5 +828,5 @@ def test_numbers_without_a_name():
 
 
 def test_corpus_splits_do_not_overlap(corpus):
-    lines = [line for split in SIZES for line in script_utils.read_lines(corpus / f"{split}.en")]
+    lines = [line for split in SIZES for line in read_lines(corpus / f"{split}.en")]
     assert len(set(lines)) == len(lines) == sum(SIZES.values())

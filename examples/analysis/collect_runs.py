@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from script_utils import training_data, training_model
+from run_folder import training_data, training_model
 
 from modeling_ode_transformer.model_card import ARGUMENTS, METRICS, RESULTS, TRAINER_STATE, read_json, run_record
 

@@ -25,13 +25,12 @@ from transformers import DataCollatorForSeq2Seq, set_seed
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from script_utils import read_lines
-
 from modeling_ode_transformer import (
     OdeTransformerConfig,
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
 )
+from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training import LengthGroupedSampler, TokenBudgetBatchSampler
 
 
