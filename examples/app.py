@@ -124,7 +124,7 @@ class TextModel:
                 name, subfolder=TARGET_TOKENIZER, trust_remote_code=trust_remote_code
             )
         self.max_tokens = MAX_TOKENS
-        if getattr(config, "position_embedding_type", "learned") == "learned":
+        if getattr(config, "position_embedding_type", "learned") in ("learned", "absolute"):
             self.max_tokens = min(MAX_TOKENS, getattr(config, "max_position_embeddings", MAX_TOKENS))
 
     def encode(self, text: str) -> list[int]:

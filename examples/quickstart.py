@@ -18,6 +18,8 @@ import run_translation
 from number_names import english, german, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_ode_transformer.text_files import read_lines
+
 
 SIZES = {"train": 20_000, "validation": 500, "test": 1_000}
 
@@ -71,8 +73,8 @@ def run_solver(name: str, solver: str, corpus: Path, output_dir: Path, tokenizer
     print(f"\n=== {name}: encoder_solver={solver!r}", flush=True)
     metrics = run_translation.main(arguments(corpus, output_dir, solver, tokenizer))
     history = json.loads((output_dir / "trainer_state.json").read_text())["log_history"]
-    predictions = run_translation.read_lines(output_dir / "generated_predictions.txt")
-    references = run_translation.read_lines(corpus / "test.de")
+    predictions = read_lines(output_dir / "generated_predictions.txt")
+    references = read_lines(corpus / "test.de")
     return {
         "model": name,
         "parameters": AutoModelForSeq2SeqLM.from_pretrained(output_dir).num_parameters(),
@@ -121,8 +123,8 @@ def main(argv: list[str] | None = None) -> list[dict]:
     (folder / "results.json").write_text(json.dumps(results, indent=2), encoding="utf-8")
 
     print("\nUnseen numbers, translated by the saved models:")
-    sources = run_translation.read_lines(corpus / "test.en")[:4]
-    references = run_translation.read_lines(corpus / "test.de")[:4]
+    sources = read_lines(corpus / "test.en")[:4]
+    references = read_lines(corpus / "test.de")[:4]
     translations = [translate(folder / solver, sources) for solver in SOLVERS.values()]
     for source, reference, *outputs in zip(sources, references, *translations):
         print(f"\n  {source}\n  {'reference':<12}{reference}")

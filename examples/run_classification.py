@@ -45,11 +45,14 @@ from script_utils import (
     BaseModelArguments,
     check_model,
     check_run,
+    check_vocabulary,
     config_with_overrides,
     load_checkpoint,
+    needed_splits,
     parse_with_recipe,
     read_dataset,
     read_json_lines,
+    report,
     run_process,
     set_up_logging,
     word_level_tokenizer,
@@ -253,29 +256,24 @@ def examples_of(records: Iterable[dict], name: str, args: DataArguments) -> Exam
     return Examples(texts, pairs[0] if pairs else None, labels)
 
 
-def needed_splits(args: TrainingArguments) -> dict[str, bool]:
-    return {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
-
-
-def read_split(args: DataArguments, split: str, needed: bool = True) -> Examples | None:
-    """The examples of "train", "validation" or "test" from wherever the arguments say; None if they do not, or if the
-    dataset has no such split and none is needed."""
+def read_split(args: DataArguments, split: str) -> Examples | None:
+    """The examples of "train", "validation" or "test" from wherever the arguments say; None if they do not."""
     path = getattr(args, f"{split}_file")
     if path:
         examples = read_examples(path, args)
-    elif args.dataset_name and not (split != "train" and is_held_out(args, split)):
-        records = read_dataset(args, split, needed)
-        if records is None:
-            return None
-        examples = examples_of(records, f"{args.dataset_name} ({split})", args)
+    elif args.dataset_name and not held_out(vars(args), split):
+        examples = examples_of(read_dataset(args, split), f"{args.dataset_name} ({split})", args)
     else:
         return None
     return examples.take(range(min(args.max_samples(split) or len(examples.labels), len(examples.labels))))
 
 
-def is_held_out(args: DataArguments, split: str) -> bool:
-    """Whether a split is a part of the training examples."""
-    return bool(getattr(args, f"{split}_size") or (split == "test" and args.cross_validation))
+def read_needed_splits(args: DataArguments, needed: dict[str, bool]) -> dict[str, Examples | None]:
+    """The splits that are needed, and the training examples that others are parts of."""
+    splits = [split for split, need in needed.items() if need]
+    if any(held_out(vars(args), split) for split in splits):
+        splits = ["train", *(split for split in splits if split != "train")]
+    return {split: read_split(args, split) for split in splits}
 
 
 def make_splits(
@@ -289,18 +287,18 @@ def make_splits(
     splits = {split: examples for split, examples in given.items() if examples is not None}
     if "train" in splits:
         order = np.random.default_rng(args.split_seed).permutation(len(splits["train"].labels))
-        held_out = {}
+        parts = {}
         if fold is not None:
-            held_out["test"] = order[fold :: args.cross_validation]
-            order = np.setdiff1d(order, held_out["test"], assume_unique=True)
+            parts["test"] = order[fold :: args.cross_validation]
+            order = np.setdiff1d(order, parts["test"], assume_unique=True)
             order = np.random.default_rng((args.split_seed, fold)).permutation(order)
         for split in ("test", "validation"):
             if split not in splits and getattr(args, f"{split}_size"):
                 number = round(getattr(args, f"{split}_size") * len(splits["train"].labels))
-                held_out[split], order = order[:number], order[number:]
+                parts[split], order = order[:number], order[number:]
         whole = splits["train"]
-        splits |= {split: whole.take(np.sort(indices)) for split, indices in held_out.items()}
-        if held_out:
+        splits |= {split: whole.take(np.sort(indices)) for split, indices in parts.items()}
+        if parts:
             splits["train"] = whole.take(np.sort(order))
     for split, need in needed.items():
         if need and not (split in splits and splits[split].labels):
@@ -324,32 +322,74 @@ def build_tokenizer(examples: Examples, args: ModelArguments) -> TokenizersBacke
     return TokenizersBackend(tokenizer_object=backend, model_input_names=inputs, **SPECIAL_TOKENS)
 
 
-def load_model(args: ModelArguments, tokenizer, labels: list[str], is_pair: bool) -> PreTrainedModel:
-    """The checkpoint's model in float32, or a new one, with pre-trained word vectors if they are asked for.
+def find_labels(given: dict[str, Examples | None]) -> list[str]:
+    """The labels of the examples: numbers by size, other labels in the order of the alphabet."""
+    by_split = {split: set(examples.labels) for split, examples in given.items() if examples}
+    if "train" in by_split:
+        for split, labels in by_split.items():
+            if new := sorted(labels - by_split["train"]):
+                logger.warning("No training example has the labels %s of the %s examples", ", ".join(new), split)
+    labels = set().union(*by_split.values())
+    return sorted(labels, key=(lambda label: (int(label), label)) if all(map(INTEGER.fullmatch, labels)) else None)
+
+
+def check_class_names(names: list[str], labels: list[str]) -> None:
+    if len(names) != len(labels):
+        raise ValueError(
+            f"--class_names gives {len(names)} names, but there are {len(labels)} labels: {', '.join(labels)}."
+        )
+
+
+def label_ids(model: PreTrainedModel, labels: list[str], class_names: list[str] | None) -> dict[str, int]:
+    """The model's ids of the labels, which its configuration may have as they were in its training data
+    (`dataset_labels`) or by the names of its classes.
 
     Raises:
-        ValueError: the vocabulary or the labels are not the checkpoint's.
+        ValueError: the model has other labels, or classes of other names than `class_names`.
+    """
+    config, names = model.config, dict(zip(labels, labels))
+    noted = {label: i for i, label in enumerate(getattr(config, "dataset_labels", None) or [])}
+    if class_names and not noted:
+        check_class_names(class_names, labels)
+        names = dict(zip(labels, class_names))
+    elif class_names and class_names != (own := [config.id2label[i] for i in noted.values()]):
+        raise ValueError(
+            f"--class_names {' '.join(class_names)}: the classes of {config.name_or_path} are {' '.join(own)}. Leave "
+            "it out."
+        )
+    known = config.label2id | noted
+    if unknown := [name for name in names.values() if name not in known]:
+        labels = dict.fromkeys([*config.id2label.values(), *noted])
+        raise ValueError(
+            f"{config.name_or_path} does not know the labels {', '.join(unknown)}, only {', '.join(labels)}."
+        )
+    return {label: known[name] for label, name in names.items()}
+
+
+def load_model(
+    args: ModelArguments, tokenizer, labels: list[str], class_names: list[str] | None, is_pair: bool
+) -> PreTrainedModel:
+    """The checkpoint's model in float32, or a new one for the labels, with pre-trained word vectors if they are asked
+    for.
+
+    Raises:
+        ValueError: the vocabulary is not the checkpoint's, or there are not as many names as labels.
     """
     if args.model_name_or_path:
         model = load_checkpoint(AutoModelForSequenceClassification, args)
-        if unknown := sorted(set(labels) - set(model.config.label2id)):
-            raise ValueError(
-                f"{args.model_name_or_path} does not know the labels {', '.join(unknown)}, only "
-                f"{', '.join(model.config.id2label.values())}."
-            )
     else:
+        names = class_names or labels
+        check_class_names(names, labels)
         values = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-        values |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
-        values |= {"problem_type": "single_label_classification"}
+        values |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+        values |= {"dataset_labels": labels, "problem_type": "single_label_classification"}
         if args.model_type == "csa_ode":
             values["num_sentences"] = 2 if is_pair else 1
         model = AutoModelForSequenceClassification.from_config(config_with_overrides(args, values))
         if args.word_vectors:
             coverage = load_word_vectors(args.word_vectors, tokenizer.get_vocab(), model.get_input_embeddings())
             logger.info("%s: %s", args.word_vectors, coverage)
-    size = model.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > size:
-        raise ValueError(f"The tokenizer has {len(tokenizer)} words, but the model only embeds {size}.")
+    check_vocabulary(tokenizer, model.get_input_embeddings())
     return model
 
 
@@ -410,28 +450,20 @@ def train_one(
     are those of `run_arguments`."""
     set_seed(args.seed)
     examples = make_splits(given, data_args, needed_splits(args), fold)
-    labels = {label for each in given.values() if each for label in each.labels}
-    labels = sorted(labels, key=(lambda label: (int(label), label)) if all(map(INTEGER.fullmatch, labels)) else None)
-    if data_args.class_names and len(data_args.class_names) != len(labels):
-        raise ValueError(
-            f"--class_names gives {len(data_args.class_names)} names, but there are {len(labels)} labels: "
-            f"{', '.join(labels)}."
-        )
-    names = dict(zip(labels, data_args.class_names or labels))
-
+    labels = find_labels(given)
     tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
     if tokenizer_name is None:
         tokenizer = build_tokenizer(examples["train"], model_args)
     else:
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, **model_args.hub_options)
     is_pair = data_args.text_pair_column is not None
-    model = load_model(model_args, tokenizer, list(names.values()), is_pair)
+    model = load_model(model_args, tokenizer, labels, data_args.class_names, is_pair)
+    label2id = label_ids(model, labels, data_args.class_names)
     embeddings = model.get_input_embeddings().weight.numel()
     sizes = {"parameters": model.num_parameters()}
     sizes["parameters_without_embeddings"] = sizes["parameters"] - embeddings
     logger.info("%s words in the vocabulary; %s", f"{len(tokenizer):,}", sizes)
 
-    label2id = {label: model.config.label2id[name] for label, name in names.items()}
     splits = {
         split: encode(each, tokenizer, label2id, data_args.max_length) for split, each in examples.items() if each
     }
@@ -452,17 +484,14 @@ def train_one(
         metrics |= result.metrics | {"train_samples": len(splits["train"])}
         if result.metrics.get("epoch"):
             metrics["train_seconds_per_epoch"] = result.metrics["train_runtime"] / result.metrics["epoch"]
-        trainer.log_metrics("train", metrics)
-        trainer.save_metrics("train", metrics)
+        report(trainer, "train", metrics)
         trainer.save_state()
     for split, prefix in (("validation", "eval"), ("test", "predict")):
         if split in splits:
             # Not `evaluate`, whose callbacks look for the metric of the best model in every split.
             scores = trainer.predict(splits[split], metric_key_prefix=prefix).metrics
             scores[f"{prefix}_samples"] = len(splits[split])
-            trainer.log_metrics(prefix, scores)
-            trainer.save_metrics(prefix, scores)
-            metrics |= scores
+            metrics |= report(trainer, prefix, scores)
     if args.push_to_hub:
         trainer.push_to_hub()
     return metrics
@@ -607,8 +636,7 @@ def main(argv: list[str] | None = None) -> dict:
         for each, metrics, (*_, own) in zip(arguments, finished, plan)
     ]
     write_smoke_data(data_args, args, write_number_names)
-    needed = needed_splits(args)
-    given = {split: read_split(data_args, split, need) for split, need in needed.items()}
+    given = read_needed_splits(data_args, needed_splits(args))
     file = Path(args.output_dir) / RUNS
     measured = {}
     if not args.do_train and (noted := Path(args.output_dir) / ARGUMENTS).is_file():

@@ -14,7 +14,6 @@ from transformers import TrainingArguments
 
 from modeling_ode_transformer.checkpoints import (
     OUTPUTS,
-    TARGET_TOKENIZER,
     check_resumable,
     incomplete_reason,
     last_complete_checkpoint,
@@ -29,6 +28,7 @@ from modeling_ode_transformer.model_card import (
     training_arguments,
     versions,
 )
+from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER
 from modeling_ode_transformer.text_files import read_json
 
 

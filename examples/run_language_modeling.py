@@ -44,11 +44,14 @@ from script_utils import (
     BaseModelArguments,
     check_model,
     check_run,
+    check_vocabulary,
     config_with_overrides,
     load_checkpoint,
+    needed_splits,
     parse_overrides,
     parse_with_recipe,
     read_dataset,
+    report,
     run_process,
     set_up_logging,
     word_level_tokenizer,
@@ -240,11 +243,7 @@ def load_model(args: ModelArguments, tokenizer) -> PreTrainedModel:
         model = load_checkpoint(AutoModelForCausalLM, args)
     else:
         model = AutoModelForCausalLM.from_config(new_config(args, tokenizer))
-    size = model.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > size:
-        raise ValueError(
-            f"The tokenizer has {len(tokenizer)} words, but the model only embeds {size}: give the model's own."
-        )
+    check_vocabulary(tokenizer, model.get_input_embeddings())
     return model
 
 
@@ -298,9 +297,7 @@ def evaluate_split(
     metrics |= counts(examples, prefix, trainer.processing_class)
     unit = f"blocks of {block_size} words" if block_size else "lines"
     metrics[f"{prefix}_perplexity_convention"] = f"of a word, ends of lines included; in {unit}"
-    trainer.log_metrics(prefix, metrics)
-    trainer.save_metrics(prefix, metrics)
-    return metrics
+    return report(trainer, prefix, metrics)
 
 
 def counts(examples: datasets.Dataset, prefix: str, tokenizer) -> dict[str, int]:
@@ -360,8 +357,7 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
     write_smoke_data(data_args, args, write_number_names)
     set_seed(args.seed)
 
-    needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
-    lines = {split: read_split(data_args, split) for split, need in needed.items() if need}
+    lines = {split: read_split(data_args, split) for split, need in needed_splits(args).items() if need}
 
     tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
     if tokenizer_name is None:
@@ -395,9 +391,7 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
     if args.do_train:
         result = trainer.train(resume_from_checkpoint=checkpoint)
         trainer.save_model()
-        metrics |= result.metrics | counts(splits["train"], "train", tokenizer)
-        trainer.log_metrics("train", metrics)
-        trainer.save_metrics("train", metrics)
+        metrics |= report(trainer, "train", result.metrics | counts(splits["train"], "train", tokenizer))
         trainer.save_state()
     if args.do_eval:
         metrics |= evaluate_split(trainer, splits["validation"], "eval", data_args.block_size)

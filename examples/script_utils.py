@@ -21,12 +21,15 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import nn
 from transformers import (
     AutoConfig,
     EarlyStoppingCallback,
     HfArgumentParser,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
     TrainerCallback,
     TrainingArguments,
 )
@@ -102,8 +105,8 @@ class BaseDataArguments:
     smoke: bool = field(
         default=False,
         metadata={
-            "help": f"Try the whole run in a minute on CPU cores: the values of {SMOKE_VALUES.name} in place of the "
-            "recipe's, and generated examples where the command line names no data."
+            "help": "Try the whole run in seconds on a CPU: tiny sizes in place of the recipe's, and generated "
+            "examples where the command line names no data."
         },
     )
 
@@ -295,6 +298,28 @@ def check_run(
     data_args.check_early_stopping(args)
 
 
+def needed_splits(args: TrainingArguments) -> dict[str, bool]:
+    """Which of "train", "validation" and "test" a call works on."""
+    return {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding: nn.Module, side: str = "") -> None:
+    """ValueError if a tokenizer has tokens that the model's embeddings, or its output projection, have not."""
+    size = embedding.weight.shape[0]
+    if len(tokenizer) > size:
+        raise ValueError(
+            f"The {side and f'{side} '}tokenizer has {len(tokenizer)} tokens, but the model only embeds {size}: give "
+            "the model's own tokenizer."
+        )
+
+
+def report(trainer: Trainer, split: str, metrics: dict) -> dict:
+    """The metrics of a training or an evaluation, which are logged and put into the output folder."""
+    trainer.log_metrics(split, metrics)
+    trainer.save_metrics(split, metrics)
+    return metrics
+
+
 def word_level_tokenizer(
     lines: Iterable[str],
     special_tokens: Mapping[str, str],
@@ -347,13 +372,10 @@ def read_json_lines(path: str) -> list:
     return records
 
 
-def read_dataset(args: BaseDataArguments, split: str, needed: bool = True) -> datasets.Dataset | None:
-    """Split "train", "validation" or "test" of `dataset_name`; if there is no such split, a ValueError where it is
-    needed, else None."""
+def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:
+    """Split "train", "validation" or "test" of `dataset_name`; ValueError if it has none."""
     splits = datasets.load_dataset(args.dataset_name, args.dataset_config_name)
     if split not in splits:
-        if not needed:
-            return None
         raise ValueError(f"{args.dataset_name} has no split {split!r}, only {', '.join(splits)}.")
     return splits[split]
 

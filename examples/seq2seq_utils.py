@@ -25,11 +25,14 @@ from script_utils import (
     BaseModelArguments,
     check_model,
     check_run,
+    check_vocabulary,
     config_with_overrides,
     load_checkpoint,
+    needed_splits,
     parse_overrides,
     parse_with_recipe,
     read_json_lines,
+    report,
     set_up_logging,
     write_smoke_data,
 )
@@ -44,10 +47,14 @@ from transformers import (
 
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.average_checkpoints import average_checkpoints
-from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER, complete_checkpoints
+from modeling_ode_transformer.checkpoints import complete_checkpoints
 from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, position_limit
 from modeling_ode_transformer.model_card import generation_text
-from modeling_ode_transformer.pipeline_ode_transformer import load_target_tokenizer, needs_target_tokenizer
+from modeling_ode_transformer.pipeline_ode_transformer import (
+    TARGET_TOKENIZER,
+    load_target_tokenizer,
+    needs_target_tokenizer,
+)
 from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 
@@ -385,11 +392,7 @@ def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
         model = AutoModelForSeq2SeqLM.from_config(new_config(args, tokenizer, target_tokenizer))
     embeddings = {"source": model.get_input_embeddings(), "target": model.get_output_embeddings()}
     for side, pieces in (("source", tokenizer), ("target", target_tokenizer)):
-        if len(pieces) > embeddings[side].weight.shape[0]:
-            raise ValueError(
-                f"The {side} tokenizer has {len(pieces)} pieces, but the model only embeds "
-                f"{embeddings[side].weight.shape[0]}: give the model's own tokenizer."
-            )
+        check_vocabulary(pieces, embeddings[side], side)
     return model
 
 
@@ -510,9 +513,7 @@ def predict_split(trainer: TokenSeq2SeqTrainer, dataset, prefix: str, score: Cal
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
         metrics |= {f"{prefix}_{name}": value for name, value in score(texts, dataset).items()}
         metrics[f"{prefix}_generation"] = generation_text(trainer.eval_generation_config)
-    trainer.log_metrics(prefix, metrics)
-    trainer.save_metrics(prefix, metrics)
-    return metrics
+    return report(trainer, prefix, metrics)
 
 
 def set_generation_options(
@@ -558,7 +559,7 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
     write_smoke_data(data_args, args, task.write_smoke_data)
     set_seed(args.seed)
 
-    needed = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
+    needed = needed_splits(args)
     pairs = {split: task.read_split(data_args, split) for split, need in needed.items() if need}
 
     tokenizer_name = checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
@@ -622,9 +623,7 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
         if data_args.average_last_checkpoints:
             load_average(model, args, data_args.average_last_checkpoints)
         trainer.save_model()
-        metrics |= result.metrics | {"train_samples": len(splits["train"])}
-        trainer.log_metrics("train", metrics)
-        trainer.save_metrics("train", metrics)
+        metrics |= report(trainer, "train", result.metrics | {"train_samples": len(splits["train"])})
         trainer.save_state()
 
     trainer.eval_generation_config = model.generation_config

@@ -15,7 +15,7 @@ from pathlib import Path
 from script_utils import parse_overrides
 
 from modeling_ode_transformer import OdeTransformerTokenizer
-from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER
+from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER
 from modeling_ode_transformer.text_files import read_lines
 
 

@@ -7,7 +7,6 @@ averages the newest five `checkpoint-*` folders of a training run. Several folde
 themselves. Only safetensors files are read, one tensor at a time; nothing is unpickled.
 """
 
-import json
 import shutil
 import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
@@ -22,7 +21,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from .checkpoints import CHECKPOINT, OUTPUTS, TARGET_TOKENIZER, TRAINER_STATE, incomplete_reason, numbered_checkpoints
+from .checkpoints import CHECKPOINT, OUTPUTS, TRAINER_STATE, incomplete_reason, numbered_checkpoints
+from .commands import run_command
+from .pipeline_ode_transformer import TARGET_TOKENIZER
+from .text_files import read_json
 
 
 # What a folder holds besides a model's own files: weights and training state, and what is known of these weights only.
@@ -109,13 +111,13 @@ class SavedModel:
             raise self.half_written(reason)
         if not (folder / CONFIG_NAME).is_file():
             raise ValueError(f"{folder} is no model folder: it holds no {CONFIG_NAME}.")
-        config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+        config = read_json(folder / CONFIG_NAME)
         self.config = {name: value for name, value in config.items() if name not in PROVENANCE}
 
         if (folder / SAFE_WEIGHTS_NAME).is_file():
             filenames = [SAFE_WEIGHTS_NAME]
         elif (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
-            index = json.loads((folder / SAFE_WEIGHTS_INDEX_NAME).read_text(encoding="utf-8"))
+            index = read_json(folder / SAFE_WEIGHTS_INDEX_NAME)
             filenames = sorted(set(index["weight_map"].values()))
         else:
             raise ValueError(
@@ -257,4 +259,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

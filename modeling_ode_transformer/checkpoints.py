@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
-from .pipeline_ode_transformer import TARGET_TOKENIZER  # noqa: F401  (a folder of these, taken from here)
+from .text_files import read_json
 
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
         return f"{state.name}, which is written last, is missing"
     for path in (state, *checkpoint.glob("*.index.json")):
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json(path)
         except ValueError:
             return f"{path.name} is cut off"
         for shard in set(values.get("weight_map", {}).values()):
@@ -87,8 +87,8 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
         )
     if config is not None and (checkpoint / CONFIG_NAME).is_file():
         both = (type(config).from_pretrained(checkpoint), config)
-        # Of older versions, which did not note it.
-        left_open = {"padding_position"} - json.loads((checkpoint / CONFIG_NAME).read_text()).keys()
+        # Of older versions, which did not note them.
+        left_open = {"padding_position", "dataset_labels"} - read_json(checkpoint / CONFIG_NAME).keys()
         saved, asked = (json.loads(each.to_json_string(use_diff=False)) for each in both)
         different = [
             f"{name} {saved.get(name)!r}, not {value!r}"

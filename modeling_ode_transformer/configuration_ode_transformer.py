@@ -358,6 +358,49 @@ class OdeTransformerConfig(PreTrainedConfig):
         config.vocab_size = self.decoder_vocab_size or self.vocab_size
         return config
 
+    def for_decoder_alone(self) -> "OdeTransformerConfig":
+        """The configuration of a causal language model of the decoder: a copy whose fields of an encoder, by which
+        transformers has sizes of models, are the decoder's. Warns of those that had a value of their own.
+
+        Raises:
+            ValueError: the configuration has what only an encoder has.
+        """
+        config = copy.deepcopy(self)
+        # A saved language model has the decoder's values for the encoder, which another decoder need not have.
+        is_saved = bool(config.name_or_path) and not config.is_encoder_decoder
+        config.is_encoder_decoder = False
+        if config.predictor_corrector:
+            raise ValueError(
+                "predictor_corrector=True corrects the blocks of an encoder, and a causal language model has none: "
+                "set it to False."
+            )
+        if config.recurrence_encoder != "none":
+            raise ValueError(
+                f"recurrence_encoder={config.recurrence_encoder!r} is a second encoder, and a causal language model "
+                "has none: set it to 'none'."
+            )
+        # The generic names (num_hidden_layers, ...) are the encoder's fields, and the decoder is all there is.
+        idle = []
+        for size in ("layers", "attention_heads", "ffn_dim", "solver"):
+            name, own = f"encoder_{size}", getattr(config, f"decoder_{size}")
+            if (value := getattr(config, name)) not in (getattr(type(self), name), own):
+                idle.append(f"{name}={value!r} (beside decoder_{size}={own!r})")
+            setattr(config, name, own)
+        if idle and not is_saved:
+            logger.warning(f"{', '.join(idle)} has no effect: a causal language model has a decoder only.")
+        is_residual = config.decoder_tableau.num_stages == 1 and resolve_multistep(config.decoder_solver) is None
+        if is_residual and config.solver_coefficients != "fixed":
+            logger.warning(
+                f"solver_coefficients={config.solver_coefficients!r} has no effect: this causal language model has "
+                f"plain residual blocks, by decoder_solver={config.decoder_solver!r}. Set decoder_solver, as to "
+                "'rk2', or, for the residual model, solver_coefficients='fixed'."
+            )
+        if config.decoder_tableau.num_stages == 1:
+            config.solver_coefficients, config.coefficient_sharing, config.coefficient_start = "fixed", "stack", "ones"
+        if config.decoder_vocab_size is not None:
+            config.vocab_size, config.decoder_vocab_size = config.decoder_vocab_size, None
+        return config
+
     def validate_architecture(self):
         """Part of the validation at construction and on save: names, ranges, and what has to fit together."""
         choices = {

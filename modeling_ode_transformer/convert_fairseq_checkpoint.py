@@ -22,10 +22,11 @@ import torch
 from transformers.utils import logging
 
 from .average_checkpoints import TensorMean, check_same_configuration
-from .checkpoints import TARGET_TOKENIZER
+from .commands import run_command
 from .configuration_ode_transformer import OdeTransformerConfig
 from .convert_fairseq_tokenizer import make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
 from .modeling_ode_transformer import OdeTransformerForConditionalGeneration
+from .pipeline_ode_transformer import TARGET_TOKENIZER
 
 
 logger = logging.get_logger(__name__)
@@ -408,4 +409,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

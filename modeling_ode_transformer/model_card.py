@@ -28,6 +28,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrai
 import modeling_ode_transformer
 from modeling_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
 from modeling_ode_transformer.checkpoints import TRAINER_STATE
+from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.configuration_csa_ode import CsaOdeConfig
 from modeling_ode_transformer.configuration_ode_transformer import SOLVER_FIELDS, OdeTransformerConfig
 from modeling_ode_transformer.integration_ode_transformer import resolve_multistep, resolve_tableau
@@ -473,24 +474,21 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--record", help="write the record into this file, too")
     add_card_arguments(parser)
     args = parser.parse_args(argv)
-    try:
-        if args.task and args.run.endswith(".json"):
-            raise ValueError(f"{args.run} is a record, which says its task: leave out --task {args.task}.")
-        record = read_json(args.run) if args.run.endswith(".json") else run_record(args.run, args.task)
-        if not isinstance(record, dict):
-            raise ValueError(f"{args.run} holds a {type(record).__name__}, and a record is a mapping.")
-        if isinstance(card := record.get("card", {}), dict):
-            record["card"] = card | card_values(args)
-            if "repo_id" not in record["card"]:
-                raise ValueError("The card needs the repository's name: give --repo_id NAME or OWNER/NAME.")
-        content = model_card(record).content
-        if args.record:
-            text = json.dumps(record, indent=1, ensure_ascii=False)
-            Path(args.record).write_text(text + "\n", encoding="utf-8")
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+    if args.task and args.run.endswith(".json"):
+        raise ValueError(f"{args.run} is a record, which says its task: leave out --task {args.task}.")
+    record = read_json(args.run) if args.run.endswith(".json") else run_record(args.run, args.task)
+    if not isinstance(record, dict):
+        raise ValueError(f"{args.run} holds a {type(record).__name__}, and a record is a mapping.")
+    if isinstance(card := record.get("card", {}), dict):
+        record["card"] = card | card_values(args)
+        if "repo_id" not in record["card"]:
+            raise ValueError("The card needs the repository's name: give --repo_id NAME or OWNER/NAME.")
+    content = model_card(record).content
+    if args.record:
+        text = json.dumps(record, indent=1, ensure_ascii=False)
+        Path(args.record).write_text(text + "\n", encoding="utf-8")
     sys.stdout.write(content + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

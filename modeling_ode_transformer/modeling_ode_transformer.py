@@ -7,14 +7,14 @@ and a layer norm close the stack. The decoder is the same with cross-attention a
 it attends to that too. The heads only project.
 """
 
-import copy
 import math
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -45,7 +45,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .cache_ode_transformer import BeamSearchCache
-from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
+from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig, Part
 from .cpu_ode_transformer import (
     OdeTransformerLinear,
     check_not_packed,
@@ -456,6 +456,27 @@ class SharedModules:
     corrector: "LearnedDenseLayerHistory | None"
 
 
+@dataclass
+class LayerInputs:
+    """What the sublayers of a layer get beside the state in one forward pass, and the attention weights ("self",
+    "cross") of the first stage."""
+
+    self_attention: dict[str, Any]
+    cross_attention: dict[str, Any]
+    recurrence_attention: dict[str, Any]
+    attention_options: dict[str, Any]
+    weights: dict[str, torch.Tensor | None] = field(default_factory=dict)
+
+
+def parts_without(absent: Collection[str], parts: Iterable[Part]) -> list[Part]:
+    """Parts of a vector field without the sublayers of these names; those that have no other are left out."""
+    kept = (
+        part._replace(sublayers={name: weight for name, weight in part.sublayers.items() if name not in absent})
+        for part in parts
+    )
+    return [part for part in kept if part.sublayers]
+
+
 class OdeTransformerLayer(GradientCheckpointingLayer):
     """A block: sublayers, grouped by the configuration's vector field, and a Runge-Kutta step for each group.
 
@@ -488,7 +509,8 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             missing.add("cross_attention")
         if not has_recurrence_attention or is_gated_sum:  # a gated sum is a part of the cross-attention
             missing.add("recurrence_attention")
-        self.parts = [part for part in VECTOR_FIELDS[config.vector_field] if not part.sublayers.keys() <= missing]
+        self.parts = parts_without(missing, VECTOR_FIELDS[config.vector_field])
+        self.parts_without_encoder = parts_without({"cross_attention", "recurrence_attention"}, self.parts)
         self.step_size = config.step_size
         self.num_steps = config.steps_per_layer
         # A block of one stage is the residual one: the two forms differ in blocks of several.
@@ -559,89 +581,25 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             encoder_keys_and_values, recurrence_keys_and_values = self._encoder_keys_and_values(
                 encoder_hidden_states, recurrence_hidden_states, cross_cache
             )
-        first_weights = {}
-
-        def self_attention(z, evaluation):
-            output, weights = self.self_attn(
-                self.self_attn_layer_norm(z),
-                attention_mask=attention_mask,
-                relative_distances=relative_distances,
-                past_key_values=self_cache,
-                cache_idx=self.first_cache_idx + evaluation,
-                **kwargs,
-            )
-            first_weights.setdefault("self", weights)
-            return output
-
-        def cross_attention(z, evaluation):
-            output, weights = self.encoder_attn(
-                self.encoder_attn_layer_norm(z),
-                keys_and_values=encoder_keys_and_values,
-                attention_mask=encoder_attention_mask,
-                **kwargs,
-            )
-            first_weights.setdefault("cross", weights)
-            return output
-
-        def recurrence_attention(z, evaluation):
-            output, _ = self.recurrence_attn(
-                self.recurrence_attn_layer_norm(z),
-                keys_and_values=recurrence_keys_and_values,
-                attention_mask=recurrence_attention_mask,
-                **kwargs,
-            )
-            return output
-
-        def gated_sum(z, evaluation):
-            d, r = cross_attention(z, evaluation), recurrence_attention(z, evaluation)
-            gate = torch.sigmoid(self.recurrence_gate(torch.cat([z + d, z + r], dim=-1)))
-            return gate * d + (1 - gate) * r
-
-        def feed_forward(z, evaluation):
-            return self._feed_forward(z, self.final_layer_norm, self.fc1, self.fc2)
-
-        def macaron_feed_forward(z, evaluation):
-            return self._feed_forward(z, self.macaron_layer_norm, self.macaron_fc1, self.macaron_fc2)
-
-        functions = {
-            "self_attention": self_attention,
-            "feed_forward": feed_forward,
-            "macaron_feed_forward": macaron_feed_forward,
-        }
-        if encoder_keys_and_values is not None:
-            functions["cross_attention"] = cross_attention if self.recurrence_gate is None else gated_sum
-        if recurrence_keys_and_values is not None and self.recurrence_gate is None:
-            functions["recurrence_attention"] = recurrence_attention
-
-        def increment(sublayer, z, evaluation):
-            name, weight = sublayer
-            increment = dropout(functions[name](z, evaluation), self.dropout, self.training)
-            return increment if weight == 1.0 else weight * increment
-
-        def output(sublayers, z, evaluation):
-            z = clamp_half(z)
-            for sublayer in sublayers:
-                z = z + increment(sublayer, z, evaluation)
-            return z
-
-        def total_increment(sublayers, z, evaluation):
-            z = clamp_half(z)
-            total = increment(sublayers[0], z, evaluation)
-            for sublayer in sublayers[1:]:
-                total = total + increment(sublayer, z + total, evaluation)
-            return total
-
-        parts = []
-        for part in self.parts:
-            sublayers = [sublayer for sublayer in part.sublayers.items() if sublayer[0] in functions]
-            if sublayers:
-                parts.append((sublayers, part.is_integrated))
-
+        inputs = LayerInputs(
+            self_attention={
+                "attention_mask": attention_mask,
+                "relative_distances": relative_distances,
+                "past_key_values": self_cache,
+            },
+            cross_attention={"keys_and_values": encoder_keys_and_values, "attention_mask": encoder_attention_mask},
+            recurrence_attention={
+                "keys_and_values": recurrence_keys_and_values,
+                "attention_mask": recurrence_attention_mask,
+            },
+            attention_options=kwargs,
+        )
+        parts = self.parts if encoder_keys_and_values is not None else self.parts_without_encoder
         coefficients = shared.coefficients if self.solver_coefficients is None else self.solver_coefficients
         for sublayers, is_integrated in parts:
             if is_integrated and shared.multistep is not None:
                 hidden_states, steps = integrate_multistep(
-                    partial(total_increment, sublayers),
+                    partial(self._increment, sublayers, inputs),
                     hidden_states,
                     shared.multistep,
                     steps,
@@ -649,9 +607,9 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
                     self.num_steps,
                 )
             elif is_integrated and not self.is_residual:
-                field = partial(output if self.field_is_output else total_increment, sublayers)
+                vector_field = partial(self._output if self.field_is_output else self._increment, sublayers, inputs)
                 hidden_states = integrate(
-                    field,
+                    vector_field,
                     hidden_states,
                     self.tableau,
                     coefficients,
@@ -662,13 +620,76 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
                 )
             else:
                 for evaluation in range(self.num_steps if is_integrated else 1):
-                    hidden_states = output(sublayers, hidden_states, evaluation)
+                    hidden_states = self._output(sublayers, inputs, hidden_states, evaluation)
 
         if (corrector := shared.corrector) is not None:
             hidden_states = corrector(corrector.extend(states, clamp_half(hidden_states)))
             for sublayers, _ in parts:
-                hidden_states = output(sublayers, hidden_states, 0)
-        return clamp_half(hidden_states), first_weights.get("self"), first_weights.get("cross"), steps
+                hidden_states = self._output(sublayers, inputs, hidden_states, 0)
+        return clamp_half(hidden_states), inputs.weights.get("self"), inputs.weights.get("cross"), steps
+
+    def _output(
+        self, sublayers: dict[str, float], inputs: LayerInputs, z: torch.Tensor, evaluation: int
+    ) -> torch.Tensor:
+        """z after the sublayers, each of which adds to the output of the one before."""
+        z = clamp_half(z)
+        for name, weight in sublayers.items():
+            z = z + self._sublayer(name, weight, inputs, z, evaluation)
+        return z
+
+    def _increment(
+        self, sublayers: dict[str, float], inputs: LayerInputs, z: torch.Tensor, evaluation: int
+    ) -> torch.Tensor:
+        """What `_output` adds to z."""
+        z = clamp_half(z)
+        (name, weight), *others = sublayers.items()
+        total = self._sublayer(name, weight, inputs, z, evaluation)
+        for name, weight in others:
+            total = total + self._sublayer(name, weight, inputs, z + total, evaluation)
+        return total
+
+    def _sublayer(
+        self, name: str, weight: float, inputs: LayerInputs, z: torch.Tensor, evaluation: int
+    ) -> torch.Tensor:
+        increment = dropout(getattr(self, f"_{name}")(inputs, z, evaluation), self.dropout, self.training)
+        return increment if weight == 1.0 else weight * increment
+
+    def _self_attention(self, inputs, z, evaluation):
+        output, weights = self.self_attn(
+            self.self_attn_layer_norm(z),
+            cache_idx=self.first_cache_idx + evaluation,
+            **inputs.self_attention,
+            **inputs.attention_options,
+        )
+        inputs.weights.setdefault("self", weights)
+        return output
+
+    def _cross_attention(self, inputs, z, evaluation):
+        output, weights = self.encoder_attn(
+            self.encoder_attn_layer_norm(z), **inputs.cross_attention, **inputs.attention_options
+        )
+        inputs.weights.setdefault("cross", weights)
+        if self.recurrence_gate is None:
+            return output
+        recurrent = self._recurrence_attention(inputs, z, evaluation)
+        gate = torch.sigmoid(self.recurrence_gate(torch.cat([z + output, z + recurrent], dim=-1)))
+        return gate * output + (1 - gate) * recurrent
+
+    def _recurrence_attention(self, inputs, z, evaluation):
+        output, _ = self.recurrence_attn(
+            self.recurrence_attn_layer_norm(z), **inputs.recurrence_attention, **inputs.attention_options
+        )
+        return output
+
+    def _feed_forward(self, inputs, z, evaluation):
+        return self._two_products(z, self.final_layer_norm, self.fc1, self.fc2)
+
+    def _macaron_feed_forward(self, inputs, z, evaluation):
+        return self._two_products(z, self.macaron_layer_norm, self.macaron_fc1, self.macaron_fc2)
+
+    def _two_products(self, z, layer_norm, fc1, fc2):
+        z = self.activation_fn(fc1(layer_norm(z)))
+        return fc2(dropout(z, self.activation_dropout, self.training))
 
     def rectify_first_products(self, can_be_joined: Callable[[nn.Module], bool], join: Callable[[list], nn.Module]):
         """Puts one module, made by `join` of it, in the place of the first layer of each feed-forward sublayer and of
@@ -678,10 +699,6 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             for name in names:
                 setattr(self, name, join([getattr(self, name)]))
             self.activation_fn = nn.Identity()
-
-    def _feed_forward(self, z, layer_norm, fc1, fc2):
-        z = self.activation_fn(fc1(layer_norm(z)))
-        return fc2(dropout(z, self.activation_dropout, self.training))
 
     def _encoder_keys_and_values(self, encoder_hidden_states, recurrence_hidden_states, cache):
         """The keys and values of the cross-attention, and of the attention to the recurrence encoder (None without
@@ -1295,15 +1312,47 @@ class OdeTransformerDecoder(OdeTransformerStack):
         self_cache = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             self_cache = past_key_values.self_attention_cache
-        query_length = inputs_embeds.shape[1]
-        past_length, key_length = 0, query_length
+        past_length = 0
         if self_cache is not None:
             self._check_entries(self_cache)
             past_length = self_cache.get_seq_length()
-            key_length = self_cache.get_mask_sizes(query_length, 0)[0]
+        positions = self._attended_positions(inputs_embeds, attention_mask, position_ids, past_length, self_cache)
+        inputs_embeds = self.drop_words(inputs_embeds)
+        hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
+        if isinstance(self_cache, BeamSearchCache) and past_length > 0:
+            attention_mask = self_cache.attention_mask(inputs_embeds, attention_mask)
+        else:
+            attention_mask = create_causal_mask(
+                self.config, inputs_embeds, attention_mask, past_key_values=self_cache, position_ids=position_ids
+            )
+        if encoder_hidden_states is not None:
+            encoder_hidden_states, encoder_attention_mask = self._attended_sources(
+                inputs_embeds, encoder_hidden_states, encoder_attention_mask, past_key_values
+            )
+        hidden_states = self.run_layers(
+            hidden_states,
+            encoder_hidden_states,
+            recurrence_hidden_states,
+            attention_mask=attention_mask,
+            encoder_attention_mask=encoder_attention_mask,
+            recurrence_attention_mask=encoder_attention_mask if self.config.recurrence_has_words else None,
+            relative_distances=self.relative_distances(*positions),
+            past_key_values=past_key_values,
+            **kwargs,
+        )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden_states, past_key_values=past_key_values
+        )
 
-        key_positions = torch.arange(key_length, device=inputs_embeds.device).unsqueeze(0)
-        query_positions = torch.arange(query_length, device=inputs_embeds.device).unsqueeze(0) + past_length
+    def _attended_positions(self, inputs_embeds, attention_mask, position_ids, past_length, cache):
+        """The positions of the queries and of the keys, (1 or batch, length) each, between which relative positions
+        are counted."""
+        query_length, device = inputs_embeds.shape[1], inputs_embeds.device
+        query_positions = torch.arange(query_length, device=device).unsqueeze(0) + past_length
+        if isinstance(cache, BeamSearchCache) and past_length > 0:
+            return query_positions, cache.key_positions(device).unsqueeze(0)
+        key_length = query_length if cache is None else cache.get_mask_sizes(query_length, 0)[0]
+        key_positions = torch.arange(key_length, device=device).unsqueeze(0)
         has_own_mask = attention_mask is not None and attention_mask.ndim == 4
         has_places = isinstance(past_length, int) and key_length == past_length + query_length
         if position_ids is not None and has_own_mask and has_places:
@@ -1313,52 +1362,33 @@ class OdeTransformerDecoder(OdeTransformerStack):
             key_positions = torch.cat(
                 [key_positions[:, :past_length].expand(len(position_ids), -1), query_positions], 1
             )
+        return query_positions, key_positions
 
-        inputs_embeds = self.drop_words(inputs_embeds)
-        hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
-        if isinstance(self_cache, BeamSearchCache) and past_length > 0:
-            attention_mask = self_cache.attention_mask(inputs_embeds, attention_mask)
-            key_positions = self_cache.key_positions(inputs_embeds.device).unsqueeze(0)
-        else:
-            attention_mask = create_causal_mask(
-                self.config, inputs_embeds, attention_mask, past_key_values=self_cache, position_ids=position_ids
-            )
-        if encoder_hidden_states is not None:
-            if isinstance(past_key_values, EncoderDecoderCache) and past_key_values.is_updated.get(0):
-                # A cache may have been repeated since.
-                cached = past_key_values.cross_attention_cache.layers[0].keys.shape[0]
-                repeats = cached // encoder_hidden_states.shape[0]
-                if repeats > 1:
-                    encoder_hidden_states = encoder_hidden_states.repeat_interleave(repeats, dim=0)
-                    if encoder_attention_mask is not None and len(encoder_attention_mask) < cached:
-                        encoder_attention_mask = encoder_attention_mask.repeat_interleave(repeats, dim=0)
-            queries, sources = inputs_embeds, encoder_hidden_states.shape[0]
-            if (rows := inputs_embeds.shape[0]) != sources:
-                if rows % sources:
-                    raise ValueError(
-                        f"{sources} sources cannot have {rows} targets: give as many of these to each source, one "
-                        "after the other."
-                    )
-                queries = inputs_embeds.reshape(sources, -1, inputs_embeds.shape[-1])
-                if encoder_attention_mask is not None and encoder_attention_mask.ndim == 2:
-                    encoder_attention_mask = mask_of_sources(encoder_attention_mask, sources, rows)
-            encoder_attention_mask = create_bidirectional_mask(
-                self.config, queries, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
-            )
-        hidden_states = self.run_layers(
-            hidden_states,
-            encoder_hidden_states,
-            recurrence_hidden_states,
-            attention_mask=attention_mask,
-            encoder_attention_mask=encoder_attention_mask,
-            recurrence_attention_mask=encoder_attention_mask if self.config.recurrence_has_words else None,
-            relative_distances=self.relative_distances(query_positions, key_positions),
-            past_key_values=past_key_values,
-            **kwargs,
+    def _attended_sources(self, inputs_embeds, encoder_hidden_states, encoder_attention_mask, past_key_values):
+        """The encoder's states, repeated where the cache was, and the mask of the cross-attention to them; they may be
+        fewer than the targets."""
+        if isinstance(past_key_values, EncoderDecoderCache) and past_key_values.is_updated.get(0):
+            # A cache may have been repeated since.
+            cached = past_key_values.cross_attention_cache.layers[0].keys.shape[0]
+            repeats = cached // encoder_hidden_states.shape[0]
+            if repeats > 1:
+                encoder_hidden_states = encoder_hidden_states.repeat_interleave(repeats, dim=0)
+                if encoder_attention_mask is not None and len(encoder_attention_mask) < cached:
+                    encoder_attention_mask = encoder_attention_mask.repeat_interleave(repeats, dim=0)
+        queries, sources = inputs_embeds, encoder_hidden_states.shape[0]
+        if (rows := inputs_embeds.shape[0]) != sources:
+            if rows % sources:
+                raise ValueError(
+                    f"{sources} sources cannot have {rows} targets: give as many of these to each source, one "
+                    "after the other."
+                )
+            queries = inputs_embeds.reshape(sources, -1, inputs_embeds.shape[-1])
+            if encoder_attention_mask is not None and encoder_attention_mask.ndim == 2:
+                encoder_attention_mask = mask_of_sources(encoder_attention_mask, sources, rows)
+        encoder_attention_mask = create_bidirectional_mask(
+            self.config, queries, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states, past_key_values=past_key_values
-        )
+        return encoder_hidden_states, encoder_attention_mask
 
     def _check_entries(self, cache: Cache) -> None:
         """Raises a ValueError if the cache has entries, and fewer than evaluations of the layers' attention."""
@@ -1662,40 +1692,7 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, RecomputedGenerat
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 
     def __init__(self, config: OdeTransformerConfig):
-        config = copy.deepcopy(config)
-        # A saved language model has the decoder's values for the encoder, which another decoder need not have.
-        is_saved = bool(config.name_or_path) and not config.is_encoder_decoder
-        config.is_encoder_decoder = False
-        if config.predictor_corrector:
-            raise ValueError(
-                "predictor_corrector=True corrects the blocks of an encoder, and a causal language model has none: "
-                "set it to False."
-            )
-        if config.recurrence_encoder != "none":
-            raise ValueError(
-                f"recurrence_encoder={config.recurrence_encoder!r} is a second encoder, and a causal language model "
-                "has none: set it to 'none'."
-            )
-        # The generic names (num_hidden_layers, ...) are the encoder's fields, and the decoder is all there is.
-        idle = []
-        for field in ("layers", "attention_heads", "ffn_dim", "solver"):
-            name, own = f"encoder_{field}", getattr(config, f"decoder_{field}")
-            if (value := getattr(config, name)) not in (getattr(type(config), name), own):
-                idle.append(f"{name}={value!r} (beside decoder_{field}={own!r})")
-            setattr(config, name, own)
-        if idle and not is_saved:
-            logger.warning(f"{', '.join(idle)} has no effect: a causal language model has a decoder only.")
-        is_residual = config.decoder_tableau.num_stages == 1 and resolve_multistep(config.decoder_solver) is None
-        if is_residual and config.solver_coefficients != "fixed":
-            logger.warning(
-                f"solver_coefficients={config.solver_coefficients!r} has no effect: this causal language model has "
-                f"plain residual blocks, by decoder_solver={config.decoder_solver!r}. Set decoder_solver, as to "
-                "'rk2', or, for the residual model, solver_coefficients='fixed'."
-            )
-        if config.decoder_tableau.num_stages == 1:
-            config.solver_coefficients, config.coefficient_sharing, config.coefficient_start = "fixed", "stack", "ones"
-        if config.decoder_vocab_size is not None:
-            config.vocab_size, config.decoder_vocab_size = config.decoder_vocab_size, None
+        config = config.for_decoder_alone()
         super().__init__(config)
         if not config.tie_word_embeddings:
             self._tied_weights_keys = None

@@ -30,7 +30,7 @@ from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import save_file
 from transformers import AutoTokenizer, PreTrainedModel
 
-from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER
+from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.generation_ode_transformer import position_limit
 from modeling_ode_transformer.model_card import (
     ARCHITECTURES,
@@ -42,7 +42,8 @@ from modeling_ode_transformer.model_card import (
     model_class,
     run_record,
 )
-from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline
+from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, TARGET_TOKENIZER, add_pipeline
+from modeling_ode_transformer.text_files import read_json
 
 
 # What a repository holds before anybody has put something into it.
@@ -85,7 +86,7 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
         )
     if folder.is_dir() and any(folder.iterdir()):
         raise PublishError(f"{folder} is not empty: choose another folder.")
-    model_type = json.loads((output_dir / "config.json").read_text(encoding="utf-8")).get("model_type")
+    model_type = read_json(output_dir / "config.json").get("model_type")
     if model_type not in ARCHITECTURES:
         raise PublishError(f"{output_dir} holds a model of type {model_type!r}: publish it with model.push_to_hub.")
 
@@ -375,12 +376,10 @@ def main(argv: list[str] | None = None) -> None:
     options = {name: getattr(args, name) for name in names}
     try:
         commit = publish(args.output_dir, card_values(args), args.task, args.folder, args.dry_run, **options)
-    except (OSError, ValueError, PublishError) as error:
-        parser.error(str(error))
     except KeyboardInterrupt:
         parser.exit(130, "\nInterrupted: the repository has all files of the new commit, or none of them.\n")
     print(f"Uploaded: {commit.commit_url}" if commit else "Nothing was uploaded (--dry_run).")
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main, PublishError)

@@ -29,27 +29,25 @@ class AcceleratedTableau(NamedTuple):
     """A two-step scheme that evaluates its stages once and uses them twice (Udwadia and Farahani, 2008; eq. 9).
 
     With the stages `Z_i = r F(G + a_i Z_{i-1})` of this step and `Z_-i`, those of the step before,
-    `G(t + r) = c_0 G(t) - c_-0 G(t - r) + sum_i (weights_i Z_i - previous_weights_i Z_-i)`.
+    `G(t + r) = G(t) + sum_i (weights_i Z_i - previous_weights_i Z_-i)`: the members of eq. 9 with c_-0 = 0, which do
+    not need the state before.
 
     Args:
         a: how far each stage goes along the one before it; 0 for the first.
-        states: c_0 and c_-0.
         weights, previous_weights: of each stage; in eq. 9 those of a stage differ for the first stage only.
         start: for each stage the weights of the stages of a first step by the classical RK4, a combination that equals
             the stage to O(r^4), so that the second step needs no further evaluation.
     """
 
     a: tuple[float, ...]
-    states: tuple[float, float]
     weights: tuple[float, ...]
     previous_weights: tuple[float, ...]
     start: tuple[tuple[float, ...], ...]
 
 
-# The member c_-0 = 0, a_2 = 1/2 of the methods of fourth order: examples/analysis/accelerated_runge_kutta.py.
+# That with a_2 = 1/2 of the methods of fourth order: examples/analysis/accelerated_runge_kutta.py.
 ARK4 = AcceleratedTableau(
     a=(0, 1 / 2, 7 / 8),
-    states=(1, 0),
     weights=(20 / 21, 1 / 6, 8 / 21),
     previous_weights=(-1 / 21, 1 / 6, 8 / 21),
     start=((1, 0, 0, 0), (0, 1, 0, 0), (-3 / 32, 0, 14 / 32, 21 / 32)),
@@ -143,7 +141,7 @@ def solve_accelerated(
         first_stages.append(field(z, r * sum(TABLEAUS["rk4"].a[i])))
         return first_stages[-1]
 
-    previous, y = y, integrate(first_field, y, TABLEAUS["rk4"], None, r)
+    y = integrate(first_field, y, TABLEAUS["rk4"], None, r)
     first_stages = [r * stage for stage in first_stages]
     stages = [weighted_sum(torch.zeros_like(y), weights, first_stages) for weights in scheme.start]
     evaluations = len(first_stages)
@@ -153,10 +151,8 @@ def solve_accelerated(
             z = torch.add(y, stages[-1], alpha=a) if stages else y
             stages.append(r * field(z, (step + a) * r))
         evaluations += len(stages)
-        c, previous_c = scheme.states
-        state = c * y if previous_c == 0 else c * y - previous_c * previous
-        state = weighted_sum(state, scheme.weights, stages)
-        previous, y = y, weighted_sum(state, [-weight for weight in scheme.previous_weights], previous_stages)
+        y = weighted_sum(y, scheme.weights, stages)
+        y = weighted_sum(y, [-weight for weight in scheme.previous_weights], previous_stages)
     return y, counts(y, evaluations)
 
 

@@ -39,7 +39,6 @@ from transformers import (
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from .checkpoints import (
-    TARGET_TOKENIZER,
     TRAINER_STATE,
     check_resumable,
     incomplete_reason,
@@ -49,6 +48,8 @@ from .checkpoints import (
 from .cpu_ode_transformer import cross_entropy
 from .integration_ode_transformer import StageCoefficients
 from .modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
+from .pipeline_ode_transformer import TARGET_TOKENIZER
+from .text_files import read_json
 
 
 logger = logging.getLogger(__name__)
@@ -194,15 +195,14 @@ class LengthGroupedSampler(Sampler[int]):
         return len(self.lengths)
 
     def __iter__(self):
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        shuffled = torch.randperm(len(self), generator=generator)
+        generator = np.random.default_rng((self.seed, self.epoch))
+        shuffled = torch.from_numpy(generator.permutation(len(self)))
         # Sorting whole epochs would make the same batches again and again; a hundred batches keep padding low.
         groups = [group[self.lengths[group].argsort(stable=True)] for group in shuffled.split(100 * self.batch_size)]
         batches = list(torch.cat(groups).split(self.batch_size))
         # A short last batch stays last, as DataLoader cuts this sequence into batches from its start.
         short = [batches.pop()] if len(batches[-1]) < self.batch_size else []
-        order = torch.randperm(len(batches), generator=generator).tolist()
-        return iter(torch.cat([batches[i] for i in order] + short).tolist())
+        return iter(torch.cat([batches[i] for i in generator.permutation(len(batches))] + short).tolist())
 
 
 def losses_by_row(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
@@ -460,7 +460,7 @@ class ResumableTrainerMixin:
 
     def _loss_state(self, checkpoint: str) -> dict:
         file = self._loss_state_file(checkpoint)
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return read_json(file) if file.is_file() else {}
 
     def _save_rng_state(self, output_dir):
         super()._save_rng_state(output_dir)
@@ -540,8 +540,9 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         return loss / max(self.args.n_gpu, 1)
 
     def add_losses(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        losses = [losses_by_row(logits, labels, smoothing) for smoothing in (self.args.label_smoothing_factor, 0.0)]
-        rows = torch.stack([*losses, (labels != -100).sum(-1)], dim=-1)
+        nll, smoothing = losses_by_row(logits, labels), self.args.label_smoothing_factor
+        losses = losses_by_row(logits, labels, smoothing) if smoothing else nll
+        rows = torch.stack([losses, nll, (labels != -100).sum(-1)], dim=-1)
         # Leaves out the examples that several processes repeat to fill their last batch.
         self.loss_sums += self.accelerator.gather_for_metrics(rows).sum(0)
 

@@ -60,18 +60,14 @@ def load_word_vectors(path: str | Path, vocabulary: Mapping[str, int], embedding
                 if int(fields[1]) != width:
                     raise ValueError(f"{path} has vectors of {fields[1]} numbers, but the embedding has {width}.")
                 continue
-            if len(fields) <= width:
+            # Only GloVe's few words with spaces have more fields, and they are no numbers.
+            is_longer = len(fields) > width + 1 and is_number(fields[-width - 1]) and is_number(fields[1])
+            if len(fields) <= width or is_longer:
                 raise ValueError(
                     f"{path}, line {number}: {len(fields) - 1} numbers behind {fields[0]!r}, but the embedding is "
                     f"{width} wide: take vectors of {width} numbers, or another embedding_size."
                 )
             word = " ".join(fields[:-width])
-            # Only GloVe's few words with spaces have more fields, and they are no numbers.
-            if len(fields) > width + 1 and is_number(fields[-width - 1]) and is_number(fields[1]):
-                raise ValueError(
-                    f"{path}, line {number}: {len(fields) - 1} numbers behind {fields[0]!r}, but the embedding is "
-                    f"{width} wide: take vectors of {width} numbers, or another embedding_size."
-                )
             if word not in wanted:
                 continue
             if wanted[word] in rows:

@@ -32,8 +32,7 @@ from modeling_ode_transformer import (
     n_best,
     pipeline_ode_transformer,
 )
-from modeling_ode_transformer.checkpoints import TARGET_TOKENIZER
-from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline
+from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, TARGET_TOKENIZER, add_pipeline
 
 from .conftest import TINY, randomize, tiny_config
 from .test_hub import PACKAGE, run_python

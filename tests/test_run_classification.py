@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from modeling_ode_transformer.checkpoints import check_resumable
 
@@ -300,12 +300,51 @@ def test_datasets_need_only_the_splits_that_are_asked_for(tmp_path):
 
 
 def test_evaluation_of_a_saved_model(run, files, tmp_path):
+    """With the labels or the names of its classes in the data, and where not all of them are; others are refused."""
+    names = ["zero", "one", "two"]
     options = {"model_name_or_path": run[0] / "seed_3", "config_overrides": None, "do_train": None}
-    options |= {"test_file": files[1], "class_names": ["zero", "one", "two"]}
-    results = run_classification.main(arguments(None, tmp_path, **options))
-    assert results["runs"][0]["predict_accuracy"] == pytest.approx(run[1]["runs"][0]["predict_accuracy"])
-    with pytest.raises(ValueError, match="does not know the labels 0, 1, 2, only zero, one, two"):
-        run_classification.main(arguments(None, tmp_path / "b", **(options | {"class_names": None})))
+    lines = files[1].read_text().splitlines(keepends=True)
+    (tmp_path / "two.txt").write_text("".join(line for line in lines if line[0] != "0"))
+    (tmp_path / "names.txt").write_text("".join(names[int(line[0])] + line[1:] for line in lines))
+    (tmp_path / "other.txt").write_text("".join(f"{int(line[0]) + 1}{line[1:]}" for line in lines))
+
+    def accuracy(out, **values):
+        return run_classification.main(arguments(None, tmp_path / out, **options, **values))["runs"][0]
+
+    expected = run[1]["runs"][0]["predict_accuracy"]
+    assert accuracy("told", test_file=files[1], class_names=names)["predict_accuracy"] == pytest.approx(expected)
+    assert accuracy("saved", test_file=files[1])["predict_accuracy"] == pytest.approx(expected)
+    assert accuracy("names", test_file=tmp_path / "names.txt")["predict_accuracy"] == pytest.approx(expected)
+
+    model = AutoModelForSequenceClassification.from_pretrained(run[0] / "seed_3").eval()
+    tokenizer = AutoTokenizer.from_pretrained(run[0] / "seed_3")
+    two = [line.split(maxsplit=1) for line in (tmp_path / "two.txt").read_text().splitlines()]
+    right = [model(**tokenizer(text, return_tensors="pt")).logits.argmax().item() == int(label) for label, text in two]
+    for out, values in (("two", {}), ("two_told", {"class_names": names})):
+        measured = accuracy(out, test_file=tmp_path / "two.txt", **values)
+        assert measured["predict_accuracy"] == pytest.approx(100 * sum(right) / len(right))
+    with pytest.raises(ValueError, match=r"seed_3 does not know the labels 3, only zero, one, two, 0, 1, 2\."):
+        accuracy("other", test_file=tmp_path / "other.txt")
+    with pytest.raises(ValueError, match=r"--class_names two one zero: the classes of .*seed_3 are zero one two\."):
+        accuracy("misnamed", test_file=files[1], class_names=names[::-1])
+
+
+def test_labels_are_those_of_the_splits_that_are_used(tmp_path, caplog):
+    """As in GLUE, whose test sets have no labels."""
+    (tmp_path / "data").mkdir()
+    for split, labels in (("train", (0, 1)), ("validation", (0, 1, 2)), ("test", (-1,))):
+        rows = [{"text": WORDS[i % 5], "label": labels[i % len(labels)]} for i in range(12)]
+        (tmp_path / "data" / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    options = {"dataset_name": tmp_path / "data", "max_steps": 1, "do_predict": None}
+    for out, values, expected in (
+        ("train", {}, ["0", "1"]),
+        ("ignored", {"ignored_labels": ["-1"]}, ["0", "1"]),
+        ("validated", {"do_eval": True}, ["0", "1", "2"]),
+    ):
+        run_classification.main(arguments(None, tmp_path / out, **options, **values))
+        config = AutoConfig.from_pretrained(tmp_path / out)
+        assert list(config.id2label.values()) == config.dataset_labels == expected
+    assert "No training example has the labels 2 of the validation examples" in caplog.text
 
 
 def test_cross_validation_tests_every_example_once(files, tmp_path):

@@ -718,7 +718,7 @@ def test_tokenizer_larger_than_the_model_is_refused(run, corpus, tmp_path):
         + ["--vocab_size", "400", "--output_dir", str(tmp_path / "large")]
     )
     options = {"model_name_or_path": run[0], "tokenizer_name": tmp_path / "large", "config_overrides": None}
-    with pytest.raises(ValueError, match="source tokenizer has 400 pieces, but the model only embeds 330"):
+    with pytest.raises(ValueError, match="source tokenizer has 400 tokens, but the model only embeds 330"):
         run_translation.main(arguments(corpus, tmp_path / "out", **options))
 
 
@@ -783,6 +783,8 @@ def test_length_grouped_sampler():
     assert sum(batch.max() - batch.min() for batch in batches) <= max(lengths)
     sampler.set_epoch(1)
     assert list(sampler) != first
+    # Of other seeds, all epochs are others.
+    assert list(sampler) != list(LengthGroupedSampler(lengths, batch_size=10, seed=2))
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ import sacrebleu
 import sacremoses
 from sacremoses.corpus import NonbreakingPrefixes
 
+from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     add_text_arguments,
@@ -256,4 +257,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

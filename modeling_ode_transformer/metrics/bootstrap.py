@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 import evaluate
 import numpy as np
 
+from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.metrics.bleu import add_bleu_arguments, bleu_scorers
+from modeling_ode_transformer.metrics.m2 import m2_score_statistics, m2_statistics, parse_sentences, read_m2
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     check_counts,
@@ -139,8 +141,6 @@ def bleu_statistics(
 
 def read_m2_references(paths: Sequence[str]) -> list:
     """The sentences of an M2 file; ValueError if there are several files."""
-    from modeling_ode_transformer.metrics.m2 import read_m2
-
     if len(paths) > 1:
         raise ValueError(f"One M2 file holds all annotators, but there are {len(paths)}: {', '.join(paths)}.")
     return read_m2(paths[0])
@@ -150,8 +150,6 @@ def f_half_statistics(
     systems: Sequence[Sequence[str]], references: Sequence, **options
 ) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
     """Statistics of each system for the M2 score, F0.5 of them, and its name."""
-    from modeling_ode_transformer.metrics.m2 import m2_score_statistics, m2_statistics, parse_sentences
-
     references = parse_sentences(references, "reference")
     statistics = [m2_statistics(texts, references, **options) for texts in systems]
     return statistics, lambda rows: m2_score_statistics(rows)["f0.5"], "M2 F0.5"
@@ -290,4 +288,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

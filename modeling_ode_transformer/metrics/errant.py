@@ -21,6 +21,7 @@ import sys
 from argparse import SUPPRESS, Namespace
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +29,7 @@ from typing import Any
 import datasets
 import evaluate
 
+from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, parse_sentences, read_m2, write_m2
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
@@ -59,8 +61,9 @@ def import_errant(module: str = "errant") -> ModuleType:
         raise ImportError(f"ERRANT cannot be imported ({error}): pip install errant") from error
 
 
+@cache
 def load_annotator(model: str = "en_core_web_sm") -> Any:
-    """ERRANT's annotator for English.
+    """ERRANT's annotator for English, loaded once.
 
     Args:
         model: spaCy's model: name of a package, or a folder.
@@ -246,4 +249,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

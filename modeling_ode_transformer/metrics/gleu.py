@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import evaluate
 import numpy as np
 
+from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     add_text_arguments,
@@ -165,4 +166,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

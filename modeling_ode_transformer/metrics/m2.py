@@ -34,6 +34,7 @@ import datasets
 import evaluate
 import numpy as np
 
+from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.metrics.maxmatch import GoldEdit, count_edits
 from modeling_ode_transformer.metrics.metric_utils import CheckedLists, check_counts, metric_parser, print_scores
 from modeling_ode_transformer.text_files import read_lines
@@ -373,4 +374,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

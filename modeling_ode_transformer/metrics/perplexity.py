@@ -23,6 +23,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     check_counts,
@@ -212,4 +213,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

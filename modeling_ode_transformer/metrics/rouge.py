@@ -21,6 +21,7 @@ from importlib.metadata import version
 import evaluate
 from rouge_score.rouge_scorer import RougeScorer
 
+from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     add_text_arguments,
@@ -119,4 +120,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

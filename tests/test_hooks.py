@@ -1,0 +1,60 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Methods of transformers that the package overrides though they are private: a version that renames one would pass
+ours by without an error."""
+
+import inspect
+
+import pytest
+
+from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer.ensemble import EnsembleForConditionalGeneration
+from modeling_ode_transformer.training import TokenSeq2SeqTrainer
+
+
+MODEL = ("_apply", "_check_and_adjust_attn_implementation", "_get_files_timestamps", "_get_resized_lm_head")
+MODEL += ("_init_weights", "_prepare_generation_config")
+SOURCES = ("_get_candidate_generator", "_get_logits_processor", "_prepare_generated_length")
+SOURCES += ("_prepare_generation_config", "_prepare_cache_for_generation")
+HOOKS = {
+    OdeTransformerForCausalLM: MODEL,
+    OdeTransformerForConditionalGeneration: (
+        *MODEL,
+        *SOURCES,
+        *("_beam_search", "_check_early_stop_heuristic", "_expand_inputs_for_generation", "_get_top_k_continuations"),
+        *("_prepare_static_cache", "_resize_token_embeddings", "_update_model_kwargs_for_generation"),
+    ),
+    EnsembleForConditionalGeneration: (*SOURCES, "_prepare_text_encoder_decoder_kwargs_for_generation"),
+    TokenSeq2SeqTrainer: (
+        *("_evaluate", "_finalize_training", "_get_eval_sampler", "_get_grad_norm", "_get_train_sampler"),
+        *("_issue_warnings_after_load", "_load_callback_state", "_load_rng_state", "_prepare_for_training"),
+        *("_prepare_inputs", "_run_epoch", "_save", "_save_checkpoint", "_save_rng_state"),
+        *("_set_signature_columns_if_needed",),
+    ),
+}
+
+
+def is_ours(cls):
+    return cls.__module__.startswith("modeling_ode_transformer")
+
+
+def parameters_of(function):
+    """The names of the parameters but `self`, and whether there may be others."""
+    parameters = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]
+    named = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    return named, len(named) < len(parameters)
+
+
+@pytest.mark.parametrize("cls", HOOKS)
+def test_what_is_overridden_is_there_and_takes_the_same_arguments(cls):
+    theirs = [base for base in cls.__mro__ if not is_ours(base) and base is not object]
+    ours = [base for base in cls.__mro__ if is_ours(base)]
+    private = {name for base in ours for name, value in vars(base).items() if inspect.isroutine(value)}
+    private = {name for name in private if name.startswith("_") and not name.startswith("__")}
+    assert {name for name in private if any(name in vars(base) for base in theirs)} == set(HOOKS[cls])
+    for name in HOOKS[cls]:
+        original = next(vars(base)[name] for base in theirs if name in vars(base))
+        expected, _ = parameters_of(getattr(original, "__func__", original))
+        for override in (vars(base)[name] for base in ours if name in vars(base)):
+            named, takes_others = parameters_of(getattr(override, "__func__", override))
+            assert takes_others or set(expected) <= set(named), name
+            assert set(named) <= set(expected), name
