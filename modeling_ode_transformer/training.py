@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What the original's training has and `Trainer` lacks: token-budget batches, losses per token, exact resumption.
+"""What the original's training has and `Trainer` lacks: token-budget batches and losses per token; and resumption.
 
 `TokenSeq2SeqTrainer` takes any sequence-to-sequence model of transformers:
 
@@ -8,12 +8,9 @@
 """
 
 import copy
-import json
 import logging
 import math
-import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,186 +20,30 @@ import datasets
 import numpy as np
 import torch
 from accelerate import DistributedType, FullyShardedDataParallelPlugin
-from accelerate.data_loader import BatchSamplerShard, prepare_data_loader
+from accelerate.data_loader import prepare_data_loader
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import parse_flag_from_env, reduce
 from torch.distributed.fsdp import FSDPModule
-from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from torch.utils.data import DataLoader
 from transformers import (
-    EarlyStoppingCallback,
     GenerationConfig,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
-    TrainerCallback,
-    TrainingArguments,
 )
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
+from transformers.trainer_utils import has_length
 
-from .checkpoints import (
-    TRAINER_STATE,
-    check_resumable,
-    incomplete_reason,
-    last_complete_checkpoint,
-    numbered_checkpoints,
-)
 from .cpu_ode_transformer import cross_entropy
 from .integration_ode_transformer import StageCoefficients
 from .modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
 from .pipeline_ode_transformer import TARGET_TOKENIZER
-from .text_files import read_json
+from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
+from .samplers import TokenBudgetBatchSampler, pair_lengths
 
 
 logger = logging.getLogger(__name__)
 
 # fairseq gives up here as well: gradients that overflow at such a scale are not a matter of scaling.
 MIN_LOSS_SCALE = 1e-4
-
-
-class TokenBudgetBatchSampler(Sampler[list[int]]):
-    """Batches of pairs of similar length that fill a budget of tokens, as fairseq's `--max-tokens`.
-
-    A batch of n pairs is padded to n times its longest source and n times its longest target; neither exceeds
-    `max_tokens`. Pairs are sorted by their lengths, those of equal lengths in another order in every epoch, and cut
-    into batches where the budget is full; the batches then come in random order. Sizes of batches are the same in
-    every epoch, so that their number is known. It is a multiple of `num_replicas * accumulation_steps`: the largest
-    batches are halved until it is, no pair is dropped or repeated, and every process has as many updates. Only where
-    all batches are down to one pair, the first ones of an epoch come again at its end.
-
-    Process `rank` takes the batches `rank`, `rank + num_replicas`, ... of an epoch, and one process that accumulates
-    `num_replicas` batches sees those of an update of `num_replicas` processes.
-
-    Args:
-        lengths: (pairs, 2), tokens of each source and target.
-        max_tokens: Most padded tokens of a batch's sources, and of its targets.
-        seed: Of the order; epoch e is drawn from both.
-        num_replicas: Number of processes.
-        rank: This process.
-        accumulation_steps: Batches of a process to an update.
-        pad_to_multiple_of: What the collator rounds lengths up to.
-
-    Raises:
-        ValueError: a pair is longer than the budget; there are no pairs, or fewer than batches of one update.
-    """
-
-    def __init__(
-        self,
-        lengths: Sequence[Sequence[int]],
-        max_tokens: int,
-        seed: int = 0,
-        num_replicas: int = 1,
-        rank: int = 0,
-        accumulation_steps: int = 1,
-        pad_to_multiple_of: int | None = None,
-    ):
-        self.lengths = np.asarray(lengths, dtype=np.int64).reshape(-1, 2)
-        self.max_tokens = max_tokens
-        self.seed = seed
-        self.num_replicas = num_replicas
-        self.rank = rank
-        self.accumulation_steps = accumulation_steps
-        self.epoch = 0
-
-        per_update = num_replicas * accumulation_steps
-        if len(self.lengths) < per_update:
-            raise ValueError(
-                f"{len(self.lengths)} pairs cannot fill the {per_update} batches of one update ({num_replicas} "
-                f"processes, {accumulation_steps} accumulation steps each)."
-            )
-        multiple = pad_to_multiple_of or 1
-        self.padded_lengths = -(-self.lengths // multiple) * multiple
-        # A pair without any token fills a place of a batch as well.
-        widths = self.padded_lengths.max(axis=1).clip(min=1)
-        if widths.max() > max_tokens:
-            longest = int(widths.argmax())
-            raise ValueError(
-                f"Pair {longest} has {self.lengths[longest][0]} source and {self.lengths[longest][1]} target tokens "
-                f"(padded to {widths.max()}), more than a batch may hold: raise max_tokens_per_batch={max_tokens}, or "
-                "cut the pairs to fewer tokens."
-            )
-        self.batch_sizes = self._divisible(self._fill(np.sort(widths)), per_update)
-        self.batches_per_epoch = math.ceil(len(self.batch_sizes) / per_update) * per_update
-
-    def _fill(self, widths: np.ndarray) -> list[int]:
-        """Numbers of pairs, of ascending widths, that fill one batch after the other."""
-        sizes, start = [], 0
-        while start < len(widths):
-            # The widest of the first k pairs is the k-th.
-            candidates = widths[start : start + self.max_tokens // widths[start]]
-            size = int(np.searchsorted(candidates * np.arange(1, len(candidates) + 1), self.max_tokens, side="right"))
-            sizes.append(size)
-            start += size
-        return sizes
-
-    def _divisible(self, sizes: list[int], per_update: int) -> list[int]:
-        """Halves the largest batches until every update has as many, or all have one pair."""
-        while len(sizes) % per_update and max(sizes) > 1:
-            largest = max(range(len(sizes)), key=sizes.__getitem__)
-            sizes[largest : largest + 1] = [sizes[largest] - sizes[largest] // 2, sizes[largest] // 2]
-        return sizes
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        """Batches of this process in an epoch."""
-        return self.batches_per_epoch // self.num_replicas
-
-    def batches(self) -> list[np.ndarray]:
-        """All processes' batches of the current epoch in their order: indices of pairs."""
-        generator = np.random.default_rng((self.seed, self.epoch))
-        shuffled = generator.permutation(len(self.lengths))
-        sources, targets = self.lengths[shuffled].T
-        # By the width last: it is the first key. The two others make batches of fewer shapes, and less padding.
-        order = np.lexsort((targets, sources, self.padded_lengths[shuffled].max(axis=1)))
-        batches = np.split(shuffled[order], np.cumsum(self.batch_sizes)[:-1])
-        return [batches[i] for i in np.resize(generator.permutation(len(batches)), self.batches_per_epoch)]
-
-    def __iter__(self):
-        return (batch.tolist() for batch in self.batches()[self.rank :: self.num_replicas])
-
-    def report(self) -> dict[str, float]:
-        """Updates of an epoch, what an update holds on average over all processes, and the share of padding."""
-        updates = len(self) // self.accumulation_steps
-        batches = self.batches()
-        padded = sum(len(batch) * self.padded_lengths[batch].max(axis=0).sum() for batch in batches)
-        sources, targets = sum(self.lengths[batch].sum(axis=0) for batch in batches)
-        return {
-            "updates_per_epoch": updates,
-            "pairs_per_update": sum(map(len, batches)) / updates,
-            "source_tokens_per_update": float(sources / updates),
-            "target_tokens_per_update": float(targets / updates),
-            "padding": float(1 - (sources + targets) / padded),
-        }
-
-
-class LengthGroupedSampler(Sampler[int]):
-    """Batches of examples of similar length, in random order, the same for the same seed and epoch.
-
-    Trainer's own sampler of that name goes from long to short again and again, and after a resumption in the middle
-    of an epoch it draws another order.
-    """
-
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int):
-        self.lengths = torch.as_tensor(lengths)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __iter__(self):
-        generator = np.random.default_rng((self.seed, self.epoch))
-        shuffled = torch.from_numpy(generator.permutation(len(self)))
-        # Sorting whole epochs would make the same batches again and again; a hundred batches keep padding low.
-        groups = [group[self.lengths[group].argsort(stable=True)] for group in shuffled.split(100 * self.batch_size)]
-        batches = list(torch.cat(groups).split(self.batch_size))
-        # A short last batch stays last, as DataLoader cuts this sequence into batches from its start.
-        short = [batches.pop()] if len(batches[-1]) < self.batch_size else []
-        return iter(torch.cat([batches[i] for i in generator.permutation(len(batches))] + short).tolist())
 
 
 def losses_by_row(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
@@ -284,219 +125,6 @@ def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = 
     finally:
         for hook in hooks:
             hook.remove()
-
-
-class SaveAfterEpoch(TrainerCallback):
-    """Puts off a checkpoint that is due with the last update of an epoch until the log and evaluation of its end.
-
-    A run that is resumed from it would skip them.
-    """
-
-    def __init__(self):
-        self.due = False
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.epoch.is_integer() or control.should_training_stop:
-            self.due, control.should_save = control.should_save, False
-
-    def on_epoch_end(self, args, state, control, **kwargs):
-        control.should_save |= self.due
-        self.due = False
-
-
-class ResumableTrainerMixin:
-    """For a Trainer: a training that was cut off goes on as one training.
-
-    - `train(resume_from_checkpoint=True)` takes the last complete checkpoint. A checkpoint counts as complete only
-      when every process has written its part; one that holds weights alone, or another model, is refused. With
-      `save_total_limit`, half-written checkpoints are deleted when the next one is saved.
-    - A run that had come to its end, by its updates or by early stopping, is not trained any further.
-    - Losses and seconds that are logged are those of the whole training: the sum of the losses since the last log is
-      kept, and `train_loss` and `train_runtime` at the end are over all calls.
-    - The best checkpoint is found again where the output folder was moved, and early stopping has the patience that is
-      asked for now.
-    - The order of an epoch and the seeds of its workers come from the seed and the epoch, evaluation does not draw
-      from the random numbers of training, and a checkpoint that is due with the last update of an epoch waits for its
-      evaluation: a resumed run has the losses of one that was never stopped, bitwise where torch is deterministic.
-
-    `train_sampling_strategy="group_by_length"` takes the lengths from the column `length_column_name` where there is
-    one, and else counts input_ids and labels; evaluation keeps the order of its data.
-    """
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.add_callback(SaveAfterEpoch())
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
-        """Trains, from a checkpoint if one is named, or from the last complete one in `output_dir` for True.
-
-        Raises:
-            ValueError: the tokenizer pads with a token that the model has not, so that no checkpoint could be opened.
-            ValueError: the checkpoint cannot be resumed from (`check_resumable`); for True, there is none.
-            FileNotFoundError: the best checkpoint of the training before is not there, and is to be loaded at the end.
-        """
-        pad_token_id = getattr(self.processing_class, "pad_token_id", None)
-        for name in ("vocab_size", "decoder_vocab_size"):
-            size = getattr(self.model.config, name, None)
-            if None not in (size, pad_token_id) and pad_token_id >= size:
-                raise ValueError(
-                    f"The tokenizer pads with the token {pad_token_id}, and the model has {name}={size}: resize its "
-                    "embeddings to the tokenizer."
-                )
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
-            if resume_from_checkpoint is None:
-                raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
-        if resume_from_checkpoint:
-            check_resumable(resume_from_checkpoint, self.model.config)
-        self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
-        state = self._loss_state(resume_from_checkpoint) if resume_from_checkpoint else {}
-        self._start = None
-        self._earlier = {name: state.get(name, 0.0) for name in ("loss", "seconds")}
-        return super().train(str(resume_from_checkpoint) if resume_from_checkpoint else None, *args, **kwargs)
-
-    def _load_callback_state(self):
-        asked = {
-            type(each): (each.early_stopping_patience, each.early_stopping_threshold)
-            for each in self.callback_handler.callbacks
-            if isinstance(each, EarlyStoppingCallback)
-        }
-        super()._load_callback_state()
-        for each in self.callback_handler.callbacks:
-            if type(each) in asked:
-                each.early_stopping_patience, each.early_stopping_threshold = asked[type(each)]
-        if best := self.state.best_global_step:
-            # What the state names may by now be a checkpoint of another training, in the place of one that was moved.
-            folders = [Path(self.args.output_dir), *([self._resumed_from.parent] if self._resumed_from else [])]
-            found = [folder / f"{PREFIX_CHECKPOINT_DIR}-{best}" for folder in folders]
-            found = [str(folder) for folder in found if folder.is_dir()]
-            self.state.best_model_checkpoint = found[0] if found else None
-            if not found and self.args.load_best_model_at_end:
-                raise FileNotFoundError(
-                    f"The best checkpoint so far, of update {best}, is not in {self.args.output_dir}: bring it there, "
-                    "or give --load_best_model_at_end False."
-                )
-
-    def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint, **kwargs):
-        self._start = self._start or time.monotonic()
-        stoppers = [each for each in self.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback)]
-        if resume_from_checkpoint and (
-            self.state.global_step >= self.state.max_steps
-            or any(each.early_stopping_patience_counter >= each.early_stopping_patience for each in stoppers)
-        ):
-            # Trainer would see that the run is at its end only after one more update.
-            self.control.should_training_stop = True
-            return
-        # Every new iterator draws a seed for its workers: not from the random numbers of training, since with
-        # persistent workers a resumed run makes another number of them.
-        train_dataloader.base_dataloader.generator = torch.Generator().manual_seed(self.data_seed + epoch)
-        super()._run_epoch(
-            epoch=epoch,
-            train_dataloader=train_dataloader,
-            resume_from_checkpoint=resume_from_checkpoint,
-            **kwargs,
-        )
-
-    @property
-    def data_seed(self) -> int:
-        return self.args.seed if self.args.data_seed is None else self.args.data_seed
-
-    def _get_train_sampler(self, train_dataset=None):
-        if self.args.train_sampling_strategy != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
-        batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        column = self.args.length_column_name
-        if column in (getattr(self.train_dataset, "column_names", None) or []):
-            lengths = self.train_dataset[column][:]
-        else:
-            lengths = pair_lengths(self.train_dataset).sum(axis=1)
-        return LengthGroupedSampler(lengths, batch_size, self.data_seed)
-
-    def get_train_dataloader(self):
-        dataloader = super().get_train_dataloader()
-        if isinstance(batches := dataloader.batch_sampler, BatchSamplerShard):
-            # `set_epoch` of a data loader that skips batches looks for the sampler here.
-            batches.sampler = batches.batch_sampler.sampler
-        return dataloader
-
-    def _get_eval_sampler(self, eval_dataset):
-        # Trainer would reorder evaluation too when grouping by length, and predictions would lose their references.
-        return SequentialSampler(eval_dataset)
-
-    def evaluation_loop(self, *args, **kwargs):
-        devices = [self.args.device] if self.args.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            return super().evaluation_loop(*args, **kwargs)
-
-    def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):
-        if skip_scheduler and self.state.global_step > 0:
-            # The evaluation of `eval_on_start` is behind a resumed run, and is in its log.
-            return {}
-        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
-
-    def _issue_warnings_after_load(self, load_result):
-        # Tied weights are saved once.
-        tied = set(getattr(self.model, "all_tied_weights_keys", ()))
-        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
-        super()._issue_warnings_after_load(load_result)
-
-    def _save_checkpoint(self, model, trial):
-        folder = Path(self._get_output_dir(trial))
-        current = folder / f"checkpoint-{self.state.global_step}"
-        if self.args.should_save:
-            # An earlier run's half-written folder is written again: until the end it counts as half-written.
-            (current / TRAINER_STATE).unlink(missing_ok=True)
-            if self.args.save_total_limit is not None:
-                # What a kill left behind would count as one of the checkpoints to keep.
-                for path in numbered_checkpoints(folder):
-                    if path != current and (reason := incomplete_reason(path)):
-                        logger.warning("Deleting %s: %s", path, reason)
-                        shutil.rmtree(path)
-        self.accelerator.wait_for_everyone()
-        super()._save_checkpoint(model, trial)
-
-    def _loss_state_file(self, checkpoint: str) -> Path:
-        return Path(checkpoint) / f"loss_state_{self.args.process_index}.json"
-
-    def _loss_state(self, checkpoint: str) -> dict:
-        file = self._loss_state_file(checkpoint)
-        return read_json(file) if file.is_file() else {}
-
-    def _save_rng_state(self, output_dir):
-        super()._save_rng_state(output_dir)
-        mean = self.accelerator.gather(self._tr_loss).mean().item()
-        state = {
-            "loss_since_last_log": self._tr_loss.item(),
-            "mean_loss_since_last_log": mean,
-            "last_logged_update": self._globalstep_last_logged,
-            "loss": self._earlier["loss"] + self._total_loss_scalar + mean,
-            "seconds": self._earlier["seconds"] + time.monotonic() - self._start,
-        }
-        self._loss_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
-        # trainer_state.json, which one process writes next, has to mean that all have come so far.
-        self.accelerator.wait_for_everyone()
-
-    def _load_rng_state(self, checkpoint):
-        super()._load_rng_state(checkpoint)
-        if checkpoint is not None and (state := self._loss_state(checkpoint)):
-            self._tr_loss += state["loss_since_last_log"]
-            self._globalstep_last_logged = state["last_logged_update"]
-            # The mean over processes, which the next log adds, is a part of the earlier losses.
-            self._total_loss_scalar -= state["mean_loss_since_last_log"]
-
-    def _finalize_training(self, trial, num_train_samples, *args, **kwargs):
-        self._planned_samples = num_train_samples
-        return super()._finalize_training(trial, num_train_samples, *args, **kwargs)
-
-    def log(self, logs, *args, **kwargs):
-        if "train_runtime" in logs and self._earlier["seconds"]:
-            updates = self.state.global_step
-            logs["train_loss"] = (self._earlier["loss"] + self._total_loss_scalar) / updates
-            logs["train_runtime"] += self._earlier["seconds"]
-            logs["train_steps_per_second"] = updates / logs["train_runtime"]
-            samples = self._planned_samples * updates / self.state.max_steps
-            logs["train_samples_per_second"] = samples / logs["train_runtime"]
-        super().log(logs, *args, **kwargs)
 
 
 class TokenTrainerMixin(ResumableTrainerMixin):
@@ -610,15 +238,6 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     def _save(self, output_dir=None, state_dict=None):
         with class_before_sharding(self.model):
             super()._save(output_dir, state_dict)
-
-
-@dataclass
-class ResumableTrainingArguments(TrainingArguments):
-    """TrainingArguments by which a resumed run gets back the states of its callbacks."""
-
-    restore_callback_states_from_checkpoint: bool = field(
-        default=True, metadata={"help": "Restore the states of callbacks, as how long early stopping has waited."}
-    )
 
 
 @dataclass
@@ -802,11 +421,3 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         super().save_model(output_dir, _internal_call)
         if self.args.should_save and self.target_tokenizer not in (None, self.processing_class):
             self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER)
-
-
-def pair_lengths(dataset) -> np.ndarray:
-    """(pairs, 2): numbers of source and target tokens, or of labels; of a class 1."""
-    columns = getattr(dataset, "column_names", [])
-    if {"source_length", "target_length"} <= set(columns):
-        return np.stack([dataset["source_length"][:], dataset["target_length"][:]], axis=1)
-    return np.array([(len(pair["input_ids"]), np.size(pair.get("labels", 0))) for pair in dataset])

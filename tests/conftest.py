@@ -29,6 +29,7 @@ TINY = {
     "decoder_ffn_dim": 40,
     "max_position_embeddings": 40,
 }
+EXAMPLES = Path(__file__).parent.parent / "examples"
 METRICS = Path(__file__).parent.parent / "modeling_ode_transformer" / "metrics"
 SOLVERS = ("euler", "rk2", "midpoint", "ralston", "rk3", "rk4", "rk4_38")
 

@@ -8,9 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
+import app
+import number_names
 import numpy as np
 import pytest
 import torch
@@ -36,14 +37,7 @@ from modeling_ode_transformer import (
     n_best,
 )
 
-from .conftest import TINY, assert_close, randomize, tiny_config
-
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import app  # noqa: E402
-import number_names  # noqa: E402
+from .conftest import EXAMPLES, TINY, assert_close, randomize, tiny_config
 
 
 VOCABULARY = 300

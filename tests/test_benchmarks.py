@@ -3,23 +3,18 @@
 
 import json
 import statistics
-import sys
-
-import numpy as np
-import pytest
-import torch
-
-from .test_run_translation import EXAMPLES, number_names
-
-
-sys.path.insert(0, str(EXAMPLES / "benchmarks"))
 
 import batching
 import contenders
 import csa_ode
+import numpy as np
+import pytest
 import scaling
 import speed
 import table6
+import torch
+
+from .test_run_translation import number_names
 
 
 def test_batching(tmp_path, capsys):

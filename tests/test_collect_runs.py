@@ -3,18 +3,13 @@
 
 import json
 import shutil
-import sys
 
+import collect_runs
 import numpy as np
 import pytest
-
-from .test_run_translation import EXAMPLES
-
-
-sys.path.insert(0, str(EXAMPLES))
-sys.path.insert(0, str(EXAMPLES / "analysis"))
-import collect_runs
 import run_language_modeling
+
+from .conftest import EXAMPLES
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,13 @@ transformers."""
 
 import json
 import math
-import sys
 from itertools import pairwise
-from pathlib import Path
 
+import accelerated_runge_kutta
 import numpy as np
+import plot_attention
 import pytest
+import run_classification
 import scipy.integrate
 import torch
 import torchdiffeq
@@ -33,15 +34,6 @@ from modeling_ode_transformer.word_vectors import load_word_vectors
 
 from .conftest import assert_close, randomize
 from .test_hub import run_python
-
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES / "analysis"))
-sys.path.insert(0, str(EXAMPLES))
-
-import accelerated_runge_kutta  # noqa: E402
-import plot_attention  # noqa: E402
-import run_classification  # noqa: E402
 
 
 TINY = {"vocab_size": 50, "embedding_size": 8, "hidden_size": 6, "num_labels": 3}

@@ -4,18 +4,13 @@
 import gzip
 import json
 import random
-import sys
-from pathlib import Path
 
+import from_residual
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
 import modeling_ode_transformer  # noqa: F401  (registers the model)
-
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
-import from_residual
 
 
 def test_both_models_go_on_from_the_same_one_for_as_many_updates(tmp_path, capsys):

@@ -6,9 +6,10 @@ import io
 import os
 import shutil
 import sys
-from pathlib import Path
 
+import generate
 import pytest
+import quickstart
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
 
@@ -20,13 +21,6 @@ from modeling_ode_transformer import (
 )
 
 from .conftest import TINY, randomize, tiny_config
-
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import generate  # noqa: E402
-import quickstart  # noqa: E402
 
 
 VOCABULARY = 300

@@ -2,19 +2,13 @@
 """What is said about gates."""
 
 import math
-import sys
 
+import inspect_gates
 import pytest
+import run_language_modeling
 import torch
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCausalLM
-
-from .test_run_translation import EXAMPLES
-
-
-sys.path.insert(0, str(EXAMPLES / "analysis"))
-import inspect_gates
-import run_language_modeling
 
 
 def make_model(**changes):

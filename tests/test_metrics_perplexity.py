@@ -5,21 +5,15 @@ import gzip
 import json
 import math
 import random
-import sys
-from pathlib import Path
 
 import pytest
+import run_language_modeling
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCausalLM, OdeTransformerTokenizer
 from modeling_ode_transformer.metrics import perplexity as module
 from modeling_ode_transformer.metrics.perplexity import model_perplexity, word_perplexity
-
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
-
-import run_language_modeling
 
 
 RNG = random.Random(0)

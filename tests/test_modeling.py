@@ -878,7 +878,9 @@ def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_pa
     assert OdeTransformerForCausalLM.from_pretrained(tmp_path).config.encoder_solver == "euler"
     decoder_config = partial(tiny_config, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=40)
     messages = []
-    monkeypatch.setattr(logging.getLogger(modeling.__name__), "warning", messages.append)
+    monkeypatch.setattr(
+        logging.getLogger("modeling_ode_transformer.configuration_ode_transformer"), "warning", messages.append
+    )
     OdeTransformerForCausalLM(decoder_config(encoder_solver="rk4"))
     assert len(messages) == 1 and messages[0].startswith(
         "encoder_solver='rk4' (beside decoder_solver='euler') has no effect"

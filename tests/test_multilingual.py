@@ -4,10 +4,12 @@
 import io
 import json
 import shutil
-import sys
 
+import generate
 import pytest
+import run_translation
 import sentencepiece
+import seq2seq_utils
 import torch
 from transformers import (
     AutoConfig,
@@ -25,14 +27,7 @@ from modeling_ode_transformer import OdeTransformerForConditionalGeneration, Tra
 from modeling_ode_transformer.text_files import read_lines
 
 from .conftest import TINY, randomize
-from .test_run_translation import EXAMPLES, arguments, corpus, losses  # noqa: F401
-
-
-sys.path.insert(0, str(EXAMPLES))
-
-import generate
-import run_translation
-import seq2seq_utils
+from .test_run_translation import arguments, corpus, losses  # noqa: F401
 
 
 # Languages as the tokenizer calls them, the family of the model, and where targets have the mark of theirs.

@@ -4,12 +4,11 @@
 import copy
 import json
 import shutil
-import sys
-from pathlib import Path
 
 import datasets
 import pytest
 import torch
+from number_names import english, german
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -36,11 +35,6 @@ from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, 
 
 from .conftest import TINY, randomize, tiny_config
 from .test_hub import PACKAGE, run_python
-
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
-
-from number_names import english, german
 
 
 VOCABULARY = 80

@@ -2,16 +2,10 @@
 """The plots of training runs."""
 
 import json
-import sys
 
+import plot_training
 import pytest
 from matplotlib.figure import Figure
-
-from .test_run_translation import EXAMPLES
-
-
-sys.path.insert(0, str(EXAMPLES / "analysis"))
-import plot_training
 
 
 @pytest.fixture

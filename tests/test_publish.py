@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 
 import huggingface_hub
+import number_names
 import pytest
 import torch
 import transformers
@@ -31,11 +32,10 @@ from modeling_ode_transformer.publish import (
     upload_repository,
 )
 
-from .conftest import randomize, tiny_config
+from .conftest import EXAMPLES, randomize, tiny_config
 from .hub_server import TOKEN, HubServer, Repository
 from .test_hub import PUBLISHED_CSA_ODE, run_python
 from .test_run_classification import run_classification
-from .test_run_translation import EXAMPLES, number_names
 
 
 CARD = {"repo_id": "me/model", "language": ["en", "de"]}

@@ -3,24 +3,19 @@
 
 import json
 import shutil
-import sys
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
+import run_gec
+import run_language_modeling
+import run_summarization
+import run_translation
+import script_utils
+import seq2seq_utils
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import run_gec  # noqa: E402
-import run_language_modeling  # noqa: E402
-import run_summarization  # noqa: E402
-import run_translation  # noqa: E402
-import script_utils  # noqa: E402
-import seq2seq_utils  # noqa: E402
+from .conftest import EXAMPLES
 
 
 # The script of each recipe, by the beginning of its name.

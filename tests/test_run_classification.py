@@ -7,20 +7,16 @@ import json
 import random
 import shutil
 import statistics
-import sys
 from pathlib import Path
 
 import pytest
+import run_classification
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from modeling_ode_transformer.checkpoints import check_resumable
 
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import run_classification  # noqa: E402
+from .conftest import EXAMPLES
 
 
 MODEL = {"embedding_size": 8, "hidden_size": 8, "solver": "rk", "step_size": 0.5}

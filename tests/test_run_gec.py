@@ -4,25 +4,21 @@
 import gzip
 import json
 import shutil
-import sys
 from itertools import pairwise
 from pathlib import Path
 
+import learner_sentences
 import numpy as np
 import pytest
+import run_gec
+import seq2seq_utils
 from transformers import AutoTokenizer
 
+from modeling_ode_transformer.metrics.gleu import gleu
+from modeling_ode_transformer.metrics.m2 import m2_score, read_m2
+from modeling_ode_transformer.text_files import read_lines
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import learner_sentences  # noqa: E402
-import run_gec  # noqa: E402
-import seq2seq_utils  # noqa: E402
-
-from modeling_ode_transformer.metrics.gleu import gleu  # noqa: E402
-from modeling_ode_transformer.metrics.m2 import m2_score, read_m2  # noqa: E402
-from modeling_ode_transformer.text_files import read_lines  # noqa: E402
+from .conftest import EXAMPLES
 
 
 RECIPE = str(EXAMPLES / "recipes" / "bea2019_gec_base.json")

@@ -9,22 +9,18 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import datasets
 import pytest
+import run_language_modeling
+import script_utils
 import torch
 from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from modeling_ode_transformer import OdeTransformerForCausalLM
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import run_language_modeling  # noqa: E402
-import script_utils  # noqa: E402
-
-from modeling_ode_transformer import OdeTransformerForCausalLM  # noqa: E402
+from .conftest import EXAMPLES
 
 
 MODEL = {

@@ -3,23 +3,18 @@
 
 import gzip
 import json
-import sys
-from pathlib import Path
 
 import datasets
 import pytest
+import run_summarization
+import seq2seq_utils
 from rouge_score.rouge_scorer import RougeScorer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_ode_transformer.metrics.rouge import rouge
+from modeling_ode_transformer.text_files import read_lines
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import run_summarization  # noqa: E402
-import seq2seq_utils  # noqa: E402
-
-from modeling_ode_transformer.metrics.rouge import rouge  # noqa: E402
-from modeling_ode_transformer.text_files import read_lines  # noqa: E402
+from .conftest import EXAMPLES
 
 
 RECIPE = str(EXAMPLES / "recipes" / "cnn_dailymail_base.json")

@@ -6,30 +6,25 @@ import gzip
 import json
 import os
 import shutil
-import sys
-from pathlib import Path
 
 import datasets
+import number_names
 import pytest
+import run_folder
+import run_translation
 import sacrebleu
+import script_utils
+import seq2seq_utils
 import torch
+import train_tokenizer
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_ode_transformer.model_card import run_record
+from modeling_ode_transformer.samplers import LengthGroupedSampler
+from modeling_ode_transformer.text_files import read_lines
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import number_names  # noqa: E402
-import run_folder  # noqa: E402
-import run_translation  # noqa: E402
-import script_utils  # noqa: E402
-import seq2seq_utils  # noqa: E402
-import train_tokenizer  # noqa: E402
-
-from modeling_ode_transformer.model_card import run_record  # noqa: E402
-from modeling_ode_transformer.text_files import read_lines  # noqa: E402
-from modeling_ode_transformer.training import LengthGroupedSampler  # noqa: E402
+from .conftest import EXAMPLES
 
 
 MODEL = {

@@ -13,8 +13,10 @@ from functools import partial
 from types import SimpleNamespace
 
 import datasets
+import number_names
 import numpy as np
 import pytest
+import run_translation
 import torch
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -31,14 +33,11 @@ from modeling_ode_transformer.checkpoints import (
     numbered_checkpoints,
 )
 from modeling_ode_transformer.integration_ode_transformer import StageCoefficients
-from modeling_ode_transformer.training import (
-    TokenBudgetBatchSampler,
-    TokenSeq2SeqTrainer,
-    TokenSeq2SeqTrainingArguments,
-)
+from modeling_ode_transformer.samplers import TokenBudgetBatchSampler
+from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from .conftest import randomize, tiny_config
-from .test_run_translation import EXAMPLES, MODEL, arguments, losses, number_names, run_translation
+from .conftest import EXAMPLES, randomize, tiny_config
+from .test_run_translation import MODEL, arguments, losses
 
 
 MARKS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}

@@ -1,0 +1,250 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Exact resumption: a training with `Trainer` that was cut off goes on as one training."""
+
+import json
+import logging
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from accelerate.data_loader import BatchSamplerShard
+from torch.utils.data import SequentialSampler
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from .checkpoints import (
+    TRAINER_STATE,
+    check_resumable,
+    incomplete_reason,
+    last_complete_checkpoint,
+    numbered_checkpoints,
+)
+from .samplers import LengthGroupedSampler, pair_lengths
+from .text_files import read_json
+
+
+logger = logging.getLogger(__name__)
+
+
+class SaveAfterEpoch(TrainerCallback):
+    """Puts off a checkpoint that is due with the last update of an epoch until the log and evaluation of its end.
+
+    A run that is resumed from it would skip them.
+    """
+
+    def __init__(self):
+        self.due = False
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.epoch.is_integer() or control.should_training_stop:
+            self.due, control.should_save = control.should_save, False
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        control.should_save |= self.due
+        self.due = False
+
+
+class ResumableTrainerMixin:
+    """For a Trainer: a training that was cut off goes on as one training.
+
+    - `train(resume_from_checkpoint=True)` takes the last complete checkpoint. A checkpoint counts as complete only
+      when every process has written its part; one that holds weights alone, or another model, is refused. With
+      `save_total_limit`, half-written checkpoints are deleted when the next one is saved.
+    - A run that had come to its end, by its updates or by early stopping, is not trained any further.
+    - Losses and seconds that are logged are those of the whole training: the sum of the losses since the last log is
+      kept, and `train_loss` and `train_runtime` at the end are over all calls.
+    - The best checkpoint is found again where the output folder was moved, and early stopping has the patience that is
+      asked for now.
+    - The order of an epoch and the seeds of its workers come from the seed and the epoch, evaluation does not draw
+      from the random numbers of training, and a checkpoint that is due with the last update of an epoch waits for its
+      evaluation: a resumed run has the losses of one that was never stopped, bitwise where torch is deterministic.
+
+    `train_sampling_strategy="group_by_length"` takes the lengths from the column `length_column_name` where there is
+    one, and else counts input_ids and labels; evaluation keeps the order of its data.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.add_callback(SaveAfterEpoch())
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
+        """Trains, from a checkpoint if one is named, or from the last complete one in `output_dir` for True.
+
+        Raises:
+            ValueError: the tokenizer pads with a token that the model has not, so that no checkpoint could be opened.
+            ValueError: the checkpoint cannot be resumed from (`check_resumable`); for True, there is none.
+            FileNotFoundError: the best checkpoint of the training before is not there, and is to be loaded at the end.
+        """
+        pad_token_id = getattr(self.processing_class, "pad_token_id", None)
+        for name in ("vocab_size", "decoder_vocab_size"):
+            size = getattr(self.model.config, name, None)
+            if None not in (size, pad_token_id) and pad_token_id >= size:
+                raise ValueError(
+                    f"The tokenizer pads with the token {pad_token_id}, and the model has {name}={size}: resize its "
+                    "embeddings to the tokenizer."
+                )
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
+        if resume_from_checkpoint:
+            check_resumable(resume_from_checkpoint, self.model.config)
+        self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        state = self._loss_state(resume_from_checkpoint) if resume_from_checkpoint else {}
+        self._start = None
+        self._earlier = {name: state.get(name, 0.0) for name in ("loss", "seconds")}
+        return super().train(str(resume_from_checkpoint) if resume_from_checkpoint else None, *args, **kwargs)
+
+    def _load_callback_state(self):
+        asked = {
+            type(each): (each.early_stopping_patience, each.early_stopping_threshold)
+            for each in self.callback_handler.callbacks
+            if isinstance(each, EarlyStoppingCallback)
+        }
+        super()._load_callback_state()
+        for each in self.callback_handler.callbacks:
+            if type(each) in asked:
+                each.early_stopping_patience, each.early_stopping_threshold = asked[type(each)]
+        if best := self.state.best_global_step:
+            # What the state names may by now be a checkpoint of another training, in the place of one that was moved.
+            folders = [Path(self.args.output_dir), *([self._resumed_from.parent] if self._resumed_from else [])]
+            found = [folder / f"{PREFIX_CHECKPOINT_DIR}-{best}" for folder in folders]
+            found = [str(folder) for folder in found if folder.is_dir()]
+            self.state.best_model_checkpoint = found[0] if found else None
+            if not found and self.args.load_best_model_at_end:
+                raise FileNotFoundError(
+                    f"The best checkpoint so far, of update {best}, is not in {self.args.output_dir}: bring it there, "
+                    "or give --load_best_model_at_end False."
+                )
+
+    def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint, **kwargs):
+        self._start = self._start or time.monotonic()
+        stoppers = [each for each in self.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback)]
+        if resume_from_checkpoint and (
+            self.state.global_step >= self.state.max_steps
+            or any(each.early_stopping_patience_counter >= each.early_stopping_patience for each in stoppers)
+        ):
+            # Trainer would see that the run is at its end only after one more update.
+            self.control.should_training_stop = True
+            return
+        # Every new iterator draws a seed for its workers: not from the random numbers of training, since with
+        # persistent workers a resumed run makes another number of them.
+        train_dataloader.base_dataloader.generator = torch.Generator().manual_seed(self.data_seed + epoch)
+        super()._run_epoch(
+            epoch=epoch,
+            train_dataloader=train_dataloader,
+            resume_from_checkpoint=resume_from_checkpoint,
+            **kwargs,
+        )
+
+    @property
+    def data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def _get_train_sampler(self, train_dataset=None):
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        column = self.args.length_column_name
+        if column in (getattr(self.train_dataset, "column_names", None) or []):
+            lengths = self.train_dataset[column][:]
+        else:
+            lengths = pair_lengths(self.train_dataset).sum(axis=1)
+        return LengthGroupedSampler(lengths, batch_size, self.data_seed)
+
+    def get_train_dataloader(self):
+        dataloader = super().get_train_dataloader()
+        if isinstance(batches := dataloader.batch_sampler, BatchSamplerShard):
+            # `set_epoch` of a data loader that skips batches looks for the sampler here.
+            batches.sampler = batches.batch_sampler.sampler
+        return dataloader
+
+    def _get_eval_sampler(self, eval_dataset):
+        # Trainer would reorder evaluation too when grouping by length, and predictions would lose their references.
+        return SequentialSampler(eval_dataset)
+
+    def evaluation_loop(self, *args, **kwargs):
+        devices = [self.args.device] if self.args.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            return super().evaluation_loop(*args, **kwargs)
+
+    def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):
+        if skip_scheduler and self.state.global_step > 0:
+            # The evaluation of `eval_on_start` is behind a resumed run, and is in its log.
+            return {}
+        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
+
+    def _issue_warnings_after_load(self, load_result):
+        # Tied weights are saved once.
+        tied = set(getattr(self.model, "all_tied_weights_keys", ()))
+        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result)
+
+    def _save_checkpoint(self, model, trial):
+        folder = Path(self._get_output_dir(trial))
+        current = folder / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            # An earlier run's half-written folder is written again: until the end it counts as half-written.
+            (current / TRAINER_STATE).unlink(missing_ok=True)
+            if self.args.save_total_limit is not None:
+                # What a kill left behind would count as one of the checkpoints to keep.
+                for path in numbered_checkpoints(folder):
+                    if path != current and (reason := incomplete_reason(path)):
+                        logger.warning("Deleting %s: %s", path, reason)
+                        shutil.rmtree(path)
+        self.accelerator.wait_for_everyone()
+        super()._save_checkpoint(model, trial)
+
+    def _loss_state_file(self, checkpoint: str) -> Path:
+        return Path(checkpoint) / f"loss_state_{self.args.process_index}.json"
+
+    def _loss_state(self, checkpoint: str) -> dict:
+        file = self._loss_state_file(checkpoint)
+        return read_json(file) if file.is_file() else {}
+
+    def _save_rng_state(self, output_dir):
+        super()._save_rng_state(output_dir)
+        mean = self.accelerator.gather(self._tr_loss).mean().item()
+        state = {
+            "loss_since_last_log": self._tr_loss.item(),
+            "mean_loss_since_last_log": mean,
+            "last_logged_update": self._globalstep_last_logged,
+            "loss": self._earlier["loss"] + self._total_loss_scalar + mean,
+            "seconds": self._earlier["seconds"] + time.monotonic() - self._start,
+        }
+        self._loss_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
+        # trainer_state.json, which one process writes next, has to mean that all have come so far.
+        self.accelerator.wait_for_everyone()
+
+    def _load_rng_state(self, checkpoint):
+        super()._load_rng_state(checkpoint)
+        if checkpoint is not None and (state := self._loss_state(checkpoint)):
+            self._tr_loss += state["loss_since_last_log"]
+            self._globalstep_last_logged = state["last_logged_update"]
+            # The mean over processes, which the next log adds, is a part of the earlier losses.
+            self._total_loss_scalar -= state["mean_loss_since_last_log"]
+
+    def _finalize_training(self, trial, num_train_samples, *args, **kwargs):
+        self._planned_samples = num_train_samples
+        return super()._finalize_training(trial, num_train_samples, *args, **kwargs)
+
+    def log(self, logs, *args, **kwargs):
+        if "train_runtime" in logs and self._earlier["seconds"]:
+            updates = self.state.global_step
+            logs["train_loss"] = (self._earlier["loss"] + self._total_loss_scalar) / updates
+            logs["train_runtime"] += self._earlier["seconds"]
+            logs["train_steps_per_second"] = updates / logs["train_runtime"]
+            samples = self._planned_samples * updates / self.state.max_steps
+            logs["train_samples_per_second"] = samples / logs["train_runtime"]
+        super().log(logs, *args, **kwargs)
+
+
+@dataclass
+class ResumableTrainingArguments(TrainingArguments):
+    """TrainingArguments by which a resumed run gets back the states of its callbacks."""
+
+    restore_callback_states_from_checkpoint: bool = field(
+        default=True, metadata={"help": "Restore the states of callbacks, as how long early stopping has waited."}
+    )
