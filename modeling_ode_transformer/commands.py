@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 def run_command(main: Callable[[], object], *errors: type[Exception]) -> None:
     """Runs a command. What is wrong with its arguments and files, which its `main` raises as ValueError, OSError,
-    ImportError or one of `errors`, is printed without a traceback; the process then ends with the status 1."""
+    ImportError or one of `errors`, is printed without a traceback; the process then ends with argparse's status, 2."""
     try:
         main()
     except (ValueError, OSError, ImportError, *errors) as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

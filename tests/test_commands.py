@@ -26,13 +26,14 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_missing_file_is_named(name, tmp_path, monkeypatch):
+def test_a_missing_file_is_named(name, tmp_path, monkeypatch, capsys):
     arguments = COMMANDS[name].format(missing=tmp_path / "missing", out=tmp_path / "out").split()
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     with pytest.raises(SystemExit) as exit, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the module was imported before
         runpy.run_module(f"modeling_ode_transformer.{name}", run_name="__main__")
-    assert str(exit.value.code).startswith("error: ") and "missing" in exit.value.code
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert exit.value.code == 2 and last.startswith("error: ") and "missing" in last
 
 
 def test_defects_keep_their_tracebacks():
