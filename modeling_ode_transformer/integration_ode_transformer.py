@@ -23,6 +23,10 @@ import torch
 from torch import nn
 
 
+# Of sums of coefficients: users write 0.333333, and several such roundings add up.
+TOLERANCE = 1e-5
+
+
 class OrderCondition(NamedTuple):
     """What a scheme of order `order` has to fulfil for one rooted tree: `value` equal to `required`."""
 
@@ -33,8 +37,8 @@ class OrderCondition(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the two are equal (to 1e-6: users write 0.333333)."""
-        return abs(self.value - self.required) < 1e-6
+        """Whether the two are equal, to `TOLERANCE`."""
+        return abs(self.value - self.required) < TOLERANCE
 
 
 # A rooted tree is the tuple of the trees that hang on its root; the single node is ().
@@ -144,8 +148,8 @@ class ButcherTableau:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether `total_weight` is 1 (to 1e-6: users write 0.333333)."""
-        return abs(self.total_weight - 1.0) < 1e-6
+        """Whether `total_weight` is 1, to `TOLERANCE`."""
+        return abs(self.total_weight - 1.0) < TOLERANCE
 
     def order_conditions(self, max_order: int | None = None) -> list[OrderCondition]:
         """The order conditions up to `max_order` (None: the number of stages, which bounds the order of an explicit

@@ -5,6 +5,7 @@ import ast
 import dataclasses
 import json
 import logging
+import math
 import re
 
 import pytest
@@ -76,6 +77,7 @@ def test_coefficients_that_are_not_given_are_resolved_and_saved(encoder, decoder
         ({"encoder_solver": {"a": [[1.0]], "b": [1.0]}}, "strictly lower triangular"),
         ({"encoder_solver": {"a": [[], [1.0]], "b": [0.5, 0.6]}, "solver_coefficients": "fixed"}, "sum to 1.1"),
         ({"encoder_solver": {"a": [[]], "b": [0.5]}}, "sum to 0.5"),
+        ({"encoder_solver": {"a": [[]], "b": [0.5]}, "solver_coefficients": "learned"}, "sum to 0.5"),
         ({"encoder_solver": "rk4", "solver_coefficients": "gate"}, "encoder_solver='rk4' has 4"),
         ({"decoder_solver": "rk3", "solver_coefficients": "gate"}, "decoder_solver='rk3' has 3"),
         ({"encoder_solver": "euler", "solver_coefficients": "gate"}, "encoder_solver='euler' has 1"),
@@ -103,6 +105,9 @@ def test_coefficients_that_are_not_given_are_resolved_and_saved(encoder, decoder
         ({"max_relative_position": -1}, "max_relative_position=-1"),
         ({"steps_per_layer": 0}, "steps_per_layer=0"),
         ({"step_size": 0.0}, "step_size=0.0"),
+        ({"step_size": math.nan}, "step_size=nan must be a positive number"),
+        ({"step_size": math.inf}, "step_size=inf must be a positive number"),
+        ({"layer_norm_eps": math.nan}, "layer_norm_eps=nan must be a positive number"),
         ({"encoder_layers": 0}, "encoder_layers=0"),
         ({"decoder_vocab_size": 70}, "decoder_vocab_size=70 differs from vocab_size=61"),
         ({"padding_position": -1}, "padding_position=-1 must not be negative"),
@@ -212,6 +217,17 @@ def test_generic_names_are_mapped():
     decoder = config.get_text_config(decoder=True)
     assert (decoder.num_hidden_layers, decoder.num_attention_heads) == (2, 2)
     assert config.num_hidden_layers == 3
+
+
+def test_tensor_parallelism_splits_first_products_by_outputs_and_second_ones_by_inputs():
+    kinds = {
+        **dict.fromkeys(("q_proj", "k_proj", "v_proj", "fc1", "macaron_fc1"), "colwise"),
+        **dict.fromkeys(("out_proj", "fc2", "macaron_fc2"), "rowwise"),
+        "relative_keys": "replicated_with_grad_allreduce",
+    }
+    plan = OdeTransformerConfig.base_model_tp_plan
+    assert plan == {name: kinds[name.split(".")[-1]] for name in plan}
+    assert {name.split(".")[-1] for name in plan} == kinds.keys()
 
 
 def test_defaults_are_those_of_the_documentation():

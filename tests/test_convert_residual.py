@@ -29,6 +29,8 @@ FAMILIES = ("m2m_100", "mbart", "pegasus", "blenderbot")
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 PLAIN = {"layer_history": "none", "max_relative_position": 0, "encoder_solver": "euler"}
 SOURCE, TARGET = 9, 6
+# Its first stage is F(0), whatever the state.
+WITHOUT_STATE = {"a": [[], [1]], "b": [1, 1], "y": [0, 1]}
 
 
 def original(family, dtype=torch.float32, **fields):
@@ -253,14 +255,18 @@ def test_training_starts_with_the_loss_and_the_gradients_of_the_original_and_rea
             assert_close(parameter.grad, expected[name])
 
 
-def test_the_parameters_are_copies():
+def test_the_parameters_and_the_generation_configuration_are_copies():
     reference = original("m2m_100")
     model = convert(reference)
+    models = (reference, model, model.to_residual())
     before = [tensor.clone() for tensor in reference.state_dict().values()]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1)
     assert all(torch.equal(a, b) for a, b in zip(before, reference.state_dict().values()))
+    for number, each in enumerate(models, start=7):
+        each.generation_config.num_beams = number
+    assert [each.generation_config.num_beams for each in models] == [7, 8, 9]
 
 
 def test_embeddings_and_their_bias_are_resized_together():
@@ -288,6 +294,7 @@ def test_embeddings_and_their_bias_are_resized_together():
         ({"coefficient_start": "tableau"}, "coefficient_start='tableau'"),
         ({"normalize_stages": True}, "normalize_stages=True"),
         ({"encoder_solver": "leapfrog"}, "encoder_solver='leapfrog'"),
+        ({"encoder_solver": WITHOUT_STATE}, "encoder_solver={'a': "),
     ],
 )
 def test_another_function_is_reported(arguments, field, monkeypatch):
@@ -461,6 +468,10 @@ def test_an_euler_model_becomes_an_m2m100(batch, tmp_path):
         (
             {"encoder_solver": "rk2", "solver_coefficients": "learned"},
             r"encoder_solver='rk2' with the learned coefficients \[1.0, 1.0\] is no Euler step",
+        ),
+        (
+            {"encoder_solver": WITHOUT_STATE, "solver_coefficients": "learned", "coefficient_start": "euler"},
+            r"encoder_solver=\{'a': .* with the learned coefficients \[1.0, 0.0\] is no Euler step",
         ),
         ({"encoder_solver": "rk2", "stage_values": "output"}, "stage_values='output'"),
         ({"steps_per_layer": 2}, "steps_per_layer=2 would have to be 1"),

@@ -395,9 +395,11 @@ def loop_model(model, ids):
         {"solver": "none", "num_blocks": 5, "ngram_size": 1},
     ],
 )
-def test_the_model_is_that_of_the_equations(values, batch):
+@pytest.mark.parametrize("gate", [(0.6, 0.3), (0.4, -0.6)])
+def test_the_model_is_that_of_the_equations(values, gate, batch):
     """A padded batch against single sentences in loops, of 7, 4, 2 and 1 words."""
     model = tiny_model(**values)
+    model.model.fusion.gate.data.copy_(torch.tensor(gate))
     output = model(**batch, output_attentions=True)
     for i, length in enumerate((7, 4, 2, 1)):
         ids = batch["input_ids"][i, :length].numpy()
@@ -449,6 +451,26 @@ def test_outputs_have_the_documented_shapes(batch):
     assert CsaOdeConfig(solver="rkf").num_function_evaluations is None
 
 
+def test_stacked_blocks_are_evaluated_at_their_numbers(batch):
+    output = tiny_model(CsaOdeModel, solver="none", num_blocks=5)(**batch, output_attentions=True)
+    assert output.evaluation_times.tolist() == [[number] * 4 for number in range(5)]
+
+
+def test_dropout_is_of_embeddings_and_of_the_vector_to_classify():
+    model, zeros = tiny_model(dropout=0.999), {}
+    for name, module in (("words", model.model.convolution), ("vector", model.classifier)):
+
+        def count_zeros(module, inputs, name=name):
+            zeros[name] = (inputs[0] == 0).double().mean().item()
+
+        module.register_forward_pre_hook(count_zeros)
+    ids = torch.randint(2, 50, (50, 7))
+    model(ids)
+    assert zeros == {"words": 0, "vector": 0}
+    model.train()(ids)
+    assert zeros.keys() == {"words", "vector"} and 0.99 < min(zeros.values())
+
+
 def count(d, n, classes=6, embedding=300, blocks=1):
     """Parameters without embeddings: convolution; W_P, W_Q, W_K, W_V, W_O, b_P and two norms a block; gate and norm;
     classifier."""
@@ -497,6 +519,22 @@ def test_a_pair_is_the_vectors_of_two_sentences():
     assert output.num_function_evaluations.tolist() == [32, 32]
     assert_close(model(ids, token_type_ids=types).logits, output.logits)
     assert model(ids, token_type_ids=types, labels=torch.tensor([0, 1])).loss.isfinite()
+
+
+def test_evaluations_of_a_pair_are_those_of_its_two_sentences():
+    """Of an adaptive solver, for which sentences differ."""
+    options = {"solver": "rkf", "rtol": 1e-6, "atol": 1e-6}
+    pair, single = tiny_model(num_sentences=2, **options), tiny_model(num_sentences=1, **options)
+    single.model.load_state_dict(pair.model.state_dict())
+    ids = torch.randint(2, 50, (3, 9), generator=torch.Generator().manual_seed(0))
+    types = (torch.arange(9) >= torch.tensor([[1], [4], [8]])).long()
+    first, second = (
+        [single(row[kinds == i][None]).num_function_evaluations.item() for row, kinds in zip(ids, types)]
+        for i in (0, 1)
+    )
+    evaluations = pair(ids, token_type_ids=types).num_function_evaluations.tolist()
+    assert evaluations == [sum(both) for both in zip(first, second)]
+    assert len(set(evaluations)) == 3
 
 
 def test_pairs_and_single_sentences_are_not_mixed_up(batch):

@@ -437,3 +437,12 @@ def test_generation_goes_by_the_size_of_the_targets_vocabulary(decoder_vocab_siz
     one = {name: value[:1] for name, value in source.items()}
     found = model.generate(**one, prompt_lookup_num_tokens=3)
     assert torch.equal(found, model.generate(**one))
+
+
+def test_an_own_vocabulary_of_targets_excludes_options_that_read_the_tokens_of_sources(batch):
+    model, joint = build(share_encoder_decoder_embeddings=False, decoder_vocab_size=75), build()
+    for name, value, idle in (("encoder_no_repeat_ngram_size", 2, 0), ("encoder_repetition_penalty", 1.5, 1.0)):
+        with pytest.raises(ValueError, match=f"{name}: targets have other tokens than sources"):
+            model.generate(batch["input_ids"], **{name: value})
+        for each, allowed in ((model, None), (model, idle), (joint, value)):
+            assert len(each.generate(batch["input_ids"], **{name: allowed})) == 3

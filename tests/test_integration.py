@@ -23,7 +23,7 @@ from modeling_ode_transformer.integration_ode_transformer import (
     rooted_trees,
 )
 
-from .conftest import SOLVERS
+from .conftest import SOLVERS, tiny_config
 
 
 ORDERS = {"euler": 1, "rk2": 2, "midpoint": 2, "ralston": 2, "rk3": 3, "rk4": 4, "rk4_38": 4}
@@ -134,6 +134,21 @@ def test_violated_order_conditions_are_reported():
     assert "order 1, 2 evaluations" in tableau.report() and "violated: 0.24" in tableau.report()
     with pytest.raises(ValueError, match=r"y=\(1.0, 0.0\)"):
         TABLEAUS["polynet"].order_conditions()
+
+
+@pytest.mark.parametrize(
+    "a, b, order",
+    [
+        ([[], [0.5], [-1, 2]], [0.166667, 0.666667, 0.166667], 3),
+        ([[], [0.333333], [0, 0.666667]], [0.25, 0, 0.75], 3),
+        ([[], [0.5], [0.5, 0]], [0.333333, 0.333333, 0.333333], 1),
+    ],
+)
+def test_coefficients_that_are_rounded_count_as_exact(a, b, order):
+    tableau = {"a": a, "b": b}
+    assert resolve_tableau(tableau).order == order and resolve_tableau(tableau).is_consistent
+    config = tiny_config(encoder_solver=tableau, solver_coefficients="fixed")
+    assert config.encoder_tableau.b == tuple(b)
 
 
 def F(z):

@@ -3,6 +3,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import spacy
@@ -90,6 +91,39 @@ def test_scores_are_those_that_errant_prints(files, monkeypatch, capsys, criteri
     ours = {name: [row[each] for each in names] for name, row in [*result.pop("types").items(), (None, result)]}
     assert ours == expected
     assert len(ours) > 2
+
+
+# Of two edits the first annotator has one, the second both and two more: 1/2 and 1, 1 and 1/2.
+CHOICE = (
+    """\
+S a b c d
+A 0 1|||R:X|||e|||REQUIRED|||-NONE-|||0
+A 1 2|||R:X|||f|||REQUIRED|||-NONE-|||0
+
+""",
+    """\
+S a b c d
+A 0 1|||R:X|||e|||REQUIRED|||-NONE-|||0
+A 0 1|||R:X|||e|||REQUIRED|||-NONE-|||1
+A 1 2|||R:X|||f|||REQUIRED|||-NONE-|||1
+A 2 3|||R:X|||g|||REQUIRED|||-NONE-|||1
+A 3 4|||R:X|||h|||REQUIRED|||-NONE-|||1
+
+""",
+)
+
+
+@pytest.mark.parametrize("beta, counts", [(0.5, [2, 0, 2]), (2, [1, 1, 0])])
+def test_beta_chooses_the_annotator_as_in_errant(tmp_path, monkeypatch, capsys, beta, counts):
+    system, reference = (str(tmp_path / name) for name in ("system.m2", "reference.m2"))
+    for path, text in zip((system, reference), CHOICE):
+        Path(path).write_text(text)
+    run(compare_m2.main, monkeypatch, "-hyp", system, "-ref", reference, "-b", str(beta))
+    expected = printed_by_errant(capsys.readouterr().out)[None]
+    result = errant_score(read_m2(system), read_m2(reference), beta=beta)
+    names = "true_positives", "false_positives", "false_negatives", "precision", "recall", f"f{beta:g}"
+    assert [result[name] for name in names] == expected
+    assert expected[:3] == counts
 
 
 def test_scores_by_hand():

@@ -124,6 +124,19 @@ def test_subwords_are_normalised_by_words(subword_tokenizer):
     assert result["perplexity"] == pytest.approx(expected, rel=1e-5)
 
 
+def test_the_spelling_of_a_special_token_is_text(subword_tokenizer):
+    """It is spelled in pieces, the three marks as bytes: no sentence ends there."""
+    pieces = ["▁the", "▁", "<0x3C>", "<0x2F>", "s", "<0x3E>", "▁bank", "</s>"]
+    line = "the </s> bank"
+    model = gpt2(subword_tokenizer, n_positions=40).eval()
+    ids = torch.tensor([subword_tokenizer.convert_tokens_to_ids(["</s>", *pieces])])
+    with torch.no_grad():
+        nll = 8 * model(ids, labels=ids).loss.item()
+    result = model_perplexity(model, subword_tokenizer, [line])
+    assert (result["words"], result["tokens"]) == (4, 8)
+    assert result["nll"] == pytest.approx(nll, rel=1e-5)
+
+
 @pytest.mark.parametrize("block_size", [0, 7])
 def test_it_is_the_perplexity_of_the_language_modeling_script(folder, tokenizer, tmp_path, block_size):
     (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
@@ -180,6 +193,16 @@ def test_the_command_scores_a_file(folder, tokenizer, tmp_path, capsys):
     module.main(["--model", str(folder), "--texts", str(tmp_path / "text.txt.gz"), *options])
     expected = model_perplexity(causal_lm(tokenizer), tokenizer, LINES, 7, 2)
     assert json.loads(capsys.readouterr().out) == expected
+
+
+def test_a_model_that_is_saved_in_half_precision_is_scored_in_float32(tokenizer, tmp_path, capsys):
+    model = causal_lm(tokenizer).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
+    module.main(["--model", str(tmp_path / "model"), "--texts", str(tmp_path / "text.txt"), "--json"])
+    expected = nll_by_a_plain_loop(model.float(), tokenizer, LINES)
+    assert json.loads(capsys.readouterr().out)["nll"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_evaluate_loads_it_without_network(load_metric, folder, tokenizer):

@@ -70,7 +70,7 @@ def test_a_card_says_what_the_run_did(run):
         "| BLEU | 38.77 | 38.33 | `" + RESULTS["predict_bleu_signature"].replace("|", "\\|") + "` |",
         "| perplexity |  | 5.37 |  |",
         "| train | train.en.gz, train.de.gz | 29,000 |",
-        "| updates | 3276 |",
+        "| updates | 3276 |\n| epochs | 18.0 |",
         "| processes | 8 |",
         "| max_tokens_per_batch | 4096 |",
         "| max_grad_norm | 0.0 |",
@@ -84,6 +84,30 @@ def test_a_card_says_what_the_run_did(run):
         assert part in text, part
     for absent in ("home", "per_device_train_batch_size", "metric_for_best_model", "hub_token", "bf16", "runtime"):
         assert absent not in text
+
+
+@pytest.mark.parametrize(
+    "task, results, rows",
+    [
+        (
+            "text-correction",
+            {"m2_precision": 0.51239, "m2_recall": 0.3, "m2_f0.5": 0.41234, "gleu": 58.127}
+            | {"errant_precision": 0.4, "errant_recall": 0.25004, "errant_f0.5": 0.35716},
+            "| M2 precision | 0.5124 |  |\n| M2 recall | 0.3000 |  |\n| M2 F0.5 | 0.4123 |  |\n"
+            "| ERRANT precision | 0.4000 |  |\n| ERRANT recall | 0.2500 |  |\n| ERRANT F0.5 | 0.3572 |  |\n"
+            "| GLEU | 58.13 |  |\n",
+        ),
+        (
+            "summarization",
+            {"rouge1": 41.456, "rouge2": 19.123, "rougeLsum": 38.001, "rouge_convention": "stemmed"},
+            "| ROUGE-1 | 41.46 | `stemmed` |\n| ROUGE-2 | 19.12 | `stemmed` |\n| ROUGE-L | 38.00 | `stemmed` |\n",
+        ),
+    ],
+)
+def test_scores_have_their_names_and_decimals(run, task, results, rows):
+    (run / "arguments.json").write_text(json.dumps(ARGUMENTS | {"task": task}))
+    (run / "all_results.json").write_text(json.dumps({f"predict_{name}": value for name, value in results.items()}))
+    assert rows in card_of(run).content
 
 
 def test_only_metrics_that_the_run_produced_are_on_the_card(run):
@@ -339,6 +363,9 @@ def test_where_the_words_and_the_parts_of_the_data_of_a_classifier_come_from(tmp
     text = card_of(classifier_run(tmp_path, model=vectors, data=data)).content
     assert "| pretrained_word_vectors | glove.6B.300d.txt |\n| cross_validation | 10 |\n| split_seed | 42 |" in text
     assert "| validation | - | 545 |\n| test | train.txt.gz | 500 |" in text
+    # Nothing was held out.
+    text = card_of(classifier_run(tmp_path, data={"validation_size": 0.0})).content
+    assert "split_seed" not in text
     # Its start may have had some.
     text = card_of(classifier_run(tmp_path, model={"model_name_or_path": "me/trained"})).content
     assert "| started_from | me/trained |" in text and "word_vectors" not in text
@@ -387,6 +414,7 @@ def test_every_card_has_its_record():
 # names of the scores of the validation and the test set begin with.
 SCORES = {
     "multi30k_en_de": ("multi30k_cpu/runs.json", ["RK2 (gate)", "metrics"], ("validation.", "test.")),
+    "multi30k_en_fr": ("multi30k_en_fr/runs.json", ["RK2 (gate)", "metrics"], ("validation.", "test.")),
     "multi30k_from_residual": (
         "multi30k_from_residual.json",
         ["models", "RK2, continued"],

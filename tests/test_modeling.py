@@ -310,6 +310,25 @@ def test_the_predictor_corrector_block_is_that_of_pcformer(full_batch):
     assert_close(encoder(ids).last_hidden_state, expected)
 
 
+def test_a_stage_of_weight_0_in_the_tableau_is_normalised_where_weights_are_learned(full_batch):
+    """y + sum_i gamma_i LN_i(F_i) with the stages of the midpoint scheme, whose own weights are 0 and 1."""
+    reference = m2m100()
+    fields = {"encoder_solver": "midpoint", "solver_coefficients": "learned", "normalize_stages": True}
+    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, **fields))).double()
+    model.load_state_dict(reference.state_dict(), strict=False)
+    encoder = model.model.encoder
+    (gamma_1, gamma_2), norms = encoder.solver_coefficients.weight, encoder.stage_norms
+
+    def step(layer, y):
+        stages = [f(layer)(y)]
+        stages.append(f(layer)(y + stages[0] / 2))
+        F1, F2 = (nn.functional.layer_norm(F, (32,), norm.weight, norm.bias) for F, norm in zip(stages, norms))
+        return y + gamma_1 * F1 + gamma_2 * F2
+
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
 def test_dense_history_is_the_start_of_the_learned_one(batch):
     learned = OdeTransformerModel(tiny_config(layer_history="learned_dense")).eval()
     dense = OdeTransformerModel(tiny_config(layer_history="dense")).eval()
@@ -342,6 +361,9 @@ def test_learned_positions_have_a_limit_that_is_named():
     model.encoder(ids[:, :40])
     with pytest.raises(ValueError, match="41 tokens is longer than max_position_embeddings=40"):
         model.encoder(ids)
+    cache = model.decoder(ids[:, :40], use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="41 tokens is longer than max_position_embeddings=40"):
+        model.decoder(ids[:, 40:], past_key_values=cache)
 
 
 def test_without_positions_the_encoder_is_equivariant():
@@ -368,16 +390,19 @@ def test_initialisation_is_the_originals():
     ):
         assert 0.99 * bound < linear.weight.abs().max().item() <= bound
         assert linear.bias.abs().max() == 0
-    assert layer.self_attn.relative_keys.weight.shape == (17, 64)
+    keys, bound = layer.self_attn.relative_keys.weight, math.sqrt(6 / (17 + 64))
+    assert keys.shape == (17, 64) and 0.99 * bound < keys.abs().max().item() <= bound
     assert model.model.encoder.solver_coefficients.weight.tolist() == [1, 1]
 
 
 def test_an_untied_head_starts_as_the_embeddings():
-    """As the original's `embed_out`, not as a linear layer."""
+    """As the original's `embed_out`, not as a linear layer; a bias at 0."""
     torch.manual_seed(0)
-    config = tiny_config(vocab_size=4000, d_model=256, tie_word_embeddings=False)
+    config = tiny_config(vocab_size=4000, d_model=256, tie_word_embeddings=False, lm_head_bias=True)
     for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM):
-        assert model_class(config).lm_head.weight.std().item() == pytest.approx(256**-0.5, rel=0.01)
+        head = model_class(config).lm_head
+        assert head.weight.std().item() == pytest.approx(256**-0.5, rel=0.01)
+        assert head.bias.shape == (4000,) and head.bias.abs().max() == 0
 
 
 def test_word_dropout_zeroes_whole_embeddings_without_rescaling():
@@ -388,6 +413,14 @@ def test_word_dropout_zeroes_whole_embeddings_without_rescaling():
     assert (embedded == embedded[..., :1]).all()
     assert (embedded == 0).float().mean().item() == pytest.approx(0.2, abs=0.03)
     assert (encoder.eval().drop_words(torch.full((2, 4, 32), 3.0)) == 3).all()
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
+def test_word_dropout_is_of_both_stacks(name):
+    """With nearly all words dropped, what is left is that of zero vectors at the same positions."""
+    stack = getattr(build(OdeTransformerModel, word_dropout=1 - 1e-7, **dict.fromkeys(DROPOUTS, 0.0)), name).train()
+    expected = stack(inputs_embeds=torch.zeros(2, 7, 32)).last_hidden_state
+    assert_close(stack(torch.randint(4, 61, (2, 7))).last_hidden_state, expected)
 
 
 # Everything that can be combined
@@ -499,6 +532,18 @@ def test_outputs_come_once_for_each_layer_and_eager_is_sdpa(form, batch):
     assert outputs.decoder_attentions[0].triu(1).abs().max() == 0
 
 
+def test_attentions_of_a_block_are_those_of_its_first_stage(batch):
+    """Which in the first block is that of Euler's step."""
+    outputs = []
+    for solver in ("euler", "rk2"):
+        fields = {"encoder_solver": "euler", "decoder_solver": solver, "solver_coefficients": "fixed"}
+        outputs.append(build(**fields, attn_implementation="eager")(**batch, output_attentions=True))
+    for name in ("decoder_attentions", "cross_attentions"):
+        (expected, later), (actual, other) = (output[name] for output in outputs)
+        assert_close(actual, expected)
+        assert (later - other).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("decoder_solver", ["euler", "rk4"])
 def test_half_precision_is_close_and_finite(dtype, decoder_solver, batch):
@@ -513,6 +558,19 @@ def test_large_half_precision_states_are_clamped(batch):
     model = build(layer_history="none", stage_values="output", encoder_layers=12).half()
     model.model.shared.weight.data *= 3000
     assert torch.isfinite(model.model.encoder(batch["input_ids"]).last_hidden_state).all()
+
+
+def test_inner_states_of_a_step_are_clamped_with_room_for_increments():
+    """Near the largest number of half precision, 65504, each sublayer adds about 400."""
+    fields = {"encoder_solver": "rk2", "solver_coefficients": "ones", "layer_history": "none"}
+    encoder = build(**fields).half().model.encoder
+    with torch.no_grad():
+        for layer in encoder.layers:
+            layer.self_attn.out_proj.bias += 400
+            layer.fc2.bias += 400
+    outputs = encoder(inputs_embeds=torch.full((1, 5, 32), 64000.0).half(), output_hidden_states=True)
+    assert all(state.isfinite().all() for state in outputs.hidden_states)
+    assert outputs.hidden_states[-2].max() > 64000
 
 
 def test_flex_attention_adds_the_relative_positions(batch):
@@ -905,6 +963,15 @@ def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_pa
         OdeTransformerForCausalLM(tiny_config(predictor_corrector=True))
 
 
+@pytest.mark.parametrize("sharing", ["stack", "channel"])
+def test_a_residual_language_model_has_no_choices_of_coefficients(sharing):
+    """Those of an encoder's learned ones, which fixed ones would refuse."""
+    learned = {"solver_coefficients": "learned", "coefficient_start": "euler", "coefficient_sharing": sharing}
+    model = OdeTransformerForCausalLM(tiny_config(encoder_solver="rk2", decoder_solver="euler", **learned))
+    fields = ("solver_coefficients", "coefficient_start", "coefficient_sharing")
+    assert [getattr(model.config, field) for field in fields] == ["fixed", "ones", "stack"]
+
+
 def test_labels_without_a_start_token_are_refused():
     model = build()
     model.config.decoder_start_token_id = None
@@ -952,6 +1019,16 @@ def test_a_resized_output_projection_is_what_it_was(model_class):
     # Nothing takes it for a layer that has not been initialized.
     model.init_weights()
     assert torch.equal(model.lm_head.weight, old[:40])
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
+def test_new_embeddings_of_either_stack_start_as_those_of_a_new_model(name):
+    model = build(share_encoder_decoder_embeddings=False)
+    embeddings = getattr(model.model, name).embed_tokens.weight.clone()
+    model.resize_token_embeddings(1061, mean_resizing=False)
+    resized = getattr(model.model, name).embed_tokens.weight
+    assert torch.equal(resized[:61], embeddings)
+    assert resized[61:].std().item() == pytest.approx(32**-0.5, rel=0.05)
 
 
 def test_old_rows_stay_where_a_process_holds_none_of_them(monkeypatch):
@@ -1060,7 +1137,9 @@ def test_missing_parameters_are_initialised_not_garbage(tmp_path):
         tmp_path, **fields, encoder_solver="rk4", ignore_mismatched_sizes=True
     )
     assert model.model.encoder.solver_coefficients.weight.tolist() == [1.0] * 4
-    assert model.model.encoder.layers[0].self_attn.relative_keys.weight.abs().max() < 2
+    # 2 * 4 + 1 vectors of 8 numbers
+    keys, bound = model.model.encoder.layers[0].self_attn.relative_keys.weight, math.sqrt(6 / (9 + 8))
+    assert keys.shape == (9, 8) and 0.9 * bound < keys.abs().max().item() <= bound
     fields = {"solver_coefficients": "ema", "coefficient_sharing": "channel", "predictor_corrector": True}
     model = OdeTransformerForConditionalGeneration.from_pretrained(
         tmp_path, **fields, encoder_solver="rk2", decoder_solver="multistep", normalize_stages=True

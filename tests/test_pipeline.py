@@ -230,6 +230,18 @@ def test_scores_are_those_of_n_best(translator):
     assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
 
 
+def test_an_assistant_model_proposes_tokens_and_changes_none(tokenizers):
+    tokenizer = tokenizers[0]
+    model, assistant = make_model(tokenizer), make_model(tokenizer, decoder_layers=1)
+    calls = []
+    assistant.register_forward_hook(lambda *args: calls.append(args))
+    options = {"num_beams": 1, "max_new_tokens": 8}
+    expected = TranslationPipeline(model, tokenizer)(TEXTS[0], **options)
+    assert not calls
+    assert TranslationPipeline(model, tokenizer, assistant_model=assistant)(TEXTS[0], **options) == expected
+    assert calls
+
+
 def test_token_ids_have_no_padding(translator):
     results = translator(TEXTS, return_tensors=True, num_return_sequences=2, batch_size=4)
     for text, outputs in zip(TEXTS, results, strict=True):
@@ -265,6 +277,12 @@ def test_a_long_text_is_not_lost_in_silence(tokenizers, warned):
     # Positions that are computed for any length have no limit, unless the tokenizer sets one.
     pipe = TextCorrectionPipeline(make_model(tokenizer, max_position_embeddings=12), tokenizer)
     assert pipe(text, truncation=False) != expected
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.model_max_length = 12
+    for config in ({}, {"position_embedding_type": "learned", "max_position_embeddings": 40}):
+        pipe = TextCorrectionPipeline(make_model(tokenizer, **config), tokenizer)
+        with pytest.raises(ValueError, match=f"{len(ids)} tokens is longer than the model's 12"):
+            pipe(text, truncation=False)
 
 
 def test_an_output_that_is_cut_gives_a_warning(tokenizers, warned):

@@ -459,18 +459,24 @@ def test_a_gated_sum_starts_with_other_outputs(tmp_path, batch):
 
 
 def test_new_parameters_have_their_initial_values(tmp_path):
-    """Xavier's bounds of the matrices as they are stored, biases 0, the new sublayer's output 0; of a new model and
-    of one that is loaded without them."""
+    """Xavier's bounds of the matrices as they are stored, biases 0, the new sublayer's output 0 where no gate weighs
+    it; of a new model and of one that is loaded without them."""
     fields = {"d_model": 256, "encoder_ffn_dim": 512}
     OdeTransformerForConditionalGeneration(tiny_config(**fields)).save_pretrained(tmp_path)
-    for kind in KINDS.values():
+    for kind in (*KINDS.values(), {**KINDS["birnn"], "recurrence_integration": "gated_sum"}):
         torch.manual_seed(0)
         new = OdeTransformerForConditionalGeneration(tiny_config(**fields, **kind))
         loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path, **kind)
         for model in (new, loaded):
-            top = model.model.decoder.layers[-1].recurrence_attn
-            assert top.out_proj.weight.abs().max() == top.out_proj.bias.abs().max() == 0
-            for name, parameter in model.model.encoder.recurrence.named_parameters():
+            parameters = dict(model.model.encoder.recurrence.named_parameters())
+            top = model.model.decoder.layers[-1]
+            if top.recurrence_gate is not None:
+                parameters |= top.recurrence_gate.named_parameters(prefix="gate")
+            else:
+                output = top.recurrence_attn.out_proj
+                assert output.weight.abs().max() == output.bias.abs().max() == 0
+            assert ("gate.weight" in parameters) == ("recurrence_integration" in kind)
+            for name, parameter in parameters.items():
                 if "norm" in name:
                     assert (parameter == (1 if "weight" in name else 0)).all()
                 elif "bias" in name:

@@ -266,6 +266,32 @@ def test_generates_what_the_saved_model_generates(run, saved, corpus, tmp_path, 
     assert json.loads((tmp_path / "out" / "all_results.json").read_text()) == {"eval_perplexity": 9.0}
 
 
+def test_the_search_is_as_wide_as_asked_for(run, saved, tmp_path):
+    vocab, model = saved
+    words = {i: word for word, i in vocab.items()}
+    outputs = {}
+    for number in (1, 4):
+        out = tmp_path / str(number)
+        options = {"model_name_or_path": run[0], "max_new_tokens": 8, "num_beams": number, "output_dir": out}
+        options |= {"prompt": "the bank", "use_cpu": True, "report_to": "none"}
+        run_language_modeling.main([item for name, value in options.items() for item in (f"--{name}", str(value))])
+        ids = torch.tensor([ids_of(["</s>", "the", "bank"], vocab)])
+        new = model.generate(ids, num_beams=number, max_new_tokens=8)[0, 3:].tolist()
+        outputs[number] = (out / "generated.txt").read_text()
+        assert outputs[number] == " ".join(["the", "bank", *(words[i] for i in new if i != EOS)]) + "\n"
+    assert outputs[1] != outputs[4]
+
+
+def test_what_is_drawn_right_after_training_is_drawn_again_from_the_saved_model(corpus, tmp_path):
+    options = {"prompt": ["the company", "a"], "do_sample": True, "max_new_tokens": 12, "seed": 5}
+    run_language_modeling.main(arguments(corpus, tmp_path / "a", **options))
+    options |= {"model_name_or_path": tmp_path / "a", "config_overrides": None, "do_train": None}
+    for folder, seed in (("b", 5), ("c", 6)):
+        run_language_modeling.main(arguments(corpus, tmp_path / folder, **options | {"seed": seed}))
+    drawn = [(tmp_path / folder / "generated.txt").read_text() for folder in "abc"]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_no_dropout_in_generation_right_after_training(corpus, tmp_path):
     overrides = json.dumps(MODEL | {"dropout": 0.5})
     options = {"config_overrides": overrides, "prompt": ["the company", "a"]}
@@ -469,5 +495,8 @@ def test_the_patience_of_early_stopping_survives_a_resumption(corpus, tmp_path):
     run_language_modeling.main(arguments(corpus, tmp_path, **options))
     for number in (3, 4):
         shutil.rmtree(tmp_path / f"checkpoint-{number}")
-    run_language_modeling.main(arguments(corpus, tmp_path, **options))
+    metrics = run_language_modeling.main(arguments(corpus, tmp_path, **options))
     assert json.loads((tmp_path / "trainer_state.json").read_text())["global_step"] == 4
+    # The throughput is that of 4 updates of 8 blocks, not of the 9 that were planned.
+    assert metrics["train_steps_per_second"] * metrics["train_runtime"] == pytest.approx(4)
+    assert metrics["train_samples_per_second"] * metrics["train_runtime"] == pytest.approx(4 * 8)

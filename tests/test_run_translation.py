@@ -330,10 +330,43 @@ def test_the_same_batches_may_come_from_other_numbers_of_processes():
         return run_folder.different_training(noted, asked)["training"]
 
     assert different(4, 2) == different(8, 1) == different(2, 4) == []
-    changed = {"training": {"data_seed": 2, "train_sampling_strategy": "random"}}
-    known = {"training": {"data_seed": 1, "train_sampling_strategy": "random"}}
-    assert run_folder.different_training(known, changed)["training"] == ["data_seed=2 in place of 1"]
     assert different(2, 2) == ["processes x gradient_accumulation_steps=4 in place of 8"]
+
+
+@pytest.mark.parametrize(
+    "name, noted, asked",
+    [
+        ("max_tokens_per_batch", 4096, 2048),
+        ("per_device_train_batch_size", 8, 16),
+        ("learning_rate", 0.001, 0.002),
+        ("lr_scheduler_type", "inverse_sqrt", "linear"),
+        ("learning_rate_ratio", 0.1, 0.2),
+        ("warmup_steps", 10, 20),
+        ("optim", "adamw_torch", "adafactor"),
+        ("adam_beta1", 0.9, 0.8),
+        ("adam_beta2", 0.98, 0.997),
+        ("weight_decay", 0.0, 0.1),
+        ("max_grad_norm", 0.0, 1.0),
+        ("label_smoothing_factor", 0.0, 0.1),
+        ("bf16", False, True),
+        ("fp16", False, True),
+        ("metric_for_best_model", "bleu", "perplexity"),
+        ("seed", 1, 2),
+        ("train_sampling_strategy", "random", "group_by_length"),
+        ("data_seed", 1, 2),
+        ("lr_scheduler_kwargs", None, {"num_cycles": 2}),
+        ("adam_epsilon", 1e-8, 1e-6),
+    ],
+)
+def test_another_value_of_what_decides_the_updates_makes_another_training(name, noted, asked):
+    def different(*values):
+        return run_folder.different_training(
+            *({"training": {"per_device_train_batch_size": 8, name: each}} for each in values)
+        )
+
+    (found,) = different(noted, asked)["training"]
+    assert found.startswith(f"{name}={asked!r} in place of ")
+    assert different(asked, asked)["training"] == []
 
 
 def test_a_target_tokenizer_of_an_earlier_start_is_not_used(corpus, tmp_path):
@@ -423,6 +456,16 @@ def test_a_saved_search_is_used_where_none_is_asked_for(run, corpus, tmp_path):
     settings = {"num_beams": 2, "length_penalty": 0.3, "min_length": 6, "no_repeat_ngram_size": 3, "max_length": 9}
     output = AutoModelForSeq2SeqLM.from_pretrained(run[0]).generate(**source, **settings)
     assert outputs[0] == tokenizer.decode(output[0], skip_special_tokens=True).strip()
+
+
+def test_samples_are_printed_without_dropout(run, capsys):
+    tokenizer = AutoTokenizer.from_pretrained(run[0])
+    model = AutoModelForSeq2SeqLM.from_pretrained(run[0], dropout=0.9)
+    source = "forty-two"
+    expected = tokenizer.decode(model.generate(**tokenizer(source, return_tensors="pt"))[0], skip_special_tokens=True)
+    for _ in range(2):
+        seq2seq_utils.print_samples(model.train(), [source], tokenizer, tokenizer, 40)
+        assert capsys.readouterr().out == f"source: {source}\noutput: {expected.strip()}\n"
 
 
 def test_targets_are_encoded_as_targets():

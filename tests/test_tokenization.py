@@ -165,7 +165,7 @@ def test_ids_are_those_of_sentencepiece_with_options(model_type, options):
     spaced = ["".join(rng.sample(parts, k=6)) for _ in range(200)]
     model = train_sentencepiece(sentences(0, 300) + spaced, model_type=model_type, **options)
     tokenizer = OdeTransformerTokenizer.from_sentencepiece(model)
-    assert_same_ids(tokenizer, processor(model), [*sentences(1, 200), *spaced, "", " ", "  a "])
+    assert_same_ids(tokenizer, processor(model), [*sentences(1, 200), *spaced, "", " ", "  a ", "the 猫犬 man"])
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)

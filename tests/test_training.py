@@ -21,6 +21,7 @@ import torch
 from transformers import (
     AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
+    EarlyStoppingCallback,
     GenerationConfig,
     M2M100Config,
     M2M100ForConditionalGeneration,
@@ -273,6 +274,19 @@ def test_the_patience_of_early_stopping_survives_a_resumption(corpus, tmp_path):
         run_translation.main(arguments(corpus, tmp_path / f"{last}", **values))
     for folder in ("whole", "2", "4"):
         assert json.loads((tmp_path / folder / "trainer_state.json").read_text())["global_step"] == 4
+
+
+def test_early_stopping_has_the_values_that_are_asked_for_now(tmp_path):
+    values = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    values |= {"metric_for_best_model": "loss"}
+    trainer = trainer_for(tmp_path, new_model(), **values, max_steps=1)
+    trainer.add_callback(EarlyStoppingCallback(5, 0.5))
+    trainer.train()
+    resumed = trainer_for(tmp_path, new_model(), **values, max_steps=2)
+    resumed.add_callback(EarlyStoppingCallback(7, 0.25))
+    resumed.train(resume_from_checkpoint=True)
+    (callback,) = (each for each in resumed.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback))
+    assert (callback.early_stopping_patience, callback.early_stopping_threshold) == (7, 0.25)
 
 
 LAUNCHERS = {
@@ -537,6 +551,25 @@ def test_noise_on_embeddings_reaches_the_encoder(shared, tmp_path):
     assert losses[0] != losses[1]
 
 
+@pytest.mark.parametrize(
+    "values", [{"max_tokens_per_batch": 10}, {"train_sampling_strategy": "group_by_length"}], ids=str
+)
+def test_batches_come_from_the_seed_of_the_data_where_there_is_one(values, tmp_path):
+    def order(**seeds):
+        trainer = trainer_for(tmp_path, new_model(), **values, **seeds)
+        return [batch["index"].tolist() for batch in trainer.get_train_dataloader()]
+
+    assert order(seed=1, data_seed=5) == order(seed=2, data_seed=5) == order(seed=5)
+    assert order(seed=1, data_seed=6) != order(seed=1, data_seed=5) != order(seed=1)
+
+
+def test_batches_keep_the_budget_where_the_collator_pads_to_a_multiple(tmp_path):
+    """Six pairs of five tokens, of which a budget of 20 takes two as padded to eight."""
+    trainer = trainer_for(tmp_path, new_model(), max_tokens_per_batch=20)
+    trainer.data_collator = DataCollatorForSeq2Seq(Tokenizer(), pad_to_multiple_of=8)
+    assert [tuple(batch["labels"].shape) for batch in trainer.get_train_dataloader()] == [(2, 8)] * 3
+
+
 def test_grouping_by_length_counts_tokens_where_no_column_has_the_lengths(tmp_path):
     trainer = trainer_for(tmp_path, new_model(), train_sampling_strategy="group_by_length")
     trainer.train_dataset = [{"input_ids": [5] * size, "labels": [6] * size} for size in (1, 4, 2, 3)]
@@ -591,6 +624,22 @@ def test_a_gradient_norm_that_is_not_computed_does_not_stop_the_run(tmp_path, mo
     trainer = trainer_for(tmp_path, new_model(), max_grad_norm=0)
     monkeypatch.setattr(trainer.accelerator, "clip_grad_norm_", lambda *args: None)
     assert trainer.train().global_step == 3
+
+
+@pytest.mark.parametrize("scale, stops", [(1.0, False), (1e-5, True)])
+def test_gradients_that_overflow_stop_the_run_only_at_a_very_small_loss_scale(scale, stops, tmp_path):
+    model = new_model()
+    model.model.encoder.layers[0].fc2.bias.register_hook(lambda gradient: gradient * torch.inf)
+    trainer = trainer_for(tmp_path, model)
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    before = model.lm_head.weight.clone()
+    if stops:
+        with pytest.raises(FloatingPointError, match="The gradient norm of update 1 is "):
+            trainer.train()
+    else:
+        assert trainer.train().global_step == 3
+        assert trainer.accelerator.scaler.get_scale() == scale / 2**3
+    assert torch.equal(model.lm_head.weight, before)
 
 
 def test_a_loss_that_is_not_finite_names_update_examples_and_parameter(tmp_path):
