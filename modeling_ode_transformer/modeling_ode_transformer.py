@@ -910,31 +910,40 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             # PEFT, which compares the output projection with the encoder's embeddings, says otherwise when it merges.
             self.config.tie_word_embeddings = True
         if self.is_remote_code():
-            # A decoder alone is no OdeTransformerModel, which has an encoder.
-            models = {"AutoModelForCausalLM": OdeTransformerForCausalLM}
-            if self.config.is_encoder_decoder:
-                models = {
-                    "AutoModel": OdeTransformerModel,
-                    "AutoModelForSeq2SeqLM": OdeTransformerForConditionalGeneration,
-                }
-            classes = {"AutoConfig": type(self.config)} | models
-            names = {key: f"{each.__module__.split('.')[-1]}.{each.__name__}" for key, each in classes.items()}
-            known = getattr(self.config, "auto_map", None) or {}
-            # A configuration may be that of another model of this file.
-            others = {key: name for key, name in known.items() if f"{Path(__file__).stem}." not in str(name)}
-            self.config.auto_map = others | names
+            self._name_code()
+        self._save_pipelines(Path(save_directory))
+        return super().save_pretrained(save_directory, *args, **kwargs)
+
+    def _name_code(self):
+        """Notes the classes for the Auto classes in the configuration."""
+        # A decoder alone is no OdeTransformerModel, which has an encoder.
+        models = {"AutoModelForCausalLM": OdeTransformerForCausalLM}
+        if self.config.is_encoder_decoder:
+            models = {
+                "AutoModel": OdeTransformerModel,
+                "AutoModelForSeq2SeqLM": OdeTransformerForConditionalGeneration,
+            }
+        classes = {"AutoConfig": type(self.config)} | models
+        names = {key: f"{each.__module__.split('.')[-1]}.{each.__name__}" for key, each in classes.items()}
+        known = getattr(self.config, "auto_map", None) or {}
+        # A configuration may be that of another model of this file.
+        others = {key: name for key, name in known.items() if f"{Path(__file__).stem}." not in str(name)}
+        self.config.auto_map = others | names
+
+    def _save_pipelines(self, folder: Path):
+        """Saves the code of the pipelines that the configuration names, or takes their names out of it."""
         pipelines = getattr(self.config, "custom_pipelines", None) or {}
         module = PIPELINES_FILE.removesuffix(".py")
         others = {task: entry for task, entry in pipelines.items() if module not in entry["impl"]}
-        if len(others) < len(pipelines):
-            if (code := Path(__file__).with_name(PIPELINES_FILE)).is_file():
-                Path(save_directory).mkdir(parents=True, exist_ok=True)
-                shutil.copy(code, save_directory)
-            elif others:
-                self.config.custom_pipelines = others
-            else:
-                del self.config.custom_pipelines
-        return super().save_pretrained(save_directory, *args, **kwargs)
+        if len(others) == len(pipelines):
+            return
+        if (code := Path(__file__).with_name(PIPELINES_FILE)).is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(code, folder)
+        elif others:
+            self.config.custom_pipelines = others
+        else:
+            del self.config.custom_pipelines
 
     def _get_files_timestamps(self, working_dir):
         """Those of the files before saving, which `push_to_hub=True` does not upload where they are as they were. The
