@@ -49,6 +49,7 @@ SCORES = {
         ("ptb_cpu/runs.json", "### The released code's F", PERPLEXITIES),
         ("ptb_tied/runs.json", "### Tied embeddings", PERPLEXITIES),
         ("multi30k_cpu/runs.json", "### On a processor", SCORES),
+        ("multi30k_en_fr/runs.json", "### English-French, on a processor", SCORES),
     ],
 )
 def test_the_page_has_all_runs_and_their_scores(file, heading, columns):
