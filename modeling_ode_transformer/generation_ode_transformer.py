@@ -115,8 +115,8 @@ class SourceLengthGenerationMixin(RecomputedGenerationMixin):
     configuration, which saves and loads them; see `SourceLengthLogitsProcessor`. One that is missing is 0.
 
     `min_length` and `min_new_tokens` hold for short sources too. A `max_length` or `max_new_tokens` that is set limits
-    all outputs; else the decoder's `max_position_embeddings` do, as in fairseq also where positions are computed. Set a
-    `max_length` for the evaluations of `Seq2SeqTrainer`, which else sets it to 20."""
+    all outputs; else the decoder's `max_position_embeddings` do, as in fairseq also where positions are computed. Set
+    a `max_length` for the evaluations of `Seq2SeqTrainer`, which else sets it to 20."""
 
     def save_pretrained(self, *args, **kwargs):
         # A generation configuration that is marked as made from the model's loses other options when it is loaded.
