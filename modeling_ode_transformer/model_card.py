@@ -244,7 +244,7 @@ def training_arguments(values: dict) -> dict:
     """What cards show of the sanitized arguments of a training."""
     shown = {name: values[name] for name in TRAINING_FIELDS if name in values}
     if isinstance(shown.get("max_tokens_per_batch"), int):
-        del shown["per_device_train_batch_size"]
+        shown.pop("per_device_train_batch_size", None)
     # Sanitized arguments write None as text.
     return {name: value for name, value in shown.items() if value is not False and value not in (None, "None")}
 
