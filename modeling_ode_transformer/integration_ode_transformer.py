@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 
-# Of sums of coefficients: users write 0.333333, and several such roundings add up.
-TOLERANCE = 1e-5
+# Of sums of coefficients: users write 0.333333, and the roundings of up to ten of them, 5e-7 each, add up.
+TOLERANCE = 5e-6
 
 
 class OrderCondition(NamedTuple):

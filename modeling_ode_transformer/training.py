@@ -25,11 +25,7 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import parse_flag_from_env, reduce
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
-from transformers import (
-    GenerationConfig,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-)
+from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_utils import has_length
 
 from .cpu_ode_transformer import cross_entropy

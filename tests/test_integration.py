@@ -149,6 +149,9 @@ def test_coefficients_that_are_rounded_count_as_exact(a, b, order):
     assert resolve_tableau(tableau).order == order and resolve_tableau(tableau).is_consistent
     config = tiny_config(encoder_solver=tableau, solver_coefficients="fixed")
     assert config.encoder_tableau.b == tuple(b)
+    # Those of five digits do not.
+    tableau["b"] = [0.99999 * weight for weight in b]
+    assert resolve_tableau(tableau).order == 0 and not resolve_tableau(tableau).is_consistent
 
 
 def F(z):

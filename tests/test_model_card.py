@@ -186,7 +186,8 @@ def test_a_card_says_where_the_training_began_and_which_weights_it_kept(run):
     (run / "arguments.json").write_text(json.dumps(arguments))
     (run / "trainer_state.json").write_text(json.dumps({"global_step": 900, "best_global_step": 600}))
     text = card_of(run).content
-    assert "| started_from | converted |\n" in text and "| updates | 900 |\n| weights_of_update | 600 |" in text
+    lengths = "| max_source_length | 128 |\n| max_target_length | 96 |\n"
+    assert f"| started_from | converted |\n{lengths}| updates | 900 |\n| weights_of_update | 600 |" in text
     arguments |= {"data": {"average_last_checkpoints": 2}, "model": {"model_name_or_path": "me/converted"}}
     (run / "arguments.json").write_text(json.dumps(arguments))
     text = card_of(run).content
