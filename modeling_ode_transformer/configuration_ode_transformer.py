@@ -3,6 +3,8 @@
 
 import copy
 import math
+import shutil
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from huggingface_hub.dataclasses import strict
@@ -17,46 +19,73 @@ logger = logging.get_logger(__name__)
 
 
 class Part(NamedTuple):
-    """Sublayers of a block, in order, with the weight of each; and whether steps of the scheme are made over them, or
-    they are residual."""
+    """Sublayers of a block, in order, with the weight of each; and whether the scheme integrates their increment F, or
+    it is added as in a residual block."""
 
     sublayers: dict[str, float]
     is_integrated: bool
 
 
-SELF_ATTENTION, CROSS_ATTENTION, RECURRENCE_ATTENTION, FEED_FORWARD = (
+SELF_ATTENTION, CROSS_ATTENTION, FEED_FORWARD = (
     {"self_attention": 1.0},
     {"cross_attention": 1.0},
-    {"recurrence_attention": 1.0},
     {"feed_forward": 1.0},
 )
-ATTENTIONS = SELF_ATTENTION | CROSS_ATTENTION | RECURRENCE_ATTENTION
+ATTENTIONS = SELF_ATTENTION | CROSS_ATTENTION
 
-
-def separate_parts(self_attention: bool, others: bool, feed_forward: bool) -> tuple[Part, ...]:
-    """Each sublayer by itself, and whether the scheme integrates it."""
-    return (
-        Part(SELF_ATTENTION, self_attention),
-        Part(CROSS_ATTENTION, others),
-        Part(RECURRENCE_ATTENTION, others),
-        Part(FEED_FORWARD, feed_forward),
-    )
-
-
-# What the scheme integrates (figure 4). A block leaves out sublayers that it has not: an encoder's has no
-# cross-attention, and only a decoder's beside a recurrence encoder attends to that.
+# What the scheme integrates (figure 4). The blocks of an encoder leave out the cross-attention.
 VECTOR_FIELDS: dict[str, tuple[Part, ...]] = {
     "layer": (Part(ATTENTIONS | FEED_FORWARD, True),),
-    "attention": separate_parts(self_attention=True, others=False, feed_forward=False),
-    "ffn": separate_parts(self_attention=False, others=False, feed_forward=True),
-    "sublayers": separate_parts(self_attention=True, others=True, feed_forward=True),
+    "attention": (Part(SELF_ATTENTION, True), Part(CROSS_ATTENTION, False), Part(FEED_FORWARD, False)),
+    "ffn": (Part(SELF_ATTENTION, False), Part(CROSS_ATTENTION, False), Part(FEED_FORWARD, True)),
+    "sublayers": (Part(SELF_ATTENTION, True), Part(CROSS_ATTENTION, True), Part(FEED_FORWARD, True)),
     # MacaronNet (Lu et al., 2019): Strang's splitting, half a feed-forward step before and after the attention
     "macaron": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | {"feed_forward": 0.5}, True),),
     # as the code released with the ODE Transformer has it: the last step is a whole one
     "macaron_released": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | FEED_FORWARD, True),),
 }
 
-SOLVER_FIELDS = {"encoder": "encoder_solver", "decoder": "decoder_solver"}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "activation_function": tuple(ACT2FN),
+    "position_embedding_type": ("sinusoidal", "sinusoidal_vaswani", "learned", "none"),
+    "position_counting": ("mask", "ids", "absolute"),
+    "encoder_coefficients": tuple(COEFFICIENTS),
+    "decoder_coefficients": tuple(COEFFICIENTS),
+    "coefficient_sharing": ("stack", "layer", "channel"),
+    "coefficient_start": tuple(STARTS),
+    "stage_values": ("increment", "output"),
+    "vector_field": tuple(VECTOR_FIELDS),
+    "layer_history": ("learned_dense", "dense", "none"),
+}
+POSITIVE_INTEGERS = (
+    *("vocab_size", "d_model", "max_position_embeddings", "steps_per_layer"),
+    *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
+    *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
+)
+# Fields of earlier versions, and what has taken their place.
+FORMER_FIELDS = {
+    "solver_coefficients": "set encoder_coefficients and decoder_coefficients",
+    **dict.fromkeys(
+        [f"recurrence_{name}" for name in ("encoder", "layers", "steps", "integration", "decoder_layers")],
+        "a model with a recurrence encoder is an OdeTransformerRecurrenceForConditionalGeneration",
+    ),
+}
+
+
+def upgraded(config_dict: dict[str, Any]) -> dict[str, Any]:
+    """The fields that today's configuration has for those of an earlier version."""
+    fields = {name: value for name, value in config_dict.items() if name not in FORMER_FIELDS}
+    if (coefficients := config_dict.get("solver_coefficients")) is None:
+        return fields
+    for stack, default in (("encoder", "rk2"), ("decoder", "euler")):
+        has_stages = resolve_tableau(fields.get(f"{stack}_solver", default)).num_stages > 1
+        fields.setdefault(f"{stack}_coefficients", coefficients if has_stages else "fixed")
+    if not fields.get("is_encoder_decoder", True):
+        fields["encoder_coefficients"] = fields["decoder_coefficients"]
+    if fields.get("padding_position") is None:
+        fields["padding_position"] = 1 if fields.get("pad_token_id", 1) is None else fields.get("pad_token_id", 1)
+    return fields
+
 
 # Sizes of the paper (section 4.2 and table 2), by the names used there; parameter counts are with 34040 shared pieces.
 PRESETS: dict[str, dict[str, int]] = {
@@ -85,7 +114,7 @@ PRESETS["small-28"] = {**PRESETS["small-18"], "encoder_layers": 28}  # 37M: H=25
 class OdeTransformerConfig(PreTrainedConfig):
     r"""
     The configuration of an ODE Transformer (Li et al., ACL 2022). The defaults are the paper's base model with RK2
-    blocks and gated coefficients in the encoder: 61M parameters.
+    blocks in the encoder (eqs. 12-14): 61M parameters. `from_preset` has the paper's best: RK2 with a gate.
 
     Args:
         vocab_size (`int`, defaults to 34040): Size of the vocabulary; of the encoder's, where the decoder has its own.
@@ -105,33 +134,17 @@ class OdeTransformerConfig(PreTrainedConfig):
             embeddings and sublayer outputs, of attention weights, and after the activation function.
         word_dropout (`float`, defaults to 0.0): Probability of zeroing the whole embedding of a token, before
             positions are added and without rescaling.
-        max_position_embeddings (`int`, defaults to 1024): Number of learned positions. Sinusoidal ones have no limit.
-        position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (frequencies
-            `10000^(-k/(d/2 - 1))`, as fairseq's and M2M100's), `"sinusoidal_vaswani"` (`10000^(-2k/d)`, of Vaswani et
-            al., 2017, as Pegasus's), `"learned"` or `"none"`.
-        position_counting (`str`, defaults to `"mask"`): What counts as a position: the tokens of the attention
-            `"mask"`, else of the ids; the `"ids"` that are not padding, whatever the mask (as M2M100); or every place,
-            padding too (`"absolute"`, as mBART and Pegasus). The first two begin after the padding position; the last
-            begins at 0 and has none.
-        padding_position (`int`, *optional*): The position of padding. `None` becomes `pad_token_id` (1 if that is
-            `None`), and stays what it is where that changes later, as in a `Trainer` with another tokenizer.
-        scale_embedding (`bool`, defaults to `True`): Whether embeddings are multiplied by the square root of
-            `d_model`.
-        embedding_layer_norm (`bool`, defaults to `False`): Whether a layer norm follows the addition of positions, as
-            in mBART.
-        lm_head_bias (`bool`, defaults to `False`): Whether the output projection has a bias.
         max_relative_position (`int`, defaults to 8): Clipping distance of the relative positions of both
             self-attentions (Shaw et al., 2018; keys only); 0: none.
         encoder_solver (`str` or `dict`, defaults to `"rk2"`), decoder_solver (`str` or `dict`, defaults to `"euler"`):
             The scheme of a stack's blocks. Runge-Kutta: `"euler"`, `"rk2"`, `"midpoint"`, `"ralston"`, `"rk3"`,
-            `"rk4"`, `"rk4_38"`, or any explicit tableau, as `{"a": [[], [1.0]], "b": [0.5, 0.5]}`, as a
-            `ButcherTableau` or as the name of a `.json` file (the configuration keeps the tableau, not the name). Of
-            table 7: `"polynet"`, and the multistep schemes `"leapfrog"`, `"multistep"` and `"dlcl"`, which combine a
-            block's increment with the states and increments of the blocks before it.
-        solver_coefficients (`str`, *optional*): The weights of the stages: `"fixed"` (the tableau's), `"ones"`,
-            `"learned"`, `"gate"`, `"sigmoid"`, `"tanh"` or `"ema"`. `None` becomes `"gate"` if all stacks of several
-            stages have two of a Runge-Kutta scheme, else `"fixed"`. A stack of one stage has nothing to
-            weigh, whatever this says; `"gate"` needs a stack of two stages.
+            `"rk4"`, `"rk4_38"`, or any explicit tableau, as `{"a": [[], [1.0]], "b": [0.5, 0.5]}` or as a
+            `ButcherTableau` (from a file: `ButcherTableau.from_json_file`). Of table 7: `"polynet"`, and the multistep
+            schemes `"leapfrog"`, `"multistep"` and `"dlcl"`, which combine a block's increment with the states and
+            increments of the blocks before it.
+        encoder_coefficients, decoder_coefficients (`str`, defaults to `"fixed"`): The weights of a stack's stages:
+            `"fixed"` (the tableau's), `"ones"`, `"learned"`, `"gate"` (the paper's best, for two stages), `"sigmoid"`,
+            `"tanh"` or `"ema"`. A stack of one stage has nothing to weigh.
         coefficient_sharing (`str`, defaults to `"stack"`): Whether a `"stack"` or each `"layer"` has its coefficients,
             or the stack has them for each `"channel"` (`"learned"` and `"ema"` only).
         coefficient_start (`str`, defaults to `"ones"`): Where `"learned"` coefficients start: at `"ones"`, at the
@@ -154,21 +167,26 @@ class OdeTransformerConfig(PreTrainedConfig):
         layer_history (`str`, defaults to `"learned_dense"`): What a block sees of the blocks below: a learned
             combination of all (`"learned_dense"`, DLCL of Wang et al., 2019), their mean (`"dense"`), or the last
             (`"none"`).
-        recurrence_encoder (`str`, defaults to `"none"`): A second encoder beside the first, over the word embeddings
-            (Hao et al., "Modeling Recurrence for Transformer", NAACL 2019), to which the decoder attends too:
-            `"birnn"`, a bidirectional GRU, or `"biarn"`, the attentive recurrent network. The other fields of this
-            name have no effect with `"none"`.
-        recurrence_layers (`int`, defaults to 1): Its layers.
-        recurrence_steps (`int`, *optional*, defaults to 8): Recurrent steps of `"biarn"`, which are also the states
-            that the decoder sees; `None`: as many as the source has words, as `"birnn"` has anyway.
-        recurrence_integration (`str`, defaults to `"stack"`): How the decoder attends to it: in a residual sublayer
-            of its own after the cross-attention (`"stack"`), or beside the cross-attention, the two weighed by a gate
-            for each token (`"gated_sum"`).
-        recurrence_decoder_layers (`str`, defaults to `"top"`): Which layers of the decoder do: the `"top"` one or
-            `"all"`.
+        max_position_embeddings (`int`, defaults to 1024): Number of learned positions. Sinusoidal ones have no limit.
         use_cache (`bool`, defaults to `True`): Whether the decoder returns its cache of keys and values.
         bos_token_id, pad_token_id, eos_token_id, decoder_start_token_id (`int`, defaults to 0, 1, 2, 2): Special
             tokens.
+
+        Fields that only models imported from other families change:
+
+        position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (frequencies
+            `10000^(-k/(d/2 - 1))`, as fairseq's and M2M100's), `"sinusoidal_vaswani"` (`10000^(-2k/d)`, of Vaswani et
+            al., 2017, as Pegasus's), `"learned"` or `"none"`.
+        position_counting (`str`, defaults to `"mask"`): What counts as a position: the tokens of the attention
+            `"mask"`, else of the ids; the `"ids"` that are not padding, whatever the mask (as M2M100); or every place,
+            padding too (`"absolute"`, as mBART and Pegasus). The first two begin after `padding_position`; the last
+            begins at 0.
+        padding_position (`int`, defaults to 1): The position of padding.
+        scale_embedding (`bool`, defaults to `True`): Whether embeddings are multiplied by the square root of
+            `d_model`.
+        embedding_layer_norm (`bool`, defaults to `False`): Whether a layer norm follows the addition of positions, as
+            in mBART.
+        lm_head_bias (`bool`, defaults to `False`): Whether the output projection has a bias.
         decoder_start_from_labels (`bool`, defaults to `False`): Whether the decoder's input made from labels starts
             with their last token, the language of mBART, in place of `decoder_start_token_id`.
 
@@ -193,6 +211,18 @@ class OdeTransformerConfig(PreTrainedConfig):
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
     }
+    # The classes that open a saved model, whole or its decoder alone.
+    model_classes = {
+        "model": {
+            "AutoConfig": "configuration_ode_transformer.OdeTransformerConfig",
+            "AutoModel": "modeling_ode_transformer.OdeTransformerModel",
+            "AutoModelForSeq2SeqLM": "modeling_ode_transformer.OdeTransformerForConditionalGeneration",
+        },
+        "decoder": {
+            "AutoConfig": "configuration_ode_transformer.OdeTransformerConfig",
+            "AutoModelForCausalLM": "modeling_ode_transformer.OdeTransformerForCausalLM",
+        },
+    }
     # Names inside a stack; a model keeps those that it has.
     base_model_tp_plan = {
         "layers.*.self_attn.q_proj": "colwise",
@@ -203,10 +233,6 @@ class OdeTransformerConfig(PreTrainedConfig):
         "layers.*.encoder_attn.k_proj": "colwise",
         "layers.*.encoder_attn.v_proj": "colwise",
         "layers.*.encoder_attn.out_proj": "rowwise",
-        "layers.*.recurrence_attn.q_proj": "colwise",
-        "layers.*.recurrence_attn.k_proj": "colwise",
-        "layers.*.recurrence_attn.v_proj": "colwise",
-        "layers.*.recurrence_attn.out_proj": "rowwise",
         "layers.*.self_attn.relative_keys": "replicated_with_grad_allreduce",
         "layers.*.fc1": "colwise",
         "layers.*.fc2": "rowwise",
@@ -240,14 +266,15 @@ class OdeTransformerConfig(PreTrainedConfig):
     max_position_embeddings: int = 1024
     position_embedding_type: str = "sinusoidal"
     position_counting: str = "mask"
-    padding_position: int | None = None
+    padding_position: int = 1
     scale_embedding: bool = True
     embedding_layer_norm: bool = False
     lm_head_bias: bool = False
     max_relative_position: int = 8
     encoder_solver: str | dict[str, Any] | ButcherTableau = "rk2"
     decoder_solver: str | dict[str, Any] | ButcherTableau = "euler"
-    solver_coefficients: str | None = None
+    encoder_coefficients: str = "fixed"
+    decoder_coefficients: str = "fixed"
     coefficient_sharing: str = "stack"
     coefficient_start: str = "ones"
     normalize_stages: bool = False
@@ -257,11 +284,6 @@ class OdeTransformerConfig(PreTrainedConfig):
     steps_per_layer: int = 1
     step_size: float | int = 1.0
     layer_history: str = "learned_dense"
-    recurrence_encoder: str = "none"
-    recurrence_layers: int = 1
-    recurrence_steps: int | None = 8
-    recurrence_integration: str = "stack"
-    recurrence_decoder_layers: str = "top"
     is_encoder_decoder: bool = True
     use_cache: bool = True
     bos_token_id: int | None = 0
@@ -271,25 +293,47 @@ class OdeTransformerConfig(PreTrainedConfig):
     decoder_start_from_labels: bool = False
 
     def __setattr__(self, name, value):
-        # A configuration keeps numbers: neither an object that JSON lacks nor the name of a file.
-        if name in SOLVER_FIELDS.values():
-            if isinstance(value, str) and value.endswith(".json"):
-                value = ButcherTableau.from_json_file(value)
-            if isinstance(value, ButcherTableau):
-                value = value.to_dict()
-        super().__setattr__(name, value)
+        # A configuration keeps what JSON has.
+        super().__setattr__(name, value.to_dict() if isinstance(value, ButcherTableau) else value)
 
     def __post_init__(self, **kwargs):
         if self.decoder_vocab_size == self.vocab_size and self.share_encoder_decoder_embeddings:
             self.decoder_vocab_size = None
-        if self.padding_position is None:
-            self.padding_position = 1 if self.pad_token_id is None else self.pad_token_id
-        if self.solver_coefficients is None:
-            stages = set(self._stages_to_weigh().values())
-            runge_kutta = all(tableau.is_runge_kutta for tableau in self._tableaus().values())
-            self.solver_coefficients = "gate" if stages == {2} and runge_kutta else "fixed"
+        if former := [name for name in FORMER_FIELDS if name in kwargs]:
+            raise ValueError(f"{former[0]}={kwargs[former[0]]!r} is no longer a field: {FORMER_FIELDS[former[0]]}.")
         super().__post_init__(**kwargs)
         self.check_padding()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerConfig":
+        """As in transformers; configurations that older versions of this package saved are read with their meaning."""
+        for relative in cls.__subclasses__():
+            if relative.is_meant_by(config_dict):
+                return relative.from_dict(config_dict, **kwargs)
+        return super().from_dict(upgraded(config_dict), **kwargs)
+
+    @classmethod
+    def is_meant_by(cls, config_dict: dict[str, Any]) -> bool:
+        """Whether a configuration saved as one of the base class, before this class came out of it, is of this one."""
+        return False
+
+    def save_pretrained(self, save_directory: str | Path, *args, **kwargs):
+        """As in transformers; beside a model's code, the configuration names the class for each Auto class that can
+        open the model, and brings along the code of the pipelines that it names."""
+        folder, classes = Path(save_directory), self.model_classes["model" if self.is_encoder_decoder else "decoder"]
+        module = next(iter(classes.values())).split(".")[0]
+        if (folder / f"{module}.py").is_file():
+            others = {key: name for key, name in (self.auto_map or {}).items() if not str(name).startswith(module)}
+            self.auto_map = others | classes
+        pipelines = getattr(self, "custom_pipelines", None) or {}
+        for task, entry in list(pipelines.items()):
+            code = Path(__file__).with_name(f"{entry['impl'].split('.')[0]}.py")
+            if code.is_file() and code.parent.resolve() != folder.resolve():
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copy(code, folder)
+            elif not (folder / code.name).is_file():
+                del pipelines[task]
+        super().save_pretrained(save_directory, *args, **kwargs)
 
     def check_padding(self) -> None:
         """Checks that `pad_token_id` is a token. Not done where a configuration is saved: `Trainer` changes it to the
@@ -308,14 +352,16 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_preset(cls, name: str, **kwargs) -> "OdeTransformerConfig":
-        """The configuration of one of the paper's sizes (a key of `PRESETS`), with `kwargs` in place of its values.
+        """The paper's best model of one of its sizes (a key of `PRESETS`), RK2 with a gate, with `kwargs` in place of
+        its values: an `encoder_solver` given here comes with fixed coefficients, unless others are given too.
 
         Raises:
             ValueError: there is no preset of that name.
         """
         if name not in PRESETS:
             raise ValueError(f"Unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
-        return cls(**{**PRESETS[name], **kwargs})
+        best = {} if "encoder_solver" in kwargs else {"encoder_solver": "rk2", "encoder_coefficients": "gate"}
+        return cls(**{**PRESETS[name], **best, **kwargs})
 
     @property
     def encoder_tableau(self) -> ButcherTableau:
@@ -333,19 +379,9 @@ class OdeTransformerConfig(PreTrainedConfig):
         return self.decoder_tableau.num_stages * self.steps_per_layer if is_integrated else 1
 
     @property
-    def recurrence_has_words(self) -> bool:
-        """Whether the recurrence encoder has a state for each word of the source, not for each of a fixed number of
-        steps."""
-        return self.recurrence_encoder == "birnn" or self.recurrence_steps is None
-
-    def _tableaus(self) -> dict[str, ButcherTableau]:
-        """The tableaus of the stacks that there are, by the solver's field."""
-        stacks = ("encoder", "decoder") if self.is_encoder_decoder else ("decoder",)
-        return {SOLVER_FIELDS[stack]: getattr(self, f"{stack}_tableau") for stack in stacks}
-
-    def _stages_to_weigh(self) -> dict[str, int]:
-        """The number of stages of each solver that has more than one, by the solver's field."""
-        return {field: tableau.num_stages for field, tableau in self._tableaus().items() if tableau.num_stages > 1}
+    def stacks(self) -> tuple[str, ...]:
+        """The stacks that there are."""
+        return ("encoder", "decoder") if self.is_encoder_decoder else ("decoder",)
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "OdeTransformerConfig":
         """The configuration itself, or for `decoder=True` a copy whose generic names describe the decoder: caches are
@@ -374,69 +410,26 @@ class OdeTransformerConfig(PreTrainedConfig):
                 "predictor_corrector=True corrects the blocks of an encoder, and a causal language model has none: "
                 "set it to False."
             )
-        if config.recurrence_encoder != "none":
-            raise ValueError(
-                f"recurrence_encoder={config.recurrence_encoder!r} is a second encoder, and a causal language model "
-                "has none: set it to 'none'."
-            )
-        # The generic names (num_hidden_layers, ...) are the encoder's fields, and the decoder is all there is.
         idle = []
-        for size in ("layers", "attention_heads", "ffn_dim", "solver"):
+        for size in ("layers", "attention_heads", "ffn_dim", "solver", "coefficients"):
             name, own = f"encoder_{size}", getattr(config, f"decoder_{size}")
             if (value := getattr(config, name)) not in (getattr(type(self), name), own):
                 idle.append(f"{name}={value!r} (beside decoder_{size}={own!r})")
             setattr(config, name, own)
         if idle and not is_saved:
             logger.warning(f"{', '.join(idle)} has no effect: a causal language model has a decoder only.")
-        is_residual = config.decoder_tableau.num_stages == 1 and resolve_multistep(config.decoder_solver) is None
-        if is_residual and config.solver_coefficients != "fixed":
-            logger.warning(
-                f"solver_coefficients={config.solver_coefficients!r} has no effect: this causal language model has "
-                f"plain residual blocks, by decoder_solver={config.decoder_solver!r}. Set decoder_solver, as to "
-                "'rk2', or, for the residual model, solver_coefficients='fixed'."
-            )
-        if config.decoder_tableau.num_stages == 1:
-            config.solver_coefficients, config.coefficient_sharing, config.coefficient_start = "fixed", "stack", "ones"
         if config.decoder_vocab_size is not None:
             config.vocab_size, config.decoder_vocab_size = config.decoder_vocab_size, None
         return config
 
     def validate_architecture(self):
         """Part of the validation at construction and on save: names, ranges, and what has to fit together."""
-        choices = {
-            "activation_function": tuple(ACT2FN),
-            "position_embedding_type": ("sinusoidal", "sinusoidal_vaswani", "learned", "none"),
-            "position_counting": ("mask", "ids", "absolute"),
-            "solver_coefficients": tuple(COEFFICIENTS),
-            "coefficient_sharing": ("stack", "layer", "channel"),
-            "coefficient_start": tuple(STARTS),
-            "stage_values": ("increment", "output"),
-            "vector_field": tuple(VECTOR_FIELDS),
-            "layer_history": ("learned_dense", "dense", "none"),
-            "recurrence_encoder": ("none", "birnn", "biarn"),
-            "recurrence_integration": ("stack", "gated_sum"),
-            "recurrence_decoder_layers": ("top", "all"),
-        }
-        for field, allowed in choices.items():
+        for field, allowed in CHOICES.items():
             if getattr(self, field) not in allowed:
                 raise ValueError(f"{field}={getattr(self, field)!r} is unknown: choose one of {', '.join(allowed)}.")
-
-        positive = ("vocab_size", "d_model", "max_position_embeddings", "steps_per_layer", "recurrence_layers")
-        positive += tuple(
-            f"{stack}_{size}" for stack in ("encoder", "decoder") for size in ("layers", "attention_heads", "ffn_dim")
-        )
-        for field in positive:
+        for field in POSITIVE_INTEGERS:
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)} must be at least 1.")
-        if self.recurrence_steps is not None and self.recurrence_steps < 1:
-            raise ValueError(
-                f"recurrence_steps={self.recurrence_steps} must be at least 1, or None for as many as the source has "
-                "words."
-            )
-        if self.max_relative_position < 0:
-            raise ValueError(
-                f"max_relative_position={self.max_relative_position} must not be negative; 0 means no such positions."
-            )
         for field in ("step_size", "layer_norm_eps"):
             value = getattr(self, field)
             if not math.isfinite(value) or value <= 0:
@@ -444,7 +437,9 @@ class OdeTransformerConfig(PreTrainedConfig):
         for field in ("dropout", "attention_dropout", "activation_dropout", "word_dropout"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)} must be a probability, at least 0 and less than 1.")
-
+        for field in ("max_relative_position", "padding_position"):
+            if getattr(self, field) < 0:
+                raise ValueError(f"{field}={getattr(self, field)} must not be negative.")
         for field in ("encoder_attention_heads", "decoder_attention_heads"):
             if self.d_model % getattr(self, field):
                 raise ValueError(
@@ -458,87 +453,75 @@ class OdeTransformerConfig(PreTrainedConfig):
                     f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}, so that "
                     "the embeddings cannot be shared: set share_encoder_decoder_embeddings=False."
                 )
-        if self.padding_position < 0:
-            raise ValueError(f"padding_position={self.padding_position} must not be negative.")
         if self.position_embedding_type == "sinusoidal" and self.d_model < 4:
             raise ValueError(f"d_model={self.d_model} is too small for sinusoidal positions, which need at least 4.")
-
         if self.predictor_corrector and self.layer_history != "learned_dense":
             raise ValueError(
                 f"predictor_corrector=True corrects over a history of layers, but layer_history="
                 f"{self.layer_history!r}: set layer_history='learned_dense'."
             )
-        integrated = [name for name, parts in VECTOR_FIELDS.items() if all(part.is_integrated for part in parts)]
-        multistep = [
-            f"{field}={getattr(self, field)!r}"
-            for field in self._tableaus()
-            if resolve_multistep(getattr(self, field)) is not None
-        ]
-        if multistep and self.vector_field not in integrated:
-            raise ValueError(
-                f"{multistep[0]} steps from block to block, and vector_field={self.vector_field!r} leaves a sublayer "
-                f"out: choose one of {', '.join(integrated)}."
-            )
-        if multistep and self.layer_history != "none":
-            logger.warning_once(
-                f"{multistep[0]} combines the states of blocks, and so does layer_history={self.layer_history!r}: the "
-                "scheme of the paper's table 7 has layer_history='none'."
-            )
-        self._validate_recurrence()
+        for stack in self.stacks:
+            self._validate_scheme(stack)
         self._validate_coefficients()
         super().validate_architecture()
 
-    def _validate_recurrence(self):
-        idle = {
-            "none": ("recurrence_layers", "recurrence_steps", "recurrence_integration", "recurrence_decoder_layers"),
-            "birnn": ("recurrence_steps",),
-            "biarn": (),
-        }[self.recurrence_encoder]
-        defaults = {field: (None, getattr(type(self), field)) for field in idle}
-        idle = [f"{field}={getattr(self, field)!r}" for field in idle if getattr(self, field) not in defaults[field]]
-        if idle:
-            logger.warning_once(f"{', '.join(idle)} has no effect: recurrence_encoder={self.recurrence_encoder!r}.")
+    def _validate_scheme(self, stack: str):
+        solver, coefficients = getattr(self, f"{stack}_solver"), getattr(self, f"{stack}_coefficients")
+        tableau, name = resolve_tableau(solver), f"{stack}_solver={solver!r}"
+        if coefficients == "gate" and tableau.num_stages != 2:
+            raise ValueError(
+                f"{stack}_coefficients='gate' weighs two stages with g and 1 - g, but {name} has "
+                f"{tableau.num_stages}: choose a solver of two stages (rk2, midpoint, ralston), or other coefficients "
+                "(fixed, ones, learned, sigmoid, tanh, ema)."
+            )
+        if coefficients not in ("fixed", "ones") and tableau.num_stages == 1:
+            logger.warning_once(f"{stack}_coefficients={coefficients!r} has no effect: {name} has one stage.")
+        if (coefficients == "fixed" or tableau.num_stages == 1) and not tableau.is_consistent:
+            advice = f", or choose another {stack}_coefficients, as 'learned'" if tableau.num_stages > 1 else ""
+            raise ValueError(
+                f"The weights of {name} sum to {tableau.total_weight:g}, counting the stages that start from the "
+                f"whole state, and fixed coefficients have to sum to 1: correct the tableau{advice}."
+            )
+        if resolve_multistep(solver) is None:
+            return
+        integrated = [field for field, parts in VECTOR_FIELDS.items() if all(part.is_integrated for part in parts)]
+        if self.vector_field not in integrated:
+            raise ValueError(
+                f"{name} steps from block to block, and vector_field={self.vector_field!r} leaves a sublayer out: "
+                f"choose one of {', '.join(integrated)}."
+            )
+        if self.layer_history != "none":
+            logger.warning_once(
+                f"{name} combines the states of blocks, and so does layer_history={self.layer_history!r}: the scheme "
+                "of the paper's table 7 has layer_history='none'."
+            )
 
     def _validate_coefficients(self):
-        stages = self._stages_to_weigh()
-        if self.solver_coefficients == "gate":
-            for field in stages or self._tableaus():
-                if stages.get(field, 1) != 2:
-                    raise ValueError(
-                        f"solver_coefficients='gate' weighs two stages with g and 1 - g, but {field}="
-                        f"{getattr(self, field)!r} has {stages.get(field, 1)}: choose a solver of two stages (rk2, "
-                        "midpoint, ralston), or other coefficients (fixed, ones, learned, sigmoid, tanh, ema)."
-                    )
-        if self.coefficient_sharing == "channel" and not COEFFICIENTS[self.solver_coefficients].can_be_per_channel:
+        """What is said of the coefficients of all stacks together."""
+        stages = [stack for stack in self.stacks if getattr(self, f"{stack}_tableau").num_stages > 1]
+        chosen = {f"{stack}_coefficients": getattr(self, f"{stack}_coefficients") for stack in stages}
+        if self.coefficient_sharing == "channel":
             choices = [name for name, coefficients in COEFFICIENTS.items() if coefficients.can_be_per_channel]
+            refused = {field: name for field, name in chosen.items() if name not in (*choices, "fixed", "ones")}
+            if refused or not set(chosen.values()) & set(choices):
+                raise ValueError(
+                    f"coefficient_sharing='channel' is for coefficients {' or '.join(choices)}, not for "
+                    f"{refused or chosen or 'blocks of one stage'}: choose one of them, or share by 'stack' or "
+                    "'layer'."
+                )
+        if self.coefficient_start != "ones" and "learned" not in chosen.values():
             raise ValueError(
-                f"coefficient_sharing='channel' is for solver_coefficients {' or '.join(choices)}, not "
-                f"{self.solver_coefficients!r}: choose one of them, or share by 'stack' or 'layer'."
-            )
-        if self.coefficient_start != "ones" and self.solver_coefficients != "learned":
-            raise ValueError(
-                f"coefficient_start={self.coefficient_start!r} is for solver_coefficients='learned', not "
-                f"{self.solver_coefficients!r}."
+                f"coefficient_start={self.coefficient_start!r} is for 'learned' coefficients, not for "
+                f"{chosen or 'blocks of one stage'}."
             )
         if not stages:
-            needs_stages = {
-                "solver_coefficients": self.solver_coefficients not in ("fixed", "ones", "gate"),
-                "normalize_stages": self.normalize_stages,
-                "stage_values": self.stage_values == "output",
-                "coefficient_sharing": self.coefficient_sharing == "layer",
-            }
-            idle = ", ".join(f"{field}={getattr(self, field)!r}" for field, idle in needs_stages.items() if idle)
-            if idle:
-                solvers = " and ".join(f"{field}={getattr(self, field)!r}" for field in self._tableaus())
-                logger.warning_once(f"{idle} has no effect: {solvers} has one stage.")
-        for field, tableau in self._tableaus().items():
-            if (self.solver_coefficients == "fixed" or tableau.num_stages == 1) and not tableau.is_consistent:
-                advice = ", or choose other solver_coefficients, as 'learned'" if tableau.num_stages > 1 else ""
-                raise ValueError(
-                    f"The weights of {field}={getattr(self, field)!r} sum to {tableau.total_weight:g}, counting the "
-                    "stages that start from the whole state, and fixed coefficients have to sum to 1: correct the "
-                    f"tableau{advice}."
-                )
+            idle = {"normalize_stages": True, "stage_values": "output", "coefficient_sharing": "layer"}
+            for field, value in idle.items():
+                if getattr(self, field) == value:
+                    solvers = " and ".join(
+                        f"{stack}_solver={getattr(self, f'{stack}_solver')!r}" for stack in self.stacks
+                    )
+                    logger.warning_once(f"{field}={value!r} has no effect: {solvers} has one stage.")
 
 
 __all__ = ["OdeTransformerConfig"]

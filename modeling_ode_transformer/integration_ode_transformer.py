@@ -1,6 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The mathematics of the ODE Transformer: Butcher tableaus, the weights of their stages, multistep schemes, and the
-loop that makes their steps.
+"""The mathematics of the ODE Transformer: the loop that makes Runge-Kutta steps, Butcher tableaus, the weights of
+stages, and multistep schemes.
 
 Nothing here needs transformers. Equation and table numbers are those of Li et al., "ODE Transformer: An Ordinary
 Differential Equation-Inspired Model for Sequence Generation" (ACL 2022).
@@ -10,69 +10,86 @@ stages a class in `COEFFICIENTS`; the configuration takes their names from there
 """
 
 import json
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import combinations_with_replacement
-from operator import mul
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import nn
+
+
+def integrate(
+    vector_field: Callable[[torch.Tensor, int], torch.Tensor],
+    y: torch.Tensor,
+    tableau: "ButcherTableau",
+    coefficients: Callable[[Sequence[torch.Tensor]], Sequence[float | torch.Tensor]] | None = None,
+    step_size: float = 1.0,
+    num_steps: int = 1,
+    stage_norms: Sequence[Callable[[torch.Tensor], torch.Tensor]] | None = None,
+) -> torch.Tensor:
+    """Makes `num_steps` explicit steps of size h (eqs. 8-11): `F_i = h F(y + sum_j a_ij F_j)`,
+    `y <- y + sum_i gamma_i F_i`.
+
+    Args:
+        vector_field: `F(z, evaluation)`, with z of y's shape and `evaluation` the number of the call, counted from 0
+            over all stages of all steps. Returns a tensor of y's shape.
+        y: the state, of any shape and floating dtype.
+        tableau: the scheme.
+        coefficients: given the stages, their weights; None: the tableau's own.
+        step_size: h.
+        num_steps: how many steps.
+        stage_norms: for each stage what normalises it before it is weighed; None: nothing does.
+
+    Returns:
+        The state after the steps, of y's shape.
+    """
+    for step in range(num_steps):
+        stages = []
+        for i, (start, row) in enumerate(zip(tableau.y, tableau.a)):
+            z = weighted_sum(y if start == 1.0 else start * y, row, stages)
+            stage = vector_field(z, step * tableau.num_stages + i)
+            stages.append(stage if step_size == 1.0 else step_size * stage)
+        if stage_norms is not None:
+            stages = [norm(stage) for norm, stage in zip(stage_norms, stages, strict=True)]
+        y = weighted_sum(y, tableau.b if coefficients is None else coefficients(stages), stages)
+    return y
+
+
+def weighted_sum(
+    y: torch.Tensor, weights: Sequence[float | torch.Tensor], terms: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """Returns `y + sum_i weights[i] * terms[i]`; terms with the float weight 0 are left out, those with 1 only
+    added."""
+    for weight, term in zip(weights, terms, strict=True):
+        if isinstance(weight, torch.Tensor):
+            weight = weight.to(term.device)
+            # Without gradients one operation is enough; those of `addcmul` take more than those of the two.
+            y = y + weight * term if torch.is_grad_enabled() else torch.addcmul(y, weight, term)
+        elif weight != 0.0:
+            y = torch.add(y, term, alpha=weight)
+    return y
 
 
 # Of sums of coefficients: users write 0.333333, and the roundings of up to ten of them, 5e-7 each, add up.
 TOLERANCE = 5e-6
 
 
-class OrderCondition(NamedTuple):
-    """What a scheme of order `order` has to fulfil for one rooted tree: `value` equal to `required`."""
+def numbers(name: str, values: Sequence, depth: int = 1) -> tuple:
+    """`values`, a list of finite numbers or, for `depth` 2, of lists of them, as tuples of floats.
 
-    order: int
-    tree: str
-    value: float
-    required: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether the two are equal, to `TOLERANCE`."""
-        return abs(self.value - self.required) < TOLERANCE
-
-
-# A rooted tree is the tuple of the trees that hang on its root; the single node is ().
-Tree = tuple["Tree", ...]
-
-
-@cache
-def rooted_trees(order: int) -> tuple[Tree, ...]:
-    """All rooted trees of `order` nodes: 1, 1, 2, 4, 9, 20, ... of them."""
-
-    def forests(nodes: int, largest: int) -> list[Tree]:
-        if nodes == 0:
-            return [()]
-        return [
-            (*trees, *rest)
-            for size in range(min(nodes, largest), 0, -1)
-            for count in range(1, nodes // size + 1)
-            for trees in combinations_with_replacement(rooted_trees(size), count)
-            for rest in forests(nodes - count * size, size - 1)
-        ]
-
-    return tuple(forests(order - 1, order - 1))
-
-
-def tree_size(tree: Tree) -> int:
-    return 1 + sum(map(tree_size, tree))
-
-
-def tree_density(tree: Tree) -> int:
-    return tree_size(tree) * math.prod(map(tree_density, tree))
-
-
-def is_sequence(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    Raises:
+        ValueError: it is something else; `name` says of what in a tableau.
+    """
+    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
+        raise ValueError(f"{name}={values!r} of a Butcher tableau must be a list.")
+    if depth > 1:
+        return tuple(numbers(f"Row {i} of {name}", value, depth - 1) for i, value in enumerate(values))
+    for value in values:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not abs(value) <= sys.float_info.max:
+            raise ValueError(f"The entries of a Butcher tableau are finite numbers, but {name} has {value!r}.")
+    return tuple(map(float, values))
 
 
 @dataclass(frozen=True)
@@ -98,38 +115,24 @@ class ButcherTableau:
     y: tuple[float, ...] | None = None
 
     def __post_init__(self):
-        for name in ("a", "b", "y"):
-            value = getattr(self, name)
-            if not is_sequence(value) and not (name == "y" and value is None):
-                raise ValueError(f"{name}={value!r} of a Butcher tableau must be a list.")
-        for i, row in enumerate(self.a):
-            if not is_sequence(row):
-                raise ValueError(f"Row {i} of a Butcher tableau's `a` must be a list, but is {row!r}.")
-        rows, weights = tuple(tuple(row) for row in self.a), tuple(self.b)
-        starts = (1.0,) * len(weights) if self.y is None else tuple(self.y)
+        rows, weights = numbers("a", self.a, depth=2), numbers("b", self.b)
+        starts = (1.0,) * len(weights) if self.y is None else numbers("y", self.y)
         if not weights:
             raise ValueError("A Butcher tableau needs at least one stage, but `b` is empty.")
-        if len(rows) != len(weights):
+        if not len(rows) == len(weights) == len(starts):
             raise ValueError(
                 f"A Butcher tableau has one row of `a` for each weight of `b`, but `a` has {len(rows)} rows and `b` "
-                f"has {len(weights)} weights: a={self.a}, b={self.b}."
+                f"has {len(weights)} weights (and `y`, if given, {len(starts)} entries): {self}."
             )
-        if len(starts) != len(weights):
-            raise ValueError(f"`y` has {len(starts)} entries for {len(weights)} stages: y={self.y}, b={self.b}.")
-        for number in (*weights, *starts, *(number for row in rows for number in row)):
-            if isinstance(number, bool) or not isinstance(number, (int, float)) or abs(number) == float("inf"):
-                raise ValueError(f"The entries of a Butcher tableau are finite numbers, but one is {number!r}.")
-            if number != number:
-                raise ValueError(f"The entries of a Butcher tableau are finite numbers, but one is nan: {self}.")
         for i, row in enumerate(rows):
             if len(row) < i or any(row[i:]):
                 raise ValueError(
                     "An explicit Runge-Kutta scheme has a strictly lower triangular `a`: row i holds i numbers, "
                     f"followed by zeros at most. Row {i} is {list(row)}."
                 )
-        object.__setattr__(self, "a", tuple(tuple(map(float, row[:i])) for i, row in enumerate(rows)))
-        object.__setattr__(self, "b", tuple(map(float, weights)))
-        object.__setattr__(self, "y", tuple(map(float, starts)))
+        object.__setattr__(self, "a", tuple(row[:i] for i, row in enumerate(rows)))
+        object.__setattr__(self, "b", weights)
+        object.__setattr__(self, "y", starts)
 
     @property
     def num_stages(self) -> int:
@@ -150,60 +153,6 @@ class ButcherTableau:
     def is_consistent(self) -> bool:
         """Whether `total_weight` is 1, to `TOLERANCE`."""
         return abs(self.total_weight - 1.0) < TOLERANCE
-
-    def order_conditions(self, max_order: int | None = None) -> list[OrderCondition]:
-        """The order conditions up to `max_order` (None: the number of stages, which bounds the order of an explicit
-        scheme): one for each rooted tree `t`, `sum_i b_i Phi_i(t) = 1 / gamma(t)` (Butcher, 1963).
-
-        Raises:
-            ValueError: a stage does not start from the whole state, as in no Runge-Kutta scheme.
-        """
-        last = self.num_stages if max_order is None else max_order
-        return [condition for order in range(1, last + 1) for condition in self._conditions_of_order(order)]
-
-    def _conditions_of_order(self, order: int) -> list[OrderCondition]:
-        if not self.is_runge_kutta:
-            raise ValueError(f"y={self.y} is not all ones: order conditions are those of Runge-Kutta schemes.")
-
-        def dot(left: Sequence[float], right: Sequence[float]) -> float:
-            return sum(map(mul, left, right))
-
-        @cache
-        def elementary_weights(tree: Tree) -> list[float]:
-            branches = [elementary_weights(branch) for branch in tree]
-            return [math.prod(dot(row, weights) for weights in branches) for row in self.a]
-
-        def spelled(tree: Tree) -> str:
-            return f"[{''.join(map(spelled, tree))}]" if tree else "t"
-
-        return [
-            OrderCondition(order, spelled(tree), dot(self.b, elementary_weights(tree)), 1 / tree_density(tree))
-            for tree in rooted_trees(order)
-        ]
-
-    @property
-    def order(self) -> int:
-        """The order of the scheme with these weights: the error of a step of size h is O(h ** (order + 1)).
-
-        Raises:
-            ValueError: it is no Runge-Kutta method.
-        """
-        order = 0
-        while order < self.num_stages and all(condition.holds for condition in self._conditions_of_order(order + 1)):
-            order += 1
-        return order
-
-    def report(self) -> str:
-        """The order and the order conditions as text, up to one order more than the scheme fulfils.
-
-        Raises:
-            ValueError: it is no Runge-Kutta method.
-        """
-        lines = [f"order {self.order}, {self.num_stages} evaluations"]
-        for condition in self.order_conditions(self.order + 1):
-            verdict = "holds" if condition.holds else f"violated: {condition.value:.6g}"
-            lines.append(f"  order {condition.order}  {condition.tree:12} = {condition.required:.6g}  {verdict}")
-        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, list]:
         """The tableau as JSON types, as a configuration keeps it."""
@@ -245,8 +194,8 @@ TABLEAUS: dict[str, ButcherTableau] = {
 
 
 def resolve_tableau(solver: str | Mapping[str, Sequence] | ButcherTableau) -> ButcherTableau:
-    """Returns the tableau of a solver given by its name, by the name of a `.json` file, or as a mapping with the
-    entries `a`, `b` and perhaps `y`. A multistep scheme evaluates as Euler's does.
+    """Returns the tableau of a solver given by its name or as a mapping with the entries `a`, `b` and perhaps `y`. A
+    multistep scheme evaluates as Euler's does.
 
     Raises:
         ValueError: an unknown name, a mapping with other keys, or an invalid tableau.
@@ -257,13 +206,11 @@ def resolve_tableau(solver: str | Mapping[str, Sequence] | ButcherTableau) -> Bu
         return TABLEAUS["euler"]
     if isinstance(solver, str) and solver in TABLEAUS:
         return TABLEAUS[solver]
-    if isinstance(solver, str) and solver.endswith(".json"):
-        return ButcherTableau.from_json_file(solver)
     if isinstance(solver, Mapping) and {"a", "b"} <= set(solver) <= {"a", "b", "y"}:
         return ButcherTableau(**solver)
     raise ValueError(
         f"Unknown solver {solver!r}: choose one of {', '.join([*TABLEAUS, *MULTISTEPS])}, or give a tableau "
-        '{"a": [[], ...], "b": [...]} or the name of a .json file that holds one.'
+        '{"a": [[], ...], "b": [...]} (from a file: ButcherTableau.from_json_file).'
     )
 
 
@@ -489,52 +436,6 @@ MULTISTEPS: dict[str, type[MultistepScheme]] = {
 }
 
 
-def integrate(
-    vector_field: Callable[[torch.Tensor, int], torch.Tensor],
-    y: torch.Tensor,
-    tableau: ButcherTableau,
-    coefficients: Callable[[Sequence[torch.Tensor]], Sequence[float | torch.Tensor]] | None = None,
-    step_size: float = 1.0,
-    num_steps: int = 1,
-    stage_norms: Sequence[Callable[[torch.Tensor], torch.Tensor]] | None = None,
-    recompute: Callable[..., torch.Tensor] | None = None,
-) -> torch.Tensor:
-    """Makes `num_steps` explicit steps of size h (eqs. 8-11): `F_i = h F(y + sum_j a_ij F_j)`,
-    `y <- y + sum_i gamma_i F_i`.
-
-    Args:
-        vector_field: `F(z, evaluation)`, with z of y's shape and `evaluation` the number of the call, counted from 0
-            over all stages of all steps. Returns a tensor of y's shape.
-        y: the state, of any shape and floating dtype.
-        tableau: the scheme.
-        coefficients: given the stages, their weights; None: the tableau's own.
-        step_size: h.
-        num_steps: how many steps.
-        stage_norms: for each stage what normalises it before it is weighed; None: nothing does.
-        recompute: `torch.utils.checkpoint.checkpoint`, which evaluates the field without keeping what its gradient
-            needs and evaluates it again for the gradient: called for all evaluations but the last, which the gradient
-            needs first. None: all is kept.
-
-    Returns:
-        The state after the steps, of y's shape.
-    """
-    last = num_steps * tableau.num_stages - 1
-    for step in range(num_steps):
-        stages = []
-        for i, (start, row) in enumerate(zip(tableau.y, tableau.a)):
-            z = weighted_sum(y if start == 1.0 else start * y, row, stages)
-            evaluation = step * tableau.num_stages + i
-            if recompute is None or evaluation == last:
-                stage = vector_field(z, evaluation)
-            else:
-                stage = recompute(vector_field, z, evaluation)
-            stages.append(stage if step_size == 1.0 else step_size * stage)
-        if stage_norms is not None:
-            stages = [norm(stage) for norm, stage in zip(stage_norms, stages, strict=True)]
-        y = weighted_sum(y, tableau.b if coefficients is None else coefficients(stages), stages)
-    return y
-
-
 def integrate_multistep(
     vector_field: Callable[[torch.Tensor, int], torch.Tensor],
     y: torch.Tensor,
@@ -561,18 +462,3 @@ def integrate_multistep(
         steps = (*steps, (y, increment if step_size == 1.0 else step_size * increment))
         y = scheme(steps)
     return y, steps
-
-
-def weighted_sum(
-    y: torch.Tensor, weights: Sequence[float | torch.Tensor], terms: Sequence[torch.Tensor]
-) -> torch.Tensor:
-    """Returns `y + sum_i weights[i] * terms[i]`; terms with the float weight 0 are left out, those with 1 only
-    added."""
-    for weight, term in zip(weights, terms, strict=True):
-        if isinstance(weight, torch.Tensor):
-            weight = weight.to(term.device)
-            # Without gradients one operation is enough; those of `addcmul` take more than those of the two.
-            y = y + weight * term if torch.is_grad_enabled() else torch.addcmul(y, weight, term)
-        elif weight != 0.0:
-            y = torch.add(y, term, alpha=weight)
-    return y

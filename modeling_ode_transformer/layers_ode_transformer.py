@@ -1,0 +1,395 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What the blocks of an ODE Transformer are made of: embeddings and positions, attention with relative keys, and the
+histories through which a block sees those below."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, is_torchdynamo_compiling
+
+from .configuration_ode_transformer import OdeTransformerConfig
+from .integration_ode_transformer import weighted_sum
+
+
+class OdeTransformerScaledWordEmbedding(nn.Embedding):
+    """An embedding times a constant."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None, embed_scale: float = 1.0):
+        super().__init__(num_embeddings, embedding_dim, padding_idx)
+        self.embed_scale = embed_scale
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(input_ids) * self.embed_scale
+
+
+class OdeTransformerSinusoidalPositionalEmbedding(nn.Module):
+    """Sines in the first half and cosines in the second, computed for the positions at hand, so that there is no
+    limit to the length; the padding position, if there is one, has the zero vector."""
+
+    def __init__(self, embedding_dim: int, padding_position: int | None):
+        super().__init__()
+        self.embedding_dim = embedding_dim
+        self.padding_position = padding_position
+
+    def angles(self, positions: torch.Tensor) -> torch.Tensor:
+        half = self.embedding_dim // 2
+        exponents = torch.arange(half, device=positions.device, dtype=torch.int64).float()
+        frequencies = torch.exp(exponents * -(math.log(10000) / (half - 1)))
+        return positions.unsqueeze(-1).float() * frequencies  # (batch, length, half)
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        """The vectors, in float32, of positions (batch, length): (batch, length, d)."""
+        angles = self.angles(positions)
+        embeddings = torch.cat([torch.sin(angles), torch.cos(angles)], dim=-1).float()
+        # An odd dimension lacks a number or has one too many.
+        embeddings = nn.functional.pad(embeddings, (0, self.embedding_dim - embeddings.shape[-1]))
+        if self.padding_position is None:
+            return embeddings
+        return embeddings * (positions != self.padding_position).unsqueeze(-1)
+
+
+class OdeTransformerVaswaniPositionalEmbedding(OdeTransformerSinusoidalPositionalEmbedding):
+    """The same with the frequencies of Vaswani et al. (2017). Pegasus computes its table in float64."""
+
+    def angles(self, positions):
+        dtype = torch.float32 if positions.device.type == "mps" else torch.float64  # mps has no float64
+        exponents = torch.arange(0, self.embedding_dim, 2, device=positions.device).to(dtype) / self.embedding_dim
+        return positions.unsqueeze(-1).to(dtype) * 10000**-exponents
+
+
+SINUSOIDS = {
+    "sinusoidal": OdeTransformerSinusoidalPositionalEmbedding,
+    "sinusoidal_vaswani": OdeTransformerVaswaniPositionalEmbedding,
+}
+
+
+class OdeTransformerLearnedPositionalEmbedding(nn.Embedding):
+    """One vector for each of `num_positions` positions, which begin after the padding position if there is one."""
+
+    def __init__(self, num_positions: int, embedding_dim: int, padding_position: int | None):
+        first = 0 if padding_position is None else padding_position + 1
+        super().__init__(first + num_positions, embedding_dim, padding_idx=padding_position)
+        self.num_positions = num_positions
+
+    def resize(self, num_positions: int):
+        """Cuts vectors at the end, or adds some that are initialised as in a new model."""
+        new_length = self.num_embeddings - self.num_positions + num_positions
+        weight = self.weight.new_empty(new_length, self.embedding_dim).normal_(std=self.embedding_dim**-0.5)
+        kept = min(self.num_embeddings, new_length)
+        weight[:kept] = self.weight.detach()[:kept]
+        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
+        self.num_embeddings, self.num_positions = new_length, num_positions
+
+
+def make_word_embedding(config: OdeTransformerConfig, vocab_size: int) -> OdeTransformerScaledWordEmbedding:
+    scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+    return OdeTransformerScaledWordEmbedding(vocab_size, config.d_model, config.pad_token_id, scale)
+
+
+def make_position_embedding(config: OdeTransformerConfig) -> nn.Module | None:
+    padding_position = None if config.position_counting == "absolute" else config.padding_position
+    if config.position_embedding_type in SINUSOIDS:
+        return SINUSOIDS[config.position_embedding_type](config.d_model, padding_position)
+    if config.position_embedding_type == "learned":
+        return OdeTransformerLearnedPositionalEmbedding(
+            config.max_position_embeddings, config.d_model, padding_position
+        )
+    return None
+
+
+def count_positions(
+    config: OdeTransformerConfig,
+    inputs_embeds: torch.Tensor,
+    input_ids: torch.Tensor | None = None,
+    attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    past_length: int | torch.Tensor = 0,
+    counts_padding: bool = False,
+) -> torch.Tensor:
+    """The positions (1 or batch, length) of embeddings (batch, length, d), as their vectors are numbered.
+
+    They are counted from 0 by `position_ids`; else as the configuration's `position_counting` says. With "mask", they
+    count the tokens that are not padding, by the mask (batch, past + length), else by the ids. Without a mask a
+    decoder counts every token, padding too (`counts_padding`): what it makes of a token does not depend on whether
+    those before come from the cache. With "ids" it does, as in M2M100: padding counts if it is in the cache.
+
+    Raises:
+        ValueError: there are more than the learned positions.
+    """
+    length = inputs_embeds.shape[1]
+    if config.position_embedding_type == "learned" and not is_torchdynamo_compiling():
+        limit = config.max_position_embeddings
+        if isinstance(past_length, int) and past_length + length > limit:
+            raise ValueError(
+                f"A sequence of {past_length + length} tokens is longer than max_position_embeddings={limit}: "
+                "cut it, or use a model with sinusoidal positions."
+            )
+    if config.position_counting == "absolute":
+        every = torch.arange(length, device=inputs_embeds.device).unsqueeze(0) + past_length
+        return every if position_ids is None else position_ids
+    if position_ids is not None:
+        return position_ids + config.padding_position + 1
+    is_mask = attention_mask is not None and attention_mask.ndim == 2 and attention_mask.shape[1] >= length
+    if is_mask and config.position_counting == "mask":
+        counts = (attention_mask != 0).cumsum(dim=1)[:, -length:]
+        is_token = (attention_mask != 0)[:, -length:]
+    else:
+        is_token = torch.ones(inputs_embeds.shape[:2], dtype=torch.bool, device=inputs_embeds.device)
+        counts = is_token.cumsum(dim=1) + past_length
+        if input_ids is not None and config.pad_token_id is not None:
+            is_token = input_ids != config.pad_token_id
+            if not counts_padding:
+                counts = is_token.cumsum(dim=1) + past_length
+    return counts * is_token + config.padding_position
+
+
+def attended_positions(
+    inputs_embeds: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    past_length: int | torch.Tensor,
+    cache: Cache | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The positions of the queries and of the keys, (1 or batch, length) each, between which relative positions are
+    counted."""
+    query_length, device = inputs_embeds.shape[1], inputs_embeds.device
+    query_positions = torch.arange(query_length, device=device).unsqueeze(0) + past_length
+    key_length = query_length if cache is None else cache.get_mask_sizes(query_length, 0)[0]
+    key_positions = torch.arange(key_length, device=device).unsqueeze(0)
+    has_own_mask = attention_mask is not None and attention_mask.ndim == 4
+    has_places = isinstance(past_length, int) and key_length == past_length + query_length
+    if position_ids is not None and has_own_mask and has_places:
+        # Only such a mask can order positions otherwise than the tokens, as in a tree with a common prefix. The first
+        # token follows the cache, which is in its order, whatever its padding.
+        query_positions = position_ids - position_ids[:, :1] + past_length
+        past = key_positions[:, :past_length].expand(len(position_ids), -1)
+        key_positions = torch.cat([past, query_positions], dim=1)
+    return query_positions, key_positions
+
+
+class EncoderDecoderEmbeddingsMixin:
+    """The embeddings of an encoder and a decoder, shared or not: getting, setting and resizing them."""
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The encoder's, whose weight the decoder's may share."""
+        return self.base_model.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding):
+        model = self.base_model
+        model.encoder.embed_tokens = value
+        if self.config.share_encoder_decoder_embeddings:
+            model.shared = model.decoder.embed_tokens = value
+
+    def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
+        if self.config.decoder_vocab_size is None:
+            embeddings = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+            if not self.config.share_encoder_decoder_embeddings:
+                decoder = self.base_model.decoder
+                decoder.embed_tokens = self._get_resized_embeddings(
+                    decoder.embed_tokens, embeddings.num_embeddings, mean_resizing=mean_resizing
+                )
+            return embeddings
+        embeddings = self.get_input_embeddings()
+        self.set_input_embeddings(
+            self._get_resized_embeddings(embeddings, new_num_tokens, pad_to_multiple_of, mean_resizing)
+        )
+        return self.get_input_embeddings()
+
+    def resize_decoder_token_embeddings(
+        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resizes the embeddings of a decoder with a vocabulary of its own, and the output projection.
+
+        Raises:
+            ValueError: encoder and decoder have one vocabulary.
+        """
+        if self.config.decoder_vocab_size is None:
+            raise ValueError(
+                "Encoder and decoder have one vocabulary (decoder_vocab_size=None): use resize_token_embeddings."
+            )
+        decoder = self.base_model.decoder
+        decoder.embed_tokens = self._get_resized_embeddings(
+            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        new_num_tokens = decoder.embed_tokens.num_embeddings
+        if self.get_output_embeddings() is not None:
+            self.set_output_embeddings(
+                self._get_resized_lm_head(self.get_output_embeddings(), new_num_tokens, mean_resizing=mean_resizing)
+            )
+        self.config.decoder_vocab_size = new_num_tokens
+        self.tie_weights()
+        return decoder.embed_tokens
+
+
+class OdeTransformerRelativeKeys(nn.Module):
+    """Relative positions of Shaw et al. (2018, eq. 4), on the keys only: a vector for each distance, shared by the
+    heads."""
+
+    def __init__(self, max_distance: int, head_dim: int):
+        super().__init__()
+        self.scaling = head_dim**-0.5
+        self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
+
+    def forward(self, query: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+        """What is to be added to the scaled scores, (batch, heads, queries, keys): from the queries (batch, heads,
+        queries, head_dim), and the clipped distances, counted from 0 (1 or batch, 1, 1 or queries, keys)."""
+        scores = torch.matmul(query, (self.scaling * self.weight).t())  # (batch, heads, queries, 2m+1)
+        return scores.gather(-1, distances.expand(*scores.shape[:3], -1))
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    position_bias: torch.Tensor | None = None,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if position_bias is not None:
+        scores = scores + position_bias
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+class OdeTransformerFusedProjection(nn.Linear):
+    """A query, key or value projection: a part of one matrix (3d, d) in the original, and initialised so."""
+
+
+class OdeTransformerAttention(nn.Module):
+    """Multi-head attention, with relative positions on the keys if `max_relative_position` is not 0."""
+
+    def __init__(
+        self,
+        config: OdeTransformerConfig,
+        num_heads: int,
+        is_causal: bool = False,
+        max_relative_position: int = 0,
+        is_cross_attention: bool = False,
+    ):
+        super().__init__()
+        self.config = config
+        self.head_dim = config.d_model // num_heads
+        self.scaling = self.head_dim**-0.5
+        self.dropout = config.attention_dropout
+        self.is_causal = is_causal
+        self.is_cross_attention = is_cross_attention
+
+        self.k_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
+        self.v_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
+        self.q_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
+        self.out_proj = nn.Linear(config.d_model, config.d_model)
+        self.relative_keys = (
+            OdeTransformerRelativeKeys(max_relative_position, self.head_dim) if max_relative_position else None
+        )
+
+    def project(self, hidden_states: torch.Tensor, names: str) -> tuple[torch.Tensor, ...]:
+        """Returns the queries, keys and values of `hidden_states` (batch, length, d), those that `names` has of "qkv":
+        (batch, heads, length, head_dim) each."""
+        return tuple(self.split_heads(getattr(self, f"{name}_proj")(hidden_states)) for name in names)
+
+    def split_heads(self, projected: torch.Tensor) -> torch.Tensor:
+        return projected.view(*projected.shape[:-1], -1, self.head_dim).transpose(1, 2)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        keys_and_values: tuple[torch.Tensor, torch.Tensor] | None = None,
+        attention_mask: torch.Tensor | None = None,
+        relative_distances: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        cache_idx: int = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attends from `hidden_states` (batch, length, d) to `keys_and_values`; to itself, and to what the entry
+        `cache_idx` of the cache has seen, if there are none. Returns states (batch, length, d) and the weights (batch,
+        heads, length, keys), None where the attention implementation does not give them."""
+        if keys_and_values is not None:
+            (query,) = self.project(hidden_states, "q")
+        else:
+            query, *keys_and_values = self.project(hidden_states, "qkv")
+            if past_key_values is not None:
+                keys_and_values = past_key_values.update(*keys_and_values, cache_idx)
+        output, weights = self.attend(query, *keys_and_values, attention_mask, relative_distances, **kwargs)
+        return self.out_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
+
+    def attend(self, query, key, value, attention_mask, relative_distances, **kwargs):
+        """The attention that the configuration names: (batch, length, heads, head_dim), and the weights or None."""
+        if self.relative_keys is not None:
+            kwargs["position_bias"] = self.relative_keys(query, relative_distances)
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        if self.is_cross_attention and getattr(attention_mask, "ndim", None) == 2:
+            # Flash attention takes a mask of the keys for one of as many queries.
+            attention_interface, attention_mask = sdpa_attention_forward, attention_mask[:, None, None].bool()
+        dropout = self.dropout if self.training else 0.0
+        return attention_interface(
+            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
+        )
+
+
+class LayerHistory(nn.Module):
+    """What a block sees of those below: here, of the last only."""
+
+    def __init__(self, config: OdeTransformerConfig, num_layers: int):
+        super().__init__()
+
+    def forward(self, states: list[torch.Tensor]) -> torch.Tensor:
+        """The input of the next block, from the embedding and what `extend` made of the blocks' outputs."""
+        return states[-1]
+
+    def extend(self, states: list[torch.Tensor], output: torch.Tensor) -> list[torch.Tensor]:
+        return [output]
+
+
+class DenseLayerHistory(LayerHistory):
+    """Dense connections: the mean of the embedding and the normalised outputs of all blocks below (Wang et al.,
+    2019)."""
+
+    def __init__(self, config: OdeTransformerConfig, num_layers: int):
+        super().__init__(config, num_layers)
+        self.layer_norms = nn.ModuleList(
+            nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) for _ in range(num_layers)
+        )
+
+    def weights(self, count: int) -> list[float] | tuple[torch.Tensor, ...]:
+        return [1 / count] * count
+
+    def forward(self, states):
+        first, *others = self.weights(len(states))
+        return weighted_sum(first * states[0], others, states[1:])
+
+    def extend(self, states, output):
+        return [*states, self.layer_norms[len(states) - 1](output)]
+
+
+class LearnedDenseLayerHistory(DenseLayerHistory):
+    """DLCL (Wang et al., 2019): the mean of `DenseLayerHistory` is where learned weights start, a row for each
+    block and one for the end."""
+
+    def __init__(self, config: OdeTransformerConfig, num_layers: int):
+        super().__init__(config, num_layers)
+        self.weight = nn.Parameter(self.initial_weight())
+
+    def initial_weight(self) -> torch.Tensor:
+        size = len(self.layer_norms) + 1
+        return torch.tril(torch.ones(size, size)) / torch.arange(1, size + 1).unsqueeze(1)
+
+    def weights(self, count):
+        return self.weight[count - 1, :count].unbind()
+
+
+HISTORIES = {"learned_dense": LearnedDenseLayerHistory, "dense": DenseLayerHistory, "none": LayerHistory}

@@ -1,0 +1,197 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What all models here have in common beside their computation: initial values, loading, activation checkpointing,
+resizing, and the plans of parallel training."""
+
+import re
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import auto_docstring
+
+from .configuration_ode_transformer import OdeTransformerConfig
+from .integration_ode_transformer import MultistepScheme, StageCoefficients, StageGate
+from .layers_ode_transformer import (
+    LearnedDenseLayerHistory,
+    OdeTransformerFusedProjection,
+    OdeTransformerLearnedPositionalEmbedding,
+    OdeTransformerRelativeKeys,
+)
+
+
+@auto_docstring
+class OdeTransformerPreTrainedModel(PreTrainedModel):
+    config: OdeTransformerConfig
+    config_class = OdeTransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["OdeTransformerEncoderLayer", "OdeTransformerDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _can_compile_fullgraph = True
+
+    def __init__(self, config: OdeTransformerConfig, *args, **kwargs):
+        # Fields may have been set since it was made, as `from_pretrained(folder, field=value)` does.
+        config.validate()
+        super().__init__(config, *args, **kwargs)
+
+    def _init_weights(self, module):
+        if module is getattr(self, "lm_head", None):
+            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)  # as the embeddings, tied or not
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, (nn.Linear, StageGate)):
+            is_part = isinstance(module, OdeTransformerFusedProjection)
+            init.xavier_uniform_(module.weight, gain=2**-0.5 if is_part else 1)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, OdeTransformerRelativeKeys):
+            init.xavier_uniform_(module.weight)
+        elif isinstance(module, (LearnedDenseLayerHistory, StageCoefficients, MultistepScheme)) and hasattr(
+            module, "initial_weight"
+        ):
+            init.copy_(module.weight, module.initial_weight())
+        elif isinstance(module, StageCoefficients):
+            module.reset_parameters()
+        else:
+            super()._init_weights(module)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = True, **kwargs):
+        """As in transformers, but only from safetensors unless `use_safetensors=False` asks for files of `torch.save`,
+        of which `weights_only=True` lets nothing run. `None`, transformers' own default, asks for nothing.
+
+        Raises:
+            OSError: there are no safetensors files.
+        """
+        use_safetensors = use_safetensors is not False
+        try:
+            return super().from_pretrained(
+                pretrained_model_name_or_path, *args, use_safetensors=use_safetensors, **kwargs
+            )
+        except OSError as error:
+            if use_safetensors and "safetensors" in str(error):
+                raise OSError(f"{error} Older files (.bin) are only read with use_safetensors=False.") from error
+            raise
+
+    def save_pretrained(self, *args, **kwargs):
+        # PEFT sets the field to False where it merges an adapter of tied embeddings.
+        base, head = self.base_model, self.get_output_embeddings()
+        source = getattr(base, "shared", None) or getattr(base, "decoder", base).embed_tokens
+        if head is not None and head.weight is source.weight:
+            self.config.tie_word_embeddings = True
+        return super().save_pretrained(*args, **kwargs)
+
+    def _get_resized_lm_head(self, old_lm_head, new_num_tokens=None, transposed=False, mean_resizing=True):
+        """As in transformers, but new rows start as an output projection's."""
+        new = super()._get_resized_lm_head(old_lm_head, new_num_tokens, transposed, mean_resizing)
+        if type(new) is nn.Linear and not mean_resizing:
+            with torch.no_grad():
+                new.weight[old_lm_head.out_features :].normal_(std=self.config.d_model**-0.5)
+        return new
+
+    def activation_checkpointing_enable(self, activation_checkpointing_kwargs: dict | None = None, **kwargs):
+        """As in transformers; `use_reentrant` is False where it is not given, also beside other arguments.
+
+        One argument more, `{"stages": True}`, recomputes the stages of Runge-Kutta blocks in the place of whole
+        blocks: all but the last of a block, whose activations are kept as a residual block's are. It needs about the
+        memory of the residual model, and less time than recomputing blocks.
+
+        Raises:
+            ValueError: `use_reentrant=True` with `stages`, or for a multistep scheme or a corrector, whose blocks
+                share states.
+        """
+        activation_checkpointing_kwargs = {"use_reentrant": False} | (activation_checkpointing_kwargs or {})
+        recomputes_stages = activation_checkpointing_kwargs.pop("stages", False)
+        if recomputes_stages and activation_checkpointing_kwargs["use_reentrant"]:
+            raise ValueError(
+                "use_reentrant=True loses the gradients of what stages share, as the keys and values of the encoder's "
+                "output: give use_reentrant=False, the default."
+            )
+        stacks = self.stacks()
+        shares_states = any(stack.multistep is not None or stack.corrector is not None for stack in stacks)
+        if shares_states and activation_checkpointing_kwargs["use_reentrant"]:
+            raise ValueError(
+                "use_reentrant=True loses the gradients of states that blocks share in a multistep scheme or a "
+                "corrector: give use_reentrant=False, the default."
+            )
+        super().activation_checkpointing_enable(activation_checkpointing_kwargs, **kwargs)
+        for layer in (layer for stack in stacks for layer in stack.layers):
+            layer.recomputes_stages = recomputes_stages and layer.gradient_checkpointing
+        for layer in (module for module in self.modules() if isinstance(module, GradientCheckpointingLayer)):
+            layer.gradient_checkpointing &= not recomputes_stages
+
+    def activation_checkpointing_disable(self):
+        super().activation_checkpointing_disable()
+        for stack in self.stacks():
+            for layer in stack.layers:
+                layer.recomputes_stages = False
+
+    def stacks(self) -> list[nn.Module]:
+        """The encoder and the decoder, those that there are."""
+        return [module for module in self.modules() if hasattr(module, "run_layers")]
+
+    def num_function_evaluations(self, per_layer: bool = False) -> int | dict[str, list[int]]:
+        """How often one forward pass evaluates the layers' vector fields, for comparisons at equal cost.
+
+        A Runge-Kutta block evaluates its field once for each stage of each step, a corrector once more. Where only a
+        part of a block is integrated (`vector_field`), that part is counted.
+
+        Args:
+            per_layer: whether to return the counts of each layer, by stack.
+
+        Returns:
+            The sum over all layers of all stacks; or `{"encoder": [2, 2, ...], "decoder": [1, 1, ...]}`.
+        """
+        counts = {stack.stack: [layer.num_function_evaluations for layer in stack.layers] for stack in self.stacks()}
+        return counts if per_layer else sum(sum(layers) for layers in counts.values())
+
+    def get_position_embeddings(self) -> nn.Module | tuple[nn.Module, ...] | None:
+        """The positions of a stack, None if it has none; of a model with two stacks, those of the encoder and the
+        decoder."""
+        positions = tuple(stack.embed_positions for stack in self.stacks())
+        return positions[0] if len(positions) == 1 else positions
+
+    def resize_position_embeddings(self, new_num_position_embeddings: int):
+        """Sets the number of positions, `max_position_embeddings`: learned ones are cut at the end, or get new
+        vectors there, which are initialised as in a new model. Sinusoidal ones are computed for any length.
+
+        Raises:
+            ValueError: the number is less than 1.
+        """
+        if new_num_position_embeddings < 1:
+            raise ValueError(f"new_num_position_embeddings={new_num_position_embeddings} must be at least 1.")
+        self.config.max_position_embeddings = new_num_position_embeddings
+        for module in self.modules():
+            if isinstance(module, OdeTransformerLearnedPositionalEmbedding):
+                module.resize(new_num_position_embeddings)
+
+    def init_parallel_plans(self):
+        super().init_parallel_plans()
+        names = {re.sub(r"\.\d+(?=\.|$)", ".*", name) for name, _ in self.named_modules()}
+        for plan in (self._tp_plan, self._fsdp_plan):
+            for pattern in [pattern for pattern in plan if pattern not in names]:
+                del plan[pattern]
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict:
+        # transformers ties nothing if `tie_word_embeddings` is False; here that is about the output projection only.
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return dict(self._tied_weights_keys or {})
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation, *args, **kwargs):
+        if self.config.max_relative_position and "flash" in str(attn_implementation):
+            raise ValueError(
+                f"attn_implementation={attn_implementation!r} cannot add the scores of relative positions "
+                f"(max_relative_position={self.config.max_relative_position}): choose 'sdpa', 'eager' or "
+                "'flex_attention', or a model with max_relative_position=0."
+            )
+        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
