@@ -229,8 +229,7 @@ class StageCoefficients(nn.Module):
         start: where free weights begin, a key of `STARTS`.
 
     `forward` takes the `n` stages, each of shape (..., d), and returns `n` weights: floats, scalars, or tensors of
-    shape (..., 1) or (d,). `reset_parameters` sets the initial values of linear layers; a module with a parameter
-    `weight` has `initial_weight()`.
+    shape (..., 1) or (d,). A class with `initial_weight()` has a parameter `weight` that starts there.
     """
 
     can_be_per_channel = False
@@ -240,9 +239,8 @@ class StageCoefficients(nn.Module):
         self.tableau = tableau
         self.start = start
         self.channels = (hidden_size,) if per_channel else ()
-
-    def reset_parameters(self):
-        pass
+        if hasattr(self, "initial_weight"):
+            self.weight = nn.Parameter(self.initial_weight())
 
     def forward(self, stages: Sequence[torch.Tensor]) -> Sequence[float | torch.Tensor]:
         raise NotImplementedError
@@ -275,10 +273,6 @@ class LearnedCoefficients(StageCoefficients):
 
     can_be_per_channel = True
 
-    def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
-        super().__init__(tableau, hidden_size, per_channel, start)
-        self.weight = nn.Parameter(self.initial_weight())
-
     def initial_weight(self) -> torch.Tensor:
         weights = torch.tensor(STARTS[self.start](self.tableau))
         return weights.view(-1, *[1] * len(self.channels)).repeat(1, *self.channels)
@@ -288,8 +282,8 @@ class LearnedCoefficients(StageCoefficients):
 
 
 class StageGate(nn.Module):
-    """A linear layer that weighs stages. It is no `nn.Linear`: quantizers take those, and coefficients keep their
-    precision."""
+    """A linear layer that weighs stages. It is not an `nn.Linear`, which quantizers would take: coefficients keep
+    their precision."""
 
     def __init__(self, in_features: int, out_features: int):
         super().__init__()
@@ -308,10 +302,6 @@ class GateCoefficients(StageCoefficients):
         super().__init__(tableau, hidden_size)
         self.gate = StageGate(2 * hidden_size, 1)
 
-    def reset_parameters(self):
-        nn.init.xavier_uniform_(self.gate.weight)
-        nn.init.zeros_(self.gate.bias)
-
     def forward(self, stages):
         g = torch.sigmoid(self.gate(torch.cat(list(stages), dim=-1)))
         return g, 1 - g
@@ -326,8 +316,6 @@ class SigmoidCoefficients(StageCoefficients):
     def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
         super().__init__(tableau, hidden_size)
         self.gate = StageGate(tableau.num_stages * hidden_size, tableau.num_stages)
-
-    reset_parameters = GateCoefficients.reset_parameters
 
     def forward(self, stages):
         return self.activation(self.gate(torch.cat(list(stages), dim=-1))).split(1, dim=-1)
@@ -344,10 +332,6 @@ class EmaCoefficients(StageCoefficients):
     NeurIPS 2024). The parameter `weight` is alpha."""
 
     can_be_per_channel = True
-
-    def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
-        super().__init__(tableau, hidden_size, per_channel)
-        self.weight = nn.Parameter(self.initial_weight())
 
     def initial_weight(self) -> torch.Tensor:
         return torch.full(self.channels or (1,), 0.5)
@@ -374,12 +358,15 @@ class MultistepScheme(nn.Module):
         num_steps: the number of steps of the whole integration, for schemes with parameters of each step.
 
     `forward` takes the steps made so far, `t + 1` pairs of a state and its increment, and returns the next state. The
-    first step, which has no state before it, is Euler's. A parameter `weight` starts at `initial_weight()`.
+    first step, which has no state before it, is Euler's. A class with `initial_weight()` has a parameter `weight` that
+    starts there.
     """
 
     def __init__(self, num_steps: int):
         super().__init__()
         self.num_steps = num_steps
+        if hasattr(self, "initial_weight"):
+            self.weight = nn.Parameter(self.initial_weight())
 
     def forward(self, steps: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         raise NotImplementedError
@@ -399,10 +386,6 @@ class LearnedMultistepScheme(MultistepScheme):
     """`y_{t+1} = k_t y_t + (1 - k_t) y_{t-1} + F(y_t)` (Lu et al., 2018) with a learned `k` for each step; all start
     at 1, that is at Euler's scheme. That of the first step, where `y_{-1}` is `y_0`, has no effect."""
 
-    def __init__(self, num_steps):
-        super().__init__(num_steps)
-        self.weight = nn.Parameter(self.initial_weight())
-
     def initial_weight(self) -> torch.Tensor:
         return torch.ones(self.num_steps)
 
@@ -416,10 +399,6 @@ class LearnedMultistepScheme(MultistepScheme):
 class DynamicLinearCombinationScheme(MultistepScheme):
     """DLCL as a scheme: `y_{t+1} = y_0 + sum_{l <= t} W_l F(y_l)` (Wang et al., 2019) with a learned row W for each
     step; all start at 1, that is at Euler's scheme."""
-
-    def __init__(self, num_steps):
-        super().__init__(num_steps)
-        self.weight = nn.Parameter(self.initial_weight())
 
     def initial_weight(self) -> torch.Tensor:
         return torch.tril(torch.ones(self.num_steps, self.num_steps))

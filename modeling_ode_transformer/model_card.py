@@ -30,7 +30,7 @@ from modeling_ode_transformer import SummarizationPipeline, TextCorrectionPipeli
 from modeling_ode_transformer.checkpoints import TRAINER_STATE
 from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.configuration_csa_ode import CsaOdeConfig
-from modeling_ode_transformer.configuration_ode_transformer import SOLVER_FIELDS, OdeTransformerConfig
+from modeling_ode_transformer.configuration_ode_transformer import OdeTransformerConfig
 from modeling_ode_transformer.integration_ode_transformer import resolve_multistep, resolve_tableau
 from modeling_ode_transformer.text_files import read_json
 
@@ -99,9 +99,9 @@ CONFIG_FIELDS = (
     *(
         f"{stack}_{field}"
         for stack in ("encoder", "decoder")
-        for field in ("solver", "layers", "attention_heads", "ffn_dim")
+        for field in ("solver", "coefficients", "layers", "attention_heads", "ffn_dim")
     ),
-    *("d_model", "solver_coefficients", "coefficient_sharing", "vector_field", "stage_values", "steps_per_layer"),
+    *("d_model", "coefficient_sharing", "vector_field", "stage_values", "steps_per_layer"),
     *("layer_history", "max_relative_position", "normalize_stages", "predictor_corrector", "vocab_size"),
     "tie_word_embeddings",
     *("recurrence_encoder", "recurrence_layers", "recurrence_steps", "recurrence_integration"),
@@ -415,7 +415,7 @@ def model_card(record: dict) -> ModelCard:
             raise ValueError(f"The record's {name} is {value!r}, which is none of {', '.join(known)}.")
     card, task, model_type = record["card"], TASKS[record["task"]], MODEL_CLASSES[class_name].model_type
     config = record["model"]["config"]
-    solvers = [config[field] for field in SOLVER_FIELDS.values() if field in config]
+    solvers = [config[field] for field in ("encoder_solver", "decoder_solver") if field in config]
     tableaus = map(resolve_tableau, solvers)
     validate_repo_id(card["repo_id"])
     dataset = dataset_name(record, "train")

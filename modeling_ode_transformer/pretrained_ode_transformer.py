@@ -12,9 +12,8 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import auto_docstring
 
 from .configuration_ode_transformer import OdeTransformerConfig
-from .integration_ode_transformer import MultistepScheme, StageCoefficients, StageGate
+from .integration_ode_transformer import StageGate
 from .layers_ode_transformer import (
-    LearnedDenseLayerHistory,
     OdeTransformerFusedProjection,
     OdeTransformerLearnedPositionalEmbedding,
     OdeTransformerRelativeKeys,
@@ -55,12 +54,8 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, OdeTransformerRelativeKeys):
             init.xavier_uniform_(module.weight)
-        elif isinstance(module, (LearnedDenseLayerHistory, StageCoefficients, MultistepScheme)) and hasattr(
-            module, "initial_weight"
-        ):
+        elif hasattr(module, "initial_weight"):
             init.copy_(module.weight, module.initial_weight())
-        elif isinstance(module, StageCoefficients):
-            module.reset_parameters()
         else:
             super()._init_weights(module)
 

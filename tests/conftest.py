@@ -12,7 +12,8 @@ import evaluate
 import pytest
 import torch
 
-from modeling_ode_transformer import OdeTransformerConfig
+from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer.integration_ode_transformer import resolve_tableau
 
 
 # Absolute tolerances of values of order 1, by dtype.
@@ -34,8 +35,22 @@ METRICS = Path(__file__).parent.parent / "modeling_ode_transformer" / "metrics"
 SOLVERS = ("euler", "rk2", "midpoint", "ralston", "rk3", "rk4", "rk4_38")
 
 
-def tiny_config(**kwargs) -> OdeTransformerConfig:
-    return OdeTransformerConfig(**{**TINY, **kwargs})
+def tiny_config(coefficients: str | None = None, **kwargs) -> OdeTransformerConfig:
+    """A tiny model's configuration. `coefficients` are those of every stack of several stages; None: a gate for two
+    stages of a Runge-Kutta scheme, else the scheme's own."""
+    fields = {**TINY, **kwargs}
+    for stack, default in (("encoder", "rk2"), ("decoder", "euler")):
+        tableau = resolve_tableau(fields.get(f"{stack}_solver", default))
+        own = "gate" if tableau.num_stages == 2 and tableau.is_runge_kutta else "fixed"
+        if tableau.num_stages > 1:
+            fields.setdefault(f"{stack}_coefficients", coefficients or own)
+    return OdeTransformerConfig(**fields)
+
+
+def build(model_class=OdeTransformerForConditionalGeneration, **fields):
+    """A tiny model, every parameter of which is off its default."""
+    torch.manual_seed(0)
+    return randomize(model_class(tiny_config(**fields)))
 
 
 def randomize(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:

@@ -31,7 +31,7 @@ from .conftest import assert_close, tiny_config
 
 CONFIGS = {
     "default": {},
-    "rk2": {"decoder_solver": "rk2", "solver_coefficients": "fixed"},
+    "rk2": {"decoder_solver": "rk2", "coefficients": "fixed"},
     "no relative positions": {"max_relative_position": 0},
     "learned positions": {"position_embedding_type": "learned"},
     "sublayers": {"vector_field": "sublayers", "decoder_solver": "rk4", "steps_per_layer": 2, "decoder_layers": 1},
@@ -147,7 +147,7 @@ def test_eager_attention_searches_as_sdpa_does(name, source, watched):
 
 
 def test_a_left_padded_prompt_of_the_decoder_is_searched_on_as_alone(source, watched):
-    model = lively(decoder_solver="rk2", solver_coefficients="fixed")
+    model = lively(decoder_solver="rk2", coefficients="fixed")
     prompts = [[10, 11, 12, 13], [14, 15], [16, 17, 18, 19]]
     padded = torch.tensor([[1] * (4 - len(prompt)) + prompt for prompt in prompts])
     three = {name: tensor[:3] for name, tensor in source.items()}
@@ -196,7 +196,7 @@ FALLBACKS = {
 
 @pytest.mark.parametrize("name", FALLBACKS)
 def test_an_ordinary_cache_where_more_is_asked_for(name, source, watched):
-    model = lively(decoder_solver="rk2", solver_coefficients="fixed", attn_implementation="eager")
+    model = lively(decoder_solver="rk2", coefficients="fixed", attn_implementation="eager")
     options = {"num_beams": 4, "return_dict_in_generate": True, **FALLBACKS[name]}
     if name == "prefill_chunk_size":
         with pytest.raises(ValueError, match="prefill_chunk_size=2: transformers cuts the mask of padded sources"):
@@ -226,7 +226,7 @@ def test_an_ordinary_cache_where_more_is_asked_for(name, source, watched):
 def test_what_is_recomputed_in_training_generates_without_a_cache(num_beams, stages, source):
     """In the mode of training, with the outputs that the model has without recomputing."""
     for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM):
-        model = lively(model_class, decoder_solver="rk2", solver_coefficients="fixed", **NO_DROPOUT)
+        model = lively(model_class, decoder_solver="rk2", coefficients="fixed", **NO_DROPOUT)
         inputs = source if model.config.is_encoder_decoder else {"input_ids": torch.arange(4, 16).view(3, 4)}
         expected = generate(model, inputs, num_beams=num_beams)
         model.activation_checkpointing_enable({"stages": stages})

@@ -286,9 +286,9 @@ def test_embeddings_and_their_bias_are_resized_together():
 @pytest.mark.parametrize(
     "arguments, field",
     [
-        ({"solver_coefficients": "gate"}, "solver_coefficients='gate'"),
-        ({"solver_coefficients": "fixed", "encoder_solver": "rk4"}, "solver_coefficients='fixed'"),
-        ({"solver_coefficients": "ema"}, "solver_coefficients='ema'"),
+        ({"coefficients": "gate"}, "solver_coefficients='gate'"),
+        ({"coefficients": "fixed", "encoder_solver": "rk4"}, "solver_coefficients='fixed'"),
+        ({"coefficients": "ema"}, "solver_coefficients='ema'"),
         ({"stage_values": "output"}, "stage_values='output'"),
         ({"steps_per_layer": 2, "step_size": 0.5}, "step_size=0.5"),
         ({"coefficient_start": "tableau"}, "coefficient_start='tableau'"),
@@ -463,14 +463,14 @@ def test_an_euler_model_becomes_an_m2m100(batch, tmp_path):
     [
         ({"layer_history": "dense"}, "layer_history='dense' would have to be 'none'"),
         ({"max_relative_position": 8}, "max_relative_position=8 would have to be 0"),
-        ({"encoder_solver": "rk2"}, "encoder_solver='rk2' with solver_coefficients='gate' is no Euler step"),
-        ({"decoder_solver": "rk4"}, "decoder_solver='rk4' with solver_coefficients='fixed' is no Euler step"),
+        ({"encoder_solver": "rk2"}, "encoder_solver='rk2' with coefficients='gate' is no Euler step"),
+        ({"decoder_solver": "rk4"}, "decoder_solver='rk4' with coefficients='fixed' is no Euler step"),
         (
-            {"encoder_solver": "rk2", "solver_coefficients": "learned"},
+            {"encoder_solver": "rk2", "coefficients": "learned"},
             r"encoder_solver='rk2' with the learned coefficients \[1.0, 1.0\] is no Euler step",
         ),
         (
-            {"encoder_solver": WITHOUT_STATE, "solver_coefficients": "learned", "coefficient_start": "euler"},
+            {"encoder_solver": WITHOUT_STATE, "coefficients": "learned", "coefficient_start": "euler"},
             r"encoder_solver=\{'a': .* with the learned coefficients \[1.0, 0.0\] is no Euler step",
         ),
         ({"encoder_solver": "rk2", "stage_values": "output"}, "stage_values='output'"),
@@ -500,7 +500,7 @@ def test_what_a_residual_model_cannot_express_is_refused_by_field_and_value(fiel
 
 @pytest.mark.parametrize("solver, is_refused", [("euler", False), ("rk2", True)])
 def test_norms_of_stages_are_no_obstacle_where_there_is_one_stage(solver, is_refused):
-    fields = {"normalize_stages": True, "encoder_solver": solver, "solver_coefficients": "learned"}
+    fields = {"normalize_stages": True, "encoder_solver": solver, "coefficients": "learned"}
     fields["coefficient_start"] = "euler"
     model = OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **fields})).eval()
     if is_refused:

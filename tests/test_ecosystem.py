@@ -29,7 +29,7 @@ from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerFo
 from modeling_ode_transformer.checkpoints import last_complete_checkpoint
 from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from .conftest import assert_close, randomize, tiny_config
+from .conftest import assert_close, build, randomize, tiny_config
 from .test_ensemble import sharpen
 from .test_hub import PACKAGE, run_python
 
@@ -37,11 +37,6 @@ from .test_hub import PACKAGE, run_python
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}
 SEPARATE = {"share_encoder_decoder_embeddings": False}
 WITHOUT_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
-
-
-def build(model_class=OdeTransformerForConditionalGeneration, **fields):
-    torch.manual_seed(0)
-    return randomize(model_class(tiny_config(**fields)))
 
 
 def sources(*lengths):
@@ -65,7 +60,7 @@ STAGES = pytest.mark.parametrize(
     "form",
     [
         {"decoder_solver": "euler"},
-        {"encoder_solver": "rk4", "decoder_solver": "rk4", "solver_coefficients": "learned"},
+        {"encoder_solver": "rk4", "decoder_solver": "rk4", "coefficients": "learned"},
         {"decoder_solver": "dlcl", "layer_history": "none", "vector_field": "sublayers"},
         {"decoder_solver": "rk2", "predictor_corrector": True, "normalize_stages": True},
     ],
@@ -136,7 +131,7 @@ TRAINERS = {
 
 @pytest.mark.parametrize("trainer_class", TRAINERS)
 def test_lora_trains_the_adapter_only_which_every_way_of_loading_finds(peft, trainer_class, tmp_path, batch):
-    build(solver_coefficients="gate").save_pretrained(tmp_path / "base")
+    build(coefficients="gate").save_pretrained(tmp_path / "base")
 
     def base():
         return AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base")
@@ -251,7 +246,7 @@ def test_an_adapter_that_transformers_adds_is_saved_and_found(peft, tmp_path):
     "form",
     [
         {},
-        {"solver_coefficients": "learned", "decoder_solver": "rk2"},
+        {"coefficients": "learned", "decoder_solver": "rk2"},
         {"predictor_corrector": True, "normalize_stages": True, "decoder_solver": "dlcl"},
         {
             "share_encoder_decoder_embeddings": False,
@@ -335,7 +330,7 @@ def test_two_graphs_are_enough_for_all_shapes(model_class, fresh_compiler):
 @pytest.mark.parametrize("model_class", [OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM])
 def test_generation_with_a_static_cache_compiles_one_step(model_class, fresh_compiler):
     """transformers compiles the step after the first where it finds a GPU, and on a CPU if told to."""
-    model = build(model_class, **SMALL, decoder_solver="rk2", solver_coefficients="fixed")
+    model = build(model_class, **SMALL, decoder_solver="rk2", coefficients="fixed")
     model.generation_config.update(eos_token_id=None, pad_token_id=1, max_new_tokens=6)
     compiling = CompileConfig(backend="aot_eager", mode=None, fullgraph=True)
     compiling._compile_all_devices = True
@@ -424,7 +419,7 @@ def test_the_whole_model_is_an_onnx_graph_of_any_size(tmp_path):
 
 
 @pytest.mark.parametrize("activations", [False, True])
-@pytest.mark.parametrize("form", [{}, {"solver_coefficients": "sigmoid"}, SEPARATE], ids=str)
+@pytest.mark.parametrize("form", [{}, {"coefficients": "sigmoid"}, SEPARATE], ids=str)
 def test_eight_bits_hold_the_linear_layers_and_nothing_else(form, activations, tmp_path, batch):
     """Weights are rounded to the next of 255 steps of their row. A model of plain layers with these weights has the
     same logits; they are off by less than a tenth of the standard deviation of the logits, with activations rounded

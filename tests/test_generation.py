@@ -54,7 +54,7 @@ def greedy_tokens(model, batch, length=8):
 
 @SOLVER
 def test_greedy_search_with_a_cache_is_the_argmax_without(decoder_solver, batch):
-    model = build(decoder_solver=decoder_solver, solver_coefficients="fixed")
+    model = build(decoder_solver=decoder_solver, coefficients="fixed")
     source = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     expected = greedy_tokens(model, batch)
     assert model.generate(**source).tolist() == expected.tolist()
@@ -66,7 +66,7 @@ def test_greedy_search_with_a_cache_is_the_argmax_without(decoder_solver, batch)
 @SOLVER
 def test_a_beam_as_wide_as_the_vocabulary_finds_the_best_sequence(decoder_solver):
     """Two tokens from a vocabulary of 12: all 144 are scored."""
-    model = build(decoder_solver=decoder_solver, solver_coefficients="fixed", vocab_size=12)
+    model = build(decoder_solver=decoder_solver, coefficients="fixed", vocab_size=12)
     source = torch.tensor([[5, 7, 4]])
     scores = {}
     for first in range(12):
@@ -82,7 +82,7 @@ def test_a_beam_as_wide_as_the_vocabulary_finds_the_best_sequence(decoder_solver
 
 @SOLVER
 def test_generation_continues_from_a_cache(decoder_solver, batch):
-    model = build(decoder_solver=decoder_solver, solver_coefficients="fixed")
+    model = build(decoder_solver=decoder_solver, coefficients="fixed")
     source = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     expected = model.generate(**source)
     outputs = model.generate(**source, max_new_tokens=4, min_new_tokens=4, return_dict_in_generate=True)
@@ -99,8 +99,8 @@ def test_generation_continues_from_a_cache(decoder_solver, batch):
 
 @SOLVER
 def test_assisted_decoding_is_greedy_search(decoder_solver, batch):
-    model = build(decoder_solver=decoder_solver, solver_coefficients="fixed")
-    assistant = build(decoder_solver="euler", decoder_layers=1, solver_coefficients="fixed")
+    model = build(decoder_solver=decoder_solver, coefficients="fixed")
+    assistant = build(decoder_solver="euler", decoder_layers=1, coefficients="fixed")
     source = batch["input_ids"][:1]
     expected = model.generate(source).tolist()
     assert model.generate(source, assistant_model=assistant).tolist() == expected
@@ -109,7 +109,7 @@ def test_assisted_decoding_is_greedy_search(decoder_solver, batch):
 
 @SOLVER
 def test_a_left_padded_prompt_is_continued_as_alone(decoder_solver):
-    model = build(OdeTransformerForCausalLM, decoder_solver=decoder_solver, solver_coefficients="fixed")
+    model = build(OdeTransformerForCausalLM, decoder_solver=decoder_solver, coefficients="fixed")
     prompts = [torch.tensor([[5, 9, 11, 7]]), torch.tensor([[8, 6]])]
     alone = [model.generate(prompt)[0, prompt.shape[1] :].tolist() for prompt in prompts]
     padded = torch.tensor([[5, 9, 11, 7], [1, 1, 8, 6]])
@@ -120,7 +120,7 @@ def test_a_left_padded_prompt_is_continued_as_alone(decoder_solver):
 
 @SOLVER
 def test_the_cache_holds_an_entry_for_each_stage(decoder_solver):
-    model = build(OdeTransformerForCausalLM, decoder_solver=decoder_solver, solver_coefficients="fixed")
+    model = build(OdeTransformerForCausalLM, decoder_solver=decoder_solver, coefficients="fixed")
     cache = model(torch.full((2, 5), 7)).past_key_values
     assert isinstance(cache, DynamicCache)
     assert len(cache.layers) == 2 * model.config.decoder_tableau.num_stages
@@ -131,7 +131,7 @@ def test_the_cache_holds_an_entry_for_each_stage(decoder_solver):
 
 @SOLVER
 def test_the_cross_attention_cache_has_no_empty_entries(decoder_solver, batch):
-    cache = build(decoder_solver=decoder_solver, solver_coefficients="fixed")(**batch).past_key_values
+    cache = build(decoder_solver=decoder_solver, coefficients="fixed")(**batch).past_key_values
     entries = cache.cross_attention_cache.layers
     assert len(entries) == len(cache.self_attention_cache.layers)
     assert {tuple(entry.keys.shape) for entry in entries} == {(3, 2, 9, 16)}
@@ -212,7 +212,7 @@ def test_padding_that_a_model_chooses_counts_in_scores():
 
 def test_decoding_with_a_static_cache_compiles_into_one_graph():
     for model_class in (OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration):
-        model = build(model_class, decoder_solver="rk2", solver_coefficients="fixed")
+        model = build(model_class, decoder_solver="rk2", coefficients="fixed")
         ids = torch.randint(4, 61, (2, 5), generator=torch.Generator().manual_seed(0))
         cache, inputs, name = StaticCache(config=model.config, max_cache_len=10), {}, "input_ids"
         if model.config.is_encoder_decoder:

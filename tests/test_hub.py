@@ -117,7 +117,7 @@ for source, target in ((first, second), (second, None)):
 
 def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
     torch.manual_seed(0)
-    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(solver_coefficients="learned")))
+    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(coefficients="learned")))
     model.generation_config.max_len_a, model.generation_config.max_len_b = 0.2, 2
     folders = [tmp_path / name for name in ("first", "second", "third")]
     model.save_pretrained(folders[0])

@@ -43,8 +43,9 @@ from modeling_ode_transformer import modeling_ode_transformer as modeling
 from modeling_ode_transformer.configuration_ode_transformer import VECTOR_FIELDS
 from modeling_ode_transformer.cpu_ode_transformer import OdeTransformerLinear
 from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS, MULTISTEPS
+from modeling_ode_transformer.layers_ode_transformer import SINUSOIDS
 
-from .conftest import SOLVERS, TINY, assert_close, randomize, tiny_config
+from .conftest import SOLVERS, TINY, assert_close, build, randomize, tiny_config
 
 
 PLAIN = {"layer_history": "none", "max_relative_position": 0}
@@ -132,7 +133,7 @@ def test_vector_fields_are_those_of_figure_4(solver, by_hand, field, full_batch)
         return by_hand(B(layer), y) if field in ("ffn", "sublayers") else y + B(layer)(y)
 
     reference = m2m100()
-    model = with_weights_of(reference, encoder_solver=solver, solver_coefficients="fixed", vector_field=field)
+    model = with_weights_of(reference, encoder_solver=solver, coefficients="fixed", vector_field=field)
     expected = reference_encoder(reference, full_batch, step)
     assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
 
@@ -146,12 +147,12 @@ def released_rk2(F, y):
 @pytest.mark.parametrize(
     "fields, by_hand",
     [
-        ({"encoder_solver": "rk2", "solver_coefficients": "ones"}, lambda F, y: y + F(y) + F(y + F(y))),
+        ({"encoder_solver": "rk2", "coefficients": "ones"}, lambda F, y: y + F(y) + F(y + F(y))),
         (
-            {"encoder_solver": {"a": [[], [0.5]], "b": [0.25, 0.75]}, "solver_coefficients": "fixed"},
+            {"encoder_solver": {"a": [[], [0.5]], "b": [0.25, 0.75]}, "coefficients": "fixed"},
             lambda F, y: y + F(y) / 4 + 3 * F(y + F(y) / 2) / 4,
         ),
-        ({"encoder_solver": "rk2", "solver_coefficients": "fixed", "stage_values": "output"}, released_rk2),
+        ({"encoder_solver": "rk2", "coefficients": "fixed", "stage_values": "output"}, released_rk2),
         ({"encoder_solver": "euler", "step_size": 0.5}, lambda F, y: y + F(y) / 2),
         ({"encoder_solver": "polynet"}, lambda F, y: y + F(y) + F(F(y))),
     ],
@@ -165,7 +166,7 @@ def test_other_blocks_are_their_equations(fields, by_hand, full_batch):
 
 def test_the_gate_weighs_each_token(full_batch):
     reference = m2m100()
-    model = with_weights_of(reference, encoder_solver="rk2", solver_coefficients="gate")
+    model = with_weights_of(reference, encoder_solver="rk2", coefficients="gate")
     gate = model.model.encoder.solver_coefficients.gate
 
     def step(layer, y):
@@ -191,7 +192,7 @@ def test_the_decoders_blocks_are_runge_kutta_steps_too(field, full_batch):
     reference = m2m100()
     reference.set_attn_implementation("eager")
     model = with_weights_of(
-        reference, encoder_solver="euler", decoder_solver="rk2", solver_coefficients="fixed", vector_field=field
+        reference, encoder_solver="euler", decoder_solver="rk2", coefficients="fixed", vector_field=field
     )
     memory = reference.model.encoder(full_batch["input_ids"]).last_hidden_state
     ids = full_batch["decoder_input_ids"]
@@ -288,7 +289,7 @@ def test_macaron_is_a_split_step(field, last, full_batch):
 def test_the_predictor_corrector_block_is_that_of_pcformer(full_batch):
     """P = y + sum_i alpha (1 - alpha)^(n - i) LN_i(F_i), corrected by one evaluation at a sum over the history."""
     reference = m2m100()
-    fields = {"encoder_solver": "rk2", "solver_coefficients": "ema", "predictor_corrector": True}
+    fields = {"encoder_solver": "rk2", "coefficients": "ema", "predictor_corrector": True}
     config = tiny_config(max_relative_position=0, normalize_stages=True, **fields)
     model = randomize(OdeTransformerForConditionalGeneration(config)).double()
     model.load_state_dict(reference.state_dict(), strict=False)
@@ -313,7 +314,7 @@ def test_the_predictor_corrector_block_is_that_of_pcformer(full_batch):
 def test_a_stage_of_weight_0_in_the_tableau_is_normalised_where_weights_are_learned(full_batch):
     """y + sum_i gamma_i LN_i(F_i) with the stages of the midpoint scheme, whose own weights are 0 and 1."""
     reference = m2m100()
-    fields = {"encoder_solver": "midpoint", "solver_coefficients": "learned", "normalize_stages": True}
+    fields = {"encoder_solver": "midpoint", "coefficients": "learned", "normalize_stages": True}
     model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, **fields))).double()
     model.load_state_dict(reference.state_dict(), strict=False)
     encoder = model.model.encoder
@@ -377,7 +378,7 @@ def test_without_positions_the_encoder_is_equivariant():
 def test_initialisation_is_the_originals():
     torch.manual_seed(0)
     model = OdeTransformerForConditionalGeneration(
-        tiny_config(vocab_size=4000, d_model=256, encoder_ffn_dim=512, solver_coefficients="learned")
+        tiny_config(vocab_size=4000, d_model=256, encoder_ffn_dim=512, coefficients="learned")
     )
     shared = model.model.shared.weight
     assert shared[1].abs().max() == 0
@@ -431,30 +432,25 @@ def all_forms():
     for solver in SOLVERS:
         yield {"encoder_solver": solver, "decoder_solver": solver}
     for coefficients in COEFFICIENTS:
-        yield {"decoder_solver": "rk2", "solver_coefficients": coefficients, "coefficient_sharing": "layer"}
-        yield {"decoder_solver": "rk2", "solver_coefficients": coefficients}
+        yield {"decoder_solver": "rk2", "coefficients": coefficients, "coefficient_sharing": "layer"}
+        yield {"decoder_solver": "rk2", "coefficients": coefficients}
     for solver in (*MULTISTEPS, "polynet"):
         yield {"encoder_solver": solver, "decoder_solver": solver}
     yield {"encoder_solver": "leapfrog", "decoder_solver": "dlcl", "vector_field": "sublayers", "steps_per_layer": 2}
     for coefficients in ("learned", "ema"):
-        yield {"decoder_solver": "rk2", "solver_coefficients": coefficients, "coefficient_sharing": "channel"}
-    yield {"predictor_corrector": True, "solver_coefficients": "ema", "normalize_stages": True}
-    yield {"decoder_solver": "midpoint", "solver_coefficients": "fixed", "normalize_stages": True}
+        yield {"decoder_solver": "rk2", "coefficients": coefficients, "coefficient_sharing": "channel"}
+    yield {"predictor_corrector": True, "coefficients": "ema", "normalize_stages": True}
+    yield {"decoder_solver": "midpoint", "coefficients": "fixed", "normalize_stages": True}
     for field, history in itertools.product(VECTOR_FIELDS, ("learned_dense", "dense", "none")):
         yield {"decoder_solver": "rk2", "vector_field": field, "layer_history": history}
     yield {"decoder_solver": "rk4", "stage_values": "output"}
     yield {"decoder_solver": "rk2", "steps_per_layer": 2, "step_size": 0.5}
     yield {"decoder_solver": "rk2", "max_relative_position": 0, "position_embedding_type": "learned"}
     yield {"decoder_solver": "rk2", "position_embedding_type": "none", "scale_embedding": False}
-    yield {"decoder_solver": {"a": [[], [0.3]], "b": [0.2, 0.8]}, "solver_coefficients": "fixed"}
+    yield {"decoder_solver": {"a": [[], [0.3]], "b": [0.2, 0.8]}, "coefficients": "fixed"}
 
 
 FORMS = pytest.mark.parametrize("form", list(all_forms()), ids=str)
-
-
-def build(model_class=OdeTransformerForConditionalGeneration, **fields):
-    torch.manual_seed(0)
-    return randomize(model_class(tiny_config(**fields)))
 
 
 @FORMS
@@ -536,7 +532,7 @@ def test_attentions_of_a_block_are_those_of_its_first_stage(batch):
     """Which in the first block is that of Euler's step."""
     outputs = []
     for solver in ("euler", "rk2"):
-        fields = {"encoder_solver": "euler", "decoder_solver": solver, "solver_coefficients": "fixed"}
+        fields = {"encoder_solver": "euler", "decoder_solver": solver, "coefficients": "fixed"}
         outputs.append(build(**fields, attn_implementation="eager")(**batch, output_attentions=True))
     for name in ("decoder_attentions", "cross_attentions"):
         (expected, later), (actual, other) = (output[name] for output in outputs)
@@ -547,7 +543,7 @@ def test_attentions_of_a_block_are_those_of_its_first_stage(batch):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("decoder_solver", ["euler", "rk4"])
 def test_half_precision_is_close_and_finite(dtype, decoder_solver, batch):
-    model = build(decoder_solver=decoder_solver, solver_coefficients="fixed")
+    model = build(decoder_solver=decoder_solver, coefficients="fixed")
     expected = model(**batch).logits
     actual = model.to(dtype)(**batch).logits
     assert actual.dtype == dtype
@@ -562,7 +558,7 @@ def test_large_half_precision_states_are_clamped(batch):
 
 def test_inner_states_of_a_step_are_clamped_with_room_for_increments():
     """Near the largest number of half precision, 65504, each sublayer adds about 400."""
-    fields = {"encoder_solver": "rk2", "solver_coefficients": "ones", "layer_history": "none"}
+    fields = {"encoder_solver": "rk2", "coefficients": "ones", "layer_history": "none"}
     encoder = build(**fields).half().model.encoder
     with torch.no_grad():
         for layer in encoder.layers:
@@ -946,7 +942,7 @@ def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_pa
     # The default, an encoder of RK2 blocks with a gate, makes a plain residual language model.
     OdeTransformerForCausalLM(decoder_config())
     assert len(messages) == 2 and "solver_coefficients='gate' has no effect" in messages[1]
-    OdeTransformerForCausalLM(decoder_config(decoder_solver="euler", solver_coefficients="fixed"))
+    OdeTransformerForCausalLM(decoder_config(decoder_solver="euler", coefficients="fixed"))
     OdeTransformerForCausalLM(decoder_config(decoder_solver="rk2"))
     OdeTransformerForCausalLM.from_pretrained(tmp_path)
     # Nothing here is residual, or was asked for of an encoder.
@@ -966,7 +962,7 @@ def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_pa
 @pytest.mark.parametrize("sharing", ["stack", "channel"])
 def test_a_residual_language_model_has_no_choices_of_coefficients(sharing):
     """Those of an encoder's learned ones, which fixed ones would refuse."""
-    learned = {"solver_coefficients": "learned", "coefficient_start": "euler", "coefficient_sharing": sharing}
+    learned = {"coefficients": "learned", "coefficient_start": "euler", "coefficient_sharing": sharing}
     model = OdeTransformerForCausalLM(tiny_config(encoder_solver="rk2", decoder_solver="euler", **learned))
     fields = ("solver_coefficients", "coefficient_start", "coefficient_sharing")
     assert [getattr(model.config, field) for field in fields] == ["fixed", "ones", "stack"]
@@ -1052,7 +1048,7 @@ def test_old_rows_stay_where_a_process_holds_none_of_them(monkeypatch):
 def test_each_dropout_is_where_it_belongs(field):
     """With nearly all dropped: embeddings and what sublayers add (`dropout`), or what the activation gives."""
     fields = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, field: 0.999}
-    encoder = build(OdeTransformerModel, encoder_solver="euler", solver_coefficients="fixed", **fields).encoder.train()
+    encoder = build(OdeTransformerModel, encoder_solver="euler", coefficients="fixed", **fields).encoder.train()
     layer, x = encoder.layers[0], torch.randn(3, 40, 32)
     hooked = {}
     layer.register_forward_pre_hook(lambda module, inputs: hooked.update(layer=inputs[0]))
@@ -1103,7 +1099,7 @@ def test_saved_models_come_back(model_class, shared, tied, tmp_path, batch):
     fields = {
         "share_encoder_decoder_embeddings": shared,
         "tie_word_embeddings": tied,
-        "solver_coefficients": "learned",
+        "coefficients": "learned",
     }
     model = build(model_class, decoder_solver="rk4", **fields)
     model.save_pretrained(tmp_path)
@@ -1121,7 +1117,7 @@ def test_saved_models_come_back(model_class, shared, tied, tmp_path, batch):
 
 
 def test_weights_on_disk_are_read_when_needed(tmp_path, batch):
-    model = build(solver_coefficients="learned")
+    model = build(coefficients="learned")
     model.save_pretrained(tmp_path / "model")
     loaded = OdeTransformerForConditionalGeneration.from_pretrained(
         tmp_path / "model", device_map={"": "disk"}, offload_folder=tmp_path / "offload"
@@ -1132,7 +1128,7 @@ def test_weights_on_disk_are_read_when_needed(tmp_path, batch):
 
 def test_missing_parameters_are_initialised_not_garbage(tmp_path):
     build().save_pretrained(tmp_path)
-    fields = {"solver_coefficients": "learned", "max_relative_position": 4, "layer_history": "learned_dense"}
+    fields = {"coefficients": "learned", "max_relative_position": 4, "layer_history": "learned_dense"}
     model = OdeTransformerForConditionalGeneration.from_pretrained(
         tmp_path, **fields, encoder_solver="rk4", ignore_mismatched_sizes=True
     )
@@ -1140,7 +1136,7 @@ def test_missing_parameters_are_initialised_not_garbage(tmp_path):
     # 2 * 4 + 1 vectors of 8 numbers
     keys, bound = model.model.encoder.layers[0].self_attn.relative_keys.weight, math.sqrt(6 / (9 + 8))
     assert keys.shape == (9, 8) and 0.9 * bound < keys.abs().max().item() <= bound
-    fields = {"solver_coefficients": "ema", "coefficient_sharing": "channel", "predictor_corrector": True}
+    fields = {"coefficients": "ema", "coefficient_sharing": "channel", "predictor_corrector": True}
     model = OdeTransformerForConditionalGeneration.from_pretrained(
         tmp_path, **fields, encoder_solver="rk2", decoder_solver="multistep", normalize_stages=True
     )
@@ -1153,18 +1149,18 @@ def test_missing_parameters_are_initialised_not_garbage(tmp_path):
 # Positions that are kept
 
 
-@pytest.mark.parametrize("kind", modeling.SINUSOIDS)
+@pytest.mark.parametrize("kind", SINUSOIDS)
 @pytest.mark.parametrize("padding_position", [None, 1])
 @pytest.mark.parametrize("size", [12, 9])
 def test_positions_that_are_kept_are_those_computed_afresh(kind, padding_position, size):
     """Growing, in any order, with padding, and each by itself."""
-    module = modeling.SINUSOIDS[kind](size, padding_position)
+    module = SINUSOIDS[kind](size, padding_position)
     generator = torch.Generator().manual_seed(0)
     for length in (1, 3, 4, 30, 2, 31, 200, 7):
         positions = torch.randint(0, length, (3, 5), generator=generator)
         positions[0, 0], positions[1, 2:] = length - 1, 1
         # Of another module, one position at a time: none can come from what is kept.
-        fresh = modeling.SINUSOIDS[kind](size, padding_position)
+        fresh = SINUSOIDS[kind](size, padding_position)
         expected = torch.stack([fresh.embeddings(position[None, None])[0, 0] for position in positions.flatten()])
         actual = module(positions)
         assert actual.dtype == torch.float32
@@ -1270,8 +1266,8 @@ def test_dropout_of_nothing_and_of_all():
 
 STAGES = [
     {"encoder_solver": "rk2"},
-    {"encoder_solver": "rk4", "solver_coefficients": "learned"},
-    {"encoder_solver": "rk2", "solver_coefficients": "gate", "decoder_solver": "rk2"},
+    {"encoder_solver": "rk4", "coefficients": "learned"},
+    {"encoder_solver": "rk2", "coefficients": "gate", "decoder_solver": "rk2"},
     {"encoder_solver": "rk4", "vector_field": "sublayers", "decoder_solver": "rk2", "steps_per_layer": 2},
     {"encoder_solver": "rk2", "vector_field": "macaron", "normalize_stages": True},
     {"encoder_solver": "leapfrog", "decoder_solver": "rk3"},
@@ -1354,7 +1350,7 @@ class LiveMemory(TorchDispatchMode):
 
 def kept_bytes(kwargs, **form):
     """What a forward pass of the encoder keeps for the gradient, without the coefficients, which are fixed."""
-    sizes = {"encoder_ffn_dim": 128, "encoder_layers": 3, "solver_coefficients": "fixed"}
+    sizes = {"encoder_ffn_dim": 128, "encoder_layers": 3, "coefficients": "fixed"}
     encoder = build(**sizes, **form).train().model.encoder
     if kwargs is not None:
         encoder.activation_checkpointing_enable(kwargs)

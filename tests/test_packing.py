@@ -28,7 +28,7 @@ from .conftest import assert_close, randomize, tiny_config
 FORMS = [
     {},
     {"decoder_solver": "rk2", "max_relative_position": 0},
-    {"vector_field": "macaron", "encoder_solver": "rk4", "solver_coefficients": "learned"},
+    {"vector_field": "macaron", "encoder_solver": "rk4", "coefficients": "learned"},
     {"encoder_solver": "leapfrog", "position_embedding_type": "learned", "tie_word_embeddings": False},
 ]
 MODELS = (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM, OdeTransformerModel)

@@ -57,7 +57,7 @@ def run(tmp_path_factory, tokenizer):
     folder = tmp_path_factory.mktemp("run") / "output"
     ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
     ids |= dict.fromkeys(("eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id)
-    config = tiny_config(vocab_size=len(tokenizer), solver_coefficients="gate", encoder_solver="rk2", **ids)
+    config = tiny_config(vocab_size=len(tokenizer), coefficients="gate", encoder_solver="rk2", **ids)
     torch.manual_seed(0)
     model = randomize(OdeTransformerForConditionalGeneration(config))
     model.generation_config.update(num_beams=2, length_penalty=0.6, max_length=20)

@@ -689,7 +689,7 @@ def test_half_precision_trains_24_layers_of_rk4(dtype):
     """No overflow in forward or backward at the paper's width, and the loss follows that of float32."""
     config = tiny_config(
         encoder_solver="rk4",
-        solver_coefficients="fixed",
+        coefficients="fixed",
         encoder_layers=24,
         d_model=512,
         encoder_attention_heads=8,
@@ -750,7 +750,7 @@ def test_coefficients_in_the_metrics_are_those_of_each_layer(sharing, tmp_path):
     """Gates without weights are the sigmoid of their bias, learned weights are as they are; nothing of fixed ones."""
     biases = [0.5, -1.0] if sharing == "layer" else [0.5, 0.5]
     for kind in ("gate", "learned", "fixed"):
-        config = {"encoder_solver": "rk2", "solver_coefficients": kind, "coefficient_sharing": sharing}
+        config = {"encoder_solver": "rk2", "coefficients": kind, "coefficient_sharing": sharing}
         model = new_model(**config, encoder_layers=2)
         modules = [each for each in model.modules() if isinstance(each, StageCoefficients)]
         for module, bias in zip(modules, biases):
@@ -775,7 +775,7 @@ def test_coefficients_in_the_metrics_are_those_of_each_layer(sharing, tmp_path):
 @pytest.mark.parametrize("generates", [False, True])
 def test_mean_coefficients_are_over_tokens_and_not_over_what_is_generated(generates, tmp_path):
     """Batches of three and one pair; the gates of all four in one forward pass."""
-    solvers = {"encoder_solver": "rk2", "decoder_solver": "rk2", "solver_coefficients": "gate"}
+    solvers = {"encoder_solver": "rk2", "decoder_solver": "rk2", "coefficients": "gate"}
     model = randomize(new_model(**solvers, encoder_layers=1, decoder_layers=1))
     gates = {}
     for name, stack in (("encoder", model.model.encoder), ("decoder", model.model.decoder)):
