@@ -241,7 +241,7 @@ def attention_map(explanation: Explanation, layer: int, head: int | None) -> str
 
 def coefficient_map(explanation: Explanation, num_layers: int, kind: str) -> str:
     """The weights of the stages in the encoder's layers as a text and an image, for one of the configuration's kinds
-    of `solver_coefficients`."""
+    of `encoder_coefficients`."""
     values = explanation.coefficients
     if values is None:
         return "The blocks of this encoder have one stage each: there is nothing to weigh."
@@ -275,9 +275,8 @@ def describe(model: torch.nn.Module) -> str:
         solver = getattr(config, f"{stack}_solver", None)
         facts.append(f"{stack} of {size_of(config, stack, 'layers')} layers")
         if solver is not None:
-            facts[-1] += f", solver {solver if isinstance(solver, str) else 'of its own'}"
-    if kind := getattr(config, "solver_coefficients", None):
-        facts.append(f"coefficients {kind}")
+            coefficients = getattr(config, f"{stack}_coefficients")
+            facts[-1] += f", solver {solver if isinstance(solver, str) else 'of its own'} ({coefficients})"
     return f"{'; '.join(facts)}."
 
 
@@ -301,7 +300,7 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
     def explain(found, index, layer, head):
         source_ids, outputs = found
         explanation = text_model.explain(source_ids, outputs[index])
-        kind = getattr(config, "solver_coefficients", "")
+        kind = getattr(config, "encoder_coefficients", "")
         weights = coefficient_map(explanation, size_of(config, "encoder", "layers"), kind)
         return outputs[index].text, attention_map(explanation, layer, None if head < 0 else head), weights
 

@@ -45,10 +45,10 @@ TEXT = number_names.english(421_735)
 # A block as the equations have it: no dense connections, no relative positions.
 PLAIN = {"layer_history": "none", "max_relative_position": 0}
 MODELS = {
-    "gate": {"encoder_solver": "rk2", "solver_coefficients": "gate", **PLAIN},
+    "gate": {"encoder_solver": "rk2", "encoder_coefficients": "gate", **PLAIN},
     "gate_of_each_layer": {"coefficient_sharing": "layer", **PLAIN},
-    "sigmoid": {"encoder_solver": "rk4", "solver_coefficients": "sigmoid", "vector_field": "sublayers"},
-    "channel": {"solver_coefficients": "learned", "coefficient_sharing": "channel", "steps_per_layer": 2},
+    "sigmoid": {"encoder_solver": "rk4", "encoder_coefficients": "sigmoid", "vector_field": "sublayers"},
+    "channel": {"encoder_coefficients": "learned", "coefficient_sharing": "channel", "steps_per_layer": 2},
     "positions": {"encoder_solver": "euler", "position_embedding_type": "learned", "max_position_embeddings": 12},
     "separate": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCABULARY - 10},
 }

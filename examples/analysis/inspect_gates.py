@@ -51,7 +51,7 @@ def inspect_gates(model, blocks: torch.Tensor, labels: torch.Tensor) -> dict[str
     """
     gates = {name: module.gate for name, module in model.named_modules() if isinstance(module, GateCoefficients)}
     if not gates:
-        raise ValueError("The model has no gate: solver_coefficients='gate' makes one.")
+        raise ValueError("The model has no gate: decoder_coefficients='gate' makes one.")
     seen = {name: [] for name in gates}
 
     def record(gate, args, logits, name):
