@@ -18,6 +18,8 @@ from modeling_ode_transformer.checkpoints import (
     incomplete_reason,
     last_complete_checkpoint,
     numbered_checkpoints,
+    remove_checkpoint,
+    remove_leftovers,
 )
 from modeling_ode_transformer.model_card import (
     ARGUMENTS,
@@ -270,10 +272,13 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
         return
     if args.do_train:
         if arguments["data"]["overwrite_output_dir"]:
-            for stale in [*numbered_checkpoints(folder), *folder.glob(TARGET_TOKENIZER)]:
+            for stale in numbered_checkpoints(folder):
+                remove_checkpoint(stale)
+            for stale in folder.glob(TARGET_TOKENIZER):
                 shutil.rmtree(stale)
             for stale in (path for pattern in OUTPUTS for path in folder.glob(pattern)):
                 stale.unlink()
+        remove_leftovers(folder)
         folder.mkdir(parents=True, exist_ok=True)
         results_file.unlink(missing_ok=True)
     else:

@@ -3,15 +3,15 @@
 
 import json
 import logging
-import shutil
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import SequentialSampler
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments, trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .checkpoints import (
@@ -20,12 +20,26 @@ from .checkpoints import (
     incomplete_reason,
     last_complete_checkpoint,
     numbered_checkpoints,
+    remove_checkpoint,
+    remove_leftovers,
+    rotate_checkpoints,
 )
 from .samplers import LengthGroupedSampler, pair_lengths
 from .text_files import read_json
 
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def no_rotation_by_trainer():
+    """Within the context, Trainer removes no old checkpoints: it would go by when their folders were changed."""
+    original = trainer.rotate_checkpoints
+    trainer.rotate_checkpoints = lambda **options: None
+    try:
+        yield
+    finally:
+        trainer.rotate_checkpoints = original
 
 
 class SaveAfterEpoch(TrainerCallback):
@@ -51,7 +65,8 @@ class ResumableTrainerMixin:
 
     - `train(resume_from_checkpoint=True)` takes the last complete checkpoint. A checkpoint counts as complete only
       when every process has written its part; one that holds weights alone, or another model, is refused. With
-      `save_total_limit`, half-written checkpoints are deleted when the next one is saved.
+      `save_total_limit`, half-written checkpoints are deleted when the next one is saved, then those of the fewest
+      updates.
     - A run that had come to its end, by its updates or by early stopping, is not trained any further.
     - Losses and seconds that are logged are those of the whole training: the sum of the losses since the last log is
       kept, and `train_loss` and `train_runtime` at the end are over all calls.
@@ -93,6 +108,8 @@ class ResumableTrainerMixin:
             check_resumable(resume_from_checkpoint, self.model.config)
         self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         state = self._loss_state(resume_from_checkpoint) if resume_from_checkpoint else {}
+        if self.args.should_save:
+            remove_leftovers(self.args.output_dir)
         self._start = None
         self._earlier = {name: state.get(name, 0.0) for name in ("loss", "seconds")}
         return super().train(str(resume_from_checkpoint) if resume_from_checkpoint else None, *args, **kwargs)
@@ -193,9 +210,12 @@ class ResumableTrainerMixin:
                 for path in numbered_checkpoints(folder):
                     if path != current and (reason := incomplete_reason(path)):
                         logger.warning("Deleting %s: %s", path, reason)
-                        shutil.rmtree(path)
+                        remove_checkpoint(path)
         self.accelerator.wait_for_everyone()
-        super()._save_checkpoint(model, trial)
+        with no_rotation_by_trainer():
+            super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            rotate_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint, current)
 
     def _loss_state_file(self, checkpoint: str) -> Path:
         return Path(checkpoint) / f"loss_state_{self.args.process_index}.json"
@@ -228,6 +248,12 @@ class ResumableTrainerMixin:
 
     def _finalize_training(self, trial, num_train_samples, *args, **kwargs):
         self._planned_samples = num_train_samples
+        best = self.state.best_model_checkpoint
+        if self.args.should_save and best is not None and self.args.save_total_limit == 1:
+            # Trainer would do so too, without renaming them first.
+            for path in numbered_checkpoints(self._get_output_dir(trial)):
+                if path.resolve() != Path(best).resolve():
+                    remove_checkpoint(path)
         return super()._finalize_training(trial, num_train_samples, *args, **kwargs)
 
     def log(self, logs, *args, **kwargs):
