@@ -13,6 +13,7 @@ from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import SequentialSampler
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments, trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils.hub import hf_api
 
 from .checkpoints import (
     TRAINER_STATE,
@@ -76,6 +77,9 @@ class ResumableTrainerMixin:
       from the random numbers of training, and a checkpoint that is due with the last update of an epoch waits for its
       evaluation: a resumed run has the losses of one that was never stopped, bitwise where torch is deterministic.
 
+    `hub_token` of the arguments, which Trainer saves and uploads with them in `training_args.bin`, is blank from the
+    beginning: transformers' client of the Hub has it in their place, for this process.
+
     `train_sampling_strategy="group_by_length"` takes the lengths from the column `length_column_name` where there is
     one, and else counts input_ids and labels; evaluation keeps the order of its data.
     """
@@ -83,6 +87,19 @@ class ResumableTrainerMixin:
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.add_callback(SaveAfterEpoch())
+        self._hand_over_token()
+
+    def _hand_over_token(self):
+        if self.args.hub_token is not None:
+            hf_api().token, self.args.hub_token = self.args.hub_token, None
+
+    def _save(self, *args, **kwargs):
+        self._hand_over_token()
+        super()._save(*args, **kwargs)
+
+    def _push_from_checkpoint(self, *args, **kwargs):
+        self._hand_over_token()
+        super()._push_from_checkpoint(*args, **kwargs)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         """Trains, from a checkpoint if one is named, or from the last complete one in `output_dir` for True.
@@ -269,8 +286,24 @@ class ResumableTrainerMixin:
 
 @dataclass
 class ResumableTrainingArguments(TrainingArguments):
-    """TrainingArguments by which a resumed run gets back the states of its callbacks."""
+    """TrainingArguments by which a resumed run gets back the states of its callbacks.
+
+    Raises:
+        ValueError: `hub_token` is given.
+    """
 
     restore_callback_states_from_checkpoint: bool = field(
         default=True, metadata={"help": "Restore the states of callbacks, as how long early stopping has waited."}
     )
+    hub_token: str | None = field(
+        default=None,
+        metadata={"help": "Refused, since training arguments are saved and uploaded: hf auth login, or set HF_TOKEN."},
+    )
+
+    def __post_init__(self):
+        if self.hub_token is not None:
+            raise ValueError(
+                "--hub_token would be saved with the other training arguments (training_args.bin) and uploaded: leave "
+                "it out, and log in with `hf auth login`, or set the environment variable HF_TOKEN."
+            )
+        super().__post_init__()
