@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
-from run_folder import find_checkpoint, note_run, run_arguments
+from run_folder import find_checkpoint, locked_run, note_run, run_arguments
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
@@ -554,6 +554,17 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
     model_args, data_args, args = parse_arguments(task, sys.argv[1:] if argv is None else argv)
     set_up_logging(args, logger, logging.getLogger(task.data_arguments.__module__))
     check_arguments(model_args, data_args, args)
+    with locked_run(args):
+        return run_checked(task, model_args, data_args, args)
+
+
+def run_checked(
+    task: Task,
+    model_args: Seq2SeqModelArguments,
+    data_args: Seq2SeqDataArguments,
+    args: TokenSeq2SeqTrainingArguments,
+) -> dict[str, float | str]:
+    """`run` with arguments that are checked, in a folder that is locked."""
     arguments = run_arguments(task.name, model_args, data_args, args)
     checkpoint = find_checkpoint(arguments, args)
     write_smoke_data(data_args, args, task.write_smoke_data)

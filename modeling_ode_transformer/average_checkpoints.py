@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from .checkpoints import CHECKPOINT, OUTPUTS, TRAINER_STATE, incomplete_reason, numbered_checkpoints
+from .checkpoints import CHECKPOINT, LOCK, OUTPUTS, TRAINER_STATE, incomplete_reason, numbered_checkpoints
 from .commands import run_command
 from .pipeline_ode_transformer import TARGET_TOKENIZER
 from .text_files import read_json
@@ -29,7 +29,7 @@ from .text_files import read_json
 # What a folder holds besides a model's own files: weights and training state, and what is known of these weights only.
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
 NOT_COPIED += ("loss_state_*.json", "latest", "zero_to_fp32.py")
-NOT_COPIED += ("arguments.json", "evaluation.json", "runs.json", "README.md", *OUTPUTS)
+NOT_COPIED += ("arguments.json", "evaluation.json", "runs.json", "README.md", LOCK, *OUTPUTS)
 # Fields of a configuration that say nothing of the model.
 PROVENANCE = {"transformers_version", "_name_or_path"}
 

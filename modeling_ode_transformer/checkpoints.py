@@ -1,5 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The folders that a training run writes: which checkpoints there are, and whether they were written to their end."""
+"""The folders that a training run writes: one run at a time; which checkpoints there are, whether they were written to
+their end, and how old ones are removed."""
 
 import json
 import logging
@@ -7,8 +8,10 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -30,6 +33,46 @@ CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 # The beginning of the names of folders that a kill may leave behind in an output folder: no reader takes them for
 # checkpoints, and Trainer's uploads leave out what begins with an underscore.
 TEMPORARY = "_temporary_"
+# The file by which a training locks its output folder, named so for the same reason.
+LOCK = "_training.lock"
+# The folders that this process has locked.
+LOCKED: set[Path] = set()
+
+
+@contextmanager
+def locked_folder(folder: str | Path):
+    """Within the context, which may be nested, no other process can lock the folder, which is made if there is none.
+
+    The lock ends with the process, however that ends. A folder that was made and stays empty is removed again.
+
+    Raises:
+        ValueError: another process has locked it.
+    """
+    folder = Path(folder).resolve()
+    if folder in LOCKED:
+        yield
+        return
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ValueError(
+            f"Another training is writing to {folder}: wait for its end, or choose another --output_dir."
+        ) from error
+    LOCKED.add(folder)
+    try:
+        yield
+    finally:
+        LOCKED.remove(folder)
+        # While it is locked: whoever has it open by now sees that it has no name any more. Windows removes it later.
+        with suppress(PermissionError):
+            (folder / LOCK).unlink(missing_ok=True)
+        lock.release()
+        with suppress(OSError):
+            for path in made:
+                path.rmdir()
 
 
 def numbered_checkpoints(output_dir: str | Path) -> list[Path]:

@@ -4,7 +4,7 @@
 import json
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from .checkpoints import (
     check_resumable,
     incomplete_reason,
     last_complete_checkpoint,
+    locked_folder,
     numbered_checkpoints,
     remove_checkpoint,
     remove_leftovers,
@@ -106,7 +107,8 @@ class ResumableTrainerMixin:
 
         Raises:
             ValueError: the tokenizer pads with a token that the model has not, so that no checkpoint could be opened.
-            ValueError: the checkpoint cannot be resumed from (`check_resumable`); for True, there is none.
+            ValueError: the checkpoint cannot be resumed from (`check_resumable`); for True, there is none; another
+                process trains in `output_dir`.
             FileNotFoundError: the best checkpoint of the training before is not there, and is to be loaded at the end.
         """
         pad_token_id = getattr(self.processing_class, "pad_token_id", None)
@@ -125,11 +127,13 @@ class ResumableTrainerMixin:
             check_resumable(resume_from_checkpoint, self.model.config)
         self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         state = self._loss_state(resume_from_checkpoint) if resume_from_checkpoint else {}
-        if self.args.should_save:
-            remove_leftovers(self.args.output_dir)
         self._start = None
         self._earlier = {name: state.get(name, 0.0) for name in ("loss", "seconds")}
-        return super().train(str(resume_from_checkpoint) if resume_from_checkpoint else None, *args, **kwargs)
+        checkpoint = str(resume_from_checkpoint) if resume_from_checkpoint else None
+        with locked_folder(self.args.output_dir) if self.is_world_process_zero() else nullcontext():
+            if self.args.should_save:
+                remove_leftovers(self.args.output_dir)
+            return super().train(checkpoint, *args, **kwargs)
 
     def _load_callback_state(self):
         asked = {

@@ -87,7 +87,7 @@ def test_the_newest_checkpoints_of_a_run_are_averaged(run, capsys):
 def test_everything_but_the_state_of_the_training_is_copied(run, tmp_path):
     # Of final models, what is known of one is not of the average.
     of_one = ("arguments.json", "evaluation.json", "all_results.json", "generated_predictions.txt", "README.md")
-    of_one += ("loss_state_0.json", "latest", "zero_to_fp32.py", "runs.json")
+    of_one += ("loss_state_0.json", "latest", "zero_to_fp32.py", "runs.json", "_training.lock")
     for name in of_one:
         (run / "checkpoint-10" / name).touch()
     main([str(run), "--last", "2", "--output_dir", str(tmp_path / "out" / "averaged")])

@@ -22,6 +22,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
 )
+from modeling_ode_transformer.checkpoints import LOCK, TEMPORARY
 from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
 from modeling_ode_transformer.publish import (
     PublishError,
@@ -443,6 +444,25 @@ def test_a_script_uploads_with_the_token_of_the_login_and_notes_it_nowhere(hub, 
     options = {"push_to_hub": True, "hub_model_id": "me/trained", "save_strategy": "steps", "save_steps": 2}
     run_translation.main(arguments(tmp_path, tmp_path / "run", **options))
     check_no_token(tmp_path / "run", hub)
+
+
+def test_what_is_only_for_the_time_of_a_training_is_not_uploaded(hub, tmp_path, monkeypatch):
+    """Its lock, and a checkpoint that is being removed."""
+    number_names.write_corpus(tmp_path, {"train": 60, "validation": 12, "test": 11})
+    listed = []
+
+    def push(trainer, *args, **kwargs):
+        (tmp_path / "run" / f"{TEMPORARY}checkpoint-1").mkdir(exist_ok=True)
+        (tmp_path / "run" / f"{TEMPORARY}checkpoint-1" / "model.safetensors").write_text("half")
+        listed.extend(path.name for path in (tmp_path / "run").iterdir())
+        return Trainer.push_to_hub(trainer, *args, **kwargs)
+
+    monkeypatch.setattr(TokenSeq2SeqTrainer, "push_to_hub", push)
+    options = {"push_to_hub": True, "hub_model_id": "me/trained"}
+    run_translation.main(arguments(tmp_path, tmp_path / "run", **options))
+    assert {LOCK, f"{TEMPORARY}checkpoint-1"} < set(listed)
+    files = hub.repositories["me/trained"].files()
+    assert "model.safetensors" in files and not [path for path in files if path.startswith("_")]
 
 
 @pytest.mark.parametrize("script", [run_classification, run_translation])
