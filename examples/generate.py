@@ -9,17 +9,25 @@ A source is a line (`.gz` accepted). The output has a line for each, in their or
 `--scores`; with `--num_return_sequences N`, N such lines after the number of the source's line, `number<TAB>text` or
 `number<TAB>score<TAB>text`, the best first. A score is a log-probability, divided by the output's length, in a
 beam search to the power of `--length_penalty`. An empty line has an empty output, with the score 0.
+
+Outputs are written as they come, to `NAME.partial` until all are there. The same command goes on where it was stopped
+or killed, with the outputs of a run that was not; `NAME.partial.json` says what they are of. Outputs that are drawn
+begin anew.
 """
 
 import gzip
+import hashlib
+import json
 import logging
 import math
+import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from bisect import bisect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TextIO
 
 import torch
 from script_utils import parse_overrides, parse_with_recipe
@@ -33,11 +41,15 @@ from modeling_ode_transformer.generation_ode_transformer import (
     SourceLengthGenerationMixin,
     position_limit,
 )
-from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.model_card import versions
+from modeling_ode_transformer.text_files import read_json, read_lines
 
 
 logger = logging.getLogger(__name__)
 
+# Sources are sorted by length, and written together, in windows of so many batches.
+WINDOW = 64
+NOT_OF_THE_OUTPUTS = {"input", "output", "overwrite", "interactive"}
 DTYPES = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -51,7 +63,10 @@ class GenerateArguments:
     )
     input: str = field(default="-", metadata={"help": "Sources, one a line (.gz accepted); -: standard input."})
     output: str = field(default="-", metadata={"help": "File to write (.gz accepted); -: standard output."})
-    overwrite: bool = field(default=False, metadata={"help": "Replace an --output that exists."})
+    overwrite: bool = field(
+        default=False,
+        metadata={"help": "Replace an --output that exists, or the part of it that a stopped call has written."},
+    )
     interactive: bool = field(
         default=False, metadata={"help": "Ask for a source at a time, until an empty line, end of file or Ctrl-C."}
     )
@@ -187,6 +202,17 @@ def set_generation_options(config: GenerationConfig, args: GenerateArguments) ->
         config.max_len_a, config.max_len_b = 0, 200  # fairseq's
 
 
+def make_windows(costs: Sequence[float]) -> list[int]:
+    """The ends of windows of sources, each of which fills `WINDOW` batches; `costs` are the sources' shares of one."""
+    ends, total = [], 0.0
+    for end, cost in enumerate(costs, 1):
+        total += cost
+        if total >= WINDOW or end == len(costs):
+            ends.append(end)
+            total = 0.0
+    return ends
+
+
 def make_batches(lengths: list[int], batch_size: int | None, max_tokens: int | None) -> list[list[int]]:
     """Indices of sources in batches of similar length, the longest first. A source of more than `max_tokens` tokens is
     alone in its batch."""
@@ -205,7 +231,7 @@ class TextGenerator:
 
     def __init__(self, args: GenerateArguments):
         self.args = args
-        models = load_models(args)
+        self.models = models = load_models(args)
         self.tokenizer, self.target_tokenizer = load_common_tokenizers(args)
         for model in models:
             check_target_tokenizer(model, self.tokenizer, self.target_tokenizer)
@@ -225,28 +251,69 @@ class TextGenerator:
                 "and none is saved with it: give --src_lang and --tgt_lang."
             )
 
-    def encode(self, sources: list[str]) -> list[list[int]]:
-        encoded, number_cut = encode_texts(sources, self.tokenizer, self.limit)
+    def encode(self, sources: list[str]) -> list[list[int] | None]:
+        """The token ids of sources, None of empty ones."""
+        full = [source for source in sources if source.strip()]
+        encoded, number_cut = encode_texts(full, self.tokenizer, self.limit) if full else ([], 0)
         if number_cut:
-            logger.warning("%d of %d sources cut to %d tokens", number_cut, len(sources), self.limit)
-        return encoded
+            logger.warning("%d of %d sources cut to %d tokens", number_cut, len(full), self.limit)
+        remaining = iter(encoded)
+        return [next(remaining) if source.strip() else None for source in sources]
 
-    def __call__(self, sources: list[str], progress: bool = False) -> list[list[tuple[str, float]]]:
-        """For each source its outputs as (text, score), the best first. Without `--scores`, the scores are 0."""
-        results = [[("", 0.0)] * self.args.num_return_sequences for _ in sources]
-        full = [i for i, source in enumerate(sources) if source.strip()]
-        if not full:
-            return results
-        encoded = self.encode([sources[i] for i in full])
-        batch_size = self.args.batch_size or (None if self.args.max_tokens_per_batch else 32)
-        batches = make_batches([len(ids) for ids in encoded], batch_size, self.args.max_tokens_per_batch)
-        with tqdm(total=len(full), unit="line", disable=not progress) as bar:
-            for batch in batches:
-                inputs = self.tokenizer.pad({"input_ids": [encoded[i] for i in batch]}, return_tensors="pt")
-                for i, outputs in zip(batch, self.generate(inputs.to(self.model.device)), strict=True):
-                    results[full[i]] = [(" ".join(text.split("\n")), score) for text, score in outputs]
-                bar.update(len(batch))
-        return results
+    @property
+    def batch_size(self) -> int | None:
+        return self.args.batch_size or (None if self.args.max_tokens_per_batch else 32)
+
+    def window_ends(self, encoded: list[list[int] | None]) -> list[int]:
+        """Where the windows of encoded sources end."""
+        size, tokens = self.batch_size, self.args.max_tokens_per_batch
+        return make_windows([0 if ids is None else 1 / size if size else len(ids) / tokens for ids in encoded])
+
+    def windows(
+        self, encoded: list[list[int] | None], start: int = 0, progress: bool = False
+    ) -> Iterator[list[list[tuple[str, float]]]]:
+        """Window after window, from the one that begins with the source `start`, for each source its outputs as (text,
+        score), the best first. Without `--scores`, the scores are 0."""
+        full = [ids is not None for ids in encoded]
+        with tqdm(total=sum(full), initial=sum(full[:start]), unit="line", disable=not progress) as bar:
+            for end in self.window_ends(encoded):
+                if end <= start:
+                    continue
+                results = [[("", 0.0)] * self.args.num_return_sequences for _ in range(start, end)]
+                indices = [i for i in range(start, end) if full[i]]
+                lengths = [len(encoded[i]) for i in indices]
+                for batch in make_batches(lengths, self.batch_size, self.args.max_tokens_per_batch):
+                    batch = [indices[i] for i in batch]
+                    inputs = self.tokenizer.pad({"input_ids": [encoded[i] for i in batch]}, return_tensors="pt")
+                    for i, outputs in zip(batch, self.generate(inputs.to(self.model.device)), strict=True):
+                        results[i - start] = [(" ".join(text.split("\n")), score) for text, score in outputs]
+                    bar.update(len(batch))
+                yield results
+                start = end
+
+    def __call__(self, sources: list[str]) -> list[list[tuple[str, float]]]:
+        """For each source its outputs."""
+        return [outputs for window in self.windows(self.encode(sources)) for outputs in window]
+
+    def note(self, sources: list[str]) -> dict:
+        """All that the outputs of sources depend on; of models, tokenizers and sources hashes."""
+        hashes = {name: hashlib.blake2b(digest_size=16) for name in ("input", "models", "tokenizers")}
+        for source in sources:
+            hashes["input"].update(f"{source}\n".encode("utf-8", "surrogatepass"))
+        for model in self.models:
+            hashes["models"].update(model.config.to_json_string().encode())
+            for name, tensor in model.state_dict().items():
+                hashes["models"].update(name.encode())
+                hashes["models"].update(tensor.cpu().flatten().view(torch.uint8).numpy())
+        hashes["models"].update(self.model.generation_config.to_json_string().encode())
+        with tempfile.TemporaryDirectory() as folder:
+            for side, tokenizer in (("source", self.tokenizer), ("target", self.target_tokenizer)):
+                tokenizer.save_pretrained(Path(folder) / side)
+            for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
+                hashes["tokenizers"].update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
+        options = {name: value for name, value in vars(self.args).items() if name not in NOT_OF_THE_OUTPUTS}
+        values = {f"--{name}": value for name, value in options.items()} | {"device": str(self.model.device)}
+        return values | versions() | {name: value.hexdigest() for name, value in hashes.items()}
 
     def generate(self, inputs) -> list[list[tuple[str, float]]]:
         if self.args.scores:
@@ -275,33 +342,127 @@ def read_sources(name: str) -> list[str]:
         raise ValueError(f"The standard input is not UTF-8 text ({error}): convert it first.") from error
 
 
-@contextmanager
-def open_output(name: str) -> Iterator[TextIO]:
-    """Opens a file to write, which appears when it is complete; or standard output, if its name is -."""
-    if name == "-":
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
-        yield sys.stdout
-        return
-    path, partial = Path(name), Path(f"{name}.partial")
-    with (gzip.open if path.suffix == ".gz" else open)(partial, "wt", encoding="utf-8", newline="\n") as file:
-        try:
-            yield file
-        except BaseException:
-            partial.unlink()
-            raise
-    partial.replace(path)
+class PartialOutput:
+    """The outputs of the first sources, in `NAME.partial`, and what they are of, in `NAME.partial.json`, until all are
+    there.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path):
+        self.path, self.partial, self.note_file = path, Path(f"{path}.partial"), Path(f"{path}.partial.json")
+        with self.partial.open("ab"):
+            pass
+        if not self.partial.stat().st_size:
+            self.remove()
+
+    def remove(self) -> None:
+        for file in (self.partial, self.note_file):
+            file.unlink(missing_ok=True)
+
+    def number_of_lines(self) -> int:
+        if not self.partial.is_file():
+            return 0
+        with self.partial.open("rb") as file:
+            return sum(line.endswith(b"\n") for line in file)
+
+    def begin(self, note: dict, is_drawn: bool) -> None:
+        """Notes what the outputs are of.
+
+        Raises:
+            ValueError: the part that is there is of something else.
+        """
+        if self.number_of_lines() and is_drawn:
+            logger.warning("%s: outputs that are drawn cannot be continued: starting anew", self.partial)
+            self.remove()
+        if self.number_of_lines():
+            noted = read_json(self.note_file) if self.note_file.is_file() else {}
+            different = sorted(name for name in note.keys() | noted.keys() if noted.get(name) != note.get(name))
+            if different:
+                raise ValueError(
+                    f"{self.partial} holds outputs of another call ({', '.join(different) if noted else 'unknown'} "
+                    "differ): start that one again, give --overwrite to start anew, or name another --output."
+                )
+        else:
+            self.note_file.write_text(json.dumps(note, indent=1), encoding="utf-8")
+
+    def cut(self, lines: int) -> None:
+        """Keeps only so many lines."""
+        with self.partial.open("ab+") as file:
+            file.seek(0)
+            file.truncate(sum(map(len, islice(file, lines))))
+
+    def write(self, text: str) -> None:
+        with self.partial.open("ab") as file:
+            file.write(text.encode("utf-8"))
+
+    def finish(self) -> None:
+        """Puts the whole output in its place."""
+        if self.path.suffix == ".gz":
+            packed = Path(f"{self.partial}.gz")
+            with self.partial.open("rb") as file, packed.open("wb") as target:
+                with gzip.GzipFile("", "wb", fileobj=target, mtime=0) as packer:
+                    shutil.copyfileobj(file, packer)
+            packed.replace(self.path)
+        else:
+            self.partial.replace(self.path)
+        self.remove()
 
 
-def check_output(args: GenerateArguments) -> None:
+def check_output(args: GenerateArguments) -> PartialOutput | None:
+    """The --output, of which a part may be there; None for standard output.
+
+    Raises:
+        OSError: it cannot be written, or exists.
+        ValueError: it is no file.
+    """
     path = Path(args.output)
     if args.output == "-":
-        return
+        return None
     if not path.parent.is_dir():
         raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}.")
     if path.exists() and not path.is_file():
         raise ValueError(f"--output {path} is a folder or a device: name a file.")
     if path.exists() and not args.overwrite:
         raise FileExistsError(f"--output {path} exists: name another file, or give --overwrite.")
+    return PartialOutput(path)
+
+
+def write_outputs(generator: TextGenerator, sources: list[str], output: PartialOutput | None) -> None:
+    """Writes the outputs of sources as they come, to standard output if there is no other; what is there of an earlier
+    call stays."""
+    args, start = generator.args, 0
+    number = args.num_return_sequences
+    encoded = generator.encode(sources)
+    if output is None:
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    else:
+        if args.overwrite:
+            output.remove()
+        output.begin(generator.note(sources), bool(generator.model.generation_config.do_sample))
+        ends = [0, *generator.window_ends(encoded)]
+        start = ends[bisect(ends, output.number_of_lines() // number) - 1]
+        output.cut(start * number)
+        if start:
+            logger.warning("%s: going on after %d of %d sources", output.partial, start, len(sources))
+    try:
+        for window in generator.windows(encoded, start, progress=True):
+            lines = [
+                format_outputs(outputs, args.scores, i if number > 1 else None)
+                for i, outputs in enumerate(window, start + 1)
+            ]
+            if output is None:
+                print("".join(lines), end="", flush=True)
+            else:
+                output.write("".join(lines))
+            start += len(window)
+    except BaseException:
+        if output is not None and start == 0:
+            output.remove()
+        raise
+    if output is not None:
+        output.finish()
 
 
 def interact(generator: TextGenerator) -> None:
@@ -318,14 +479,13 @@ def main(argv: list[str] | None = None) -> None:
     (args,) = parse_with_recipe((GenerateArguments,), sys.argv[1:] if argv is None else argv)
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
     set_seed(args.seed)
-    check_output(args)
+    output = check_output(args)
     sources = None if args.interactive else read_sources(args.input)
-    if args.interactive:
-        interact(TextGenerator(args))
-        return
-    with open_output(args.output) as file:
-        for number, outputs in enumerate(TextGenerator(args)(sources, progress=True), 1):
-            file.write(format_outputs(outputs, args.scores, number if args.num_return_sequences > 1 else None))
+    generator = TextGenerator(args)
+    if sources is None:
+        interact(generator)
+    else:
+        write_outputs(generator, sources, output)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ import datasets
 import numpy as np
 import torch
 from number_names import write_corpus
-from run_folder import different_arguments, find_checkpoint, note_run, run_arguments
+from run_folder import changed_data, different_arguments, find_checkpoint, locked_run, note_run, run_arguments
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
@@ -604,7 +604,8 @@ def finished_metrics(arguments: dict, args: ClassificationTrainingArguments) -> 
         return None
     for kind in ("model", "data", "training"):
         names = sorted(set(arguments[kind]) - NOT_OF_A_RESULT)
-        if different := different_arguments(noted[kind], arguments[kind], names):
+        different = different_arguments(noted[kind], arguments[kind], names)
+        if different := different + (changed_data(noted, arguments) if kind == "data" else []):
             raise ValueError(
                 f"{folder} was trained otherwise; this call has {'; '.join(different)}. Choose another --output_dir, "
                 "or give --overwrite_output_dir."
@@ -627,6 +628,12 @@ def main(argv: list[str] | None = None) -> dict:
     model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
     set_up_logging(args, logger)
     check_arguments(model_args, data_args, args)
+    with locked_run(args):
+        return run_checked(model_args, data_args, args)
+
+
+def run_checked(model_args: ModelArguments, data_args: DataArguments, args: ClassificationTrainingArguments) -> dict:
+    """`main` with arguments that are checked, in a folder that is locked."""
     plan = plan_runs(data_args, args)
     check_other_runs(plan, data_args, args)
     arguments = [run_arguments("text-classification", model_args, data_args, own) for *_, own in plan]

@@ -1,23 +1,39 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """A run's output folder: what the run is, whether it may write there, and the checkpoint that it resumes from."""
 
+import hashlib
 import json
 import re
 import shutil
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import date, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from accelerate import PartialState
-from script_utils import DATA_FILES, BaseDataArguments, BaseModelArguments, logger, parse_overrides
+from script_utils import (
+    DATA_FILES,
+    BaseDataArguments,
+    BaseModelArguments,
+    logger,
+    needed_splits,
+    parse_overrides,
+    read_dataset,
+)
 from transformers import TrainingArguments
 
 from modeling_ode_transformer.checkpoints import (
+    LOCK,
     OUTPUTS,
+    TEMPORARY,
     check_resumable,
     incomplete_reason,
     last_complete_checkpoint,
+    locked_folder,
     numbered_checkpoints,
+    remove_checkpoint,
+    remove_leftovers,
 )
 from modeling_ode_transformer.model_card import (
     ARGUMENTS,
@@ -80,6 +96,59 @@ def training_model(model: dict) -> dict:
     return {name: Path(value).name if isinstance(value, str) else value for name, value in values.items()}
 
 
+@lru_cache
+def file_hash(path: Path, *state) -> str:
+    """A hash of what is in a file, whose `state` says whether it is still the same."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str, list[dict]]:
+    """What the data of a training are, by split: of each file its name, size and hash, of a dataset of the Hub its
+    fingerprint. A pipe can be read only once, and is left out."""
+    note = {}
+    for split, needed in needed_splits(args).items():
+        if not (needed and args.do_train):
+            continue
+        files = {path: path.name for path in data_args.files(split)}
+        if not files and data_args.dataset_name and not held_out(vars(data_args), split):
+            folder = Path(data_args.dataset_name)
+            if not folder.is_dir():
+                fingerprint = read_dataset(data_args, split)._fingerprint
+                note[split] = [{"name": data_args.dataset_name, "fingerprint": fingerprint}]
+                continue
+            # The fingerprint of a folder is of when its files were changed.
+            output_dir = Path(args.output_dir).resolve()
+            found = [path for path in sorted(folder.rglob("*")) if not path.resolve().is_relative_to(output_dir)]
+            files = {path: str(path.relative_to(folder)) for path in found}
+        stats = {path: path.stat() for path in files if path.is_file()}
+        note[split] = [
+            {"name": files[path], "size": stat.st_size, "blake2b": file_hash(path, stat.st_size, stat.st_mtime_ns)}
+            for path, stat in stats.items()
+        ]
+    return note
+
+
+def changed_data(noted: dict, asked: dict) -> list[str]:
+    """The files, in words, that a training would read with another content than the noted one had. Older runs noted
+    none."""
+    found = []
+    for split in ("train", *(["validation"] if asked.get("data", {}).get("validation_share") else [])):
+        old, new = (each.get("files", {}).get(split) for each in (noted, asked))
+        if old is None or new is None:
+            continue
+        names = [[each["name"] for each in files] for files in (old, new)]
+        if names[0] != names[1]:
+            changed = sorted(set(names[0]) ^ set(names[1])) or names[1]
+            found.append(f"other files of {split} data ({', '.join(changed)})")
+            continue
+        for before, now in zip(old, new):
+            if before != now:
+                sizes = f"{now['size']} bytes in place of {before['size']}" if "size" in now else "by its fingerprint"
+                found.append(f"another content of {now['name']} ({sizes})")
+    return found
+
+
 def is_of_the_hub(name: str | None) -> bool:
     """Whether it is OWNER/NAME, and no folder."""
     return bool(name and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)) and not Path(name).exists()
@@ -87,7 +156,7 @@ def is_of_the_hub(name: str | None) -> bool:
 
 def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
     """The arguments, in words, that make a training another one than the noted one, by their kind: those of its model,
-    of its data, without their folders, and those for `Trainer` that cards show."""
+    of its data, without their folders, and what is in these, and those for `Trainer` that cards show."""
     found = {}
     for kind, values in (("model", training_model), ("data", training_data), ("training", training_arguments)):
         old, new = (values(each.get(kind, {})) for each in (noted, asked))
@@ -104,17 +173,19 @@ def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
                 each["processes x gradient_accumulation_steps"] = run.get("processes", 1) * accumulated
         names = old.keys() & new.keys() if kind == "data" else old.keys() | new.keys()
         found[kind] = different_arguments(old, new, sorted(names))
+    found["data"] += changed_data(noted, asked)
     return found
 
 
 def run_arguments(
     task: str, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
 ) -> dict:
-    """What a run is: its task, arguments, number of processes, versions and date, as JSON has them."""
+    """What a run is: its task, arguments, data, number of processes, versions and date, as JSON has them."""
     arguments = {
         "task": task,
         "model": vars(model_args),
         "data": vars(data_args),
+        "files": data_note(data_args, args),
         "training": args.to_sanitized_dict(),
         "processes": args.world_size,
         "versions": versions(),
@@ -132,6 +203,12 @@ def evaluated_model(arguments: dict) -> dict[str, str]:
     weights = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
     saved = max((file.stat().st_mtime for file in weights), default=0)
     return {"folder": str(folder.resolve()), "saved": datetime.fromtimestamp(saved).isoformat()}
+
+
+def locked_run(args: TrainingArguments) -> AbstractContextManager:
+    """Within it, no other training can write to the output folder of this one; ValueError if one does."""
+    is_locking = args.do_train and args.process_index == 0
+    return locked_folder(args.output_dir) if is_locking else nullcontext()
 
 
 def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
@@ -223,7 +300,7 @@ def checkpoint_to_resume(folder: Path, asked: str | bool | None) -> str | None:
         return str(last)
     if asked:
         raise FileNotFoundError(f"--resume_from_checkpoint: no checkpoint in {folder}.")
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and any(not path.name.startswith((LOCK, TEMPORARY)) for path in folder.iterdir()):
         if not (folder / ARGUMENTS).is_file() or (folder / "config.json").is_file():
             raise ValueError(
                 f"--output_dir {folder} is not empty and holds no checkpoint to resume from: choose another folder, "
@@ -270,10 +347,13 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
         return
     if args.do_train:
         if arguments["data"]["overwrite_output_dir"]:
-            for stale in [*numbered_checkpoints(folder), *folder.glob(TARGET_TOKENIZER)]:
+            for stale in numbered_checkpoints(folder):
+                remove_checkpoint(stale)
+            for stale in folder.glob(TARGET_TOKENIZER):
                 shutil.rmtree(stale)
             for stale in (path for pattern in OUTPUTS for path in folder.glob(pattern)):
                 stale.unlink()
+        remove_leftovers(folder)
         folder.mkdir(parents=True, exist_ok=True)
         results_file.unlink(missing_ok=True)
     else:

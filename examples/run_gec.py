@@ -115,6 +115,10 @@ class DataArguments(Seq2SeqDataArguments):
                 f"--min_tokens {self.min_tokens} must be at least 0 and at most --max_tokens {self.max_tokens}."
             )
 
+    def files(self, split: str) -> list[Path]:
+        paths = super().files(split)
+        return [file for path in paths for file in (files_below(path, split) if path.is_dir() else [path])]
+
     @property
     def columns(self) -> dict[str, str]:
         return {"source_column": self.source_column, "target_column": self.target_column}
@@ -139,6 +143,12 @@ def kind(path: str | Path) -> str:
     return suffix if suffix in (M2, *TABLES) else "plain text"
 
 
+def files_below(folder: str | Path, split: str) -> list[Path]:
+    """The files in a folder, or below it, that are meant for the split."""
+    pattern = FOLDER_PATTERNS[split]
+    return sorted({*Path(folder).rglob(pattern), *Path(folder).rglob(f"{pattern}.gz")})
+
+
 def find_files(names: Sequence[str], split: str) -> list[Path]:
     """The files that are named, and in the place of a folder those below it that are meant for the split.
 
@@ -150,10 +160,11 @@ def find_files(names: Sequence[str], split: str) -> list[Path]:
     files = []
     for name in names:
         if Path(name).is_dir():
-            pattern = FOLDER_PATTERNS[split]
-            found = sorted({*Path(name).rglob(pattern), *Path(name).rglob(f"{pattern}.gz")})
+            found = files_below(name, split)
             if not found:
-                raise FileNotFoundError(f"--{split}_file {name}: no {pattern} in this folder or below it.")
+                raise FileNotFoundError(
+                    f"--{split}_file {name}: no {FOLDER_PATTERNS[split]} in this folder or below it."
+                )
             files += leave_out_parts(found)
         else:
             files.append(Path(name))

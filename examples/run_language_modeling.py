@@ -38,7 +38,7 @@ from pathlib import Path
 import datasets
 import torch
 from number_names import write_corpus
-from run_folder import find_checkpoint, note_run, run_arguments
+from run_folder import find_checkpoint, locked_run, note_run, run_arguments
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
@@ -346,6 +346,14 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
     model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
     set_up_logging(args, logger)
     check_arguments(model_args, data_args, args)
+    with locked_run(args):
+        return run_checked(model_args, data_args, args)
+
+
+def run_checked(
+    model_args: ModelArguments, data_args: DataArguments, args: TokenTrainingArguments
+) -> dict[str, float | str]:
+    """`main` with arguments that are checked, in a folder that is locked."""
     prompts = [*(data_args.prompt or []), *(read_lines(data_args.prompt_file) if data_args.prompt_file else [])]
     generated = Path(args.output_dir) / "generated.txt"
     if prompts and generated.exists() and not (args.do_train or data_args.overwrite_output_dir):

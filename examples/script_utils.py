@@ -139,6 +139,12 @@ class BaseDataArguments:
         patience = self.early_stopping_patience
         return [] if patience is None else [EarlyStoppingCallback(patience)]
 
+    def files(self, split: str) -> list[Path]:
+        """The files that "train", "validation" or "test" is read from, in the order of the arguments."""
+        names = [name for name in vars(self) if name.startswith(f"{split}_") and DATA_FILES.fullmatch(name)]
+        values = [getattr(self, name) or [] for name in names]
+        return [Path(path) for value in values for path in ([value] if isinstance(value, str) else value)]
+
     def max_samples(self, split: str) -> int | None:
         """How many texts of "train", "validation" or "test" to use; None: all."""
         limits = {

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
-from run_folder import find_checkpoint, note_run, run_arguments
+from run_folder import find_checkpoint, locked_run, note_run, run_arguments
 from script_utils import (
     BaseDataArguments,
     BaseModelArguments,
@@ -47,7 +47,7 @@ from transformers import (
 
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.average_checkpoints import average_checkpoints
-from modeling_ode_transformer.checkpoints import complete_checkpoints
+from modeling_ode_transformer.checkpoints import TEMPORARY, complete_checkpoints
 from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, position_limit
 from modeling_ode_transformer.model_card import generation_text
 from modeling_ode_transformer.pipeline_ode_transformer import (
@@ -458,14 +458,14 @@ def load_average(model, args: TokenSeq2SeqTrainingArguments, count: int) -> None
             f"--average_last_checkpoints {count}: {args.output_dir} holds {len(checkpoints)} complete checkpoints. "
             "The training is finished: start the same command again with a smaller number."
         )
-    folder = Path(args.output_dir) / f".averaged_last_{count}"
+    folder = Path(args.output_dir) / f"{TEMPORARY}average" / "model"
     with args.main_process_first(desc="averaging checkpoints"):
         if args.should_save:
             average_checkpoints(checkpoints, folder, overwrite=True)
     model.load_state_dict(type(model).from_pretrained(folder, dtype=torch.float32).state_dict())
     PartialState().wait_for_everyone()
     if args.should_save:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder.parent)
     logger.info("The final model is the mean of %s", ", ".join(path.name for path in checkpoints))
 
 
@@ -554,6 +554,17 @@ def run(task: Task, argv: list[str] | None = None) -> dict[str, float | str]:
     model_args, data_args, args = parse_arguments(task, sys.argv[1:] if argv is None else argv)
     set_up_logging(args, logger, logging.getLogger(task.data_arguments.__module__))
     check_arguments(model_args, data_args, args)
+    with locked_run(args):
+        return run_checked(task, model_args, data_args, args)
+
+
+def run_checked(
+    task: Task,
+    model_args: Seq2SeqModelArguments,
+    data_args: Seq2SeqDataArguments,
+    args: TokenSeq2SeqTrainingArguments,
+) -> dict[str, float | str]:
+    """`run` with arguments that are checked, in a folder that is locked."""
     arguments = run_arguments(task.name, model_args, data_args, args)
     checkpoint = find_checkpoint(arguments, args)
     write_smoke_data(data_args, args, task.write_smoke_data)

@@ -13,7 +13,6 @@ from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from .checkpoints import CHECKPOINT, OUTPUTS, TRAINER_STATE, incomplete_reason, numbered_checkpoints
+from .checkpoints import CHECKPOINT, LOCK, OUTPUTS, TRAINER_STATE, incomplete_reason, numbered_checkpoints
 from .commands import run_command
 from .pipeline_ode_transformer import TARGET_TOKENIZER
 from .text_files import read_json
@@ -30,7 +29,7 @@ from .text_files import read_json
 # What a folder holds besides a model's own files: weights and training state, and what is known of these weights only.
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
 NOT_COPIED += ("loss_state_*.json", "latest", "zero_to_fp32.py")
-NOT_COPIED += ("arguments.json", "evaluation.json", "runs.json", "README.md", *OUTPUTS)
+NOT_COPIED += ("arguments.json", "evaluation.json", "runs.json", "README.md", LOCK, *OUTPUTS)
 # Fields of a configuration that say nothing of the model.
 PROVENANCE = {"transformers_version", "_name_or_path"}
 
@@ -175,7 +174,7 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
 
     Every tensor is summed in float64 and written in its own dtype; integers must agree. The configurations,
     tokenizers and code are those of the last checkpoint; the state of its training is left behind. The folder appears
-    when it is complete.
+    when it is complete; after a kill, the same call cleans up and writes it.
 
     Args:
         checkpoints: model folders with safetensors files, sharded or not.
@@ -190,6 +189,12 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
     if not checkpoints:
         raise ValueError("There are no checkpoints to average: name at least one.")
     paths, output_dir = [Path(path) for path in checkpoints], Path(output_dir).resolve()
+    temporary = output_dir.with_name(f".{output_dir.name}.averaging")
+    folder, replaced = temporary / output_dir.name, temporary / "replaced"
+    if replaced.exists() and not output_dir.exists():
+        replaced.rename(output_dir)  # a kill came between the two renames below
+    if temporary.exists():
+        shutil.rmtree(temporary)
     resolved = [path.resolve() for path in paths]
     if repeated := [str(path) for i, path in enumerate(paths) if path.resolve() in resolved[:i]]:
         raise ValueError(f"{', '.join(repeated)} is named twice: name each checkpoint once.")
@@ -206,10 +211,8 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
         check_same_configuration(models[0].folder, models[0].config, model.folder, model.config)
         check_same_parameters(models[0].folder, models[0].shapes(), model.folder, model.shapes())
 
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=output_dir.parent, prefix=f".{output_dir.name}.") as temporary:
-        folder = Path(temporary) / output_dir.name
-        folder.mkdir()
+    folder.mkdir(parents=True)
+    try:
         models[-1].copy_files(folder)
         for filename, file in models[-1].files.items():
             tensors = {}
@@ -220,15 +223,13 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
                     mean.add(model.folder, {name: tensor})
                 tensors[name] = mean.means()[name].to(tensor.dtype)
             save_file(tensors, folder / filename, metadata=file.metadata())
-        replaced = Path(temporary) / "replaced"
-        try:
-            if output_dir.exists():
-                output_dir.rename(replaced)
-            folder.rename(output_dir)
-        except BaseException:
-            if replaced.exists() and not output_dir.exists():
-                replaced.rename(output_dir)
-            raise
+        if output_dir.exists():
+            output_dir.rename(replaced)
+        folder.rename(output_dir)
+    finally:
+        if replaced.exists() and not output_dir.exists():
+            replaced.rename(output_dir)
+        shutil.rmtree(temporary)
 
 
 def main(argv: list[str] | None = None) -> None:

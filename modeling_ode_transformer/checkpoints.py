@@ -1,13 +1,17 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The folders that a training run writes: which checkpoints there are, and whether they were written to their end."""
+"""The folders that a training run writes: one run at a time; which checkpoints there are, whether they were written to
+their end, and how old ones are removed."""
 
 import json
 import logging
 import re
+import shutil
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -26,12 +30,95 @@ NOT_OF_THE_MODEL = {"transformers_version", "_name_or_path", "architectures", "a
 # Patterns of what a run writes about its model: metrics and outputs.
 OUTPUTS = ("*_results.json", "*predictions.txt", "generated.txt")
 CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
+# The beginning of the names of folders that a kill may leave behind in an output folder: no reader takes them for
+# checkpoints, and Trainer's uploads leave out what begins with an underscore.
+TEMPORARY = "_temporary_"
+# The file by which a training locks its output folder, named so for the same reason.
+LOCK = "_training.lock"
+# The folders that this process has locked.
+LOCKED: set[Path] = set()
+
+
+@contextmanager
+def locked_folder(folder: str | Path):
+    """Within the context, which may be nested, no other process can lock the folder, which is made if there is none.
+
+    The lock ends with the process, however that ends. A folder that was made and stays empty is removed again.
+
+    Raises:
+        ValueError: another process has locked it.
+    """
+    folder = Path(folder).resolve()
+    if folder in LOCKED:
+        yield
+        return
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ValueError(
+            f"Another training is writing to {folder}: wait for its end, or choose another --output_dir."
+        ) from error
+    LOCKED.add(folder)
+    try:
+        yield
+    finally:
+        LOCKED.remove(folder)
+        # While it is locked: whoever has it open by now sees that it has no name any more. Windows removes it later.
+        with suppress(PermissionError):
+            (folder / LOCK).unlink(missing_ok=True)
+        lock.release()
+        with suppress(OSError):
+            for path in made:
+                path.rmdir()
 
 
 def numbered_checkpoints(output_dir: str | Path) -> list[Path]:
     """The `checkpoint-*` folders of a training run by their updates, the oldest first."""
     folders = [path for path in Path(output_dir).glob("*") if path.is_dir() and CHECKPOINT.fullmatch(path.name)]
-    return sorted(folders, key=lambda path: int(CHECKPOINT.fullmatch(path.name)[1]))
+    return sorted(folders, key=update_number)
+
+
+def update_number(checkpoint: Path) -> int:
+    """The number of updates in the name of a `checkpoint-*` folder."""
+    return int(CHECKPOINT.fullmatch(checkpoint.name)[1])
+
+
+def remove_checkpoint(checkpoint: Path) -> None:
+    """Deletes a checkpoint folder. It is renamed first: a kill in between leaves no checkpoint that lacks files."""
+    removed = checkpoint.with_name(f"{TEMPORARY}{checkpoint.name}")
+    if removed.exists():
+        shutil.rmtree(removed)
+    checkpoint.rename(removed)
+    shutil.rmtree(removed)
+
+
+def remove_leftovers(output_dir: str | Path) -> None:
+    """Deletes the temporary folders that a killed training left in its output folder."""
+    for folder in Path(output_dir).glob(f"{TEMPORARY}*"):
+        shutil.rmtree(folder)
+
+
+def rotate_checkpoints(
+    output_dir: str | Path, save_total_limit: int | None, best_model_checkpoint: str | None, current: str | Path
+) -> None:
+    """Removes the oldest checkpoints, until `save_total_limit` are left; never the current one and the best one.
+
+    The oldest are those of the fewest updates. Trainer takes those whose folders were changed first, but copying a
+    folder or restoring a backup changes it. Checkpoints of more updates than the current one are left from a training
+    that was continued elsewhere, and are removed first.
+    """
+    remove_leftovers(output_dir)
+    if not save_total_limit or save_total_limit < 0:
+        return
+    checkpoints, current = numbered_checkpoints(output_dir), Path(current)
+    kept = {path.resolve() for path in (current, Path(best_model_checkpoint or current))}
+    checkpoints.sort(key=lambda path: update_number(path) <= update_number(current))
+    removable = [path for path in checkpoints if path.resolve() not in kept]
+    for path in removable[: max(len(checkpoints) - save_total_limit, 0)]:
+        remove_checkpoint(path)
 
 
 def incomplete_reason(checkpoint: str | Path) -> str | None:

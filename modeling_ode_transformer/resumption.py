@@ -3,29 +3,45 @@
 
 import json
 import logging
-import shutil
 import time
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import SequentialSampler
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments, trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils.hub import hf_api
 
 from .checkpoints import (
     TRAINER_STATE,
     check_resumable,
     incomplete_reason,
     last_complete_checkpoint,
+    locked_folder,
     numbered_checkpoints,
+    remove_checkpoint,
+    remove_leftovers,
+    rotate_checkpoints,
 )
 from .samplers import LengthGroupedSampler, pair_lengths
 from .text_files import read_json
 
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def no_rotation_by_trainer():
+    """Within the context, Trainer removes no old checkpoints: it would go by when their folders were changed."""
+    original = trainer.rotate_checkpoints
+    trainer.rotate_checkpoints = lambda **options: None
+    try:
+        yield
+    finally:
+        trainer.rotate_checkpoints = original
 
 
 class SaveAfterEpoch(TrainerCallback):
@@ -51,7 +67,8 @@ class ResumableTrainerMixin:
 
     - `train(resume_from_checkpoint=True)` takes the last complete checkpoint. A checkpoint counts as complete only
       when every process has written its part; one that holds weights alone, or another model, is refused. With
-      `save_total_limit`, half-written checkpoints are deleted when the next one is saved.
+      `save_total_limit`, half-written checkpoints are deleted when the next one is saved, then those of the fewest
+      updates.
     - A run that had come to its end, by its updates or by early stopping, is not trained any further.
     - Losses and seconds that are logged are those of the whole training: the sum of the losses since the last log is
       kept, and `train_loss` and `train_runtime` at the end are over all calls.
@@ -61,6 +78,9 @@ class ResumableTrainerMixin:
       from the random numbers of training, and a checkpoint that is due with the last update of an epoch waits for its
       evaluation: a resumed run has the losses of one that was never stopped, bitwise where torch is deterministic.
 
+    `hub_token` of the arguments, which Trainer saves and uploads with them in `training_args.bin`, is blank from the
+    beginning: transformers' client of the Hub has it in their place, for this process.
+
     `train_sampling_strategy="group_by_length"` takes the lengths from the column `length_column_name` where there is
     one, and else counts input_ids and labels; evaluation keeps the order of its data.
     """
@@ -68,13 +88,27 @@ class ResumableTrainerMixin:
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.add_callback(SaveAfterEpoch())
+        self._hand_over_token()
+
+    def _hand_over_token(self):
+        if self.args.hub_token is not None:
+            hf_api().token, self.args.hub_token = self.args.hub_token, None
+
+    def _save(self, *args, **kwargs):
+        self._hand_over_token()
+        super()._save(*args, **kwargs)
+
+    def _push_from_checkpoint(self, *args, **kwargs):
+        self._hand_over_token()
+        super()._push_from_checkpoint(*args, **kwargs)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         """Trains, from a checkpoint if one is named, or from the last complete one in `output_dir` for True.
 
         Raises:
             ValueError: the tokenizer pads with a token that the model has not, so that no checkpoint could be opened.
-            ValueError: the checkpoint cannot be resumed from (`check_resumable`); for True, there is none.
+            ValueError: the checkpoint cannot be resumed from (`check_resumable`); for True, there is none; another
+                process trains in `output_dir`.
             FileNotFoundError: the best checkpoint of the training before is not there, and is to be loaded at the end.
         """
         pad_token_id = getattr(self.processing_class, "pad_token_id", None)
@@ -95,7 +129,11 @@ class ResumableTrainerMixin:
         state = self._loss_state(resume_from_checkpoint) if resume_from_checkpoint else {}
         self._start = None
         self._earlier = {name: state.get(name, 0.0) for name in ("loss", "seconds")}
-        return super().train(str(resume_from_checkpoint) if resume_from_checkpoint else None, *args, **kwargs)
+        checkpoint = str(resume_from_checkpoint) if resume_from_checkpoint else None
+        with locked_folder(self.args.output_dir) if self.is_world_process_zero() else nullcontext():
+            if self.args.should_save:
+                remove_leftovers(self.args.output_dir)
+            return super().train(checkpoint, *args, **kwargs)
 
     def _load_callback_state(self):
         asked = {
@@ -193,9 +231,12 @@ class ResumableTrainerMixin:
                 for path in numbered_checkpoints(folder):
                     if path != current and (reason := incomplete_reason(path)):
                         logger.warning("Deleting %s: %s", path, reason)
-                        shutil.rmtree(path)
+                        remove_checkpoint(path)
         self.accelerator.wait_for_everyone()
-        super()._save_checkpoint(model, trial)
+        with no_rotation_by_trainer():
+            super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            rotate_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint, current)
 
     def _loss_state_file(self, checkpoint: str) -> Path:
         return Path(checkpoint) / f"loss_state_{self.args.process_index}.json"
@@ -228,6 +269,12 @@ class ResumableTrainerMixin:
 
     def _finalize_training(self, trial, num_train_samples, *args, **kwargs):
         self._planned_samples = num_train_samples
+        best = self.state.best_model_checkpoint
+        if self.args.should_save and best is not None and self.args.save_total_limit == 1:
+            # Trainer would do so too, without renaming them first.
+            for path in numbered_checkpoints(self._get_output_dir(trial)):
+                if path.resolve() != Path(best).resolve():
+                    remove_checkpoint(path)
         return super()._finalize_training(trial, num_train_samples, *args, **kwargs)
 
     def log(self, logs, *args, **kwargs):
@@ -243,8 +290,24 @@ class ResumableTrainerMixin:
 
 @dataclass
 class ResumableTrainingArguments(TrainingArguments):
-    """TrainingArguments by which a resumed run gets back the states of its callbacks."""
+    """TrainingArguments by which a resumed run gets back the states of its callbacks.
+
+    Raises:
+        ValueError: `hub_token` is given.
+    """
 
     restore_callback_states_from_checkpoint: bool = field(
         default=True, metadata={"help": "Restore the states of callbacks, as how long early stopping has waited."}
     )
+    hub_token: str | None = field(
+        default=None,
+        metadata={"help": "Refused, since training arguments are saved and uploaded: hf auth login, or set HF_TOKEN."},
+    )
+
+    def __post_init__(self):
+        if self.hub_token is not None:
+            raise ValueError(
+                "--hub_token would be saved with the other training arguments (training_args.bin) and uploaded: leave "
+                "it out, and log in with `hf auth login`, or set the environment variable HF_TOKEN."
+            )
+        super().__post_init__()

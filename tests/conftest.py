@@ -2,7 +2,10 @@
 """What the tests share: tiny models, the table of tolerances, and no network."""
 
 import os
+import shutil
 import socket
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -65,6 +68,49 @@ def randomize(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
 def assert_close(actual: torch.Tensor, expected: torch.Tensor, scale: float = 1.0):
     """Compares with the tolerance of the dtype, times `scale` for values of another order than 1."""
     torch.testing.assert_close(actual, expected, rtol=0, atol=scale * TOLERANCES[expected.dtype])
+
+
+def files_of(folder: Path) -> dict[str, bytes | None]:
+    """The bytes of all files below a folder, None for folders, by their paths in it."""
+    paths = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
+
+
+# What Python tells its audit hooks of the operations that change files.
+FILE_OPERATIONS = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir"}
+
+
+def killed_at_each_operation(call: Callable[[], object], folder: Path) -> Iterator[int]:
+    """Kills `call`, in a process of its own, just before its first operation on files, then before its second one, and
+    so on until it comes to its end. Yields after each kill; then puts `folder` back as it was at the beginning."""
+    original = folder.with_name(f"{folder.name}_original")
+    shutil.copytree(folder, original, copy_function=shutil.copy2)
+    for number in range(1, 1000):
+        child = os.fork()
+        if child == 0:
+            torch.set_num_threads(1)
+            left = number
+
+            def count(event, args):
+                nonlocal left
+                left -= event in FILE_OPERATIONS
+                if left == 0:
+                    os._exit(9)
+
+            sys.addaudithook(count)
+            try:
+                call()
+            finally:
+                os._exit(0 if sys.exception() is None else 1)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status in (0, 9), "the call failed"
+        if status == 0:
+            assert number > 1
+            return
+        yield number
+        shutil.rmtree(folder)
+        shutil.copytree(original, folder)
+    raise AssertionError("the call does not come to its end")
 
 
 @pytest.fixture

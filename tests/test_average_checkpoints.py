@@ -16,7 +16,7 @@ from modeling_ode_transformer import OdeTransformerForConditionalGeneration, Ode
 from modeling_ode_transformer import average_checkpoints as module
 from modeling_ode_transformer.average_checkpoints import average_checkpoints, find_checkpoints, main
 
-from .conftest import TINY, randomize, tiny_config
+from .conftest import TINY, files_of, killed_at_each_operation, randomize, tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_the_newest_checkpoints_of_a_run_are_averaged(run, capsys):
 def test_everything_but_the_state_of_the_training_is_copied(run, tmp_path):
     # Of final models, what is known of one is not of the average.
     of_one = ("arguments.json", "evaluation.json", "all_results.json", "generated_predictions.txt", "README.md")
-    of_one += ("loss_state_0.json", "latest", "zero_to_fp32.py", "runs.json")
+    of_one += ("loss_state_0.json", "latest", "zero_to_fp32.py", "runs.json", "_training.lock")
     for name in of_one:
         (run / "checkpoint-10" / name).touch()
     main([str(run), "--last", "2", "--output_dir", str(tmp_path / "out" / "averaged")])
@@ -248,6 +248,45 @@ def test_an_interruption_leaves_what_was_there(run, tmp_path, monkeypatch):
                 main([str(run), "--output_dir", str(output), "--overwrite"])
         assert [path.name for path in output.iterdir()] == ["before"]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_the_same_call_after_a_kill_at_any_moment_gives_the_same_files(exists, tmp_path, monkeypatch):
+    """What was there before is there until the average takes its place, or is brought back by the next call."""
+    folder = tmp_path / "run"
+    models = [save_random_model(folder / f"model_{i}", i) for i in range(2)]
+    if exists:
+        shutil.copytree(models[0], folder / "out")
+        (folder / "out" / "before").write_text("kept")
+
+    def save(tensors, path, metadata):
+        path.write_bytes(b"cut off")
+        save_file(tensors, path, metadata=metadata)
+
+    def call():
+        average_checkpoints(models, folder / "out", overwrite=True)
+
+    monkeypatch.setattr(module, "save_file", save)
+    whole = None
+    for number in killed_at_each_operation(call, folder):
+        left = files_of(folder / "out")
+        assert not left or "before" in left or whole is None or left == whole, number
+        call()
+        whole = whole or files_of(folder / "out")
+        assert files_of(folder / "out") == whole and len(whole) == 3, number
+        assert sorted(path.name for path in folder.iterdir()) == ["model_0", "model_1", "out"], number
+    assert files_of(folder / "out") == whole, "the unbroken run's"
+    expected = mean(models)
+    for name, value in saved_tensors(folder / "out").items():
+        assert np.array_equal(value, expected[name].astype(np.float32)), name
+
+
+def test_a_failing_call_after_a_kill_brings_back_what_was_there(tmp_path):
+    models = [save_random_model(tmp_path / f"model_{i}", i) for i in range(2)]
+    shutil.copytree(models[0], tmp_path / ".out.averaging" / "replaced")
+    with pytest.raises(FileNotFoundError, match="No folder"):
+        average_checkpoints([*models, tmp_path / "none"], tmp_path / "out", overwrite=True)
+    assert files_of(tmp_path / "out") == files_of(models[0])
 
 
 def test_an_output_folder_may_be_a_link(run, tmp_path):

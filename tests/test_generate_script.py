@@ -20,7 +20,7 @@ from modeling_ode_transformer import (
     OdeTransformerTokenizer,
 )
 
-from .conftest import TINY, randomize, tiny_config
+from .conftest import TINY, killed_at_each_operation, randomize, tiny_config
 
 
 VOCABULARY = 300
@@ -243,6 +243,135 @@ def test_an_interruption_leaves_no_output(translate, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         translate("ode")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.txt"]
+
+
+@pytest.fixture
+def command(models, tmp_path, monkeypatch):
+    """The script in windows of two batches of two lines, of which LINES has two, to an output in `tmp_path`. With
+    `batches` it is killed, in a process of its own, after so many; else it returns how many it took."""
+    monkeypatch.setattr(generate, "WINDOW", 2)
+    (tmp_path / "source.txt").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    original = generate.TextGenerator.generate
+
+    def command(*options, output="out.txt", name="ode", batches=None):
+        taken = 0
+
+        def counted(self, inputs):
+            nonlocal taken
+            outputs = original(self, inputs)
+            taken += 1
+            if taken == batches:
+                os._exit(9)
+            return outputs
+
+        files = ["--input", str(tmp_path / "source.txt"), "--output", str(tmp_path / output)]
+        argv = ["--model_name_or_path", str(models / name), "--device", "cpu", "--batch_size", "2", *files, *options]
+        if batches is not None:
+            child = os.fork()
+            if child == 0:
+                torch.set_num_threads(1)
+                generate.TextGenerator.generate = counted
+                try:
+                    generate.main(argv)
+                finally:
+                    os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+            return batches
+        with monkeypatch.context() as patch:
+            patch.setattr(generate.TextGenerator, "generate", counted)
+            generate.main(argv)
+        return taken
+
+    return command
+
+
+@pytest.mark.parametrize("output", ["out.txt", "out.gz"])
+@pytest.mark.parametrize("options", [[], ["--num_return_sequences", "2", "--scores"]])
+def test_a_killed_command_goes_on_and_writes_what_an_unbroken_one_writes(output, options, command, tmp_path):
+    assert command(*options, output=f"whole_{output}") == 3
+    whole = (tmp_path / f"whole_{output}").read_bytes()
+    plain = gzip.decompress(whole) if output.endswith(".gz") else whole
+    for batches, left in ((1, 3), (3, 1)):
+        command(*options, output=output, batches=batches)
+        partial = (tmp_path / f"{output}.partial").read_bytes()
+        assert plain.startswith(partial) and bool(partial) == (batches > 2) and partial != plain
+        with (tmp_path / f"{output}.partial").open("ab") as file:
+            file.write(b"1\tcut" if batches > 2 else b"")  # a line of which the end is missing
+        assert command(*options, output=output) == left
+        assert (tmp_path / output).read_bytes() == whole
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["source.txt", output, f"whole_{output}"])
+        (tmp_path / output).unlink()
+
+
+def test_a_part_of_another_call_is_refused_or_replaced(command, tmp_path, models, caplog):
+    command(batches=3)
+    part = (tmp_path / "out.txt.partial").read_bytes()
+    for options, different in (
+        (["--num_beams", "2"], r"\(--num_beams, models differ\)"),
+        (["--batch_size", "3"], r"\(--batch_size differ\)"),
+        (["--model_name_or_path", str(models / "m2m100")], r"\(--model_name_or_path, models differ\)"),
+    ):
+        with pytest.raises(ValueError, match=rf"out\.txt\.partial holds outputs of another call {different}.*--over"):
+            command(*options)
+    source = (tmp_path / "source.txt").read_text()
+    (tmp_path / "source.txt").write_text(source.replace("seven", "eight", 1))
+    with pytest.raises(ValueError, match=r"another call \(input differ\)"):
+        command()
+    note = (tmp_path / "out.txt.partial.json").rename(tmp_path / "note")
+    with pytest.raises(ValueError, match=r"another call \(unknown differ\)"):
+        command()
+    note.rename(tmp_path / "out.txt.partial.json")
+    assert (tmp_path / "out.txt.partial").read_bytes() == part
+    assert command("--overwrite") == 3
+    assert not (tmp_path / "out.txt.partial").exists()
+
+    # Random numbers go on from where they were.
+    drawn = ["--num_beams", "1", "--generation_options", "do_sample=true"]
+    assert command(*drawn, output="drawn") == 3
+    command(*drawn, output="again", batches=3)
+    assert command(*drawn, output="again") == 3
+    assert "again.partial: outputs that are drawn cannot be continued: starting anew" in caplog.text
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "drawn").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["out.txt", "out.gz"])
+def test_a_kill_while_the_output_is_put_in_its_place_loses_nothing(name, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / f"{name}.partial").write_bytes(b"one\n")
+    (folder / f"{name}.partial.json").write_text("{}")
+    for _ in killed_at_each_operation(lambda: generate.PartialOutput(folder / name).finish(), folder):
+        if not (folder / name).exists():
+            generate.PartialOutput(folder / name).finish()
+            assert [path.name for path in folder.iterdir()] == [name]
+        with (gzip.open if name.endswith("gz") else open)(folder / name, "rb") as file:
+            assert file.read() == b"one\n"
+
+
+def test_outputs_are_printed_as_they_come(translate, monkeypatch, capsys, models, tmp_path):
+    expected = translate("ode", batch_size=2)
+    monkeypatch.setattr(generate, "WINDOW", 1)
+    original, calls = generate.TextGenerator.generate, []
+
+    def stopped(self, inputs):
+        calls.append(inputs)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(self, inputs)
+
+    monkeypatch.setattr(generate.TextGenerator, "generate", stopped)
+    capsys.readouterr()
+    files = ["--input", str(tmp_path / "source.txt"), "--batch_size", "2"]
+    with pytest.raises(KeyboardInterrupt):
+        generate.main(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
+    assert capsys.readouterr().out.split("\n")[:-1] == expected[:5]  # four with text, and the empty one among them
+
+
+def test_windows_hold_so_many_batches(monkeypatch):
+    monkeypatch.setattr(generate, "WINDOW", 2)
+    assert generate.make_windows([0.5] * 9) == [4, 8, 9]
+    assert generate.make_windows([0.5, 0, 3.0, 0, 0.5]) == [3, 5]
+    assert generate.make_windows([0, 0]) == [2] and generate.make_windows([]) == []
 
 
 def test_a_file_that_cannot_be_written_is_an_error_before_the_work(translate, tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
 )
+from modeling_ode_transformer.checkpoints import LOCK, TEMPORARY
 from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
 from modeling_ode_transformer.publish import (
     PublishError,
@@ -31,11 +32,14 @@ from modeling_ode_transformer.publish import (
     publish,
     upload_repository,
 )
+from modeling_ode_transformer.resumption import ResumableTrainerMixin
+from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 from .conftest import EXAMPLES, randomize, tiny_config
 from .hub_server import TOKEN, HubServer, Repository
 from .test_hub import PUBLISHED_CSA_ODE, run_python
 from .test_run_classification import run_classification
+from .test_run_translation import arguments, run_translation
 
 
 CARD = {"repo_id": "me/model", "language": ["en", "de"]}
@@ -398,6 +402,75 @@ def test_somebody_elses_commit_in_between_is_not_overwritten(small, hub):
     with pytest.raises(PublishError, match=r"(?s)was interrupted.*Precondition Failed"):
         upload_repository(small, "me/model", update=True)
     assert hub.repositories["me/model"].files() == {"README.md": b"theirs"}
+
+
+class ResumableTrainer(ResumableTrainerMixin, Trainer):
+    pass
+
+
+def check_no_token(folder: Path, hub: HubServer) -> None:
+    """Of what a training wrote and the Hub received, no bytes are the token, and the arguments are among them."""
+    written, *received = files_of(folder), hub.objects, *hub.repositories["me/trained"].commits.values()
+    assert "training_args.bin" in written.keys() & received[-1].keys()
+    for files in (written, *received):
+        assert not [path for path, data in files.items() if TOKEN.encode() in data]
+
+
+@pytest.mark.parametrize("is_of_the_package", [False, True])
+def test_no_file_of_a_training_and_of_its_uploads_holds_the_token(is_of_the_package, hub, tmp_path, monkeypatch):
+    """With transformers' own arguments, and where the token is set behind the back of those of the package."""
+    monkeypatch.delenv("HF_TOKEN")
+    values = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "report_to": "none", "use_cpu": True}
+    folder = tmp_path / "trained"
+    if is_of_the_package:
+        trainer_class, args = TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments(folder, **values)
+    else:
+        trainer_class, args = ResumableTrainer, TrainingArguments(folder, **values)
+    args.set_push_to_hub("me/trained", strategy="all_checkpoints", token=TOKEN, always_push=True)
+    model = OdeTransformerForConditionalGeneration(tiny_config())
+    trainer = trainer_class(model=model, args=args, train_dataset=[{"input_ids": [5, 6, 2], "labels": [9, 8, 2]}] * 16)
+    trainer.train()
+    args.hub_token = TOKEN
+    trainer.push_to_hub()
+    assert {"checkpoint-1/training_args.bin", "checkpoint-2/training_args.bin"} < set(
+        hub.repositories["me/trained"].files()
+    )
+    check_no_token(folder, hub)
+    assert torch.load(folder / "training_args.bin", weights_only=False).max_steps == 2
+
+
+def test_a_script_uploads_with_the_token_of_the_login_and_notes_it_nowhere(hub, tmp_path):
+    number_names.write_corpus(tmp_path, {"train": 60, "validation": 12, "test": 11})
+    options = {"push_to_hub": True, "hub_model_id": "me/trained", "save_strategy": "steps", "save_steps": 2}
+    run_translation.main(arguments(tmp_path, tmp_path / "run", **options))
+    check_no_token(tmp_path / "run", hub)
+
+
+def test_what_is_only_for_the_time_of_a_training_is_not_uploaded(hub, tmp_path, monkeypatch):
+    """Its lock, and a checkpoint that is being removed."""
+    number_names.write_corpus(tmp_path, {"train": 60, "validation": 12, "test": 11})
+    listed = []
+
+    def push(trainer, *args, **kwargs):
+        (tmp_path / "run" / f"{TEMPORARY}checkpoint-1").mkdir(exist_ok=True)
+        (tmp_path / "run" / f"{TEMPORARY}checkpoint-1" / "model.safetensors").write_text("half")
+        listed.extend(path.name for path in (tmp_path / "run").iterdir())
+        return Trainer.push_to_hub(trainer, *args, **kwargs)
+
+    monkeypatch.setattr(TokenSeq2SeqTrainer, "push_to_hub", push)
+    options = {"push_to_hub": True, "hub_model_id": "me/trained"}
+    run_translation.main(arguments(tmp_path, tmp_path / "run", **options))
+    assert {LOCK, f"{TEMPORARY}checkpoint-1"} < set(listed)
+    files = hub.repositories["me/trained"].files()
+    assert "model.safetensors" in files and not [path for path in files if path.startswith("_")]
+
+
+@pytest.mark.parametrize("script", [run_classification, run_translation])
+def test_a_token_is_no_argument_of_a_training(script, tmp_path):
+    argv = ["--output_dir", str(tmp_path / "run"), "--do_train", "--hub_token", TOKEN]
+    with pytest.raises(ValueError, match=r"--hub_token .*`hf auth login`, .*HF_TOKEN") as error:
+        script.main(argv)
+    assert TOKEN not in str(error.value) and not (tmp_path / "run").exists()
 
 
 def clean_process(hub: HubServer, folder: Path, *arguments: str) -> subprocess.CompletedProcess:

@@ -112,7 +112,8 @@ def test_models_that_are_finished_are_not_trained_again(files, tmp_path, monkeyp
         return train_one(*call)
 
     monkeypatch.setattr(run_classification, "train_one", stopped)
-    asked = arguments(*files[:1], tmp_path / "a", test_file=files[1], seeds=[1, 2, 3])
+    data = shutil.copy(files[0], tmp_path)
+    asked = arguments(data, tmp_path / "a", test_file=files[1], seeds=[1, 2, 3])
     with pytest.raises(KeyboardInterrupt):
         run_classification.main(asked)
     results = run_classification.main([*asked, "--resume_from_checkpoint", "true", "--save_total_limit", "2"])
@@ -126,6 +127,10 @@ def test_models_that_are_finished_are_not_trained_again(files, tmp_path, monkeyp
     with pytest.raises(ValueError, match=r"seed_1 was trained otherwise; this call has max_steps=5 in place of 4\."):
         run_classification.main([*asked, "--max_steps", "5"])
     run_classification.main([*asked, "--max_steps", "5", "--overwrite_output_dir"])
+    assert calls[-3:] == [1, 2, 3]
+    write_lines(Path(data), 50, seed=7)
+    with pytest.raises(ValueError, match=r"seed_1 was trained otherwise; this call has another content of train"):
+        run_classification.main([*asked, "--max_steps", "5"])
     assert calls[-3:] == [1, 2, 3]
 
 

@@ -133,6 +133,10 @@ def test_official_folders(tmp_path, caplog):
     assert "fce.train.gold.bea19.m2.gz: 2 sentences" in caplog.text
     assert "A.train.gold.bea19.m2 is left out: its 1 sentences are in ABC.train.gold.bea19.m2" in caplog.text
     assert "The training data: 6 pairs" in caplog.text
+    # What is noted of a training's data: all that may be read.
+    named = run_gec.DataArguments(train_file=[str(fce), str(wi), lang8]).files("train")
+    names = ["A.train.gold.bea19.m2", "ABC.train.gold.bea19.m2", "B.train.gold.bea19.m2"]
+    assert [path.name for path in named] == ["fce.train.gold.bea19.m2.gz", *names, "lang8.m2"]
     assert read("validation", validation_file=[str(wi)]) == [PAIRS[CORRECT], PAIRS[TENSE]]
     assert read("test", test_file=[str(fce), lang8]) == [PAIRS[AGREEMENT], PAIRS[ARTICLE]]
     with pytest.raises(FileNotFoundError, match=r"--test_file .*wi\+locness: no \*test\*.m2 in this folder or below"):

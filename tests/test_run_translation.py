@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import shutil
+import signal
+from types import SimpleNamespace
 
 import datasets
 import number_names
@@ -20,6 +22,7 @@ import train_tokenizer
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_ode_transformer.checkpoints import LOCK, locked_folder
 from modeling_ode_transformer.model_card import run_record
 from modeling_ode_transformer.samplers import LengthGroupedSampler
 from modeling_ode_transformer.text_files import read_lines
@@ -212,6 +215,21 @@ def test_final_model_is_the_mean_of_the_last_checkpoints(corpus, tmp_path):
     assert predictions[0] == predictions[1]
 
 
+def test_a_restored_backup_does_not_change_which_checkpoints_are_averaged(corpus, tmp_path):
+    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
+    run_translation.main(arguments(corpus, tmp_path, **options))
+    os.utime(tmp_path / "checkpoint-4", (3e9, 3e9))
+    # What a kill leaves of an average.
+    (tmp_path / "_temporary_average" / ".model.averaging" / "model").mkdir(parents=True)
+    options |= {"max_steps": 8, "average_last_checkpoints": 2}
+    run_translation.main(arguments(corpus, tmp_path, **options))
+    assert sorted(path.name for path in tmp_path.glob("[._c]*-*")) == ["checkpoint-6", "checkpoint-8"]
+    assert not list(tmp_path.glob("_*"))
+    states = [load_file(tmp_path / f"checkpoint-{number}" / "model.safetensors") for number in (6, 8)]
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        torch.testing.assert_close(tensor, (states[0][name] + states[1][name]) / 2, rtol=1e-6, atol=1e-7)
+
+
 def test_a_run_folder_holds_only_metrics_of_its_model_and_says_of_which_data(corpus, tmp_path):
     """Model cards are made from it."""
     folder = tmp_path / "run"
@@ -321,6 +339,111 @@ def test_another_training_in_the_folder_of_one_is_refused(corpus, tmp_path, capl
     run_translation.main(arguments(corpus, tmp_path, **options))
     assert "with other arguments: learning_rate=0.1 in place of" in caplog.text
     assert len(losses(tmp_path)) == 5
+
+
+def test_training_data_that_changed_are_refused_by_name(corpus, tmp_path, caplog):
+    """Lines that were added, or changed into others of as many bytes; not those of an evaluation."""
+    data, out = shutil.copytree(corpus, tmp_path / "data"), tmp_path / "out"
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    run_translation.main(arguments(data, out, **options, do_eval=True))
+    noted = json.loads((out / "arguments.json").read_text())["files"]
+    text = (data / "train.de").read_text()
+    assert [file["name"] for file in noted["train"]] == ["train.en", "train.de"] and "test" not in noted
+    assert [file["size"] for file in noted["validation"]] == [
+        os.path.getsize(data / f"validation.{language}") for language in ("en", "de")
+    ]
+
+    options |= {"max_steps": 3}
+    for changed in (text + text[:1] + "\n", text.replace("e", "a", 1)):
+        (data / "train.de").write_text(changed)
+        with pytest.raises(ValueError, match=r"checkpoint-2 is of another training; .*another content of train\.de"):
+            run_translation.main(arguments(data, out, **options))
+    assert len(losses(out)) == 2
+
+    # As it was, wherever it lies and whenever it was written; with other data to evaluate on.
+    moved = data.rename(tmp_path / "moved")
+    (moved / "train.de").write_text(text)
+    (moved / "validation.en").write_text((moved / "validation.en").read_text().upper())
+    run_translation.main(arguments(moved, out, **options, do_eval=True))
+    assert len(losses(out)) == 3
+
+    # The caller may want it, and a run of before files were noted says nothing about them.
+    (moved / "train.de").write_text(changed)
+    options |= {"max_steps": 4}
+    asked = options | {"resume_from_checkpoint": out / "checkpoint-3"}
+    shutil.copytree(out, tmp_path / "older")
+    run_translation.main(arguments(moved, out, **asked))
+    assert "with other arguments: another content of train.de" in caplog.text
+    noted = json.loads((tmp_path / "older" / "arguments.json").read_text())
+    del noted["files"]
+    (tmp_path / "older" / "arguments.json").write_text(json.dumps(noted))
+    run_translation.main(arguments(moved, tmp_path / "older", **options))
+    assert len(losses(tmp_path / "older")) == 4
+
+
+def test_changed_data_are_noticed_in_folders_and_on_the_hub(tmp_path, monkeypatch):
+    folder = tmp_path / "dataset"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "train.jsonl").write_text('{"en": "one", "de": "eins"}\n')
+    training = SimpleNamespace(do_train=True, do_eval=False, do_predict=False, output_dir=str(folder / "out"))
+
+    def note(name):
+        return {"files": run_folder.data_note(run_translation.DataArguments(dataset_name=str(name)), training)}
+
+    before = note(folder)
+    os.utime(folder / "data" / "train.jsonl", (1, 1))
+    assert run_folder.changed_data(before, note(shutil.copytree(folder, tmp_path / "copied"))) == []
+    # What the training itself writes does not count.
+    (folder / "out").mkdir()
+    (folder / "out" / "arguments.json").write_text("{}")
+    assert run_folder.changed_data(before, note(folder)) == []
+    (folder / "data" / "train.jsonl").write_text('{"en": "two", "de": "zwei"}\n')
+    assert run_folder.changed_data(before, note(folder)) == [
+        "another content of data/train.jsonl (28 bytes in place of 28)"
+    ]
+    (folder / "data" / "more.jsonl").write_text('{"en": "two", "de": "zwei"}\n')
+    assert run_folder.changed_data(before, note(folder)) == ["other files of train data (data/more.jsonl)"]
+
+    texts = ["one"]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_: {"train": datasets.Dataset.from_dict({"en": texts})})
+    before = note("me/data")
+    assert run_folder.changed_data(before, note("me/data")) == []
+    texts.append("two")
+    assert run_folder.changed_data(before, note("me/data")) == ["another content of me/data (by its fingerprint)"]
+
+
+def test_a_validation_file_of_which_a_part_is_trained_on_is_training_data():
+    old, new = ([{"name": "dev.m2", "size": 1, "blake2b": text}] for text in ("aa", "bb"))
+    for share, changed in ((None, []), (0.5, ["another content of dev.m2 (1 bytes in place of 1)"])):
+        asked = {"data": {"validation_share": share}, "files": {"validation": new}}
+        assert run_folder.changed_data({"files": {"validation": old}}, asked) == changed
+
+
+def test_a_second_training_in_a_folder_is_refused_while_the_first_one_lives(corpus, tmp_path):
+    """That of a process that was killed is over, and its lock file counts for nothing."""
+    out = tmp_path / "out"
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with locked_folder(out):
+            os.write(theirs, b"x")
+            signal.pause()
+    assert os.read(ours, 1) == b"x"
+    try:
+        with pytest.raises(ValueError, match=f"Another training is writing to {out}: wait .*--output_dir"):
+            run_translation.main(arguments(corpus, out))
+        assert [path.name for path in out.iterdir()] == [LOCK]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    run_translation.main(arguments(corpus, out, max_steps=1, save_strategy="steps"))
+    assert len(losses(out)) == 1 and not (out / LOCK).exists()
+
+
+def test_a_failed_start_leaves_no_folder(corpus, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        run_translation.main(arguments(corpus, tmp_path / "new" / "out", train_source_file="no.en"))
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_same_batches_may_come_from_other_numbers_of_processes():

@@ -32,12 +32,13 @@ from modeling_ode_transformer.checkpoints import (
     incomplete_reason,
     last_complete_checkpoint,
     numbered_checkpoints,
+    rotate_checkpoints,
 )
 from modeling_ode_transformer.integration_ode_transformer import StageCoefficients
 from modeling_ode_transformer.samplers import TokenBudgetBatchSampler
 from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from .conftest import EXAMPLES, randomize, tiny_config
+from .conftest import EXAMPLES, files_of, killed_at_each_operation, randomize, tiny_config
 from .test_run_translation import MODEL, arguments, losses
 
 
@@ -470,6 +471,71 @@ def test_what_a_kill_left_does_not_count_as_a_checkpoint_to_keep(tmp_path, caplo
     trainer_for(tmp_path, new_model(), **values, save_total_limit=2).train(resume_from_checkpoint=True)
     assert [path.name for path in numbered_checkpoints(tmp_path)] == ["checkpoint-3", "checkpoint-4"]
     assert "checkpoint-1: it holds no weights" in caplog.text
+
+
+def test_checkpoints_are_removed_by_their_updates_not_by_when_their_folders_were_changed(tmp_path):
+    values = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    trainer_for(tmp_path, new_model(), **values).train()
+    for number, time in ((1, 3e9), (2, 1000), (3, 2000)):
+        os.utime(tmp_path / f"checkpoint-{number}", (time, time))
+    trainer_for(tmp_path, new_model(), **values | {"max_steps": 4}, save_total_limit=2).train(True)
+    assert [path.name for path in numbered_checkpoints(tmp_path)] == ["checkpoint-3", "checkpoint-4"]
+
+
+@pytest.mark.parametrize(
+    "limit, best, current, kept",
+    [
+        (None, None, 8, [2, 4, 6, 8, 10]),
+        (0, None, 8, [2, 4, 6, 8, 10]),
+        (2, None, 10, [8, 10]),
+        (2, 2, 10, [2, 10]),
+        (1, 4, 10, [4, 10]),
+        (3, 10, 10, [6, 8, 10]),
+        (9, None, 10, [2, 4, 6, 8, 10]),
+        (2, None, 4, [2, 4]),  # those behind it are of a training that was continued from checkpoint-2
+        (2, 8, 6, [6, 8]),
+    ],
+)
+def test_the_current_and_the_best_checkpoint_are_kept(limit, best, current, kept, tmp_path):
+    for number in (2, 4, 6, 8, 10):
+        (tmp_path / f"checkpoint-{number}").mkdir()
+    rotate_checkpoints(tmp_path, limit, best and f"{tmp_path}/checkpoint-{best}", tmp_path / f"checkpoint-{current}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"checkpoint-{number}" for number in kept)
+
+
+def test_a_kill_while_checkpoints_are_removed_leaves_none_that_lacks_files(tmp_path):
+    folder = tmp_path / "run"
+    for number in (4, 8, 10):
+        (folder / f"checkpoint-{number}" / "target_tokenizer").mkdir(parents=True)
+        for name in ("model.safetensors", "trainer_state.json", "target_tokenizer/tokenizer.json"):
+            (folder / f"checkpoint-{number}" / name).write_text(f"{number} {name}")
+    before = files_of(folder)
+
+    def rotate():
+        rotate_checkpoints(folder, 1, None, folder / "checkpoint-10")
+
+    for number in killed_at_each_operation(rotate, folder):
+        for checkpoint in numbered_checkpoints(folder):
+            start = f"{checkpoint.name}/"
+            whole = {path.removeprefix(start): data for path, data in before.items() if path.startswith(start)}
+            assert files_of(checkpoint) == whole, number
+        rotate()
+        assert [path.name for path in folder.iterdir()] == ["checkpoint-10"], number
+
+
+def test_what_a_killed_removal_left_is_deleted_when_a_training_starts(tmp_path):
+    (tmp_path / "_temporary_checkpoint-4").mkdir(parents=True)
+    trainer_for(tmp_path, new_model()).train()
+    assert not list(tmp_path.glob("_temporary*"))
+
+
+def test_the_last_checkpoint_gives_way_to_the_best_one_where_one_is_kept(tmp_path):
+    values = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    values |= {"metric_for_best_model": "loss", "load_best_model_at_end": True, "save_total_limit": 1}
+    trainer = trainer_for(tmp_path, new_model(), **values, greater_is_better=True)
+    trainer.train()
+    assert trainer.state.best_global_step == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
 
 
 def test_prediction_needs_no_labels(tmp_path):
