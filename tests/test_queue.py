@@ -10,8 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from .conftest import EXAMPLES
+from modeling_ode_transformer import (
+    OdeTransformerConfig,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerTokenizer,
+)
+
+from .conftest import EXAMPLES, assert_close, randomize
 
 
 SCRIPT = EXAMPLES / "results" / "run_queue.py"
@@ -39,12 +46,17 @@ if (queue / "slow").exists():
 
 
 @pytest.fixture
-def queue(tmp_path, monkeypatch):
-    """The module, whose trainings are the stub."""
+def module(monkeypatch):
     spec = importlib.util.spec_from_file_location("run_queue", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "run_queue", module)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def queue(module, tmp_path, monkeypatch):
+    """The module, whose trainings are the stub."""
     for name in ("run_translation.py", "run_language_modeling.py"):
         (tmp_path / name).write_text(STUB)
     monkeypatch.setattr(module, "EXAMPLES", tmp_path)
@@ -113,6 +125,24 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
         assert {name: getattr(data, name) for name in files} == files
         assert (training.seed, training.bf16, Path(training.output_dir)) == (run.seed, False, tmp_path / run.name)
         assert bool(model.config_overrides) == (run.start is None) == (model.model_name_or_path is None)
+
+
+def test_a_converted_model_is_rk2_and_computes_the_same_at_first(module, tmp_path, monkeypatch):
+    sentences = [f"{word} {other}" for word in "abcdefgh" for other in "ijklmnop"]
+    OdeTransformerTokenizer.train(sentences, 290, model_type="bpe").save_pretrained(tmp_path / "residual")
+    recipe = json.loads((EXAMPLES / "recipes" / "tatoeba_en_de_small.json").read_text())
+    sizes = {"vocab_size": 290, "d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    solver = {"encoder_solver": "euler", "solver_coefficients": "fixed"}
+    config = OdeTransformerConfig(**recipe["config_overrides"] | sizes | solver)
+    residual = randomize(OdeTransformerForConditionalGeneration(config))
+    residual.save_pretrained(tmp_path / "residual")
+    monkeypatch.setattr(sys, "argv", ["-c", str(tmp_path / "residual"), str(tmp_path / "converted")])
+    exec(module.CONVERT, {})
+    converted = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path / "converted").eval()
+    assert (converted.config.encoder_solver, converted.config.solver_coefficients) == ("rk2", "learned")
+    ids = torch.randint(4, 290, (2, 7), generator=torch.Generator().manual_seed(0))
+    logits = [model(input_ids=ids, decoder_input_ids=ids).logits for model in (converted, residual)]
+    assert_close(*logits, scale=10)
 
 
 def test_list_says_what_is_done(queue, tmp_path, capsys):

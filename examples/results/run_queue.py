@@ -55,14 +55,18 @@ FILES = {
     ),
     "ptb": ("ptb/ptb.{split}.txt.gz", {}, ("train", "valid", "test")),
 }
-# A residual model as RK2 with learned coefficients, at first the same function.
+# A residual model as RK2 with learned coefficients, which at first computes the same function.
 CONVERT = """
 import sys
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-from modeling_ode_transformer import OdeTransformerForConditionalGeneration
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+import modeling_ode_transformer
 residual, converted = sys.argv[1:]
-model = AutoModelForSeq2SeqLM.from_pretrained(residual).to_residual()
-OdeTransformerForConditionalGeneration.from_residual(model, encoder_solver="rk2").save_pretrained(converted)
+config = AutoConfig.from_pretrained(residual, encoder_solver="rk2", solver_coefficients="learned")
+model = AutoModelForSeq2SeqLM.from_pretrained(residual, config=config)
+with torch.no_grad():
+    model.model.encoder.solver_coefficients.weight.copy_(torch.tensor([1.0, 0.0]))
+model.save_pretrained(converted)
 AutoTokenizer.from_pretrained(residual).save_pretrained(converted)
 """
 
