@@ -22,6 +22,7 @@ from .conftest import EXAMPLES
 SCRIPTS = {
     "bea2019_gec": run_gec,
     "cnn_dailymail": run_summarization,
+    "iwslt14": run_translation,
     "multi30k": run_translation,
     "ptb": run_language_modeling,
     "tatoeba": run_translation,
@@ -60,6 +61,8 @@ PARAMETERS = {
     "multi30k_en_de": 7.59,
     "multi30k_en_fr": 7.59,
     "tatoeba_en_de": 49.3,
+    "tatoeba_en_de_small": 7.59,
+    "iwslt14_de_en": 36.7,
 }
 
 

@@ -1,0 +1,217 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The trainings that the results page waits for, one after the other; stopped and started again, it goes on.
+
+    nohup python examples/results/run_queue.py --data_dir data --output_dir runs > queue.log 2>&1 &
+    python examples/results/run_queue.py --output_dir runs --list
+    kill $(cat runs/queue.pid)
+
+A run is a folder of `--output_dir` and has its log beside it. It is done when its metrics hold those of the test set;
+else it starts, or resumes from its last checkpoint. Runs have one thread and the lowest priority. Arguments that are
+not of this script go to every training: `--bf16 False` on a CPU without bfloat16, which it computes several times
+slower than float32.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+
+
+EXAMPLES = Path(__file__).resolve().parent.parent
+SEEDS = (1, 2, 3)
+RESIDUAL = "encoder_solver=euler,encoder_coefficients=fixed"
+TATOEBA = {
+    "residual": RESIDUAL,
+    "residual6": f"{RESIDUAL},encoder_layers=6",
+    "rk2": "encoder_coefficients=fixed",
+    "rk2_gate": "encoder_coefficients=gate",
+    "rk2_gate_output": "encoder_coefficients=gate,stage_values=output",
+    "rk4": "encoder_solver=rk4,encoder_coefficients=fixed",
+}
+MULTI30K = {
+    "rk2_gate_output": "encoder_coefficients=gate,stage_values=output",
+    "rk2_learned_output": "encoder_coefficients=learned,stage_values=output",
+}
+PTB = {
+    "residual": "decoder_solver=euler,decoder_coefficients=fixed",
+    "rk2": "decoder_coefficients=fixed",
+    "rk2_gate": "decoder_coefficients=gate",
+    "rk4": "decoder_solver=rk4,decoder_coefficients=fixed",
+}
+# The files of a recipe, by the names of their splits and, where they are two, sides.
+FILES = {
+    "tatoeba_en_de_small": ("tatoeba_en_de/{split}.tsv.gz", {}, ("train", "valid", "test")),
+    "multi30k_en_de": (
+        "multi30k/{split}.{side}.gz",
+        {"source": "en", "target": "de"},
+        ("train", "val", "test_2016_flickr"),
+    ),
+    "ptb": ("ptb/ptb.{split}.txt.gz", {}, ("train", "valid", "test")),
+}
+# A residual model as RK2 with learned coefficients, which at first computes the same function.
+CONVERT = """
+import sys
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+import modeling_ode_transformer
+residual, converted = sys.argv[1:]
+config = AutoConfig.from_pretrained(residual, encoder_solver="rk2", encoder_coefficients="learned")
+model = AutoModelForSeq2SeqLM.from_pretrained(residual, config=config)
+with torch.no_grad():
+    model.model.encoder.solver_coefficients.weight.copy_(torch.tensor([1.0, 0.0]))
+model.save_pretrained(converted)
+AutoTokenizer.from_pretrained(residual).save_pretrained(converted)
+"""
+
+
+def data_arguments(recipe: str, data_dir: Path) -> list[str]:
+    """The options that name the files of a recipe in another folder of data."""
+    pattern, sides, names = FILES[recipe]
+    arguments = []
+    for split, name in zip(("train", "validation", "test"), names):
+        for side, language in sides.items() or [("", "")]:
+            option = "_".join(filter(None, (split, side, "file")))
+            arguments += [f"--{option}", str(data_dir / pattern.format(split=name, side=language))]
+    return arguments
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training: its folder, recipe, seed, and the overrides of a new model or the run whose model goes on."""
+
+    name: str
+    recipe: str
+    seed: int
+    overrides: str = ""
+    start: str | None = None
+    converted: bool = False
+    arguments: list[str] = field(default_factory=list)
+
+    def commands(self, data_dir: Path, output_dir: Path, more: list[str]) -> list[list[str]]:
+        """What is to be run, in this order, each without the interpreter."""
+        script = "run_language_modeling.py" if self.recipe == "ptb" else "run_translation.py"
+        train = [str(EXAMPLES / script), str(EXAMPLES / "recipes" / f"{self.recipe}.json"), "--log_coefficients"]
+        train += ["--seed", str(self.seed), "--output_dir", str(output_dir / self.name), "--disable_tqdm", "True"]
+        train += data_arguments(self.recipe, data_dir)
+        train += ["--config_overrides", self.overrides]
+        commands = []
+        if self.start:
+            model = output_dir / self.start
+            if self.converted:
+                model, residual = output_dir / f"{self.name}.start", model
+                commands.append(["-c", CONVERT, str(residual), str(model)])
+            train += ["--model_name_or_path", str(model)]
+        return [*commands, [*train, *self.arguments, *more]]
+
+
+def all_runs() -> list[Run]:
+    """In the order in which they are run: of each part, all models with the first seed come first."""
+    parts = (("tatoeba_en_de_small", TATOEBA), ("multi30k_en_de", MULTI30K), ("ptb", PTB))
+    runs = [
+        Run(f"{recipe}/{name}_{seed}", recipe, seed, overrides)
+        for recipe, models in parts
+        for seed in SEEDS
+        for name, overrides in models.items()
+    ]
+    recipe = "tatoeba_en_de_small"
+    further = ["--max_steps", "600", "--learning_rate", "5e-4", "--warmup_steps", "0"]
+    return runs + [
+        Run(f"{recipe}/{name}_{seed}", recipe, seed, "", f"{recipe}/residual_{seed}", name == "converted", further)
+        for seed in SEEDS
+        for name in ("continued", "converted")
+    ]
+
+
+def is_done(folder: Path) -> bool:
+    """Whether the metrics of a run hold those of its test set."""
+    results = folder / "all_results.json"
+    return results.is_file() and "predict_samples" in json.loads(results.read_text())
+
+
+def state(run: Run, output_dir: Path) -> str:
+    folder = output_dir / run.name
+    if is_done(folder):
+        return "done"
+    last = max((int(path.name.rpartition("-")[2]) for path in folder.glob("checkpoint-*")), default=0)
+    return f"begun, saved at update {last}" if last else "begun" if folder.is_dir() else "waits"
+
+
+def run_child(command: list[str], log_file: Path) -> int:
+    """Runs Python with one thread and the lowest priority; returns its status. What ends the queue ends it too."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with log_file.open("a") as log:
+        child = subprocess.Popen(
+            ["nice", "-n", "19", sys.executable, *command], env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            return child.wait()
+        finally:
+            if child.poll() is None:
+                child.terminate()
+                try:
+                    child.wait(30)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    child.wait()
+
+
+def work(runs: list[Run], data_dir: Path, output_dir: Path, more: list[str]) -> list[str]:
+    """Trains what is not done, and returns the names of the runs that failed or wait for one that did."""
+    failed = []
+    for run in runs:
+        if is_done(output_dir / run.name):
+            continue
+        if run.start and not is_done(output_dir / run.start):
+            failed.append(run.name)
+            print(f"{run.name} waits for {run.start}", flush=True)
+            continue
+        begin, log_file = time.time(), output_dir / f"{run.name}.log"
+        print(f"{time.strftime('%F %T')} {run.name}: {state(run, output_dir)}", flush=True)
+        statuses = (run_child(command, log_file) for command in run.commands(data_dir, output_dir, more))
+        status = next((status for status in statuses if status), 0)
+        if status or not is_done(output_dir / run.name):
+            failed.append(run.name)
+            print(f"{run.name} failed (exit status {status}): see {log_file}", flush=True)
+        else:
+            print(f"{time.strftime('%F %T')} {run.name}: done, {(time.time() - begin) / 60:.0f} minutes", flush=True)
+    return failed
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the script with the given arguments (default: the command line's)."""
+    parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--data_dir", type=Path, default=Path("data"), help="has multi30k, ptb and tatoeba_en_de")
+    parser.add_argument("--output_dir", type=Path, default=Path("runs"), help="gets a folder for each run")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="runs of such names, as 'ptb/*_1'")
+    parser.add_argument("--list", action="store_true", help="only print the state of each run")
+    args, more = parser.parse_known_args(argv)
+    runs = [run for run in all_runs() if fnmatch(run.name, args.only)]
+    if not runs:
+        parser.error(f"--only {args.only}: no run has such a name; --list prints all.")
+    if args.list:
+        for run in runs:
+            print(f"{run.name:45} {state(run, args.output_dir)}")
+        return
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    with (args.output_dir / "queue.pid").open("a+") as pid_file:
+        try:
+            fcntl.flock(pid_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            sys.exit(f"A queue works in {args.output_dir} already: its number is in queue.pid.")
+        pid_file.truncate(0)
+        print(os.getpid(), file=pid_file, flush=True)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+        if failed := work(runs, args.data_dir, args.output_dir, more):
+            sys.exit(f"Not done: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

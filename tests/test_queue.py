@@ -1,0 +1,182 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""examples/results/run_queue.py, with a stub in place of the training scripts."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from modeling_ode_transformer import (
+    OdeTransformerConfig,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerTokenizer,
+)
+
+from .conftest import EXAMPLES, assert_close, randomize
+
+
+SCRIPT = EXAMPLES / "results" / "run_queue.py"
+# Notes its arguments, and fails where the folder `broken` of the queue has a file of the run's name; a folder `slow`
+# keeps it waiting for a signal, which it notes.
+STUB = """
+import json, signal, sys
+from pathlib import Path
+
+folder = Path(sys.argv[sys.argv.index("--output_dir") + 1])
+queue = folder.parent.parent
+with (queue / "calls").open("a") as calls:
+    calls.write(json.dumps(sys.argv[1:]) + "\\n")
+if (queue / "broken" / folder.name).exists():
+    sys.exit(3)
+folder.mkdir(parents=True, exist_ok=True)
+if (queue / "slow").exists():
+    (folder / "checkpoint-200").mkdir()
+    print("ready", flush=True)
+    signal.sigwait([signal.SIGTERM])
+    (folder / "stopped").touch()
+    sys.exit(1)
+(folder / "all_results.json").write_text(json.dumps({"predict_samples": 2}))
+"""
+
+
+@pytest.fixture
+def module(monkeypatch):
+    spec = importlib.util.spec_from_file_location("run_queue", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "run_queue", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def queue(module, tmp_path, monkeypatch):
+    """The module, whose trainings are the stub."""
+    for name in ("run_translation.py", "run_language_modeling.py"):
+        (tmp_path / name).write_text(STUB)
+    monkeypatch.setattr(module, "EXAMPLES", tmp_path)
+    monkeypatch.setattr(module, "CONVERT", "")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    return module
+
+
+def called(runs: Path) -> list[str]:
+    """The runs that were trained, in their order."""
+    lines = [json.loads(line) for line in (runs / "calls").read_text().splitlines()]
+    folders = [Path(arguments[arguments.index("--output_dir") + 1]) for arguments in lines]
+    return [str(folder.relative_to(runs)) for folder in folders]
+
+
+def test_first_seeds_come_first_and_what_is_done_is_not_repeated(queue, tmp_path):
+    runs = tmp_path / "runs"
+    first = "tatoeba_en_de_small/residual_1"
+    (runs / first).mkdir(parents=True)
+    # The scripts write metrics after training, before the test set is translated.
+    (runs / first / "all_results.json").write_text(json.dumps({"train_loss": 1.0, "eval_samples": 2}))
+    (runs / "broken").mkdir()
+    (runs / "broken" / "rk2_1").touch()
+    (runs / "broken" / "residual_2").touch()
+    with pytest.raises(SystemExit) as stopped:
+        queue.main(["--output_dir", str(runs), "--only", "tatoeba*"])
+    waiting = ["continued_2", "converted_2"]
+    assert str(stopped.value).split(": ")[1].split(", ") == [
+        f"tatoeba_en_de_small/{name}" for name in ("rk2_1", "residual_2", *waiting)
+    ]
+    models = ["residual", "residual6", "rk2", "rk2_gate", "rk2_gate_output", "rk4"]
+    order = [f"{model}_{seed}" for seed in (1, 2, 3) for model in models]
+    order += [f"{model}_{seed}" for seed in (1, 3) for model in ("continued", "converted")]
+    assert called(runs) == [f"tatoeba_en_de_small/{name}" for name in order]
+
+    for path in (runs / "broken").iterdir():
+        path.unlink()
+    (runs / "calls").unlink()
+    queue.main(["--output_dir", str(runs), "--only", "tatoeba*"])
+    assert called(runs) == [f"tatoeba_en_de_small/{name}" for name in ("rk2_1", "residual_2", *waiting)]
+
+
+def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
+    """Only one copy of each file and option; a run that goes on has the model of the first, converted or not."""
+    import run_language_modeling
+    import run_translation
+    import seq2seq_utils
+
+    queue.EXAMPLES = EXAMPLES
+    names = [run.name for run in queue.all_runs()]
+    assert len(names) == len(set(names)) == 42
+    assert [name for name in names if not name.startswith("tatoeba")][:2] == [
+        "multi30k_en_de/rk2_gate_output_1",
+        "multi30k_en_de/rk2_learned_output_1",
+    ]
+    for run in queue.all_runs():
+        script, *arguments = run.commands(Path("data"), tmp_path, ["--bf16", "False"])[-1]
+        if run.recipe == "ptb":
+            assert Path(script).name == "run_language_modeling.py"
+            model, data, training = run_language_modeling.parse_arguments(arguments)
+        else:
+            model, data, training = seq2seq_utils.parse_arguments(run_translation.TRANSLATION, arguments)
+        recipe = json.loads((EXAMPLES / "recipes" / f"{run.recipe}.json").read_text())
+        files = {name: value for name, value in recipe.items() if name.endswith("_file")}
+        assert {name: getattr(data, name) for name in files} == files
+        assert (training.seed, training.bf16, Path(training.output_dir)) == (run.seed, False, tmp_path / run.name)
+        assert bool(model.config_overrides) == (run.start is None) == (model.model_name_or_path is None)
+
+
+def test_a_converted_model_is_rk2_and_computes_the_same_at_first(module, tmp_path, monkeypatch):
+    sentences = [f"{word} {other}" for word in "abcdefgh" for other in "ijklmnop"]
+    OdeTransformerTokenizer.train(sentences, 290, model_type="bpe").save_pretrained(tmp_path / "residual")
+    recipe = json.loads((EXAMPLES / "recipes" / "tatoeba_en_de_small.json").read_text())
+    sizes = {"vocab_size": 290, "d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    solver = {"encoder_solver": "euler", "encoder_coefficients": "fixed"}
+    config = OdeTransformerConfig(**recipe["config_overrides"] | sizes | solver)
+    residual = randomize(OdeTransformerForConditionalGeneration(config))
+    residual.save_pretrained(tmp_path / "residual")
+    monkeypatch.setattr(sys, "argv", ["-c", str(tmp_path / "residual"), str(tmp_path / "converted")])
+    exec(module.CONVERT, {})
+    converted = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path / "converted").eval()
+    assert (converted.config.encoder_solver, converted.config.encoder_coefficients) == ("rk2", "learned")
+    ids = torch.randint(4, 290, (2, 7), generator=torch.Generator().manual_seed(0))
+    logits = [model(input_ids=ids, decoder_input_ids=ids).logits for model in (converted, residual)]
+    assert_close(*logits, scale=10)
+
+
+def test_list_says_what_is_done(queue, tmp_path, capsys):
+    (tmp_path / "runs" / "ptb" / "rk2_1" / "checkpoint-227").mkdir(parents=True)
+    (tmp_path / "runs" / "ptb" / "rk2_1" / "checkpoint-1135").mkdir()
+    queue.main(["--output_dir", "runs", "--only", "ptb/residual_1"])
+    queue.main(["--output_dir", "runs", "--only", "ptb/*_1", "--list"])
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("ptb")]
+    assert lines == [
+        ["ptb/residual_1", "done"],
+        ["ptb/rk2_1", "begun, saved at update 1135"],
+        ["ptb/rk2_gate_1", "waits"],
+        ["ptb/rk4_1", "waits"],
+    ]
+    with pytest.raises(SystemExit):
+        queue.main(["--only", "nothing"])
+
+
+def test_a_stopped_queue_stops_its_training(tmp_path):
+    runs, scripts = tmp_path / "runs", tmp_path / "examples" / "results"
+    (runs / "slow").mkdir(parents=True)
+    scripts.mkdir(parents=True)
+    copy = scripts / SCRIPT.name
+    copy.write_text(SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
+    stub = STUB.replace("import json", "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [15])\nimport json", 1)
+    (scripts.parent / "run_language_modeling.py").write_text(stub)
+    command = [sys.executable, str(copy), "--output_dir", str(runs), "--only", "ptb/residual_*"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        log = runs / "ptb" / "residual_1.log"
+        while process.poll() is None and not (log.is_file() and "ready" in log.read_text()):
+            os.sched_yield()
+        assert int((runs / "queue.pid").read_text()) == process.pid
+        second = subprocess.run(command, capture_output=True, text=True)
+        assert second.returncode == 1 and "works in" in second.stderr
+        process.terminate()
+        assert process.wait(60) == 1
+    assert (runs / "ptb" / "residual_1" / "stopped").is_file() and called(runs) == ["ptb/residual_1"]
