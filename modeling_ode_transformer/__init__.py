@@ -48,9 +48,9 @@ FairseqTokenizer.register_for_auto_class()
 
 
 def __getattr__(name: str):
-    # Imported here, the command `python -m modeling_ode_transformer.convert_fairseq_checkpoint` would be run twice.
+    # Imported here, the command `python -m modeling_ode_transformer.conversion.fairseq` would be run twice.
     if name == "convert_fairseq_state_dict":
-        from .convert_fairseq_checkpoint import convert_fairseq_state_dict
+        from .conversion.fairseq import convert_fairseq_state_dict
 
         return convert_fairseq_state_dict
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

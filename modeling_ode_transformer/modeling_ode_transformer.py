@@ -1627,63 +1627,6 @@ class OdeTransformerForConditionalGeneration(
             decoder_input_ids[:, 0] = last_tokens(labels, pad_token_id)
         return decoder_input_ids
 
-    @classmethod
-    def from_residual(
-        cls,
-        model_or_path: PreTrainedModel | str,
-        encoder_solver: str | dict = "rk2",
-        solver_coefficients: str = "learned",
-        **kwargs,
-    ) -> "OdeTransformerForConditionalGeneration":
-        """Makes an ODE Transformer with the weights of a pre-norm encoder-decoder of transformers: M2M100 and NLLB,
-        mBART and mBART-50, Pegasus, Blenderbot.
-
-        Learned coefficients start at Euler's (1, 0, ...): the model computes the function of the original, to the
-        rounding of its dtype, and training it puts the later stages to use. With other coefficients it starts
-        elsewhere, which is logged as a warning. The ids of the tokens stay, so that the original's tokenizer is the
-        model's: save it beside the model.
-
-        Args:
-            model_or_path: the model, whose parameters are copied; or its folder or name on the Hub, from which
-                `AutoModelForSeq2SeqLM` loads it.
-            encoder_solver: the scheme of the encoder, as in the configuration.
-            solver_coefficients: the weights of the stages, as in the configuration; without effect if all schemes have
-                one stage.
-            kwargs: other fields of the configuration that do not come with the weights: `decoder_solver` (defaults to
-                `"euler"`), `coefficient_sharing`, `vector_field`, `dropout`, ...
-
-        Returns:
-            The model in evaluation mode, with the dtype, device, attention implementation and generation configuration
-            of the original. Two things are not the original's: layers are not dropped in training (a warning says so
-            if they were), and a decoder without input makes none from the encoder's, as mBART's does. Embeddings
-            given in place of ids are scaled already, in Pegasus's decoder too.
-
-        Raises:
-            ValueError: the family is post-norm or otherwise no stack of Euler steps, which is found before weights are
-                loaded; the model has no language modeling head, or parameters that its family has not; or a field
-                comes with the weights and cannot be chosen. It is named.
-            TypeError: a keyword is no field of the configuration, or `model_or_path` is neither.
-        """
-        from .convert_residual import from_residual
-
-        return from_residual(cls, model_or_path, encoder_solver, solver_coefficients, **kwargs)
-
-    def to_residual(self) -> PreTrainedModel:
-        """Makes the residual model of transformers that computes the same function as this one, a copy in evaluation
-        mode: the reverse of `from_residual`.
-
-        The blocks have to be Euler steps of size 1, or steps of several stages whose learned coefficients are exactly
-        (1, 0, ...); without layer history and relative positions. Sinusoidal positions make an
-        `M2M100ForConditionalGeneration`, which counts tokens by the ids: where the mask does too, logits are equal.
-        What `from_residual` made of another family becomes that family's model.
-
-        Raises:
-            ValueError: the model has what the residual one cannot express; fields and values are named.
-        """
-        from .convert_residual import to_residual
-
-        return to_residual(self)
-
 
 def select_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
     """The last `logits_to_keep` positions (0: all), or those that a tensor of indices names, of (batch, length, d)."""

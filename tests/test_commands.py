@@ -12,7 +12,7 @@ from modeling_ode_transformer.commands import run_command
 
 COMMANDS = {
     "average_checkpoints": "{missing}",
-    "convert_fairseq_checkpoint": "{missing} --source_dict {missing} --target_dict {missing} --output_dir {out}",
+    "conversion.fairseq": "{missing} --source_dict {missing} --target_dict {missing} --output_dir {out}",
     "metrics.bleu": "--hypotheses {missing} --references {missing}",
     "metrics.bootstrap": "--references {missing} --system_a {missing} --system_b {missing}",
     "metrics.errant": "compare {missing} {missing}",

@@ -40,7 +40,7 @@ from .test_run_classification import run_classification
 
 CARD = {"repo_id": "me/model", "language": ["en", "de"]}
 PARTS = ("cache", "configuration", "cpu", "generation", "integration", "modeling", "pipeline", "recurrence")
-CODE = {f"{part}_ode_transformer.py" for part in PARTS} | {"convert_residual.py"}
+CODE = {f"{part}_ode_transformer.py" for part in PARTS}
 
 
 @pytest.fixture(scope="module")
