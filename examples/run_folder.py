@@ -19,7 +19,7 @@ from modeling_ode_transformer.checkpoints import (
     last_complete_checkpoint,
     numbered_checkpoints,
 )
-from modeling_ode_transformer.model_card import (
+from modeling_ode_transformer.hub.model_card import (
     ARGUMENTS,
     PREFIXES,
     RESULTS,

@@ -12,8 +12,8 @@ from transformers import (
 
 from .configuration_csa_ode import CsaOdeConfig
 from .configuration_ode_transformer import OdeTransformerConfig
-from .ensemble import EnsembleForConditionalGeneration
 from .generation_ode_transformer import SourceLengthLogitsProcessor, n_best
+from .inference.ensemble import EnsembleForConditionalGeneration
 from .integration_ode_transformer import ButcherTableau
 from .modeling_csa_ode import CsaOdeForSequenceClassification, CsaOdeModel, CsaOdePreTrainedModel
 from .modeling_ode_transformer import (

@@ -20,8 +20,8 @@ COMMANDS = {
     "metrics.m2": "{missing} {missing}",
     "metrics.perplexity": "--model {missing} --texts {missing}",
     "metrics.rouge": "--hypotheses {missing} --references {missing}",
-    "model_card": "{missing}.json",
-    "publish": "{missing} --repo_id me/model --dry_run",
+    "hub.model_card": "{missing}.json",
+    "hub.publish": "{missing} --repo_id me/model --dry_run",
 }
 
 
