@@ -19,8 +19,9 @@ from pathlib import Path
 from run_translation import main as run_translation
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration, set_seed
 
-from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer
-from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS
+from modeling_ode_transformer import OdeTransformerTokenizer
+from modeling_ode_transformer.conversion.residual import from_residual
+from modeling_ode_transformer.hub.model_card import ARGUMENTS, RESULTS
 from modeling_ode_transformer.text_files import read_json, read_lines
 
 
@@ -122,7 +123,7 @@ def main(argv: list[str] | None = None) -> None:
 
     converted = args.output_dir / "converted"
     model = AutoModelForSeq2SeqLM.from_pretrained(residual)
-    ode = OdeTransformerForConditionalGeneration.from_residual(model, encoder_solver="rk2")
+    ode = from_residual(model, encoder_solver="rk2")
     ode.save_pretrained(converted)
     AutoTokenizer.from_pretrained(residual).save_pretrained(converted)
 

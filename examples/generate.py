@@ -41,7 +41,7 @@ from modeling_ode_transformer.generation_ode_transformer import (
     SourceLengthGenerationMixin,
     position_limit,
 )
-from modeling_ode_transformer.model_card import versions
+from modeling_ode_transformer.hub.model_card import versions
 from modeling_ode_transformer.text_files import read_json, read_lines
 
 

@@ -71,7 +71,7 @@ from transformers import (
     set_seed,
 )
 
-from modeling_ode_transformer.model_card import ARGUMENTS, RESULTS, held_out, split_sources
+from modeling_ode_transformer.hub.model_card import ARGUMENTS, RESULTS, held_out, split_sources
 from modeling_ode_transformer.resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from modeling_ode_transformer.text_files import read_json, read_lines
 from modeling_ode_transformer.word_vectors import load_word_vectors

@@ -35,7 +35,7 @@ from modeling_ode_transformer.checkpoints import (
     remove_checkpoint,
     remove_leftovers,
 )
-from modeling_ode_transformer.model_card import (
+from modeling_ode_transformer.hub.model_card import (
     ARGUMENTS,
     PREFIXES,
     RESULTS,

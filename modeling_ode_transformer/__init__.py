@@ -12,8 +12,8 @@ from transformers import (
 
 from .configuration_csa_ode import CsaOdeConfig
 from .configuration_ode_transformer import OdeTransformerConfig
-from .ensemble import EnsembleForConditionalGeneration
 from .generation_ode_transformer import SourceLengthLogitsProcessor, n_best
+from .inference.ensemble import EnsembleForConditionalGeneration
 from .integration_ode_transformer import ButcherTableau
 from .modeling_csa_ode import CsaOdeForSequenceClassification, CsaOdeModel, CsaOdePreTrainedModel
 from .modeling_ode_transformer import (
@@ -48,9 +48,9 @@ FairseqTokenizer.register_for_auto_class()
 
 
 def __getattr__(name: str):
-    # Imported here, the command `python -m modeling_ode_transformer.convert_fairseq_checkpoint` would be run twice.
+    # Imported here, the command `python -m modeling_ode_transformer.conversion.fairseq` would be run twice.
     if name == "convert_fairseq_state_dict":
-        from .convert_fairseq_checkpoint import convert_fairseq_state_dict
+        from .conversion.fairseq import convert_fairseq_state_dict
 
         return convert_fairseq_state_dict
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from modeling_ode_transformer.commands import run_command
 
 COMMANDS = {
     "average_checkpoints": "{missing}",
-    "convert_fairseq_checkpoint": "{missing} --source_dict {missing} --target_dict {missing} --output_dir {out}",
+    "conversion.fairseq": "{missing} --source_dict {missing} --target_dict {missing} --output_dir {out}",
     "metrics.bleu": "--hypotheses {missing} --references {missing}",
     "metrics.bootstrap": "--references {missing} --system_a {missing} --system_b {missing}",
     "metrics.errant": "compare {missing} {missing}",
@@ -20,8 +20,8 @@ COMMANDS = {
     "metrics.m2": "{missing} {missing}",
     "metrics.perplexity": "--model {missing} --texts {missing}",
     "metrics.rouge": "--hypotheses {missing} --references {missing}",
-    "model_card": "{missing}.json",
-    "publish": "{missing} --repo_id me/model --dry_run",
+    "hub.model_card": "{missing}.json",
+    "hub.publish": "{missing} --repo_id me/model --dry_run",
 }
 
 

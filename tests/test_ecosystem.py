@@ -29,8 +29,8 @@ from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerFo
 from modeling_ode_transformer.checkpoints import last_complete_checkpoint
 from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from .conftest import assert_close, build, randomize, tiny_config
-from .test_ensemble import sharpen
+from .conftest import assert_close, build
+from .inference.test_ensemble import sharpen
 from .test_hub import PACKAGE, run_python
 
 

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
-from modeling_ode_transformer.ensemble import EnsembleForConditionalGeneration
+from modeling_ode_transformer.inference.ensemble import EnsembleForConditionalGeneration
 from modeling_ode_transformer.training import TokenSeq2SeqTrainer
 
 

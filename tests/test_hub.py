@@ -29,7 +29,6 @@ PACKAGE = Path(modeling_ode_transformer.__file__).parent
 PUBLISHED = (
     "cache_ode_transformer",
     "configuration_ode_transformer",
-    "convert_residual",
     "cpu_ode_transformer",
     "generation_ode_transformer",
     "integration_ode_transformer",

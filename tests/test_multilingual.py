@@ -23,7 +23,8 @@ from transformers import (
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES as M2M100_CODES
 from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES as MBART_CODES
 
-from modeling_ode_transformer import OdeTransformerForConditionalGeneration, TranslationPipeline
+from modeling_ode_transformer import TranslationPipeline
+from modeling_ode_transformer.conversion.residual import from_residual
 from modeling_ode_transformer.text_files import read_lines
 
 from .conftest import TINY, randomize
@@ -90,7 +91,7 @@ def trained(request, corpus, tmp_path_factory):  # noqa: F811
     with torch.no_grad():
         # Outputs are texts, not marks.
         reference.lm_head.weight[min(i for i in tokenizer.all_special_ids if i > 3) :] = 0
-    OdeTransformerForConditionalGeneration.from_residual(reference).save_pretrained(folder / "start")
+    from_residual(reference).save_pretrained(folder / "start")
     options = {"learning_rate": 0, "max_steps": 1, "do_predict": True}
     run_translation.main(arguments_of_a_pair(corpus, folder, folder / "output", languages, **options))
     return folder, reference, languages, place

@@ -24,6 +24,7 @@ from modeling_ode_transformer import (
     OdeTransformerModel,
 )
 from modeling_ode_transformer.cache_ode_transformer import BeamSearchCache
+from modeling_ode_transformer.conversion.residual import from_residual, to_residual
 from modeling_ode_transformer.recurrence_ode_transformer import OdeTransformerRecurrenceEncoder
 
 from .conftest import SOLVERS, assert_close, randomize, tiny_config
@@ -663,10 +664,10 @@ def test_no_residual_model_has_a_recurrence_encoder():
     plain = {"encoder_solver": "euler", "layer_history": "none", "max_relative_position": 0}
     model = build(**KINDS["biarn"], **plain)
     with pytest.raises(ValueError, match="recurrence_encoder='biarn' would have to be 'none'"):
-        model.to_residual()
-    residual = build(**plain, recurrence_layers=2).to_residual()
+        to_residual(model)
+    residual = to_residual(build(**plain, recurrence_layers=2))
     with pytest.raises(ValueError, match=r"recurrence_encoder='birnn' has parameters.*give it to from_pretrained"):
-        OdeTransformerForConditionalGeneration.from_residual(residual, recurrence_encoder="birnn")
+        from_residual(residual, recurrence_encoder="birnn")
 
 
 def test_every_mask_is_one_of_words():

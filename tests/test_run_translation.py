@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_ode_transformer.checkpoints import LOCK, locked_folder
-from modeling_ode_transformer.model_card import run_record
+from modeling_ode_transformer.hub.model_card import run_record
 from modeling_ode_transformer.samplers import LengthGroupedSampler
 from modeling_ode_transformer.text_files import read_lines
 

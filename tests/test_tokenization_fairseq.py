@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, TokenizersBackend
 
 import modeling_ode_transformer
 from modeling_ode_transformer import FairseqTokenizer, OdeTransformerConfig
-from modeling_ode_transformer.convert_fairseq_tokenizer import (
+from modeling_ode_transformer.conversion.fairseq_tokenizer import (
     make_tokenizer,
     pad_dictionary,
     read_bpe_codes,

@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer.conversion.residual import from_residual
 
 
 VOCAB_SIZE = 34040
@@ -63,7 +64,7 @@ def ode_transformer(
 ) -> OdeTransformerForConditionalGeneration:
     """An ODE Transformer with the weights of a residual model: its learned coefficients are those of Euler's scheme,
     so that it evaluates all stages and computes the residual model's function."""
-    return OdeTransformerForConditionalGeneration.from_residual(residual or m2m100(), solver)
+    return from_residual(residual or m2m100(), solver)
 
 
 def base_preset(solver: str, **fields) -> OdeTransformerForConditionalGeneration:

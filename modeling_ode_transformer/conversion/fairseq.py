@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """From the original's fairseq 0.6.2 checkpoints to a model of this package, which computes the same numbers.
 
-    python -m modeling_ode_transformer.convert_fairseq_checkpoint checkpoint_best.pt --source_dict dict.en.txt \\
+    python -m modeling_ode_transformer.conversion.fairseq checkpoint_best.pt --source_dict dict.en.txt \\
         --target_dict dict.de.txt --bpe_codes codes --output_dir converted
 
 writes a folder that `from_pretrained` opens: the model, its tokenizer and a generation configuration. Several
@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from .average_checkpoints import TensorMean, check_same_configuration
-from .commands import run_command
-from .configuration_ode_transformer import OdeTransformerConfig
-from .convert_fairseq_tokenizer import make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
-from .modeling_ode_transformer import OdeTransformerForConditionalGeneration
-from .pipeline_ode_transformer import TARGET_TOKENIZER
+from ..average_checkpoints import TensorMean, check_same_configuration
+from ..commands import run_command
+from ..configuration_ode_transformer import OdeTransformerConfig
+from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
+from ..pipeline_ode_transformer import TARGET_TOKENIZER
+from .fairseq_tokenizer import make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
 
 
 logger = logging.get_logger(__name__)
@@ -343,7 +343,7 @@ def rename_parameters(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch
 def main(argv: list[str] | None = None) -> None:
     """Runs the command with the given arguments (default: the command line's)."""
     parser = ArgumentParser(
-        prog="python -m modeling_ode_transformer.convert_fairseq_checkpoint",
+        prog="python -m modeling_ode_transformer.conversion.fairseq",
         description="Convert checkpoints of the original ODE Transformer (fairseq 0.6.2) into a folder that "
         "from_pretrained opens.",
         formatter_class=ArgumentDefaultsHelpFormatter,

@@ -19,10 +19,10 @@ from transformers.models.mbart.modeling_mbart import shift_tokens_right as wrap_
 from transformers.models.pegasus.modeling_pegasus import PegasusSinusoidalPositionalEmbedding
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer.conversion.residual import from_residual, to_residual
 from modeling_ode_transformer.modeling_ode_transformer import OdeTransformerVaswaniPositionalEmbedding
 
-from .conftest import TINY, assert_close, randomize, tiny_config
-from .test_hub import run_python
+from ..conftest import TINY, assert_close, randomize, tiny_config
 
 
 FAMILIES = ("m2m_100", "mbart", "pegasus", "blenderbot")
@@ -50,7 +50,7 @@ def original(family, dtype=torch.float32, **fields):
 
 
 def convert(model, *args, **kwargs):
-    return OdeTransformerForConditionalGeneration.from_residual(model, *args, **kwargs)
+    return from_residual(model, *args, **kwargs)
 
 
 def padding_masks():
@@ -76,7 +76,7 @@ def batches(model):
 
 def capture_warnings(monkeypatch):
     messages = []
-    monkeypatch.setattr(logging.getLogger("modeling_ode_transformer.convert_residual"), "warning", messages.append)
+    monkeypatch.setattr(logging.getLogger("modeling_ode_transformer.conversion.residual"), "warning", messages.append)
     return messages
 
 
@@ -258,7 +258,7 @@ def test_training_starts_with_the_loss_and_the_gradients_of_the_original_and_rea
 def test_the_parameters_and_the_generation_configuration_are_copies():
     reference = original("m2m_100")
     model = convert(reference)
-    models = (reference, model, model.to_residual())
+    models = (reference, model, to_residual(model))
     before = [tensor.clone() for tensor in reference.state_dict().values()]
     with torch.no_grad():
         for parameter in model.parameters():
@@ -312,7 +312,25 @@ def test_a_scheme_may_be_a_file(tmp_path):
     path.write_text('{"a": [[], [0.6666666666666666]], "b": [0.25, 0.75]}')
     assert convert(original("m2m_100"), encoder_solver=str(path)).config.encoder_tableau.b == (0.25, 0.75)
     with pytest.raises(TypeError, match="not None"):
-        OdeTransformerForConditionalGeneration.from_residual(None)
+        from_residual(None)
+    with pytest.raises(TypeError, match="OdeTransformerForConditionalGeneration, not a M2M100For"):
+        to_residual(original("m2m_100"))
+
+
+def test_a_conversion_that_changes_nothing_prints_nothing(tmp_path, capfd, caplog):
+    """Neither do tensor-parallel plans that nobody asked for, nor parameters that conversion initializes."""
+    reference = original("mbart")
+    caplog.set_level(logging.INFO)
+    monitored = [logging.getLogger(name) for name in ("transformers", "modeling_ode_transformer")]
+    for logger in monitored:
+        logger.addHandler(caplog.handler)
+    try:
+        to_residual(convert(reference, "rk4"))
+    finally:
+        for logger in monitored:
+            logger.removeHandler(caplog.handler)
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err, caplog.messages) == ("", "", [])
 
 
 def test_layers_dropped_in_training_are_reported(monkeypatch):
@@ -397,28 +415,6 @@ def test_a_folder_is_converted_saved_and_opened_again(family, tmp_path):
         assert_close(loaded(**batch).logits, reference(**batch).logits, scale=2)
 
 
-WITHOUT_PACKAGE = """
-import sys
-sys.modules["modeling_ode_transformer"] = None
-from transformers import AutoModelForSeq2SeqLM
-model = AutoModelForSeq2SeqLM.from_pretrained("converted", trust_remote_code=True)
-assert type(model).__module__.startswith("transformers_modules.")
-model.to_residual().save_pretrained("back")
-type(model).from_residual("back", "rk4").save_pretrained("again")
-"""
-
-
-def test_the_code_saved_with_a_model_converts_without_the_package(tmp_path):
-    reference = original("m2m_100")
-    convert(reference).save_pretrained(tmp_path / "converted")
-    run_python(WITHOUT_PACKAGE, tmp_path)
-    batch = next(batches(reference))
-    for name in ("back", "again"):
-        model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name)
-        assert_close(model(**batch).logits, reference(**batch).logits)
-    assert model.config.encoder_solver == "rk4"
-
-
 # And back
 
 
@@ -426,7 +422,7 @@ def test_the_code_saved_with_a_model_converts_without_the_package(tmp_path):
 @pytest.mark.parametrize("tie", [True, False])
 def test_what_was_converted_becomes_the_original_again(family, tie):
     reference = original(family, tie_word_embeddings=tie)
-    back = convert(reference, decoder_solver="rk2").to_residual()
+    back = to_residual(convert(reference, decoder_solver="rk2"))
     assert type(back) is type(reference) and not back.training
     assert back.generation_config.to_dict() == reference.generation_config.to_dict()
     fields = AutoConfig.for_model(family, **TINY).to_dict().keys() - {"architectures", "dtype", "transformers_version"}
@@ -446,7 +442,7 @@ def test_an_euler_model_becomes_an_m2m100(batch, tmp_path):
     torch.manual_seed(0)
     model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, vector_field="ffn")))
     model.generation_config.update(num_beams=3, max_new_tokens=8, max_length=None)
-    residual = model.to_residual()
+    residual = to_residual(model)
     assert type(residual) is M2M100ForConditionalGeneration
     residual.save_pretrained(tmp_path)
     residual = M2M100ForConditionalGeneration.from_pretrained(tmp_path)
@@ -495,7 +491,7 @@ def test_an_euler_model_becomes_an_m2m100(batch, tmp_path):
 def test_what_a_residual_model_cannot_express_is_refused_by_field_and_value(fields, message):
     model = OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **fields}))
     with pytest.raises(ValueError, match=message):
-        model.to_residual()
+        to_residual(model)
 
 
 @pytest.mark.parametrize("solver, is_refused", [("euler", False), ("rk2", True)])
@@ -505,15 +501,13 @@ def test_norms_of_stages_are_no_obstacle_where_there_is_one_stage(solver, is_ref
     model = OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **fields})).eval()
     if is_refused:
         with pytest.raises(ValueError, match="normalize_stages=True would have to be False"):
-            model.to_residual()
+            to_residual(model)
         return
     ids = torch.tensor([[5, 6, 7, 2]])
-    assert_close(
-        model.to_residual().eval()(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits
-    )
+    assert_close(to_residual(model)(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
 
 
 def test_word_dropout_that_a_residual_model_has_not_is_reported(monkeypatch):
     messages = capture_warnings(monkeypatch)
-    OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, word_dropout=0.2)).to_residual()
+    to_residual(OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, word_dropout=0.2)))
     assert len(messages) == 1 and "word_dropout=0.2" in messages[0]

@@ -1,8 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Makes a complete repository of the Hub out of a training run, tries it without this package, and uploads it.
 
-    python -m modeling_ode_transformer.publish OUTPUT_DIR --repo_id me/model --language en de --dry_run
-    python -m modeling_ode_transformer.publish OUTPUT_DIR --repo_id me/model --language en de --private
+    python -m modeling_ode_transformer.hub.publish OUTPUT_DIR --repo_id me/model --language en de --dry_run
+    python -m modeling_ode_transformer.hub.publish OUTPUT_DIR --repo_id me/model --language en de --private
 
 The repository holds the weights (safetensors), the configuration, which names the code for every Auto class and
 pipeline, the code, the tokenizer or tokenizers, the generation configuration and the model card. Before anything is
@@ -32,7 +32,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.generation_ode_transformer import position_limit
-from modeling_ode_transformer.model_card import (
+from modeling_ode_transformer.hub.model_card import (
     ARCHITECTURES,
     CLASSIFIER,
     TASKS,
@@ -359,7 +359,7 @@ def publish(
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m modeling_ode_transformer.publish", description=__doc__.partition("\n")[0]
+        prog="python -m modeling_ode_transformer.hub.publish", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("output_dir", help="output folder of a training run")
     parser.add_argument("--repo_id", required=True, help="name of the repository, NAME or OWNER/NAME")

@@ -1,8 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Model cards, made from what a training run left in its folder.
 
-    python -m modeling_ode_transformer.model_card OUTPUT_DIR --repo_id me/model --record record.json > README.md
-    python -m modeling_ode_transformer.model_card record.json > README.md
+    python -m modeling_ode_transformer.hub.model_card OUTPUT_DIR --repo_id me/model --record record.json > README.md
+    python -m modeling_ode_transformer.hub.model_card record.json > README.md
 
 A record is all that a card says about a run, as JSON: `run_record` collects it, `model_card` writes it down. What a
 run did not produce is not on its card.
@@ -467,7 +467,7 @@ def card_values(args: argparse.Namespace) -> dict:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m modeling_ode_transformer.model_card", description=__doc__.partition("\n")[0]
+        prog="python -m modeling_ode_transformer.hub.model_card", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("run", help="the output folder of a training run, or the record of one (.json)")
     parser.add_argument("--repo_id", help="name of the repository, NAME or OWNER/NAME; default: the record's")

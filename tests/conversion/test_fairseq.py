@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from modeling_ode_transformer import convert_fairseq_state_dict
-from modeling_ode_transformer.convert_fairseq_checkpoint import rename_parameters
+from modeling_ode_transformer.conversion.fairseq import rename_parameters
 
-from .conftest import assert_close
+from ..conftest import assert_close
 
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 PAD = 1
 

@@ -20,12 +20,12 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 import modeling_ode_transformer
 from modeling_ode_transformer import FairseqTokenizer, convert_fairseq_state_dict
-from modeling_ode_transformer.convert_fairseq_checkpoint import load_fairseq_checkpoint, main
+from modeling_ode_transformer.conversion.fairseq import load_fairseq_checkpoint, main
 
-from .conftest import assert_close
+from ..conftest import assert_close
 
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 SHARED, SEPARATE = "rk2_learnable_iii_rpr8_dlcl", "extra_rk2_learnable_iii_noShare"
 CODES = "#version: 0.2\nl o\nlo w\nlo w</w>\ne r</w>\nn e\nne w</w>\n"
 PIECES = ["low@@", "low", "er", "new", "a", "l@@", "o@@", "w@@"]
@@ -341,7 +341,7 @@ def test_nothing_is_overwritten(files):
 def test_the_command_runs_as_a_module_without_warnings(files):
     environment = {**os.environ, "PYTHONPATH": str(Path(modeling_ode_transformer.__file__).parents[1])}
     command = [sys.executable, "-W", "error::RuntimeWarning", "-m"]
-    command += ["modeling_ode_transformer.convert_fairseq_checkpoint"]
+    command += ["modeling_ode_transformer.conversion.fairseq"]
     shown = subprocess.run([*command, "--help"], capture_output=True, text=True, env=environment)
     assert shown.returncode == 0, shown.stderr
     assert "--trust_file" in shown.stdout and "--bpe_codes" in shown.stdout

@@ -9,6 +9,7 @@ import dataclasses
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import LogRecord
 from typing import Any
 
 import torch
@@ -17,15 +18,15 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, Pr
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 from transformers.utils import logging
 
-from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
-from .integration_ode_transformer import (
+from ..configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
+from ..integration_ode_transformer import (
     LearnedCoefficients,
     MultistepScheme,
     StageCoefficients,
     resolve_multistep,
     resolve_tableau,
 )
-from .modeling_ode_transformer import SINUSOIDS
+from ..modeling_ode_transformer import SINUSOIDS, OdeTransformerForConditionalGeneration
 
 
 logger = logging.get_logger(__name__)
@@ -150,13 +151,40 @@ PLAIN_VECTOR_FIELDS = [
 
 
 def from_residual(
-    model_class: type[PreTrainedModel],
     model_or_path: PreTrainedModel | str,
-    encoder_solver: str | dict[str, Any],
-    solver_coefficients: str,
+    encoder_solver: str | dict[str, Any] = "rk2",
+    solver_coefficients: str = "learned",
     **kwargs,
-) -> PreTrainedModel:
-    """See `OdeTransformerForConditionalGeneration.from_residual`."""
+) -> OdeTransformerForConditionalGeneration:
+    """Makes an ODE Transformer with the weights of a pre-norm encoder-decoder of transformers: M2M100 and NLLB, mBART
+    and mBART-50, Pegasus, Blenderbot.
+
+    Learned coefficients start at Euler's (1, 0, ...): the model computes the function of the original, to the rounding
+    of its dtype. Training then puts the later stages to use. With other coefficients it starts at another function,
+    which is logged as a warning. Token ids stay the same, so the model takes the original's tokenizer: save it beside
+    the model.
+
+    Args:
+        model_or_path: the model, whose parameters are copied; or its folder or name on the Hub, from which
+            `AutoModelForSeq2SeqLM` loads it.
+        encoder_solver: the scheme of the encoder, as in the configuration.
+        solver_coefficients: the weights of the stages, as in the configuration; without effect if all schemes have
+            one stage.
+        kwargs: other fields of the configuration that do not come with the weights: `decoder_solver` (defaults to
+            `"euler"`), `coefficient_sharing`, `vector_field`, `dropout`, ...
+
+    Returns:
+        The model in evaluation mode, with the dtype, device, attention implementation and generation configuration of
+        the original. Two things differ from the original: layers are not dropped in training (a warning says so if
+        they were), and a decoder without input makes none from the encoder's, as mBART's does. Embeddings given in
+        place of ids must be scaled already, in Pegasus's decoder too.
+
+    Raises:
+        ValueError: the family is post-norm or otherwise not a stack of Euler steps, which is found before weights are
+            loaded; the model has no language modeling head, or parameters that its family does not have; or a field
+            comes with the weights and cannot be chosen. The message names it.
+        TypeError: a keyword is not a field of the configuration, or `model_or_path` is neither a model nor a path.
+    """
     is_instance = isinstance(model_or_path, PreTrainedModel)
     if not is_instance and not isinstance(model_or_path, (str, os.PathLike)):
         raise TypeError(f"from_residual takes a model of transformers, or its folder or name, not {model_or_path!r}.")
@@ -186,7 +214,7 @@ def from_residual(
     warn_of_changes(config)
     if is_instance:
         state = {name: tensor.detach().clone() for name, tensor in state.items()}
-    return build(model_class, config, state, model)
+    return build(OdeTransformerForConditionalGeneration, config, state, model)
 
 
 def find_family(config: PreTrainedConfig) -> Family:
@@ -327,15 +355,22 @@ def own_fields(config: OdeTransformerConfig) -> dict[str, Any]:
 
 
 @contextmanager
-def only_errors(name: str):
-    """Keeps a logger from saying less than errors."""
-    target = logging.get_logger(name)
-    level = target.level
-    target.setLevel(logging.ERROR)
+def quiet_loading():
+    """Keeps `from_pretrained` from showing a progress bar and from reporting missing keys."""
+    loading, shows_progress = logging.get_logger("transformers.modeling_utils"), logging.is_progress_bar_enabled()
+
+    def is_error(record: LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    # A filter: where this logger has a level of its own, transformers also reports which layers are not sharded.
+    loading.addFilter(is_error)
+    logging.disable_progress_bar()
     try:
         yield
     finally:
-        target.setLevel(level)
+        loading.removeFilter(is_error)
+        if shows_progress:
+            logging.enable_progress_bar()
 
 
 def build(
@@ -344,8 +379,13 @@ def build(
     state: dict[str, torch.Tensor],
     source: PreTrainedModel,
 ) -> PreTrainedModel:
-    """A model with these parameters, and all else as `source` has it: dtype, device, attention, generation."""
-    with only_errors("transformers.modeling_utils"):  # not a report of missing keys, which are judged below
+    """A model with these parameters, in evaluation mode, and all else as `source` has it: dtype, device, attention,
+    generation.
+
+    Raises:
+        ValueError: the model lacks a parameter, or `state` has one that the model does not have.
+    """
+    with quiet_loading():
         model, report = model_class.from_pretrained(
             None,
             config=config,
@@ -366,8 +406,24 @@ def build(
     return model.to(source.device)
 
 
-def to_residual(model: PreTrainedModel) -> PreTrainedModel:
-    """See `OdeTransformerForConditionalGeneration.to_residual`."""
+def to_residual(model: OdeTransformerForConditionalGeneration) -> PreTrainedModel:
+    """Makes the residual model of transformers that computes the same function, a copy in evaluation mode: the reverse
+    of `from_residual`.
+
+    The blocks must be Euler steps of size 1, or steps of several stages whose learned coefficients are exactly
+    (1, 0, ...); without layer history and relative positions. Sinusoidal positions make an
+    `M2M100ForConditionalGeneration`, which counts tokens by the ids: where the mask does too, logits are equal. What
+    `from_residual` made of another family becomes that family's model.
+
+    Raises:
+        TypeError: `model` is not an `OdeTransformerForConditionalGeneration` of this package.
+        ValueError: the model has what the residual one cannot express; fields and values are named.
+    """
+    if not isinstance(model, OdeTransformerForConditionalGeneration):
+        raise TypeError(
+            f"to_residual takes an OdeTransformerForConditionalGeneration, not a {type(model).__qualname__} of the "
+            f"module {type(model).__module__}."
+        )
     config = model.config
     model_type = find_model_type(config)
     family = FAMILIES[model_type]

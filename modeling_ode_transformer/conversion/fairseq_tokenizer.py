@@ -7,8 +7,8 @@ from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerBase, TokenizersBackend
 
-from .text_files import read_lines
-from .tokenization_fairseq_ode_transformer import FairseqTokenizer
+from ..text_files import read_lines
+from ..tokenization_fairseq_ode_transformer import FairseqTokenizer
 
 
 # Id 0 is no beginning of sequence in fairseq 0.6.2, but it stands where later versions have one.

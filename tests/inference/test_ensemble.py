@@ -12,7 +12,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
 )
 
-from .conftest import TINY, assert_close, randomize, tiny_config
+from ..conftest import TINY, assert_close, randomize, tiny_config
 
 
 EOS = 2

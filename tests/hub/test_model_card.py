@@ -15,12 +15,12 @@ from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
 )
-from modeling_ode_transformer.model_card import METRICS, main, model_card, run_record, split_sources
+from modeling_ode_transformer.hub.model_card import METRICS, main, model_card, run_record, split_sources
 
-from .conftest import tiny_config
+from ..conftest import tiny_config
 
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RECORDS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "hub_cards").glob("*.json")}
 RESULTS = {
     "train_samples": 29000,
