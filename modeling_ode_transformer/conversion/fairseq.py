@@ -181,7 +181,7 @@ def convert_fairseq_state_dict(
     """
     args = dict(args) if isinstance(args, Mapping) else vars(args)
     config = make_configuration(state_dict, args)
-    if config.solver_coefficients != "gate" and any(map(GATE.fullmatch, state_dict)):
+    if config.encoder_coefficients != "gate" and any(map(GATE.fullmatch, state_dict)):
         logger.warning("encoder.gate_linear is left out: with these arguments the original does not use it.")
         state_dict = {name: tensor for name, tensor in state_dict.items() if not GATE.fullmatch(name)}
     model = OdeTransformerForConditionalGeneration(config)
@@ -309,7 +309,7 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
         position_embedding_type="none" if args.get("no_token_positional_embeddings") else position_embedding_type,
         max_relative_position=max(args.get("max_relative_length", -1), 0),
         encoder_solver=solver,
-        solver_coefficients=coefficients,
+        encoder_coefficients=coefficients,
         stage_values=stage_values,
         vector_field=vector_field,
         layer_history=HISTORIES[histories[0]],

@@ -139,9 +139,8 @@ DERIVED_FIELDS |= {"lm_head_bias", "padding_position"}
 # Fields of this package alone. The first do not change an Euler step; the next have these values in one, if its
 # scheme has several stages; all others have to be at their defaults.
 WITHOUT_EFFECT_ON_EULER = {"coefficient_sharing", "vector_field", "word_dropout", "encoder_solver", "decoder_solver"}
-# Nor do these without a recurrence encoder, which has to be at its default.
-WITHOUT_EFFECT_ON_EULER |= {f"recurrence_{field}" for field in ("layers", "steps", "integration", "decoder_layers")}
-EULER_STAGES = {"solver_coefficients": "learned", "coefficient_start": "euler", "stage_values": "increment"}
+EULER_STAGES = {"coefficient_start": "euler", "stage_values": "increment"}
+EULER_STAGES |= {"encoder_coefficients": "learned", "decoder_coefficients": "learned"}
 # The fields of a plain layer; MacaronNet's has parameters more.
 PLAIN_VECTOR_FIELDS = [
     name
@@ -153,7 +152,7 @@ PLAIN_VECTOR_FIELDS = [
 def from_residual(
     model_or_path: PreTrainedModel | str,
     encoder_solver: str | dict[str, Any] = "rk2",
-    solver_coefficients: str = "learned",
+    coefficients: str = "learned",
     **kwargs,
 ) -> OdeTransformerForConditionalGeneration:
     """Makes an ODE Transformer with the weights of a pre-norm encoder-decoder of transformers: M2M100 and NLLB, mBART
@@ -168,8 +167,7 @@ def from_residual(
         model_or_path: the model, whose parameters are copied; or its folder or name on the Hub, from which
             `AutoModelForSeq2SeqLM` loads it.
         encoder_solver: the scheme of the encoder, as in the configuration.
-        solver_coefficients: the weights of the stages, as in the configuration; without effect if all schemes have
-            one stage.
+        coefficients: the weights of the stages, as the configuration names them, of every stack with several stages.
         kwargs: other fields of the configuration that do not come with the weights: `decoder_solver` (defaults to
             `"euler"`), `coefficient_sharing`, `vector_field`, `dropout`, ...
 
@@ -203,14 +201,8 @@ def from_residual(
 
     state, fields = read_weights(model, family)
     fields |= {field: getattr(source_config, field, None) for field in (*SAME_FIELDS, *FREE_FIELDS)}
-    fields |= {
-        **PLAIN_FIELDS,
-        "decoder_solver": "euler",
-        "encoder_solver": encoder_solver,
-        "solver_coefficients": solver_coefficients,
-        **kwargs,
-    }
-    config = make_configuration(fields)
+    fields |= PLAIN_FIELDS | {"decoder_solver": "euler", "encoder_solver": encoder_solver} | kwargs
+    config = make_configuration(fields, coefficients)
     warn_of_changes(config)
     if is_instance:
         state = {name: tensor.detach().clone() for name, tensor in state.items()}
@@ -247,11 +239,6 @@ def check_fields(fields: dict[str, Any], model_type: str):
     if fields.get("predictor_corrector"):
         raise ValueError(
             f"predictor_corrector=True needs a layer history, which the {model_type} model has not: leave it out."
-        )
-    if fields.get("recurrence_encoder", "none") != "none":
-        raise ValueError(
-            f"recurrence_encoder={fields['recurrence_encoder']!r} has parameters that the {model_type} model has not: "
-            "leave it out, save the converted model, and give it to from_pretrained."
         )
     if fields.get("vector_field", "layer") not in PLAIN_VECTOR_FIELDS:
         raise ValueError(
@@ -308,21 +295,23 @@ def is_table(sinusoids: type[nn.Module], table: torch.Tensor) -> bool:
     return torch.allclose(table, expected, rtol=0, atol=torch.finfo(table.dtype).eps)
 
 
-def make_configuration(fields: dict[str, Any]) -> OdeTransformerConfig:
-    """The configuration, where `solver_coefficients` has a value even if there is nothing to weigh; learned ones start
-    at Euler's if nothing else is said."""
-    solvers = (fields["encoder_solver"], fields["decoder_solver"])
-    if all(resolve_tableau(solver).num_stages == 1 for solver in solvers):
-        fields = {**fields, "solver_coefficients": None}
-    elif fields["solver_coefficients"] == "learned":
-        fields = {"coefficient_start": "euler", **fields}
-    return OdeTransformerConfig(**fields)
+def make_configuration(fields: dict[str, Any], coefficients: str) -> OdeTransformerConfig:
+    """The configuration with these coefficients for each stack of several stages, if `fields` have no others; learned
+    ones start at Euler's if nothing else is said."""
+    stacks = [stack for stack in ("encoder", "decoder") if resolve_tableau(fields[f"{stack}_solver"]).num_stages > 1]
+    fields = {f"{stack}_coefficients": coefficients for stack in stacks} | fields
+    if "learned" in (fields[f"{stack}_coefficients"] for stack in stacks):
+        fields = {"coefficient_start": "euler"} | fields
+    pad = fields["pad_token_id"]
+    return OdeTransformerConfig(**{"padding_position": 1 if pad is None else pad} | fields)
 
 
 def warn_of_changes(config: OdeTransformerConfig):
     """Warns of the fields that make the steps others than Euler's of size 1, from the start."""
     changes = own_fields(config)
-    changes |= {field: getattr(config, field) for field in EULER_STAGES if has_stages(config)}
+    stacks = stacks_with_stages(config)
+    idle = {f"{stack}_coefficients" for stack in ("encoder", "decoder") if stack not in stacks}
+    changes |= {field: getattr(config, field) for field in EULER_STAGES if stacks and field not in idle}
     for field in ("encoder_solver", "decoder_solver"):
         solver = getattr(config, field)
         if solver == "leapfrog" or resolve_tableau(solver).y[0] != 1.0:
@@ -331,21 +320,21 @@ def warn_of_changes(config: OdeTransformerConfig):
     if changes:
         logger.warning(
             f"With {', '.join(changes)} the converted model does not compute the function of the original, but makes "
-            "steps of another kind with its layers: train it before use. With solver_coefficients='learned' and "
+            "steps of another kind with its layers: train it before use. With coefficients='learned' and "
             "coefficient_start='euler', one step of size 1 and the increment as stage, it would start at the function "
             "of the original."
         )
 
 
-def has_stages(config: OdeTransformerConfig) -> bool:
-    """Whether a solver has several stages, which are weighed."""
-    return max(config.encoder_tableau.num_stages, config.decoder_tableau.num_stages) > 1
+def stacks_with_stages(config: OdeTransformerConfig) -> list[str]:
+    """The stacks whose solver has several stages, which are weighed."""
+    return [stack for stack in config.stacks if getattr(config, f"{stack}_tableau").num_stages > 1]
 
 
 def own_fields(config: OdeTransformerConfig) -> dict[str, Any]:
     """The fields without which a model would be residual, where they are not at their defaults."""
     others = DERIVED_FIELDS | WITHOUT_EFFECT_ON_EULER | EULER_STAGES.keys() | set(FREE_FIELDS)
-    if not has_stages(config):
+    if not stacks_with_stages(config):
         others.add("normalize_stages")
     return {
         field: getattr(config, field)
@@ -506,7 +495,7 @@ def check_residual(model: PreTrainedModel, model_type: str):
             problems.append(f"{stack}_solver={solver!r} with stage_values={config.stage_values!r} is no Euler step")
         for coefficients in all_coefficients:
             if not isinstance(coefficients, LearnedCoefficients):
-                problem = f"solver_coefficients={config.solver_coefficients!r}"
+                problem = f"{stack}_coefficients={getattr(config, f'{stack}_coefficients')!r}"
             elif not is_euler(coefficients):
                 problem = f"the learned coefficients {coefficients.weight.tolist()}"
             else:

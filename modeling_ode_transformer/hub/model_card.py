@@ -161,9 +161,7 @@ def config_values(config: PreTrainedConfig, fields: tuple[str, ...]) -> dict:
 
 def ode_transformer_facts(model: PreTrainedModel) -> dict:
     config = model.config
-    is_without = {"encoder_": not config.is_encoder_decoder, "recurrence_": config.recurrence_encoder == "none"}
-    absent = tuple(prefix for prefix, without in is_without.items() if without)
-    fields = tuple(name for name in CONFIG_FIELDS if not name.startswith(absent))
+    fields = tuple(name for name in CONFIG_FIELDS if config.is_encoder_decoder or not name.startswith("encoder_"))
     return {
         "function_evaluations": model.num_function_evaluations(per_layer=True),
         "config": config_values(config, fields),

@@ -147,7 +147,7 @@ def test_several_checkpoints_are_averaged(files):
 @pytest.mark.parametrize(
     "name, changed_args, message",
     [
-        (SHARED, {"enc_calculate_num": 4, "rk_type": "standard"}, r"solver_coefficients \('gate' and 'fixed'\)"),
+        (SHARED, {"enc_calculate_num": 4, "rk_type": "standard"}, r"encoder_coefficients \('gate' and 'fixed'\)"),
         (SHARED, {"encoder_attention_heads": 2}, r"encoder_attention_heads \(4 and 2\)"),
         (SEPARATE, {}, r"1 parameters, first decoder.embed_out, with the shapes None and \(60, 32\)"),
         ("rk2_learnable_i_plain", {}, r"first .*history"),

@@ -286,9 +286,9 @@ def test_embeddings_and_their_bias_are_resized_together():
 @pytest.mark.parametrize(
     "arguments, field",
     [
-        ({"coefficients": "gate"}, "solver_coefficients='gate'"),
-        ({"coefficients": "fixed", "encoder_solver": "rk4"}, "solver_coefficients='fixed'"),
-        ({"coefficients": "ema"}, "solver_coefficients='ema'"),
+        ({"coefficients": "gate"}, "encoder_coefficients='gate'"),
+        ({"coefficients": "fixed", "encoder_solver": "rk4"}, "encoder_coefficients='fixed'"),
+        ({"coefficients": "ema"}, "encoder_coefficients='ema'"),
         ({"stage_values": "output"}, "stage_values='output'"),
         ({"steps_per_layer": 2, "step_size": 0.5}, "step_size=0.5"),
         ({"coefficient_start": "tableau"}, "coefficient_start='tableau'"),
@@ -459,8 +459,8 @@ def test_an_euler_model_becomes_an_m2m100(batch, tmp_path):
     [
         ({"layer_history": "dense"}, "layer_history='dense' would have to be 'none'"),
         ({"max_relative_position": 8}, "max_relative_position=8 would have to be 0"),
-        ({"encoder_solver": "rk2"}, "encoder_solver='rk2' with coefficients='gate' is no Euler step"),
-        ({"decoder_solver": "rk4"}, "decoder_solver='rk4' with coefficients='fixed' is no Euler step"),
+        ({"encoder_solver": "rk2"}, "encoder_solver='rk2' with encoder_coefficients='gate' is no Euler step"),
+        ({"decoder_solver": "rk4"}, "decoder_solver='rk4' with decoder_coefficients='fixed' is no Euler step"),
         (
             {"encoder_solver": "rk2", "coefficients": "learned"},
             r"encoder_solver='rk2' with the learned coefficients \[1.0, 1.0\] is no Euler step",
