@@ -26,7 +26,8 @@ from ..integration_ode_transformer import (
     resolve_multistep,
     resolve_tableau,
 )
-from ..modeling_ode_transformer import SINUSOIDS, OdeTransformerForConditionalGeneration
+from ..layers_ode_transformer import SINUSOIDS
+from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
 
 
 logger = logging.get_logger(__name__)

@@ -20,7 +20,7 @@ from transformers.models.pegasus.modeling_pegasus import PegasusSinusoidalPositi
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.conversion.residual import from_residual, to_residual
-from modeling_ode_transformer.modeling_ode_transformer import OdeTransformerVaswaniPositionalEmbedding
+from modeling_ode_transformer.layers_ode_transformer import OdeTransformerVaswaniPositionalEmbedding
 
 from ..conftest import TINY, assert_close, randomize, tiny_config
 
