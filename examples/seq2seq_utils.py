@@ -433,7 +433,7 @@ def check_arguments(
         if launched or args.fsdp or args.deepspeed:
             raise ValueError(
                 "Under FSDP and DeepSpeed, no process holds a whole model to average: give --average_last_checkpoints "
-                "0, then run python -m modeling_ode_transformer.average_checkpoints, and evaluate the average "
+                "0, then run ode-transformer average, and evaluate the average "
                 "(--model_name_or_path) in a run of its own."
             )
         if args.save_strategy == "no":
