@@ -12,13 +12,6 @@ from accelerate import PartialState
 from script_utils import DATA_FILES, BaseDataArguments, BaseModelArguments, logger, parse_overrides
 from transformers import TrainingArguments
 
-from modeling_ode_transformer.checkpoints import (
-    OUTPUTS,
-    check_resumable,
-    incomplete_reason,
-    last_complete_checkpoint,
-    numbered_checkpoints,
-)
 from modeling_ode_transformer.hub.model_card import (
     ARGUMENTS,
     PREFIXES,
@@ -30,6 +23,13 @@ from modeling_ode_transformer.hub.model_card import (
 )
 from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER
 from modeling_ode_transformer.text_files import read_json
+from modeling_ode_transformer.training.checkpoints import (
+    OUTPUTS,
+    check_resumable,
+    incomplete_reason,
+    last_complete_checkpoint,
+    numbered_checkpoints,
+)
 
 
 # What an evaluation in a folder of its own leaves there: of which model, and on what.

@@ -103,7 +103,7 @@ def add_average(commands: Any) -> None:
 
 
 def average(args: Namespace) -> None:
-    from .average_checkpoints import average_checkpoints, find_checkpoints
+    from .training.average import average_checkpoints, find_checkpoints
 
     checkpoints, output_dir = args.folders, args.output_dir
     if len(args.folders) == 1:

@@ -71,7 +71,7 @@ def test_training_in_python_leaves_a_model_and_its_tokenizer(trainer, tmp_path, 
     ((_, code),) = blocks("In Python, on your own pairs")
     tested = {"vocab_size=8000": "vocab_size=1000", "num_train_epochs=18": "max_steps=2"}
     if trainer == "Seq2SeqTrainer":
-        plain = {"modeling_ode_transformer.training": "transformers", "TokenSeq2Seq": "Seq2Seq"}
+        plain = {"modeling_ode_transformer.training.trainer": "transformers", "TokenSeq2Seq": "Seq2Seq"}
         tested |= plain | {"max_tokens_per_batch=2700,": ""}
     for shown, instead in tested.items():
         assert shown in code

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from ..average_checkpoints import TensorMean, check_same_configuration
 from ..configuration_ode_transformer import OdeTransformerConfig
 from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
+from ..training.average import TensorMean, check_same_configuration
 from .fairseq_tokenizer import make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
 
 

@@ -24,11 +24,11 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrai
 
 import modeling_ode_transformer
 from modeling_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
-from modeling_ode_transformer.checkpoints import TRAINER_STATE
 from modeling_ode_transformer.configuration_csa_ode import CsaOdeConfig
 from modeling_ode_transformer.configuration_ode_transformer import SOLVER_FIELDS, OdeTransformerConfig
 from modeling_ode_transformer.integration_ode_transformer import resolve_multistep, resolve_tableau
 from modeling_ode_transformer.text_files import read_json
+from modeling_ode_transformer.training.checkpoints import TRAINER_STATE
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")

@@ -27,7 +27,7 @@ from modeling_ode_transformer.metrics.metric_utils import (
     check_counts,
     check_lists,
 )
-from modeling_ode_transformer.training import losses_by_row
+from modeling_ode_transformer.training.trainer import losses_by_row
 
 
 def split_words(line: str) -> list[str]:

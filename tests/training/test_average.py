@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, Trainer, TrainingArguments
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
-from modeling_ode_transformer import average_checkpoints as module
-from modeling_ode_transformer.average_checkpoints import average_checkpoints, find_checkpoints
+from modeling_ode_transformer.training import average as module
+from modeling_ode_transformer.training.average import average_checkpoints, find_checkpoints
 
-from .conftest import TINY, randomize, tiny_config
+from ..conftest import TINY, randomize, tiny_config
 
 
 @pytest.fixture(scope="module")

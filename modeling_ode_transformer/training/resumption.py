@@ -14,6 +14,7 @@ from torch.utils.data import SequentialSampler
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..text_files import read_json
 from .checkpoints import (
     TRAINER_STATE,
     check_resumable,
@@ -22,7 +23,6 @@ from .checkpoints import (
     numbered_checkpoints,
 )
 from .samplers import LengthGroupedSampler, pair_lengths
-from .text_files import read_json
 
 
 logger = logging.getLogger(__name__)

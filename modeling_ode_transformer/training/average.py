@@ -19,9 +19,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..pipeline_ode_transformer import TARGET_TOKENIZER
+from ..text_files import read_json
 from .checkpoints import CHECKPOINT, OUTPUTS, TRAINER_STATE, incomplete_reason, numbered_checkpoints
-from .pipeline_ode_transformer import TARGET_TOKENIZER
-from .text_files import read_json
 
 
 # What a folder holds besides a model's own files: weights and training state, and what is known of these weights only.
