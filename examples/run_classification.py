@@ -72,9 +72,9 @@ from transformers import (
 )
 
 from modeling_ode_transformer.hub.model_card import ARGUMENTS, RESULTS, held_out, split_sources
-from modeling_ode_transformer.resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from modeling_ode_transformer.text_files import read_json, read_lines
-from modeling_ode_transformer.word_vectors import load_word_vectors
+from modeling_ode_transformer.training.resumption import ResumableTrainerMixin, ResumableTrainingArguments
+from modeling_ode_transformer.training.word_vectors import load_word_vectors
 
 
 logger = logging.getLogger(__name__)

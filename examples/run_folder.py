@@ -23,18 +23,6 @@ from script_utils import (
 )
 from transformers import TrainingArguments
 
-from modeling_ode_transformer.checkpoints import (
-    LOCK,
-    OUTPUTS,
-    TEMPORARY,
-    check_resumable,
-    incomplete_reason,
-    last_complete_checkpoint,
-    locked_folder,
-    numbered_checkpoints,
-    remove_checkpoint,
-    remove_leftovers,
-)
 from modeling_ode_transformer.hub.model_card import (
     ARGUMENTS,
     PREFIXES,
@@ -46,6 +34,18 @@ from modeling_ode_transformer.hub.model_card import (
 )
 from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER
 from modeling_ode_transformer.text_files import read_json
+from modeling_ode_transformer.training.checkpoints import (
+    LOCK,
+    OUTPUTS,
+    TEMPORARY,
+    check_resumable,
+    incomplete_reason,
+    last_complete_checkpoint,
+    locked_folder,
+    numbered_checkpoints,
+    remove_checkpoint,
+    remove_leftovers,
+)
 
 
 # What an evaluation in a folder of its own leaves there: of which model, and on what.

@@ -46,8 +46,6 @@ from transformers import (
 )
 
 from modeling_ode_transformer import OdeTransformerTokenizer
-from modeling_ode_transformer.average_checkpoints import average_checkpoints
-from modeling_ode_transformer.checkpoints import TEMPORARY, complete_checkpoints
 from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, position_limit
 from modeling_ode_transformer.hub.model_card import generation_text
 from modeling_ode_transformer.pipeline_ode_transformer import (
@@ -55,7 +53,9 @@ from modeling_ode_transformer.pipeline_ode_transformer import (
     load_target_tokenizer,
     needs_target_tokenizer,
 )
-from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
+from modeling_ode_transformer.training.average import average_checkpoints
+from modeling_ode_transformer.training.checkpoints import TEMPORARY, complete_checkpoints
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 
 logger = logging.getLogger(__name__)
@@ -433,7 +433,7 @@ def check_arguments(
         if launched or args.fsdp or args.deepspeed:
             raise ValueError(
                 "Under FSDP and DeepSpeed, no process holds a whole model to average: give --average_last_checkpoints "
-                "0, then run python -m modeling_ode_transformer.average_checkpoints, and evaluate the average "
+                "0, then run ode-transformer average, and evaluate the average "
                 "(--model_name_or_path) in a run of its own."
             )
         if args.save_strategy == "no":

@@ -1,79 +1,25 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """ODE Transformer (ACL 2022) for Hugging Face Transformers. Importing the package makes the Auto classes know it."""
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
-
-from .configuration_csa_ode import CsaOdeConfig
-from .configuration_ode_transformer import OdeTransformerConfig
-from .generation_ode_transformer import SourceLengthLogitsProcessor, n_best
-from .inference.ensemble import EnsembleForConditionalGeneration
-from .integration_ode_transformer import ButcherTableau
-from .modeling_csa_ode import CsaOdeForSequenceClassification, CsaOdeModel, CsaOdePreTrainedModel
-from .modeling_ode_transformer import (
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerModel,
-    OdeTransformerPreTrainedModel,
-)
-from .pipeline_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
-from .tokenization_fairseq_ode_transformer import FairseqTokenizer
-from .tokenization_ode_transformer import OdeTransformerTokenizer
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 
 __version__ = "0.1.0.dev0"
 
-for config_class in (OdeTransformerConfig, CsaOdeConfig):
-    AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
-    config_class.register_for_auto_class()
-for auto_class, model_class in (
-    (AutoModel, OdeTransformerModel),
-    (AutoModelForSeq2SeqLM, OdeTransformerForConditionalGeneration),
-    (AutoModelForCausalLM, OdeTransformerForCausalLM),
-    (AutoModel, CsaOdeModel),
-    (AutoModelForSequenceClassification, CsaOdeForSequenceClassification),
-):
-    auto_class.register(model_class.config_class, model_class, exist_ok=True)
-    model_class.register_for_auto_class(auto_class.__name__)
-# The last one is the default. A saved `OdeTransformerTokenizer` needs no code of this package.
-for tokenizer_class in (FairseqTokenizer, OdeTransformerTokenizer):
-    AutoTokenizer.register(OdeTransformerConfig, tokenizer_class=tokenizer_class, exist_ok=True)
-FairseqTokenizer.register_for_auto_class()
+# Everywhere but in a process of the command `ode-transformer`, importing the package imports the models and registers
+# them. The command must show its help without torch, so there `cli` does so, once the arguments are read. While Python
+# looks for the module of `python -m`, `sys.argv[0]` is "-m".
+is_command = Path(*sys.argv[:1]).stem == "ode-transformer" or (sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv)
+if TYPE_CHECKING or not is_command:
+    from .registration import *  # noqa: F403
+    from .registration import __all__ as __all__
 
 
 def __getattr__(name: str):
-    # Imported here, the command `python -m modeling_ode_transformer.conversion.fairseq` would be run twice.
-    if name == "convert_fairseq_state_dict":
-        from .conversion.fairseq import convert_fairseq_state_dict
-
-        return convert_fairseq_state_dict
+    """The public names, in a process of the command."""
+    if is_command and name in (registration := import_module(".registration", __name__)).__all__:
+        return getattr(registration, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-__all__ = [
-    "ButcherTableau",
-    "CsaOdeConfig",
-    "CsaOdeForSequenceClassification",
-    "CsaOdeModel",
-    "CsaOdePreTrainedModel",
-    "EnsembleForConditionalGeneration",
-    "FairseqTokenizer",
-    "OdeTransformerConfig",
-    "OdeTransformerForCausalLM",
-    "OdeTransformerForConditionalGeneration",
-    "OdeTransformerModel",
-    "OdeTransformerPreTrainedModel",
-    "OdeTransformerTokenizer",
-    "SourceLengthLogitsProcessor",
-    "SummarizationPipeline",
-    "TextCorrectionPipeline",
-    "TranslationPipeline",
-    "convert_fairseq_state_dict",
-    "n_best",
-]

@@ -31,7 +31,7 @@ from modeling_ode_transformer import solvers_csa_ode as solvers
 from modeling_ode_transformer.analysis import order_of
 from modeling_ode_transformer.integration_ode_transformer import ButcherTableau
 from modeling_ode_transformer.solvers_csa_ode import ARK4, RKF45, SOLVERS, SolverOptions, solve
-from modeling_ode_transformer.word_vectors import load_word_vectors
+from modeling_ode_transformer.training.word_vectors import load_word_vectors
 
 from .conftest import assert_close, randomize
 from .test_hub import run_python

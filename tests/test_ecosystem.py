@@ -26,8 +26,8 @@ from transformers.generation import CompileConfig
 from transformers.modeling_outputs import BaseModelOutput
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
-from modeling_ode_transformer.checkpoints import last_complete_checkpoint
-from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
+from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 from .conftest import assert_close, build
 from .inference.test_ensemble import sharpen

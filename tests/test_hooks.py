@@ -8,7 +8,7 @@ import pytest
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.inference.ensemble import EnsembleForConditionalGeneration
-from modeling_ode_transformer.training import TokenSeq2SeqTrainer
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
 
 MODEL = ("_apply", "_check_and_adjust_attn_implementation", "_get_files_timestamps", "_get_resized_lm_head")

@@ -2,7 +2,6 @@
 """Examples of the README and of examples/tools.md, run as they stand."""
 
 import functools
-import importlib
 import re
 import shlex
 import subprocess
@@ -17,6 +16,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
     OdeTransformerTokenizer,
+    cli,
 )
 from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS, integrate_multistep
 
@@ -71,7 +71,7 @@ def test_training_in_python_leaves_a_model_and_its_tokenizer(trainer, tmp_path, 
     ((_, code),) = blocks("In Python, on your own pairs")
     tested = {"vocab_size=8000": "vocab_size=1000", "num_train_epochs=18": "max_steps=2"}
     if trainer == "Seq2SeqTrainer":
-        plain = {"modeling_ode_transformer.training": "transformers", "TokenSeq2Seq": "Seq2Seq"}
+        plain = {"modeling_ode_transformer.training.trainer": "transformers", "TokenSeq2Seq": "Seq2Seq"}
         tested |= plain | {"max_tokens_per_batch=2700,": ""}
     for shown, instead in tested.items():
         assert shown in code
@@ -92,8 +92,9 @@ def test_metrics_print_what_is_shown(tmp_path, monkeypatch, capsys, evaluate_mod
     (_, commands), (_, printed), (_, python), (_, python_printed) = blocks("Metrics")
     *files, command = commands.splitlines()
     subprocess.run(["bash", "-c", "\n".join(files)], check=True)
-    _, _, module, *arguments = shlex.split(command)
-    importlib.import_module(module).main(arguments)
+    program, *arguments = shlex.split(command)
+    assert program == "ode-transformer"
+    cli.run(arguments)
     assert capsys.readouterr().out == printed
 
     exec(python, {})

@@ -14,7 +14,7 @@ import run_classification
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from modeling_ode_transformer.checkpoints import check_resumable
+from modeling_ode_transformer.training.checkpoints import check_resumable
 
 from .conftest import EXAMPLES
 

@@ -22,10 +22,10 @@ import train_tokenizer
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_ode_transformer.checkpoints import LOCK, locked_folder
 from modeling_ode_transformer.hub.model_card import run_record
-from modeling_ode_transformer.samplers import LengthGroupedSampler
 from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
+from modeling_ode_transformer.training.samplers import LengthGroupedSampler
 
 from .conftest import EXAMPLES
 

@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from run_folder import training_data, training_model
 
-from modeling_ode_transformer.checkpoints import TRAINER_STATE
 from modeling_ode_transformer.hub.model_card import ARGUMENTS, METRICS, RESULTS, run_record
 from modeling_ode_transformer.text_files import read_json
+from modeling_ode_transformer.training.checkpoints import TRAINER_STATE
 
 
 def overrides(values: dict) -> str:

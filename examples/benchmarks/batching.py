@@ -30,8 +30,8 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
 )
-from modeling_ode_transformer.samplers import LengthGroupedSampler, TokenBudgetBatchSampler
 from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.training.samplers import LengthGroupedSampler, TokenBudgetBatchSampler
 
 
 def kinds_of_batches(lengths: np.ndarray, max_tokens: int, seed: int) -> dict[str, list[list[int]]]:

@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """From the original's fairseq 0.6.2 checkpoints to a model of this package, which computes the same numbers.
 
-    python -m modeling_ode_transformer.conversion.fairseq checkpoint_best.pt --source_dict dict.en.txt \\
+    ode-transformer convert-fairseq checkpoint_best.pt --source_dict dict.en.txt \\
         --target_dict dict.de.txt --bpe_codes codes --output_dir converted
 
 writes a folder that `from_pretrained` opens: the model, its tokenizer and a generation configuration. Several
@@ -11,8 +11,7 @@ checkpoints of one training are averaged. If the target has another dictionary, 
 
 import math
 import re
-import sys
-from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
@@ -21,11 +20,10 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from ..average_checkpoints import TensorMean, check_same_configuration
-from ..commands import run_command
 from ..configuration_ode_transformer import OdeTransformerConfig
 from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
+from ..training.average import TensorMean, check_same_configuration
 from .fairseq_tokenizer import make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
 
 
@@ -340,73 +338,71 @@ def rename_parameters(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch
     return renamed
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command with the given arguments (default: the command line's)."""
-    parser = ArgumentParser(
-        prog="python -m modeling_ode_transformer.conversion.fairseq",
-        description="Convert checkpoints of the original ODE Transformer (fairseq 0.6.2) into a folder that "
-        "from_pretrained opens.",
-        formatter_class=ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument("checkpoints", nargs="+", type=Path, help="a checkpoint, or several to average")
-    parser.add_argument("--source_dict", required=True, type=Path, help="fairseq's dictionary of the source")
-    parser.add_argument("--target_dict", required=True, type=Path, help="fairseq's dictionary of the target")
-    parser.add_argument(
-        "--bpe_codes",
-        type=Path,
-        help="codes of subword-nmt or fastBPE; none: the tokenizer takes texts that are split into pieces already",
-    )
-    parser.add_argument("--target_bpe_codes", type=Path, help="codes of the target; none: --bpe_codes")
-    parser.add_argument("--output_dir", required=True, type=Path, help="folder to write; it must be empty")
-    parser.add_argument("--num_beams", type=int, default=4, help="beams of the generation configuration")
-    parser.add_argument(
-        "--length_penalty", type=float, default=0.6, help="beams score sum of log-probabilities / length ** this"
-    )
-    parser.add_argument("--max_length", type=int, default=256, help="longest output in tokens")
-    parser.add_argument(
-        "--trust_file",
-        action="store_true",
-        help="unpickle everything in the checkpoints, which can run any code: only for files from people you trust",
-    )
-    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    if args.output_dir.exists() and not (args.output_dir.is_dir() and not any(args.output_dir.iterdir())):
-        raise ValueError(f"--output_dir {args.output_dir} is not an empty folder: choose another one.")
-    if args.target_bpe_codes and not args.bpe_codes:
-        raise ValueError(f"--target_bpe_codes {args.target_bpe_codes} needs --bpe_codes, the codes of the source.")
-    for option in ("num_beams", "max_length"):
-        if getattr(args, option) < 1:
-            raise ValueError(f"--{option} {getattr(args, option)} must be at least 1.")
+def convert_fairseq_checkpoints(
+    checkpoints: Sequence[str | Path],
+    source_dict: str | Path,
+    target_dict: str | Path,
+    output_dir: str | Path,
+    bpe_codes: str | Path | None = None,
+    target_bpe_codes: str | Path | None = None,
+    num_beams: int = 4,
+    length_penalty: float = 0.6,
+    max_length: int = 256,
+    trust_file: bool = False,
+) -> None:
+    """Writes a folder that `from_pretrained` opens, and prints what is in it.
 
-    if not math.isfinite(args.length_penalty):
-        raise ValueError(f"--length_penalty {args.length_penalty} must be a finite number.")
+    Args:
+        checkpoints: a checkpoint, or several to average.
+        source_dict: fairseq's dictionary of the source.
+        target_dict: fairseq's dictionary of the target.
+        output_dir: folder to write; it must be empty.
+        bpe_codes: codes of subword-nmt or fastBPE; None: the tokenizer takes texts that are split into pieces already.
+        target_bpe_codes: codes of the target; None: `bpe_codes`.
+        num_beams: beams of the generation configuration.
+        length_penalty: of the generation configuration.
+        max_length: longest output in tokens.
+        trust_file: see `load_fairseq_checkpoint`.
 
-    dictionaries = [read_dictionary(path) for path in (args.source_dict, args.target_dict)]
-    codes = [path and read_bpe_codes(path) for path in (args.bpe_codes, args.target_bpe_codes or args.bpe_codes)]
-    state_dict, original_args = average_fairseq_checkpoints(args.checkpoints, args.trust_file)
-    model = convert_fairseq_state_dict(state_dict, original_args)
+    Raises:
+        FileNotFoundError: a file does not exist.
+        ValueError: `output_dir` is not empty, a value is out of range, or the files do not fit together or cannot be
+            converted; see `convert_fairseq_state_dict`.
+    """
+    output_dir = Path(output_dir)
+    if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
+        raise ValueError(f"--output_dir {output_dir} is not an empty folder: choose another one.")
+    if target_bpe_codes and not bpe_codes:
+        raise ValueError(f"--target_bpe_codes {target_bpe_codes} needs --bpe_codes, the codes of the source.")
+    for option, value in (("num_beams", num_beams), ("max_length", max_length)):
+        if value < 1:
+            raise ValueError(f"--{option} {value} must be at least 1.")
+    if not math.isfinite(length_penalty):
+        raise ValueError(f"--length_penalty {length_penalty} must be a finite number.")
+
+    dictionaries = [read_dictionary(path) for path in (source_dict, target_dict)]
+    codes = [path and read_bpe_codes(path) for path in (bpe_codes, target_bpe_codes or bpe_codes)]
+    state_dict, args = average_fairseq_checkpoints(checkpoints, trust_file)
+    model = convert_fairseq_state_dict(state_dict, args)
     if model.config.share_encoder_decoder_embeddings and dictionaries[0] != dictionaries[1]:
         raise ValueError(
-            f"The source and the target share their embeddings, but --source_dict {args.source_dict} and "
-            f"--target_dict {args.target_dict} differ: give the joint dictionary as both."
+            f"The source and the target share their embeddings, but --source_dict {source_dict} and "
+            f"--target_dict {target_dict} differ: give the joint dictionary as both."
         )
     limit = model.config.max_position_embeddings
-    if args.max_length > limit:
-        raise ValueError(f"--max_length {args.max_length} exceeds the model's max_position_embeddings, {limit}.")
+    if max_length > limit:
+        raise ValueError(f"--max_length {max_length} exceeds the model's max_position_embeddings, {limit}.")
     sizes = [embedding.weight.shape[0] for embedding in (model.get_input_embeddings(), model.get_output_embeddings())]
     tokenizers = [
         make_tokenizer(pad_dictionary(tokens, size, path), merges, model_max_length=limit)
-        for tokens, size, path, merges in zip(dictionaries, sizes, (args.source_dict, args.target_dict), codes)
+        for tokens, size, path, merges in zip(dictionaries, sizes, (source_dict, target_dict), codes)
     ]
-    beams = {"early_stopping": True, "length_penalty": args.length_penalty} if args.num_beams > 1 else {}
-    model.generation_config.update(num_beams=args.num_beams, max_length=args.max_length, **beams)
+    beams = {"early_stopping": True, "length_penalty": length_penalty} if num_beams > 1 else {}
+    model.generation_config.update(num_beams=num_beams, max_length=max_length, **beams)
 
-    model.save_pretrained(args.output_dir)
-    tokenizers[0].save_pretrained(args.output_dir)
-    print(f"{args.output_dir}: {model.num_parameters():,} parameters, {len(tokenizers[0])} tokens")
+    model.save_pretrained(output_dir)
+    tokenizers[0].save_pretrained(output_dir)
+    print(f"{output_dir}: {model.num_parameters():,} parameters, {len(tokenizers[0])} tokens")
     if dictionaries[0] != dictionaries[1] or codes[0] != codes[1]:
-        tokenizers[1].save_pretrained(args.output_dir / TARGET_TOKENIZER)
-        print(f"{args.output_dir / TARGET_TOKENIZER}: {len(tokenizers[1])} tokens")
-
-
-if __name__ == "__main__":
-    run_command(main)
+        tokenizers[1].save_pretrained(output_dir / TARGET_TOKENIZER)
+        print(f"{output_dir / TARGET_TOKENIZER}: {len(tokenizers[1])} tokens")

@@ -1,19 +1,16 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Model cards, made from what a training run left in its folder.
 
-    python -m modeling_ode_transformer.hub.model_card OUTPUT_DIR --repo_id me/model --record record.json > README.md
-    python -m modeling_ode_transformer.hub.model_card record.json > README.md
+    ode-transformer card OUTPUT_DIR --repo_id me/model --record record.json > README.md
+    ode-transformer card record.json > README.md
 
 A record is all that a card says about a run, as JSON: `run_record` collects it, `model_card` writes it down. What a
 run did not produce is not on its card.
 """
 
-import argparse
-import json
 import math
 import platform
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -27,12 +24,11 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrai
 
 import modeling_ode_transformer
 from modeling_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
-from modeling_ode_transformer.checkpoints import TRAINER_STATE
-from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.configuration_csa_ode import CsaOdeConfig
 from modeling_ode_transformer.configuration_ode_transformer import OdeTransformerConfig
 from modeling_ode_transformer.integration_ode_transformer import resolve_multistep, resolve_tableau
 from modeling_ode_transformer.text_files import read_json
+from modeling_ode_transformer.training.checkpoints import TRAINER_STATE
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
@@ -126,19 +122,6 @@ GENERATION_FIELDS = {
 }
 # A dataset of the Hub, and which of its configurations.
 HUB_DATASET = re.compile(r"([\w.-]+/[\w.-]+)(?: \(([\w.-]+)\))?")
-
-# What a run cannot know about its card.
-CARD_VALUES = {
-    "title": "of the card; default: the repository's name",
-    "language": "codes of the languages, e.g. en de",
-    "license": "of the weights, e.g. apache-2.0",
-    "dataset": "name of the data, or the Hub's (OWNER/NAME); default: the names of the files",
-    "about": "a sentence about the model",
-    "intended_use": "what the model is for",
-    "limits": "what the model is not for, and what it gets wrong",
-    "machine": "what it was trained on",
-    "command": "that repeats the run",
-}
 
 
 def versions() -> dict[str, str]:
@@ -393,7 +376,7 @@ def model_card(record: dict) -> ModelCard:
 
     Args:
         record: That of `run_record`, with `card`, what the run cannot know: repo_id, the name of the repository, and
-            optionally any of `CARD_VALUES` (language is a list).
+            optionally any of `cli.CARD_VALUES` (language is a list).
 
     Returns:
         The card; `card.content` is the text of README.md, `card.data` its metadata.
@@ -450,43 +433,3 @@ def model_card(record: dict) -> ModelCard:
         is_multistep=any(resolve_multistep(solver) is not None for solver in solvers),
         is_runge_kutta=any(tableau.is_runge_kutta and tableau.num_stages > 1 for tableau in tableaus),
     )
-
-
-def add_card_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--task", choices=TASKS, help="what the model does; default: what its training script noted")
-    for name, description in CARD_VALUES.items():
-        parser.add_argument(f"--{name}", nargs="+" if name == "language" else None, help=description)
-
-
-def card_values(args: argparse.Namespace) -> dict:
-    """What the arguments of `add_card_arguments` and `--repo_id` say, for a record's `card`."""
-    return {name: value for name in ("repo_id", *CARD_VALUES) if (value := getattr(args, name)) is not None}
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m modeling_ode_transformer.hub.model_card", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument("run", help="the output folder of a training run, or the record of one (.json)")
-    parser.add_argument("--repo_id", help="name of the repository, NAME or OWNER/NAME; default: the record's")
-    parser.add_argument("--record", help="write the record into this file, too")
-    add_card_arguments(parser)
-    args = parser.parse_args(argv)
-    if args.task and args.run.endswith(".json"):
-        raise ValueError(f"{args.run} is a record, which says its task: leave out --task {args.task}.")
-    record = read_json(args.run) if args.run.endswith(".json") else run_record(args.run, args.task)
-    if not isinstance(record, dict):
-        raise ValueError(f"{args.run} holds a {type(record).__name__}, and a record is a mapping.")
-    if isinstance(card := record.get("card", {}), dict):
-        record["card"] = card | card_values(args)
-        if "repo_id" not in record["card"]:
-            raise ValueError("The card needs the repository's name: give --repo_id NAME or OWNER/NAME.")
-    content = model_card(record).content
-    if args.record:
-        text = json.dumps(record, indent=1, ensure_ascii=False)
-        Path(args.record).write_text(text + "\n", encoding="utf-8")
-    sys.stdout.write(content + "\n")
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,8 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Makes a complete repository of the Hub out of a training run, tries it without this package, and uploads it.
 
-    python -m modeling_ode_transformer.hub.publish OUTPUT_DIR --repo_id me/model --language en de --dry_run
-    python -m modeling_ode_transformer.hub.publish OUTPUT_DIR --repo_id me/model --language en de --private
+    ode-transformer publish OUTPUT_DIR --repo_id me/model --language en de --dry_run
+    ode-transformer publish OUTPUT_DIR --repo_id me/model --language en de --private
 
 The repository holds the weights (safetensors), the configuration, which names the code for every Auto class and
 pipeline, the code, the tokenizer or tokenizers, the generation configuration and the model card. Before anything is
@@ -10,7 +10,6 @@ uploaded, a process that cannot import this package opens it with `trust_remote_
 token ids, logits and text or label. The upload is one commit: all of it or nothing.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -30,14 +29,11 @@ from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import save_file
 from transformers import AutoTokenizer, PreTrainedModel
 
-from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.generation_ode_transformer import position_limit
 from modeling_ode_transformer.hub.model_card import (
     ARCHITECTURES,
     CLASSIFIER,
     TASKS,
-    add_card_arguments,
-    card_values,
     model_card,
     model_class,
     run_record,
@@ -56,7 +52,7 @@ LOADED_FILES = (
 SAMPLE, SECOND_SAMPLE = "Two dogs are running through the snow.", "Animals are outdoors."
 
 
-class PublishError(RuntimeError):
+class PublishError(ValueError):
     """Something is wrong with the run, its repository or the Hub; nothing was uploaded."""
 
 
@@ -66,7 +62,7 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
     Args:
         output_dir: Folder of a training run, or any folder with a saved model and its tokenizer.
         folder: Where to write; a new or an empty folder.
-        card: What `model_card` has to be told: repo_id, and any of `CARD_VALUES`.
+        card: What `model_card` has to be told: repo_id, and any of `cli.CARD_VALUES`.
         task: One of `TASKS`; None: the one that the run's script noted.
 
     Returns:
@@ -318,7 +314,7 @@ def errors_of_the_hub(repo_id: str) -> Iterator[None]:
         raise PublishError(
             f"The upload to {repo_id} on {constants.ENDPOINT} was interrupted ({error}). Its files are as they were, "
             "or, if only the answer was lost, all of the new ones: a commit holds all or nothing. Look at it, and "
-            "start the same command again, with another --folder if there is one."
+            "start the same command again, with another --output_dir if there is one."
         ) from error
 
 
@@ -334,7 +330,7 @@ def publish(
 
     Args:
         output_dir: Folder of a training run.
-        card: What `model_card` has to be told: repo_id, and any of `CARD_VALUES`.
+        card: What `model_card` has to be told: repo_id, and any of `cli.CARD_VALUES`.
         task: One of `TASKS`; None: the one that the run's script noted.
         folder: Where to leave the repository; None: nowhere.
         dry_run: Whether to upload nothing.
@@ -355,31 +351,3 @@ def publish(
         if dry_run:
             return None
         return upload_repository(folder, card["repo_id"], **upload_options)
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m modeling_ode_transformer.hub.publish", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument("output_dir", help="output folder of a training run")
-    parser.add_argument("--repo_id", required=True, help="name of the repository, NAME or OWNER/NAME")
-    parser.add_argument("--private", action="store_true", help="only its owner may see a new repository")
-    parser.add_argument("--dry_run", action="store_true", help="make the repository and try it, but upload nothing")
-    parser.add_argument("--folder", help="leave the repository in this folder, too")
-    parser.add_argument("--update", action="store_true", help="put a commit on top of what the repository holds")
-    parser.add_argument("--revision", default="main", help="branch, which must exist; default: %(default)s")
-    parser.add_argument("--commit_message", default="Upload model", help="default: %(default)s")
-    parser.add_argument("--token", help="default: that of `hf auth login` or of HF_TOKEN")
-    add_card_arguments(parser)
-    args = parser.parse_args(argv)
-    names = ("private", "update", "revision", "commit_message", "token")
-    options = {name: getattr(args, name) for name in names}
-    try:
-        commit = publish(args.output_dir, card_values(args), args.task, args.folder, args.dry_run, **options)
-    except KeyboardInterrupt:
-        parser.exit(130, "\nInterrupted: the repository has all files of the new commit, or none of them.\n")
-    print(f"Uploaded: {commit.commit_url}" if commit else "Nothing was uploaded (--dry_run).")
-
-
-if __name__ == "__main__":
-    run_command(main, PublishError)

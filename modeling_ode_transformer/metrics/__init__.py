@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The metrics of the papers' tables, each as functions, as a module of `evaluate`, and as a command.
+"""The metrics of the papers' tables, each as functions, as a module of `evaluate`, and for `ode-transformer score`.
 
 | module       | what it computes                                                                                     |
 | ------------ | ---------------------------------------------------------------------------------------------------- |
@@ -12,7 +12,7 @@
 | `bootstrap`  | paired bootstrap between two systems                                                                 |
 
     evaluate.load("modeling_ode_transformer/metrics/bleu.py")       # no network; any path to the file
-    python -m modeling_ode_transformer.metrics.bleu --references test.de --hypotheses output.de
+    ode-transformer score bleu --references test.de --hypotheses output.de
 
 `evaluate` copies the one file that it loads, so these modules import each other by their full names.
 """

@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """BLEU by the three conventions of the papers' tables. They differ by points, so each has its own name.
 
-    python -m modeling_ode_transformer.metrics.bleu --references test.de --hypotheses output.de --moses_language de
+    ode-transformer score bleu --references test.de --hypotheses output.de --moses_language de
 
 - `sacrebleu`: sacreBLEU (Post, 2018) of plain text: tokenizer 13a, mixed case. Its signature is part of the result.
 - `tokenized_bleu`: BLEU of tokenised text as Moses' multi-bleu.perl computes it: words between white space, no
@@ -16,8 +16,6 @@ percentages.
 
 import itertools
 import re
-import sys
-from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -27,13 +25,8 @@ import sacrebleu
 import sacremoses
 from sacremoses.corpus import NonbreakingPrefixes
 
-from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
-    add_text_arguments,
-    metric_parser,
-    print_scores,
-    read_texts,
     reference_lists,
     text_features,
 )
@@ -231,30 +224,3 @@ class Bleu(CheckedLists, evaluate.Metric):
 
     def _compute(self, predictions, references, **options):
         return bleu(predictions, references, **options)
-
-
-def add_bleu_arguments(parser: ArgumentParser) -> None:
-    """Adds the options of `bleu`."""
-    parser.add_argument(
-        "--tokenize", default="13a", choices=list(sacrebleu.BLEU.TOKENIZERS), help="tokenizer of sacreBLEU"
-    )
-    parser.add_argument("--lowercase", action="store_true", help="score without regard to case")
-    parser.add_argument(
-        "--moses_language",
-        help="language of plain text, which Moses' tokenizer splits for tokenised and compound-split BLEU; none: they "
-        "take the text as it is",
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command with the given arguments (default: the command line's)."""
-    parser = metric_parser("bleu", "sacreBLEU, tokenised BLEU (multi-bleu.perl) and compound-split BLEU.")
-    add_text_arguments(parser)
-    add_bleu_arguments(parser)
-    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    predictions, references = read_texts(args.hypotheses, args.references)
-    print_scores(bleu(predictions, references, args.tokenize, args.lowercase, args.moses_language), args.json)
-
-
-if __name__ == "__main__":
-    run_command(main)

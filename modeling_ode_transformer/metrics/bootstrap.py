@@ -1,8 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Paired bootstrap resampling (Koehn, 2004): is system B better than system A on a test set, or was it the sentences?
 
-    python -m modeling_ode_transformer.metrics.bootstrap --metric bleu --references test.de --system_a a.txt \\
-        --system_b b.txt
+    ode-transformer score bootstrap --metric bleu --references test.de --system_a a.txt --system_b b.txt
 
 Test sets of the same size are drawn from the test set's sentences, with replacement, and both systems are scored on
 the same sentences of each. The resamples and the scores on them are those of `sacrebleu --paired-bs` with its default
@@ -15,7 +14,6 @@ drawn brings all of its translations, and the score is that of all of them toget
 part of the p-value.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -24,15 +22,12 @@ from typing import Any, NamedTuple
 import evaluate
 import numpy as np
 
-from modeling_ode_transformer.commands import run_command
-from modeling_ode_transformer.metrics.bleu import add_bleu_arguments, bleu_scorers
+from modeling_ode_transformer.metrics.bleu import bleu_scorers
 from modeling_ode_transformer.metrics.m2 import m2_score_statistics, m2_statistics, parse_sentences, read_m2
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     check_counts,
     check_lists,
-    metric_parser,
-    print_scores,
     text_features,
 )
 from modeling_ode_transformer.text_files import read_aligned_lines
@@ -247,45 +242,3 @@ class BootstrapComparison(CheckedLists, evaluate.Comparison):
 
     def _compute(self, predictions1, predictions2, references, **options):
         return compare(predictions1, predictions2, references, **options)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command with the given arguments (default: the command line's)."""
-    parser = metric_parser("bootstrap", "Paired bootstrap resampling between two systems.")
-    parser.add_argument(
-        "--metric", default="bleu", choices=list(METRICS), help="the score: bleu is sacreBLEU, m2 is F0.5"
-    )
-    for name in ("--system_a", "--system_b"):
-        parser.add_argument(
-            name,
-            required=True,
-            nargs="+",
-            help="outputs of the system, one text a line, UTF-8 (or .gz); a file a seed",
-        )
-    parser.add_argument(
-        "--references",
-        required=True,
-        nargs="+",
-        help="one or more such files of as many lines, a reference from each; for m2 one M2 file",
-    )
-    parser.add_argument("--num_samples", type=int, default=1000, help="number of resamples")
-    parser.add_argument("--seed", type=int, default=12345, help="seed of the resamples")
-    add_bleu_arguments(parser)
-    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    outputs = read_aligned_lines([*args.system_a, *args.system_b])
-    system_a, system_b = outputs[: len(args.system_a)], outputs[len(args.system_a) :]
-    references = METRICS[args.metric].read_references(args.references)
-    if len(references) != len(system_a[0]):
-        raise ValueError(
-            f"{args.system_a[0]} has {len(system_a[0])} lines, but {args.references[0]} has {len(references)} "
-            "sentences: they must belong together one by one."
-        )
-    given = {
-        name: value for name in METRICS["bleu"].options if (value := getattr(args, name)) != parser.get_default(name)
-    }
-    scores = compare(system_a, system_b, references, args.metric, args.num_samples, args.seed, **given)
-    print_scores(scores, args.json)
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,9 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """ERRANT (Bryant et al., 2017): edits of corrections by type of error, and their precision, recall and F0.5.
 
-    python -m modeling_ode_transformer.metrics.errant annotate --sources test.src --corrections output.txt \\
+    ode-transformer annotate --sources test.src --corrections output.txt \\
         --output output.m2
-    python -m modeling_ode_transformer.metrics.errant compare output.m2 test.m2 --types all
+    ode-transformer score errant --hypotheses output.m2 --references test.m2 --types all
 
 The first makes an M2 file of a text and its correction. It needs spaCy's model `en_core_web_sm`, which is not on PyPI:
 `python -m spacy download en_core_web_sm`. The second compares two M2 files of the same sentences and prints the table
@@ -17,28 +17,22 @@ not count. Numbers are rounded to four decimals, as ERRANT has them.
 """
 
 import importlib
-import sys
-from argparse import SUPPRESS, Namespace
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import datasets
 import evaluate
 
-from modeling_ode_transformer.commands import run_command
-from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, parse_sentences, read_m2, write_m2
+from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, parse_sentences
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     check_counts,
-    metric_parser,
-    print_scores,
     reference_lists,
 )
-from modeling_ode_transformer.text_files import read_aligned_lines
 
 
 # What counts as a correct edit, by ERRANT's name of it.
@@ -211,42 +205,3 @@ class Errant(CheckedLists, evaluate.Metric):
 
     def _compute(self, predictions, references, **options):
         return errant_score(predictions, references, **options)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command with the given arguments (default: the command line's)."""
-    parser = metric_parser("errant", "Edits of corrections by type of error, by ERRANT.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    compare = commands.add_parser("compare", help="score an M2 file of a system")
-    compare.add_argument("hypothesis", help="M2 file of the system, UTF-8 (or .gz)")
-    compare.add_argument("reference", help="M2 file of the reference")
-    compare.add_argument("--beta", type=float, default=0.5, help="weight of recall (default: 0.5)")
-    listed = "; ".join(f"{name}: {meaning}" for name, meaning in CRITERIA.items())
-    compare.add_argument("--criterion", default="cs", choices=CRITERIA, help=f"correct edits are: {listed} (cs)")
-    compare.add_argument("--types", default="all", choices=TYPES, help="how fine the types are (default: all)")
-    # Before the command, too, as that of every metric.
-    compare.add_argument("--json", action="store_true", default=SUPPRESS, help="print one JSON object, all digits")
-    make = commands.add_parser("annotate", help="make an M2 file of a text and its correction")
-    make.add_argument("--sources", required=True, help="file of one tokenised sentence a line, UTF-8 (or .gz)")
-    make.add_argument("--corrections", required=True, nargs="+", help="such a file of each annotator, or of a system")
-    make.add_argument("--output", required=True, help="the M2 file (or .gz); it must not exist")
-    make.add_argument("--model", default="en_core_web_sm", help="spaCy's model (default: en_core_web_sm)")
-    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    if args.command == "compare":
-        paths = args.hypothesis, args.reference
-        scores = errant_score(*map(read_m2, paths), args.beta, args.criterion, args.types)
-        if args.json:
-            print_scores(scores, True)
-        else:
-            print(format_table(scores))
-    else:
-        if not Path(args.output).parent.is_dir():
-            raise FileNotFoundError(f"--output {args.output}: there is no folder {Path(args.output).parent}.")
-        if Path(args.output).exists():
-            raise FileExistsError(f"{args.output} exists: give another --output, or remove it.")
-        sources, *corrections = read_aligned_lines([args.sources, *args.corrections])
-        write_m2(args.output, annotate(sources, list(zip(*corrections)), load_annotator(args.model)))
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """GLEU of grammatical error correction (Napoles et al., 2015), without tuning (Napoles et al., 2016), as for JFLEG.
 
-    python -m modeling_ode_transformer.metrics.gleu --sources test.src --references test.ref0 test.ref1 test.ref2 \\
+    ode-transformer score gleu --sources test.src --references test.ref0 test.ref1 test.ref2 \\
         test.ref3 --hypotheses output.txt
 
 BLEU of corrections, in which an n-gram that they keep from the source, but the reference has nowhere, counts against
@@ -13,24 +13,18 @@ last bits of floating point. (That script takes white space that is not ASCII fo
 """
 
 import random
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
 import evaluate
 import numpy as np
 
-from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
-    add_text_arguments,
     check_counts,
-    metric_parser,
-    print_scores,
     reference_lists,
     text_features,
 )
-from modeling_ode_transformer.text_files import read_aligned_lines
 
 
 ORDER = 4
@@ -152,18 +146,3 @@ class Gleu(CheckedLists, evaluate.Metric):
 
     def _compute(self, predictions, references, sources, **options):
         return gleu(predictions, references, sources, **options)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command with the given arguments (default: the command line's)."""
-    parser = metric_parser("gleu", "GLEU of grammatical error correction, as for JFLEG.")
-    add_text_arguments(parser)
-    parser.add_argument("--sources", required=True, help="file of the sentences before correction, as the others")
-    parser.add_argument("--iterations", type=int, default=500, help="how often a reference is drawn for each sentence")
-    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    predictions, sources, *references = read_aligned_lines([args.hypotheses, args.sources, *args.references])
-    print_scores(gleu(predictions, list(zip(*references)), sources, args.iterations), args.json)
-
-
-if __name__ == "__main__":
-    run_command(main)

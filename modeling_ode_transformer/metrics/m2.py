@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """M2 files (edits of annotators) and the M2 score (MaxMatch): precision, recall and F0.5 of corrections.
 
-    python -m modeling_ode_transformer.metrics.m2 output.txt official-2014.combined.m2
+    ode-transformer score m2 --hypotheses output.txt --references official-2014.combined.m2
 
 The score is that of the official scorer (nusnlp/m2scorer) to the last edit: its edits of a hypothesis are those that
 match an annotator's best (Dahlmeier and Ng, 2012; `maxmatch`), and of several annotators it takes for each sentence,
@@ -25,7 +25,6 @@ left out as by the official scorer, with a warning.
 import gzip
 import logging
 import re
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,9 +33,8 @@ import datasets
 import evaluate
 import numpy as np
 
-from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.metrics.maxmatch import GoldEdit, count_edits
-from modeling_ode_transformer.metrics.metric_utils import CheckedLists, check_counts, metric_parser, print_scores
+from modeling_ode_transformer.metrics.metric_utils import CheckedLists, check_counts
 from modeling_ode_transformer.text_files import read_lines
 
 
@@ -344,34 +342,3 @@ class M2(CheckedLists, evaluate.Metric):
 
     def _compute(self, predictions, references, **options):
         return m2_score(predictions, references, **options)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command with the given arguments (default: the command line's)."""
-    parser = metric_parser("m2", "M2 score (MaxMatch) of corrections, as the official scorer computes it.")
-    parser.add_argument("hypothesis", help="file of one corrected sentence a line, tokenised, UTF-8 (or .gz)")
-    parser.add_argument("reference", help="M2 file of the same sentences, UTF-8 (or .gz)")
-    parser.add_argument("--beta", type=float, default=0.5, help="weight of recall")
-    parser.add_argument("--max_unchanged_words", type=int, default=2, help="most unchanged words within an edit")
-    parser.add_argument(
-        "--ignore_whitespace_casing", action="store_true", help="leave out edits of white space or case only"
-    )
-    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    references = read_m2(args.reference)
-    predictions = read_lines(args.hypothesis)
-    if len(predictions) != len(references):
-        raise ValueError(
-            f"{args.hypothesis} has {len(predictions)} lines, but {args.reference} {len(references)} sentences."
-        )
-    options = args.max_unchanged_words, args.ignore_whitespace_casing
-    scores = m2_score_statistics(m2_statistics(predictions, references, *options), args.beta)
-    if args.json:
-        print_scores(scores, True)
-    else:
-        print(f"Precision   : {scores['precision']:.4f}")
-        print(f"Recall      : {scores['recall']:.4f}")
-        print(f"F_{args.beta:.1f}       : {scores[f'f{args.beta:g}']:.4f}")
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,14 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What the metrics beside it share: checks of their inputs, and the frame of their commands."""
+"""What the metrics beside it share: checks of their inputs."""
 
-import json
-from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import datasets
-
-from modeling_ode_transformer.text_files import read_aligned_lines
 
 
 def check_counts(**lists: Sequence) -> None:
@@ -65,45 +60,3 @@ def text_features(*names: str) -> list[datasets.Features]:
     text = datasets.Value("string")
     texts = dict.fromkeys(names, text)
     return [datasets.Features(texts | {"references": references}) for references in (datasets.List(text), text)]
-
-
-def metric_parser(name: str, description: str) -> ArgumentParser:
-    """A parser of arguments for the command of the module of that name, with `--json`."""
-    parser = ArgumentParser(
-        prog=f"python -m modeling_ode_transformer.metrics.{name}",
-        description=description,
-        formatter_class=ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, with all digits")
-    return parser
-
-
-def add_text_arguments(parser: ArgumentParser) -> None:
-    """Adds `--hypotheses` and `--references`, which `read_texts` reads."""
-    parser.add_argument("--hypotheses", required=True, help="file of one text a line, UTF-8 (or .gz)")
-    parser.add_argument(
-        "--references", required=True, nargs="+", help="one or more such files of as many lines: a reference from each"
-    )
-
-
-def read_texts(hypotheses: str, references: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """The lines of a file of hypotheses, and for each its references, a line from each other file."""
-    predictions, *others = read_aligned_lines([hypotheses, *references])
-    return predictions, [list(lines) for lines in zip(*others)]
-
-
-def print_scores(scores: Mapping[str, Any], as_json: bool) -> None:
-    """Prints a line for each score, with four decimals, or one JSON object."""
-    if as_json:
-        print(json.dumps(scores, ensure_ascii=False, indent=2))
-        return
-    for name, value in scores.items():
-        print(f"{name} = {format_value(value)}")
-
-
-def format_value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    if isinstance(value, list):
-        return " / ".join(map(format_value, value))
-    return str(value)

@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Word perplexity of a causal language model, as the tables of PTB have it.
 
-    python -m modeling_ode_transformer.metrics.perplexity --model ptb_rk2 --texts ptb.test.txt.gz --block_size 128
+    ode-transformer score perplexity --model ptb_rk2 --texts ptb.test.txt.gz --block_size 128
 
 It is exp(summed negative log-likelihood of all tokens / number of words). Words are what white space separates, and
 the end of each line is one more: `</s>`, on an empty line too. A model of subwords is divided by the same number of
@@ -11,7 +11,6 @@ rare words, which is easier).
 Texts are cut as examples/run_language_modeling.py cuts them, which gives the same numbers.
 """
 
-import sys
 from collections.abc import Sequence
 from itertools import chain
 
@@ -23,16 +22,12 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     check_counts,
     check_lists,
-    metric_parser,
-    print_scores,
 )
-from modeling_ode_transformer.text_files import read_lines
-from modeling_ode_transformer.training import losses_by_row
+from modeling_ode_transformer.training.trainer import losses_by_row
 
 
 def split_words(line: str) -> list[str]:
@@ -196,21 +191,3 @@ class WordPerplexity(CheckedLists, evaluate.Metric):
             raise ValueError("The perplexity of texts is a model's: give model=, a folder or a name on the Hub.")
         model, tokenizer = load_model(model)
         return model_perplexity(model, tokenizer, predictions, **options)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command with the given arguments (default: the command line's)."""
-    parser = metric_parser("perplexity", "Word perplexity of a causal language model.")
-    parser.add_argument("--model", required=True, help="folder of the model and its tokenizer, or name on the Hub")
-    parser.add_argument("--texts", required=True, help="file of one sentence a line, UTF-8 (or .gz)")
-    parser.add_argument(
-        "--block_size", type=int, default=0, help="tokens of a block of running text; 0: each line by itself"
-    )
-    parser.add_argument("--batch_size", type=int, default=8, help="blocks of a forward pass")
-    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    lines = read_lines(args.texts)
-    print_scores(model_perplexity(*load_model(args.model), lines, args.block_size, args.batch_size), args.json)
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """ROUGE-1, ROUGE-2 and ROUGE-L of summaries (Lin, 2004), F1, by the package rouge-score.
 
-    python -m modeling_ode_transformer.metrics.rouge --references test.target --hypotheses output.txt
+    ode-transformer score rouge --references test.target --hypotheses output.txt
 
 What the papers call ROUGE-L is `rougeLsum`: for each sentence of the reference the union of its longest common
 subsequences with all sentences of the summary. So texts must say where sentences end: by newlines, or, as in the
@@ -14,20 +14,14 @@ texts, as percentages. Of several references the one with the highest F1 counts,
 """
 
 import logging
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
 import evaluate
 from rouge_score.rouge_scorer import RougeScorer
 
-from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
-    add_text_arguments,
-    metric_parser,
-    print_scores,
-    read_texts,
     reference_lists,
     text_features,
 )
@@ -101,23 +95,3 @@ class Rouge(CheckedLists, evaluate.Metric):
 
     def _compute(self, predictions, references, **options):
         return rouge(predictions, references, **options)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command with the given arguments (default: the command line's)."""
-    parser = metric_parser("rouge", "ROUGE-1, ROUGE-2 and ROUGE-L of summaries, one a line, F1.")
-    add_text_arguments(parser)
-    parser.add_argument(
-        "--sentences",
-        default="period",
-        choices=list(SENTENCE_SPLITS),
-        help="where sentences end: at each '. ', or nowhere but at the end of the line (newline)",
-    )
-    parser.add_argument("--no_stemmer", action="store_true", help="compare words, not their stems")
-    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    predictions, references = read_texts(args.hypotheses, args.references)
-    print_scores(rouge(predictions, references, args.sentences, not args.no_stemmer), args.json)
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -4,7 +4,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from argparse import Namespace
 from collections import OrderedDict
@@ -18,9 +17,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
-import modeling_ode_transformer
-from modeling_ode_transformer import FairseqTokenizer, convert_fairseq_state_dict
-from modeling_ode_transformer.conversion.fairseq import load_fairseq_checkpoint, main
+from modeling_ode_transformer import FairseqTokenizer, cli, convert_fairseq_state_dict
+from modeling_ode_transformer.conversion.fairseq import load_fairseq_checkpoint
 
 from ..conftest import assert_close
 
@@ -90,7 +88,8 @@ def files(tmp_path):
 
         def run(self, *checkpoints, target=None, options=()):
             dictionaries = ["--source_dict", self.dictionary, "--target_dict", target or self.dictionary]
-            main([str(word) for word in [*checkpoints, *dictionaries, "--output_dir", self.output, *options]])
+            words = ["convert-fairseq", *checkpoints, *dictionaries, "--output_dir", self.output, *options]
+            cli.run([str(word) for word in words])
             return AutoModelForSeq2SeqLM.from_pretrained(self.output)
 
     return Files()
@@ -336,12 +335,3 @@ def test_nothing_is_overwritten(files):
     files.output = files.dictionary
     with pytest.raises(ValueError, match=r"--output_dir .*dict.txt is not an empty folder"):
         files.run(checkpoint)
-
-
-def test_the_command_runs_as_a_module_without_warnings(files):
-    environment = {**os.environ, "PYTHONPATH": str(Path(modeling_ode_transformer.__file__).parents[1])}
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-m"]
-    command += ["modeling_ode_transformer.conversion.fairseq"]
-    shown = subprocess.run([*command, "--help"], capture_output=True, text=True, env=environment)
-    assert shown.returncode == 0, shown.stderr
-    assert "--trust_file" in shown.stdout and "--bpe_codes" in shown.stdout

@@ -14,8 +14,9 @@ from modeling_ode_transformer import (
     CsaOdeModel,
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
+    cli,
 )
-from modeling_ode_transformer.hub.model_card import METRICS, main, model_card, run_record, split_sources
+from modeling_ode_transformer.hub.model_card import METRICS, model_card, run_record, split_sources
 
 from ..conftest import tiny_config
 
@@ -142,19 +143,30 @@ def test_the_clients_own_reader_gets_the_same_metadata(run):
 def test_a_language_model_and_a_folder_without_records(tmp_path, capsys):
     OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2")).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"needs a task: it has no arguments\.json; give one of translation, "):
-        main([str(tmp_path), "--repo_id", "lm"])
+        cli.run(["card", str(tmp_path), "--repo_id", "lm"])
     with pytest.raises(ValueError, match="give --repo_id NAME"):
-        main([str(tmp_path), "--task", "text-generation"])
+        cli.run(["card", str(tmp_path), "--task", "text-generation"])
 
-    main([str(tmp_path), "--task", "text-generation", "--repo_id", "lm", "--record", str(tmp_path / "record.json")])
+    cli.run(
+        [
+            "card",
+            str(tmp_path),
+            "--task",
+            "text-generation",
+            "--repo_id",
+            "lm",
+            "--record",
+            str(tmp_path / "record.json"),
+        ]
+    )
     text = capsys.readouterr().out
     assert 'AutoModelForCausalLM.from_pretrained("lm"' in text and "pipeline(" not in text
     assert "| decoder | rk2;" in text and "encoder" not in text.partition("## Use")[0]
     # The record alone makes the same card.
-    main([str(tmp_path / "record.json")])
+    cli.run(["card", str(tmp_path / "record.json")])
     assert capsys.readouterr().out == text
     with pytest.raises(ValueError, match="is a record, which says its task: leave out --task translation"):
-        main([str(tmp_path / "record.json"), "--task", "translation"])
+        cli.run(["card", str(tmp_path / "record.json"), "--task", "translation"])
 
 
 def test_each_split_is_named_by_its_own_data(run):
@@ -251,7 +263,7 @@ def test_a_record_that_is_none_is_refused_in_words(change, message, tmp_path):
     record = RECORDS["ptb_rk2"]
     (tmp_path / "record.json").write_text(json.dumps([] if change is None else record | change))
     with pytest.raises(ValueError, match=message):
-        main([str(tmp_path / "record.json")])
+        cli.run(["card", str(tmp_path / "record.json")])
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -21,19 +21,19 @@ from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
+    cli,
 )
-from modeling_ode_transformer.checkpoints import LOCK, TEMPORARY
 from modeling_ode_transformer.hub.publish import (
     PublishError,
     check_repository,
-    main,
     prepare_repository,
     publish,
     upload_repository,
 )
 from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
-from modeling_ode_transformer.resumption import ResumableTrainerMixin
-from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
+from modeling_ode_transformer.training.checkpoints import LOCK, TEMPORARY
+from modeling_ode_transformer.training.resumption import ResumableTrainerMixin
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 from ..conftest import EXAMPLES, randomize, tiny_config
 from ..test_hub import PUBLISHED_CSA_ODE, run_python
@@ -192,7 +192,7 @@ def test_an_interrupted_command_says_so(monkeypatch, capsys):
 
     monkeypatch.setattr("modeling_ode_transformer.hub.publish.publish", interrupt)
     with pytest.raises(SystemExit) as exit:
-        main(["output", "--repo_id", "me/model"])
+        cli.run(["publish", "output", "--repo_id", "me/model"])
     assert exit.value.code == 130
     assert "all files of the new commit, or none" in capsys.readouterr().err
 
@@ -221,7 +221,7 @@ def test_what_cannot_be_published_is_said(run, tmp_path):
     with pytest.raises(PublishError, match="full is not empty"):
         prepare_repository(run, tmp_path / "full", CARD)
     with pytest.raises(PublishError, match="nothing holds no saved model"):
-        main([str(tmp_path / "nothing"), "--repo_id", "me/model", "--dry_run"])
+        cli.run(["publish", str(tmp_path / "nothing"), "--repo_id", "me/model", "--dry_run"])
 
 
 def other_numbers(code: str) -> str:
@@ -513,7 +513,7 @@ except OSError as error:
 
 def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path):
     """`publish`, `model.push_to_hub` and `Trainer.push_to_hub`; a process without the package gets equal weights."""
-    command = ["-m", "modeling_ode_transformer.hub.publish", str(run), "--repo_id", "model", "--language", "en", "de"]
+    command = ["-m", "modeling_ode_transformer", "publish", str(run), "--repo_id", "model", "--language", "en", "de"]
     dry = clean_process(hub, tmp_path, *command, "--dry_run")
     assert dry.returncode == 0, dry.stderr
     assert "Nothing was uploaded (--dry_run)." in dry.stdout and "model.safetensors" in dry.stdout

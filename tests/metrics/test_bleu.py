@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from modeling_ode_transformer.metrics import bleu as module
+from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics.bleu import (
     bleu,
     bleu_scorers,
@@ -213,7 +213,7 @@ def write_lines(path, lines):
 def test_the_command_prints_the_scores_of_files(tmp_path, capsys):
     hypotheses = write_lines(tmp_path / "output.de", PREDICTIONS)
     references = [write_lines(tmp_path / f"{i}.de.gz", lines) for i, lines in enumerate(zip(*REFERENCES))]
-    module.main(["--hypotheses", hypotheses, "--references", *references])
+    cli.run(["score", "bleu", "--hypotheses", hypotheses, "--references", *references])
     printed = capsys.readouterr().out.splitlines()
     assert "tokenized_bleu = 56.6233" in printed
     assert "tokenized_bleu_precisions = 85.7143 / 70.0000 / 53.8462 / 31.8182" in printed
@@ -221,7 +221,7 @@ def test_the_command_prints_the_scores_of_files(tmp_path, capsys):
     assert f"sacrebleu_signature = {expected['sacrebleu_signature']}" in printed
 
     options = ["--tokenize", "intl", "--lowercase", "--moses_language", "de", "--json"]
-    module.main(["--hypotheses", hypotheses, "--references", *references, *options])
+    cli.run(["score", "bleu", "--hypotheses", hypotheses, "--references", *references, *options])
     expected = bleu(PREDICTIONS, REFERENCES, tokenize="intl", lowercase=True, moses_language="de")
     assert json.loads(capsys.readouterr().out) == expected
 
@@ -230,24 +230,26 @@ def test_files_of_different_lengths_are_refused_with_their_counts(tmp_path):
     hypotheses = write_lines(tmp_path / "output.de", PREDICTIONS)
     references = [write_lines(tmp_path / "0.de", PREDICTIONS), write_lines(tmp_path / "1.de", PREDICTIONS[:3])]
     with pytest.raises(ValueError, match=r"output\.de has 5 lines, but .*1\.de has 3"):
-        module.main(["--hypotheses", hypotheses, "--references", *references])
+        cli.run(["score", "bleu", "--hypotheses", hypotheses, "--references", *references])
     with pytest.raises(FileNotFoundError, match=r"2\.de"):
-        module.main(["--hypotheses", hypotheses, "--references", str(tmp_path / "2.de")])
+        cli.run(["score", "bleu", "--hypotheses", hypotheses, "--references", str(tmp_path / "2.de")])
 
 
 def test_a_pipe_is_read_as_a_file(tmp_path, capsys):
     """As /dev/stdin, or <(a command) in a shell."""
     references = write_lines(tmp_path / "0.de", FIRST_REFERENCES)
-    module.main(["--hypotheses", write_lines(tmp_path / "output.de", PREDICTIONS), "--references", references])
+    cli.run(
+        ["score", "bleu", "--hypotheses", write_lines(tmp_path / "output.de", PREDICTIONS), "--references", references]
+    )
     expected = capsys.readouterr().out
     reading, writing = os.pipe()
     with os.fdopen(writing, "wb") as file:
         file.write((tmp_path / "output.de").read_bytes())
-    module.main(["--hypotheses", f"/dev/fd/{reading}", "--references", references])
+    cli.run(["score", "bleu", "--hypotheses", f"/dev/fd/{reading}", "--references", references])
     os.close(reading)
     assert capsys.readouterr().out == expected
     with pytest.raises(FileNotFoundError, match=f"No file {tmp_path} "):
-        module.main(["--hypotheses", str(tmp_path), "--references", references])
+        cli.run(["score", "bleu", "--hypotheses", str(tmp_path), "--references", references])
 
 
 def test_evaluate_loads_it_without_network(load_metric):

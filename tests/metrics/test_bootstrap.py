@@ -10,7 +10,7 @@ import pytest
 import sacrebleu
 from sacrebleu.significance import PairedTest
 
-from modeling_ode_transformer.metrics import bootstrap as module
+from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics import m2
 from modeling_ode_transformer.metrics.bleu import bleu
 from modeling_ode_transformer.metrics.bootstrap import METRICS, compare, paired_bootstrap
@@ -125,7 +125,7 @@ def test_outputs_of_several_seeds_are_drawn_and_scored_together(tmp_path, capsys
         (tmp_path / str(number)).write_text("".join(f"{line}\n" for line in texts))
     files = [str(tmp_path / str(number)) for number in range(6)]
     command = ["--system_a", *files[:3], "--system_b", *files[3:5], "--references", files[5], "--num_samples", "20"]
-    module.main([*command, "--seed", "5", "--json"])
+    cli.run(["score", "bootstrap", *command, "--seed", "5", "--json"])
     assert json.loads(capsys.readouterr().out) == result
 
 
@@ -151,12 +151,12 @@ def test_the_command_compares_files(tmp_path, capsys):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     systems = ["--system_a", str(tmp_path / "a"), "--system_b", str(tmp_path / "b")]
     options = ["--metric", "tokenized_bleu", "--num_samples", "50", "--seed", "3", "--lowercase", "--json"]
-    module.main([*systems, "--references", str(tmp_path / "reference"), *options])
+    cli.run(["score", "bootstrap", *systems, "--references", str(tmp_path / "reference"), *options])
     expected = compare(SYSTEM_A, SYSTEM_B, REFERENCES, "tokenized_bleu", 50, 3, lowercase=True)
     assert json.loads(capsys.readouterr().out) == expected
 
     with pytest.raises(ValueError, match=r"a has 60 lines, but .*short has 59 sentences"):
-        module.main([*systems, "--references", str(tmp_path / "short")])
+        cli.run(["score", "bootstrap", *systems, "--references", str(tmp_path / "short")])
 
 
 def test_f_half_of_m2_files(tmp_path, capsys):
@@ -171,7 +171,7 @@ def test_f_half_of_m2_files(tmp_path, capsys):
 
     files = ["--system_a", str(tmp_path / "a"), "--system_b", str(tmp_path / "b")]
     command = ["--metric", "m2", *files, "--references", str(tmp_path / "gold.m2")]
-    module.main([*command, "--num_samples", "30", "--json"])
+    cli.run(["score", "bootstrap", *command, "--num_samples", "30", "--json"])
     result = json.loads(capsys.readouterr().out)
     sentences = m2.read_m2(tmp_path / "gold.m2")
     assert result == compare(*systems, sentences, "m2", num_samples=30)
@@ -187,12 +187,12 @@ def test_f_half_of_m2_files(tmp_path, capsys):
     assert result["wins_b"] == sum(b > a for a, b in scores)
 
     with pytest.raises(ValueError, match=r"The metric 'm2' has no option lowercase"):
-        module.main([*command, "--lowercase"])
+        cli.run(["score", "bootstrap", *command, "--lowercase"])
     with pytest.raises(ValueError, match=r"One M2 file holds all annotators, but there are 2"):
-        module.main([*command, str(tmp_path / "gold.m2")])
+        cli.run(["score", "bootstrap", *command, str(tmp_path / "gold.m2")])
     (tmp_path / "gold.m2").write_text("\n\n".join(paragraphs[1:]) + "\n")
     with pytest.raises(ValueError, match=r"a has 20 lines, but .*gold\.m2 has 19 sentences"):
-        module.main(command)
+        cli.run(["score", "bootstrap", *command])
 
 
 def test_evaluate_loads_it_without_network(load_metric):

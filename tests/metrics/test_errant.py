@@ -9,7 +9,7 @@ import pytest
 import spacy
 from errant.commands import compare_m2, parallel_to_m2
 
-from modeling_ode_transformer.metrics import errant as module
+from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics.errant import CRITERIA, annotate, errant_score, load_annotator
 from modeling_ode_transformer.metrics.m2 import M2Sentence, read_m2, write_m2
 
@@ -170,7 +170,8 @@ def test_what_cannot_be_compared_is_said(files):
 
 
 def test_the_command_prints_the_table_of_types(files, capsys):
-    module.main(["compare", *files, "--types", "operation"])
+    command = ["score", "errant", "--hypotheses", files[0], "--references", files[1]]
+    cli.run([*command, "--types", "operation"])
     assert capsys.readouterr().out == (
         "type  system  reference  correct  precision  recall    f0.5\n"
         "M          1          1        0     0.0000  0.0000  0.0000\n"
@@ -178,11 +179,9 @@ def test_the_command_prints_the_table_of_types(files, capsys):
         "U          1          1        1     1.0000  1.0000  1.0000\n"
         "all        6          6        4     0.6667  0.6667  0.6667\n"
     )
-    module.main(["--json", "compare", *files, "--beta", "1", "--criterion", "ds"])
-    printed = capsys.readouterr().out
-    assert json.loads(printed) == errant_score(*map(read_m2, files), beta=1, criterion="ds")
-    module.main(["compare", *files, "--beta", "1", "--criterion", "ds", "--json"])
-    assert capsys.readouterr().out == printed
+    cli.run([*command, "--beta", "1", "--criterion", "ds", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == errant_score(*map(read_m2, files), beta=1, criterion="ds")
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +221,8 @@ def test_edits_are_those_of_errants_command(model, monkeypatch, tmp_path):
     run(parallel_to_m2.main, monkeypatch, "-orig", paths[0], "-cor", *paths[1:], "-out", str(tmp_path / "theirs.m2"))
 
     ours = str(tmp_path / "ours.m2")
-    module.main(["annotate", "--sources", paths[0], "--corrections", *paths[1:], "--output", ours, "--model", model])
+    command = ["annotate", "--sources", paths[0], "--output", ours, "--spacy_model", model]
+    cli.run([*command, "--corrections", *paths[1:]])
     assert read_m2(ours) == read_m2(tmp_path / "theirs.m2")
     assert [edit.type for edit in read_m2(ours)[0].edits[0]] == ["R:ORTH", "R:NOUN:NUM", "R:VERB:TENSE", "M:DET"]
     assert read_m2(ours)[1].edits[0] == []
@@ -230,7 +230,7 @@ def test_edits_are_those_of_errants_command(model, monkeypatch, tmp_path):
         assert read_m2(ours)[i].corrected(0) == TEXTS["first"][i].split()
 
     with pytest.raises(FileExistsError, match=r"ours\.m2 exists"):
-        module.main(["annotate", "--sources", paths[0], "--corrections", paths[1], "--output", ours])
+        cli.run([*command, "--corrections", paths[1]])
 
 
 def test_one_correction_or_several_of_each_sentence(model, tmp_path):

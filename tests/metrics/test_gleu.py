@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 import numpy as np
 import pytest
 
-from modeling_ode_transformer.metrics import gleu as module
+from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics.gleu import draw_references, gleu, gleu_score, gleu_statistics
 
 
@@ -118,15 +118,15 @@ def test_the_command_prints_the_score_of_files(tmp_path, capsys):
     for name, lines in columns.items():
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     arguments = ["--sources", paths["source"], "--hypotheses", paths["output"], "--references", paths["ref0"]]
-    module.main(arguments)
+    cli.run(["score", "gleu", *arguments])
     expected = gleu(PREDICTIONS, columns["ref0"], SOURCES)
     assert capsys.readouterr().out == f"gleu = {expected['gleu']:.4f}\ngleu_std = 0.0000\n"
-    module.main([*arguments, paths["ref1"], "--iterations", "9", "--json"])
+    cli.run(["score", "gleu", *arguments, paths["ref1"], "--iterations", "9", "--json"])
     references = list(zip(columns["ref0"], columns["ref1"]))
     assert json.loads(capsys.readouterr().out) == gleu(PREDICTIONS, references, SOURCES, iterations=9)
     (tmp_path / "source").write_text("one\n")
     with pytest.raises(ValueError, match=r"output has 3 lines, but .*source has 1"):
-        module.main(arguments)
+        cli.run(["score", "gleu", *arguments])
 
 
 def test_evaluate_loads_it_without_network(load_metric):

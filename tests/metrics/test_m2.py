@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 
-from modeling_ode_transformer.metrics import m2 as module
+from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics import maxmatch
 from modeling_ode_transformer.metrics.m2 import (
     Edit,
@@ -497,9 +497,10 @@ def files(tmp_path):
 
 def test_the_command_prints_as_the_official_scorer(files, capsys):
     gold, system = files
-    module.main([system, gold])
+    cli.run(["score", "m2", "--hypotheses", system, "--references", gold])
     assert capsys.readouterr().out == "Precision   : 0.8000\nRecall      : 0.8000\nF_0.5       : 0.8000\n"
-    module.main([system, gold, "--beta", "1", "--max_unchanged_words", "0", "--json"])
+    options = ["--beta", "1", "--max_unchanged_words", "0", "--json"]
+    cli.run(["score", "m2", "--hypotheses", system, "--references", gold, *options])
     printed = json.loads(capsys.readouterr().out)
     assert printed == m2_score(OFFICIAL_SYSTEM, sentences(OFFICIAL_M2), beta=1, max_unchanged_words=0)
 
@@ -507,7 +508,7 @@ def test_the_command_prints_as_the_official_scorer(files, capsys):
 def test_files_that_do_not_belong_together_are_refused(files, tmp_path):
     (tmp_path / "short.txt").write_text("The dog .\n")
     with pytest.raises(ValueError, match=r"short\.txt has 1 lines, but .*gold\.m2 3 sentences"):
-        module.main([str(tmp_path / "short.txt"), files[0]])
+        cli.run(["score", "m2", "--hypotheses", str(tmp_path / "short.txt"), "--references", files[0]])
 
 
 def test_evaluate_loads_it_without_network(load_metric):

@@ -11,8 +11,7 @@ import run_language_modeling
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCausalLM, OdeTransformerTokenizer
-from modeling_ode_transformer.metrics import perplexity as module
+from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCausalLM, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.metrics.perplexity import model_perplexity, word_perplexity
 
 
@@ -190,7 +189,7 @@ def test_the_command_scores_a_file(folder, tokenizer, tmp_path, capsys):
     with gzip.open(tmp_path / "text.txt.gz", "wt") as file:
         file.writelines(f"{line}\n" for line in LINES)
     options = ["--block_size", "7", "--batch_size", "2", "--json"]
-    module.main(["--model", str(folder), "--texts", str(tmp_path / "text.txt.gz"), *options])
+    cli.run(["score", "perplexity", "--model", str(folder), "--texts", str(tmp_path / "text.txt.gz"), *options])
     expected = model_perplexity(causal_lm(tokenizer), tokenizer, LINES, 7, 2)
     assert json.loads(capsys.readouterr().out) == expected
 
@@ -200,7 +199,9 @@ def test_a_model_that_is_saved_in_half_precision_is_scored_in_float32(tokenizer,
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
-    module.main(["--model", str(tmp_path / "model"), "--texts", str(tmp_path / "text.txt"), "--json"])
+    cli.run(
+        ["score", "perplexity", "--model", str(tmp_path / "model"), "--texts", str(tmp_path / "text.txt"), "--json"]
+    )
     expected = nll_by_a_plain_loop(model.float(), tokenizer, LINES)
     assert json.loads(capsys.readouterr().out)["nll"] == pytest.approx(expected, rel=1e-6)
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
-from modeling_ode_transformer.metrics import rouge as module
+from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics.rouge import rouge
 
 
@@ -101,12 +101,12 @@ def test_the_command_splits_lines_at_periods(tmp_path, capsys):
     for name, lines in (("output.txt", predictions), ("test.target", FIRST_REFERENCES)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     files = ["--hypotheses", str(tmp_path / "output.txt"), "--references", str(tmp_path / "test.target")]
-    module.main(files)
+    cli.run(["score", "rouge", *files])
     expected = rouge(predictions, FIRST_REFERENCES, sentences="period")
     lines = [f"{name} = {expected[name]:.4f}" for name in NAMES]
     assert capsys.readouterr().out.splitlines() == [*lines, f"convention = {expected['convention']}"]
 
-    module.main([*files, "--sentences", "newline", "--no_stemmer", "--json"])
+    cli.run(["score", "rouge", *files, "--sentences", "newline", "--no_stemmer", "--json"])
     assert json.loads(capsys.readouterr().out) == rouge(predictions, FIRST_REFERENCES, stemmer=False)
 
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
-from .text_files import read_json
+from ..text_files import read_json
 
 
 logger = logging.getLogger(__name__)

@@ -1,15 +1,13 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The mean of the weights of checkpoints, of this package or of any model of transformers, as a model folder.
 
-    python -m modeling_ode_transformer.average_checkpoints DIR --last 5 --output_dir averaged
+    ode-transformer average DIR --last 5 --output_dir averaged
 
 averages the newest five `checkpoint-*` folders of a training run. Several folders in place of DIR are averaged
 themselves. Only safetensors files are read, one tensor at a time; nothing is unpickled.
 """
 
 import shutil
-import sys
-from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -20,10 +18,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..pipeline_ode_transformer import TARGET_TOKENIZER
+from ..text_files import read_json
 from .checkpoints import CHECKPOINT, LOCK, OUTPUTS, TRAINER_STATE, incomplete_reason, numbered_checkpoints
-from .commands import run_command
-from .pipeline_ode_transformer import TARGET_TOKENIZER
-from .text_files import read_json
 
 
 # What a folder holds besides a model's own files: weights and training state, and what is known of these weights only.
@@ -230,34 +227,3 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
         if replaced.exists() and not output_dir.exists():
             replaced.rename(output_dir)
         shutil.rmtree(temporary)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command with the given arguments (default: the command line's)."""
-    parser = ArgumentParser(
-        prog="python -m modeling_ode_transformer.average_checkpoints",
-        description="Average the weights of checkpoints into a folder that from_pretrained opens.",
-        formatter_class=ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument(
-        "folders", nargs="+", type=Path, help="the output folder of a training run, or several model folders"
-    )
-    parser.add_argument("--last", type=int, help="how many checkpoints of a training run to average; none: 5")
-    parser.add_argument("--output_dir", type=Path, help="folder to write; none: averaged_last_N in the run's folder")
-    parser.add_argument("--overwrite", action="store_true", help="replace an --output_dir that is not empty")
-    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    checkpoints, output_dir = args.folders, args.output_dir
-    if len(args.folders) == 1:
-        last = 5 if args.last is None else args.last
-        checkpoints = find_checkpoints(args.folders[0], last)
-        output_dir = output_dir or args.folders[0] / f"averaged_last_{last}"
-    elif args.last is not None:
-        raise ValueError(f"--last {args.last} is for one training run, but {len(args.folders)} folders are named.")
-    elif output_dir is None:
-        raise ValueError(f"{len(args.folders)} folders are named: give --output_dir too.")
-    average_checkpoints(checkpoints, output_dir, args.overwrite)
-    print(f"{output_dir}: the mean of {', '.join(path.name for path in checkpoints)}")
-
-
-if __name__ == "__main__":
-    run_command(main)

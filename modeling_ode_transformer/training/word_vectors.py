@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .text_files import open_text
+from ..text_files import open_text
 
 
 class Coverage(NamedTuple):

@@ -28,18 +28,18 @@ from transformers import (
 )
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration
-from modeling_ode_transformer.checkpoints import (
+from modeling_ode_transformer.integration_ode_transformer import StageCoefficients
+from modeling_ode_transformer.training.checkpoints import (
     incomplete_reason,
     last_complete_checkpoint,
     numbered_checkpoints,
     rotate_checkpoints,
 )
-from modeling_ode_transformer.integration_ode_transformer import StageCoefficients
-from modeling_ode_transformer.samplers import TokenBudgetBatchSampler
-from modeling_ode_transformer.training import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
+from modeling_ode_transformer.training.samplers import TokenBudgetBatchSampler
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from .conftest import EXAMPLES, files_of, killed_at_each_operation, randomize, tiny_config
-from .test_run_translation import MODEL, arguments, losses
+from ..conftest import EXAMPLES, files_of, killed_at_each_operation, randomize, tiny_config
+from ..test_run_translation import MODEL, arguments, losses
 
 
 MARKS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
@@ -171,7 +171,7 @@ KILL = """
 import os, signal, sys
 sys.path.insert(0, sys.argv.pop(1))
 import run_translation
-from modeling_ode_transformer.training import TokenSeq2SeqTrainer
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 name, calls = sys.argv.pop(1), int(sys.argv.pop(1))
 original = getattr(TokenSeq2SeqTrainer, name)
 def killed(*args, **kwargs):

@@ -15,6 +15,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArgumen
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils.hub import hf_api
 
+from ..text_files import read_json
 from .checkpoints import (
     TRAINER_STATE,
     check_resumable,
@@ -27,7 +28,6 @@ from .checkpoints import (
     rotate_checkpoints,
 )
 from .samplers import LengthGroupedSampler, pair_lengths
-from .text_files import read_json
 
 
 logger = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, Trainer, TrainingArguments
 
-from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer
-from modeling_ode_transformer import average_checkpoints as module
-from modeling_ode_transformer.average_checkpoints import average_checkpoints, find_checkpoints, main
+from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
+from modeling_ode_transformer.training import average as module
+from modeling_ode_transformer.training.average import average_checkpoints, find_checkpoints
 
-from .conftest import TINY, files_of, killed_at_each_operation, randomize, tiny_config
+from ..conftest import TINY, files_of, killed_at_each_operation, randomize, tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def mean(folders: list[Path]) -> dict[str, np.ndarray]:
 
 
 def test_the_newest_checkpoints_of_a_run_are_averaged(run, capsys):
-    main([str(run), "--last", "3"])
+    cli.run(["average", str(run), "--last", "3"])
     output = run / "averaged_last_3"
     newest = [run / f"checkpoint-{number}" for number in (6, 8, 10)]  # by number: 10 is after 8
     expected = mean(newest)
@@ -90,7 +90,7 @@ def test_everything_but_the_state_of_the_training_is_copied(run, tmp_path):
     of_one += ("loss_state_0.json", "latest", "zero_to_fp32.py", "runs.json", "_training.lock")
     for name in of_one:
         (run / "checkpoint-10" / name).touch()
-    main([str(run), "--last", "2", "--output_dir", str(tmp_path / "out" / "averaged")])
+    cli.run(["average", str(run), "--last", "2", "--output_dir", str(tmp_path / "out" / "averaged")])
     for name in of_one:
         (run / "checkpoint-10" / name).unlink()
     output, newest = tmp_path / "out" / "averaged", run / "checkpoint-10"
@@ -180,9 +180,9 @@ def change_json(path: Path, **fields) -> None:
 def test_what_cannot_be_averaged_is_named_and_nothing_is_written(spoil, message, run, tmp_path):
     spoil(run / "checkpoint-10")
     with pytest.raises(ValueError, match=message):
-        main([str(run), "--last", "2", "--output_dir", str(tmp_path / "out")])
+        cli.run(["average", str(run), "--last", "2", "--output_dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
-    main([str(run / "checkpoint-6"), str(run / "checkpoint-8"), "--output_dir", str(tmp_path / "out")])
+    cli.run(["average", str(run / "checkpoint-6"), str(run / "checkpoint-8"), "--output_dir", str(tmp_path / "out")])
     assert saved_tensors(tmp_path / "out").keys() == saved_tensors(run / "checkpoint-8").keys()
 
 
@@ -216,7 +216,7 @@ def test_errors_name_the_value_and_the_fix(arguments, error, message, run, tmp_p
     full.mkdir()
     (full / "file").write_text("kept")
     with pytest.raises(error, match=message):
-        main([argument.format(run=run, full=full) for argument in arguments])
+        cli.run(["average", *(argument.format(run=run, full=full) for argument in arguments)])
     assert (full / "file").read_text() == "kept"
     assert len(find_checkpoints(run, 5)) == 5
 
@@ -225,7 +225,7 @@ def test_overwriting_replaces_the_whole_folder(run, tmp_path):
     output = tmp_path / "out"
     output.mkdir()
     (output / "model-00001-of-00002.safetensors").write_text("stale")
-    main([str(run), "--output_dir", str(output), "--overwrite"])
+    cli.run(["average", str(run), "--output_dir", str(output), "--overwrite"])
     assert not (output / "model-00001-of-00002.safetensors").exists()
     AutoModelForSeq2SeqLM.from_pretrained(output)
 
@@ -245,7 +245,7 @@ def test_an_interruption_leaves_what_was_there(run, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(target, name, replacement)
             with pytest.raises(KeyboardInterrupt):
-                main([str(run), "--output_dir", str(output), "--overwrite"])
+                cli.run(["average", str(run), "--output_dir", str(output), "--overwrite"])
         assert [path.name for path in output.iterdir()] == ["before"]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
 
@@ -292,5 +292,5 @@ def test_a_failing_call_after_a_kill_brings_back_what_was_there(tmp_path):
 def test_an_output_folder_may_be_a_link(run, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder")
-    main([str(run), "--output_dir", str(tmp_path / "link")])
+    cli.run(["average", str(run), "--output_dir", str(tmp_path / "link")])
     assert (tmp_path / "link").is_symlink() and (tmp_path / "folder" / "config.json").is_file()

@@ -1,0 +1,482 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The command `ode-transformer`, which is `python -m modeling_ode_transformer` too.
+
+    ode-transformer average multi30k_en_de --last 5 --output_dir averaged
+    ode-transformer score bleu --hypotheses output.de --references test.de
+    ode-transformer --help
+
+A subcommand is a function that declares its options and one that runs it. Only the second imports torch: help and
+errors in the arguments come at once.
+"""
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .text_files import read_aligned_lines, read_json, read_lines
+
+
+# The choices of options, which their modules know too: those import torch.
+TASKS = ("translation", "summarization", "text-correction", "text-generation", "text-classification")
+SENTENCE_ENDS = ("newline", "period")
+ERRANT_CRITERIA = ("cs", "cse", "ds", "dt")
+ERRANT_TYPES = ("operation", "main", "all")
+BOOTSTRAP_METRICS = ("bleu", "tokenized_bleu", "compound_split_bleu", "m2")
+
+BLEU_DEFAULTS = {"tokenize": "13a", "lowercase": False, "moses_language": None}
+# What a run does not know about its model card.
+CARD_VALUES = {
+    "title": "of the card; default: the repository's name",
+    "language": "codes of the languages, e.g. en de",
+    "license": "of the weights, e.g. apache-2.0",
+    "dataset": "name of the data, or the Hub's (OWNER/NAME); default: the names of the files",
+    "about": "a sentence about the model",
+    "intended_use": "what the model is for",
+    "limits": "what the model is not for, and what it gets wrong",
+    "machine": "what it was trained on",
+    "command": "that repeats the run",
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """`run`, but errors in arguments and files, and Ctrl-C, end the process with one line in place of a traceback, and
+    the exit codes 2 and 130."""
+    try:
+        run(argv)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)
+
+
+def run(argv: list[str] | None = None) -> None:
+    """Runs the command with the given arguments (default: the command line's).
+
+    Raises:
+        SystemExit: the arguments are malformed, or ask for help.
+        ValueError, OSError, ImportError: a value, a file or an optional package is wrong or missing.
+    """
+    args = make_parser().parse_args(argv)
+    from . import registration  # noqa: F401, the Auto classes know the package's models from here on
+
+    args.run(args)
+
+
+def make_parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="ode-transformer", description="Tools around models of ODE Transformers.")
+    commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
+    add_average(commands)
+    add_convert_fairseq(commands)
+    add_publish(commands)
+    add_card(commands)
+    score = add_command(commands, "score", "compute a metric of the papers' tables", None)
+    metrics = score.add_subparsers(dest="metric_name", required=True, metavar="METRIC")
+    for add_metric in (add_bleu, add_rouge, add_m2, add_gleu, add_errant, add_perplexity, add_bootstrap):
+        add_metric(metrics)
+    add_annotate(commands)
+    return parser
+
+
+def add_command(commands: Any, name: str, summary: str, run: Callable[[Namespace], None] | None) -> ArgumentParser:
+    """A parser of the options of a subcommand, which `run` runs."""
+    parser = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    parser.set_defaults(run=run)
+    return parser
+
+
+# Checkpoints
+
+
+def add_average(commands: Any) -> None:
+    parser = add_command(commands, "average", "average the weights of checkpoints into a model folder", average)
+    parser.add_argument(
+        "folders", nargs="+", type=Path, help="the output folder of a training run, or several model folders"
+    )
+    parser.add_argument("--last", type=int, help="how many checkpoints of a training run to average; default: 5")
+    parser.add_argument("--output_dir", type=Path, help="folder to write; default: averaged_last_N in the run's")
+    parser.add_argument("--overwrite", action="store_true", help="replace an --output_dir that is not empty")
+
+
+def average(args: Namespace) -> None:
+    from .training.average import average_checkpoints, find_checkpoints
+
+    checkpoints, output_dir = args.folders, args.output_dir
+    if len(args.folders) == 1:
+        last = 5 if args.last is None else args.last
+        checkpoints = find_checkpoints(args.folders[0], last)
+        output_dir = output_dir or args.folders[0] / f"averaged_last_{last}"
+    elif args.last is not None:
+        raise ValueError(f"--last {args.last} is for one training run, but {len(args.folders)} folders are named.")
+    elif output_dir is None:
+        raise ValueError(f"{len(args.folders)} folders are named: give --output_dir too.")
+    average_checkpoints(checkpoints, output_dir, args.overwrite)
+    print(f"{output_dir}: the mean of {', '.join(path.name for path in checkpoints)}")
+
+
+def add_convert_fairseq(commands: Any) -> None:
+    summary = "convert checkpoints of the original code (fairseq 0.6.2) into a model folder"
+    parser = add_command(commands, "convert-fairseq", summary, convert_fairseq)
+    parser.add_argument("checkpoints", nargs="+", type=Path, help="a checkpoint, or several to average")
+    parser.add_argument("--source_dict", required=True, type=Path, help="fairseq's dictionary of the source")
+    parser.add_argument("--target_dict", required=True, type=Path, help="fairseq's dictionary of the target")
+    parser.add_argument("--output_dir", required=True, type=Path, help="folder to write; it must be empty")
+    parser.add_argument(
+        "--bpe_codes",
+        type=Path,
+        help="codes of subword-nmt or fastBPE; without them the tokenizer takes texts that are split into pieces",
+    )
+    parser.add_argument("--target_bpe_codes", type=Path, help="codes of the target; default: --bpe_codes")
+    parser.add_argument(
+        "--num_beams", type=int, default=4, help="beams of the generation configuration; default: %(default)s"
+    )
+    parser.add_argument(
+        "--length_penalty",
+        type=float,
+        default=0.6,
+        help="beams score sum of log-probabilities / length ** this; default: %(default)s",
+    )
+    parser.add_argument("--max_length", type=int, default=256, help="longest output in tokens; default: %(default)s")
+    parser.add_argument(
+        "--trust_file",
+        action="store_true",
+        help="unpickle everything in the checkpoints, which can run any code: only for files from people you trust",
+    )
+
+
+def convert_fairseq(args: Namespace) -> None:
+    from .conversion.fairseq import convert_fairseq_checkpoints
+
+    names = ("bpe_codes", "target_bpe_codes", "num_beams", "length_penalty", "max_length", "trust_file")
+    convert_fairseq_checkpoints(
+        args.checkpoints,
+        args.source_dict,
+        args.target_dict,
+        args.output_dir,
+        **{name: getattr(args, name) for name in names},
+    )
+
+
+# The Hub
+
+
+def add_card_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--task", choices=TASKS, help="what the model does; default: what its training script noted")
+    for name, description in CARD_VALUES.items():
+        parser.add_argument(f"--{name}", nargs="+" if name == "language" else None, help=description)
+
+
+def card_values(args: Namespace) -> dict[str, Any]:
+    """What the arguments say for a record's `card`."""
+    return {name: value for name in ("repo_id", *CARD_VALUES) if (value := getattr(args, name)) is not None}
+
+
+def add_publish(commands: Any) -> None:
+    summary = "make a repository of the Hub out of a training run, try it without this package, and upload it"
+    parser = add_command(commands, "publish", summary, publish)
+    parser.add_argument("run_folder", metavar="RUN", help="output folder of a training run")
+    parser.add_argument("--repo_id", required=True, help="name of the repository, NAME or OWNER/NAME")
+    parser.add_argument("--private", action="store_true", help="only its owner may see a new repository")
+    parser.add_argument("--dry_run", action="store_true", help="make the repository and try it, but upload nothing")
+    parser.add_argument("--output_dir", help="leave the repository in this folder, too")
+    parser.add_argument("--update", action="store_true", help="put a commit on top of what the repository holds")
+    parser.add_argument("--revision", default="main", help="branch, which must exist; default: %(default)s")
+    parser.add_argument("--commit_message", default="Upload model", help="default: %(default)s")
+    parser.add_argument("--token", help="default: that of `hf auth login` or of HF_TOKEN")
+    add_card_options(parser)
+
+
+def publish(args: Namespace) -> None:
+    from .hub import publish as module
+
+    options = {name: getattr(args, name) for name in ("private", "update", "revision", "commit_message", "token")}
+    try:
+        commit = module.publish(
+            args.run_folder, card_values(args), args.task, args.output_dir, args.dry_run, **options
+        )
+    except KeyboardInterrupt:
+        print("Interrupted: the repository has all files of the new commit, or none of them.", file=sys.stderr)
+        sys.exit(130)
+    print(f"Uploaded: {commit.commit_url}" if commit else "Nothing was uploaded (--dry_run).")
+
+
+def add_card(commands: Any) -> None:
+    parser = add_command(commands, "card", "print the model card of a training run", card)
+    parser.add_argument(
+        "run_folder", metavar="RUN", help="output folder of a training run, or the record of one (.json)"
+    )
+    parser.add_argument("--repo_id", help="name of the repository, NAME or OWNER/NAME; default: the record's")
+    parser.add_argument("--record", help="write the record into this file, too")
+    add_card_options(parser)
+
+
+def card(args: Namespace) -> None:
+    from .hub.model_card import model_card, run_record
+
+    is_record = args.run_folder.endswith(".json")
+    if args.task and is_record:
+        raise ValueError(f"{args.run_folder} is a record, which says its task: leave out --task {args.task}.")
+    record = read_json(args.run_folder) if is_record else run_record(args.run_folder, args.task)
+    if not isinstance(record, dict):
+        raise ValueError(f"{args.run_folder} holds a {type(record).__name__}, and a record is a mapping.")
+    if isinstance(values := record.get("card", {}), dict):
+        record["card"] = values | card_values(args)
+        if "repo_id" not in record["card"]:
+            raise ValueError("The card needs the repository's name: give --repo_id NAME or OWNER/NAME.")
+    content = model_card(record).content
+    if args.record:
+        text = json.dumps(record, indent=1, ensure_ascii=False)
+        Path(args.record).write_text(text + "\n", encoding="utf-8")
+    sys.stdout.write(content + "\n")
+
+
+# Metrics
+
+
+def add_metric(metrics: Any, name: str, summary: str, run: Callable[[Namespace], None]) -> ArgumentParser:
+    parser = add_command(metrics, name, summary, run)
+    parser.add_argument("--json", action="store_true", help="print one JSON object, with all digits")
+    return parser
+
+
+def add_text_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--hypotheses", required=True, help="file of one text a line, UTF-8 (or .gz)")
+    parser.add_argument(
+        "--references", required=True, nargs="+", help="one or more such files of as many lines: a reference from each"
+    )
+
+
+def read_texts(args: Namespace) -> tuple[list[str], list[list[str]]]:
+    """The lines of the hypotheses, and for each its references, a line from each file."""
+    predictions, *references = read_aligned_lines([args.hypotheses, *args.references])
+    return predictions, [list(lines) for lines in zip(*references)]
+
+
+def print_scores(scores: Mapping[str, Any], as_json: bool) -> None:
+    """Prints a line for each score, with four decimals, or one JSON object."""
+    if as_json:
+        print(json.dumps(scores, ensure_ascii=False, indent=2))
+        return
+    for name, value in scores.items():
+        print(f"{name} = {format_value(value)}")
+
+
+def format_value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, list):
+        return " / ".join(map(format_value, value))
+    return str(value)
+
+
+def add_bleu(metrics: Any) -> None:
+    parser = add_metric(metrics, "bleu", "sacreBLEU, tokenised BLEU (multi-bleu.perl) and compound-split BLEU", bleu)
+    add_text_options(parser)
+    add_bleu_options(parser)
+
+
+def add_bleu_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--tokenize",
+        default=BLEU_DEFAULTS["tokenize"],
+        help="tokenizer of sacreBLEU, such as 13a, intl, zh or none; default: %(default)s",
+    )
+    parser.add_argument("--lowercase", action="store_true", help="score without regard to case")
+    parser.add_argument(
+        "--moses_language",
+        help="language of plain text, which Moses' tokenizer splits for tokenised and compound-split BLEU; without it "
+        "they take the text as it is",
+    )
+
+
+def bleu(args: Namespace) -> None:
+    from .metrics.bleu import bleu
+
+    predictions, references = read_texts(args)
+    print_scores(bleu(predictions, references, args.tokenize, args.lowercase, args.moses_language), args.json)
+
+
+def add_rouge(metrics: Any) -> None:
+    parser = add_metric(metrics, "rouge", "ROUGE-1, ROUGE-2 and ROUGE-L of summaries, one a line, F1", rouge)
+    add_text_options(parser)
+    parser.add_argument(
+        "--sentences",
+        default="period",
+        choices=SENTENCE_ENDS,
+        help="where sentences end: at each '. ', or only at the end of the line (newline); default: %(default)s",
+    )
+    parser.add_argument("--no_stemmer", action="store_true", help="compare words, not their stems")
+
+
+def rouge(args: Namespace) -> None:
+    from .metrics.rouge import rouge
+
+    predictions, references = read_texts(args)
+    print_scores(rouge(predictions, references, args.sentences, not args.no_stemmer), args.json)
+
+
+def add_m2(metrics: Any) -> None:
+    parser = add_metric(metrics, "m2", "M2 score (MaxMatch) of corrections, as the official scorer computes it", m2)
+    parser.add_argument(
+        "--hypotheses", required=True, help="file of one corrected sentence a line, tokenised, UTF-8 (or .gz)"
+    )
+    parser.add_argument("--references", required=True, help="M2 file of the same sentences, UTF-8 (or .gz)")
+    parser.add_argument("--beta", type=float, default=0.5, help="weight of recall; default: %(default)s")
+    parser.add_argument(
+        "--max_unchanged_words", type=int, default=2, help="most unchanged words within an edit; default: %(default)s"
+    )
+    parser.add_argument(
+        "--ignore_whitespace_casing", action="store_true", help="leave out edits of white space or case only"
+    )
+
+
+def m2(args: Namespace) -> None:
+    from .metrics.m2 import m2_score, read_m2
+
+    references, predictions = read_m2(args.references), read_lines(args.hypotheses)
+    if len(predictions) != len(references):
+        raise ValueError(
+            f"{args.hypotheses} has {len(predictions)} lines, but {args.references} {len(references)} sentences."
+        )
+    scores = m2_score(predictions, references, args.beta, args.max_unchanged_words, args.ignore_whitespace_casing)
+    if args.json:
+        print_scores(scores, True)
+    else:
+        print(f"Precision   : {scores['precision']:.4f}")
+        print(f"Recall      : {scores['recall']:.4f}")
+        print(f"F_{args.beta:.1f}       : {scores[f'f{args.beta:g}']:.4f}")
+
+
+def add_gleu(metrics: Any) -> None:
+    parser = add_metric(metrics, "gleu", "GLEU of grammatical error correction, as for JFLEG", gleu)
+    add_text_options(parser)
+    parser.add_argument("--sources", required=True, help="file of the sentences before correction, as the others")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=500,
+        help="how often a reference is drawn for each sentence; default: %(default)s",
+    )
+
+
+def gleu(args: Namespace) -> None:
+    from .metrics.gleu import gleu
+
+    predictions, sources, *references = read_aligned_lines([args.hypotheses, args.sources, *args.references])
+    print_scores(gleu(predictions, list(zip(*references)), sources, args.iterations), args.json)
+
+
+def add_errant(metrics: Any) -> None:
+    summary = "ERRANT scores of an M2 file, which `ode-transformer annotate` makes, and the table of error types"
+    parser = add_metric(metrics, "errant", summary, errant)
+    parser.add_argument("--hypotheses", required=True, help="M2 file of the system, UTF-8 (or .gz)")
+    parser.add_argument("--references", required=True, help="M2 file of the references, of the same sentences")
+    parser.add_argument("--beta", type=float, default=0.5, help="weight of recall; default: %(default)s")
+    parser.add_argument(
+        "--criterion",
+        default="cs",
+        choices=ERRANT_CRITERIA,
+        help="correct edits have the same tokens and correction (cs), the same type too (cse), the same tokens (ds), "
+        "or are compared token by token (dt); default: %(default)s",
+    )
+    parser.add_argument(
+        "--types", default="all", choices=ERRANT_TYPES, help="how fine the types are; default: %(default)s"
+    )
+
+
+def errant(args: Namespace) -> None:
+    from .metrics.errant import errant_score, format_table
+    from .metrics.m2 import read_m2
+
+    files = read_m2(args.hypotheses), read_m2(args.references)
+    scores = errant_score(*files, args.beta, args.criterion, args.types)
+    if args.json:
+        print_scores(scores, True)
+    else:
+        print(format_table(scores))
+
+
+def add_annotate(commands: Any) -> None:
+    parser = add_command(commands, "annotate", "make an M2 file of a text and its corrections, by ERRANT", annotate)
+    parser.add_argument("--sources", required=True, help="file of one tokenised sentence a line, UTF-8 (or .gz)")
+    parser.add_argument("--corrections", required=True, nargs="+", help="such a file of each annotator, or a system's")
+    parser.add_argument("--output", required=True, help="the M2 file (or .gz); it must not exist")
+    parser.add_argument("--spacy_model", default="en_core_web_sm", help="spaCy's model; default: %(default)s")
+
+
+def annotate(args: Namespace) -> None:
+    from .metrics.errant import annotate, load_annotator
+    from .metrics.m2 import write_m2
+
+    if not Path(args.output).parent.is_dir():
+        raise FileNotFoundError(f"--output {args.output}: there is no folder {Path(args.output).parent}.")
+    if Path(args.output).exists():
+        raise FileExistsError(f"{args.output} exists: give another --output, or remove it.")
+    sources, *corrections = read_aligned_lines([args.sources, *args.corrections])
+    write_m2(args.output, annotate(sources, list(zip(*corrections)), load_annotator(args.spacy_model)))
+
+
+def add_perplexity(metrics: Any) -> None:
+    parser = add_metric(metrics, "perplexity", "word perplexity of a causal language model", perplexity)
+    parser.add_argument("--model", required=True, help="folder of the model and its tokenizer, or name on the Hub")
+    parser.add_argument("--texts", required=True, help="file of one sentence a line, UTF-8 (or .gz)")
+    parser.add_argument(
+        "--block_size",
+        type=int,
+        default=0,
+        help="tokens of a block of running text; 0: each line by itself; default: %(default)s",
+    )
+    parser.add_argument("--batch_size", type=int, default=8, help="blocks of a forward pass; default: %(default)s")
+
+
+def perplexity(args: Namespace) -> None:
+    from .metrics.perplexity import load_model, model_perplexity
+
+    lines = read_lines(args.texts)
+    print_scores(model_perplexity(*load_model(args.model), lines, args.block_size, args.batch_size), args.json)
+
+
+def add_bootstrap(metrics: Any) -> None:
+    parser = add_metric(metrics, "bootstrap", "paired bootstrap resampling between two systems", bootstrap)
+    parser.add_argument(
+        "--metric",
+        default="bleu",
+        choices=BOOTSTRAP_METRICS,
+        help="the score: bleu is sacreBLEU, m2 is F0.5; default: %(default)s",
+    )
+    for name in ("--system_a", "--system_b"):
+        parser.add_argument(
+            name,
+            required=True,
+            nargs="+",
+            help="outputs of the system, one text a line, UTF-8 (or .gz); a file a seed",
+        )
+    parser.add_argument(
+        "--references",
+        required=True,
+        nargs="+",
+        help="one or more such files of as many lines, a reference from each; for m2 one M2 file",
+    )
+    parser.add_argument("--num_samples", type=int, default=1000, help="number of resamples; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=12345, help="seed of the resamples; default: %(default)s")
+    add_bleu_options(parser)
+
+
+def bootstrap(args: Namespace) -> None:
+    from .metrics.bootstrap import METRICS, compare
+
+    outputs = read_aligned_lines([*args.system_a, *args.system_b])
+    system_a, system_b = outputs[: len(args.system_a)], outputs[len(args.system_a) :]
+    references: Sequence = METRICS[args.metric].read_references(args.references)
+    if len(references) != len(system_a[0]):
+        raise ValueError(
+            f"{args.system_a[0]} has {len(system_a[0])} lines, but {args.references[0]} has {len(references)} "
+            "sentences: they must belong together one by one."
+        )
+    given = {name: value for name, default in BLEU_DEFAULTS.items() if (value := getattr(args, name)) != default}
+    scores = compare(system_a, system_b, references, args.metric, args.num_samples, args.seed, **given)
+    print_scores(scores, args.json)

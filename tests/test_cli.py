@@ -1,0 +1,111 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The command `ode-transformer`: help without torch, and a message in place of a traceback where a file is missing."""
+
+import subprocess
+import sys
+
+import pytest
+
+from modeling_ode_transformer import cli
+from modeling_ode_transformer.hub.model_card import TASKS
+from modeling_ode_transformer.metrics import bootstrap, errant, rouge
+
+from .test_hub import run_python
+
+
+COMMANDS = {
+    "average": "{missing}",
+    "convert-fairseq": "{missing} --source_dict {missing} --target_dict {missing} --output_dir {out}",
+    "publish": "{missing} --repo_id me/model --dry_run",
+    "card": "{missing}.json",
+    "score bleu": "--hypotheses {missing} --references {missing}",
+    "score rouge": "--hypotheses {missing} --references {missing}",
+    "score m2": "--hypotheses {missing} --references {missing}",
+    "score gleu": "--hypotheses {missing} --references {missing} --sources {missing}",
+    "score errant": "--hypotheses {missing} --references {missing}",
+    "score perplexity": "--model {missing} --texts {missing}",
+    "score bootstrap": "--references {missing} --system_a {missing} --system_b {missing}",
+    "annotate": "--sources {missing} --corrections {missing} --output {out}",
+}
+
+
+def subcommands(parser, before=()):
+    """The words of every subcommand of a parser that has none of its own."""
+    choices = [action.choices for action in parser._actions if action.dest in ("subcommand", "metric_name")]
+    if not choices:
+        return [" ".join(before)]
+    return [words for name, each in choices[0].items() for words in subcommands(each, (*before, name))]
+
+
+def test_every_subcommand_is_tested():
+    assert subcommands(cli.make_parser()) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_missing_file_is_named(name, tmp_path, capsys):
+    arguments = COMMANDS[name].format(missing=tmp_path / "missing", out=tmp_path / "out").split()
+    with pytest.raises(SystemExit) as exit:
+        cli.main([*name.split(), *arguments])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert exit.value.code == 2 and line.startswith("error: ") and "missing" in line
+
+
+def test_defects_keep_their_tracebacks(monkeypatch):
+    def run(argv):
+        raise TypeError("a defect")
+
+    monkeypatch.setattr(cli, "run", run)
+    with pytest.raises(TypeError, match="a defect"):
+        cli.main([])
+
+
+def test_an_interruption_is_one_line(monkeypatch, capsys):
+    def run(argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run", run)
+    with pytest.raises(SystemExit) as exit:
+        cli.main([])
+    assert exit.value.code == 130 and capsys.readouterr().err == "Interrupted.\n"
+
+
+HELP = """
+import contextlib, io
+sys.argv[0] = "/somewhere/bin/ode-transformer"
+from modeling_ode_transformer.cli import main
+for words in sys.argv[1:]:
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            main([*words.split(), "--help"])
+    except SystemExit as exit:
+        assert exit.code == 0
+    assert printed.getvalue().startswith(" ".join(["usage: ode-transformer", *words.split()])), printed.getvalue()
+heavy = {"torch", "transformers", "datasets", "evaluate", "numpy"}
+assert not heavy & set(sys.modules) - {"torchao"}, heavy & set(sys.modules)
+
+# What a subcommand imports finds the names of the package, and the Auto classes know its models.
+from modeling_ode_transformer import OdeTransformerConfig
+from transformers import AutoConfig
+assert type(AutoConfig.for_model("ode_transformer")) is OdeTransformerConfig
+"""
+
+
+def test_help_needs_no_torch(tmp_path):
+    run_python(HELP, tmp_path, "", "score", *COMMANDS)
+
+
+def test_the_package_as_a_program_is_the_command():
+    command = [sys.executable, "-X", "importtime", "-m", "modeling_ode_transformer", "score", "--help"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout.startswith("usage: ode-transformer score"), result.stderr
+    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "modeling_ode_transformer.cli" in imported and not {"torch", "transformers"} & imported
+
+
+def test_choices_are_those_of_the_modules():
+    assert set(cli.TASKS) == set(TASKS)
+    assert set(cli.SENTENCE_ENDS) == set(rouge.SENTENCE_SPLITS)
+    assert set(cli.ERRANT_CRITERIA) == set(errant.CRITERIA) and set(cli.ERRANT_TYPES) == set(errant.TYPES)
+    assert set(cli.BOOTSTRAP_METRICS) == set(bootstrap.METRICS)
+    assert set(cli.BLEU_DEFAULTS) == set(bootstrap.METRICS["bleu"].options)
