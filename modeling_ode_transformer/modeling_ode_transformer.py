@@ -44,7 +44,6 @@ from transformers.utils import (
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .cache_ode_transformer import BeamSearchCache
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig, Part
 from .cpu_ode_transformer import (
     OdeTransformerLinear,
@@ -373,11 +372,12 @@ class OdeTransformerAttention(nn.Module):
                 keys_and_values = past_key_values.update(*keys_and_values, cache_idx)
         key, value = keys_and_values
         rows, sources = query.shape[0], key.shape[0]
+        few = kwargs.pop("few", False)
         if rows != sources:
             query = join_rows(query, sources)
 
         if self.relative_keys is not None:
-            shift = rows != sources and relative_distances.shape[2] == 1
+            shift = few or rows != sources and relative_distances.shape[2] == 1
             key, kwargs["position_bias"] = self.relative_keys(query, key, relative_distances, shift)
 
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
@@ -387,7 +387,7 @@ class OdeTransformerAttention(nn.Module):
             # Flash attention takes a mask of the keys for one of as many queries.
             attention_interface, attention_mask = sdpa_attention_forward, attention_mask[:, None, None].bool()
         dropout = self.dropout if self.training else 0.0
-        shares_keys = rows != sources and attention_interface is sdpa_attention_forward
+        shares_keys = (few or rows != sources) and attention_interface is sdpa_attention_forward
         if shares_keys and not dropout and are_few_queries(query, key):
             attention_interface = few_queries_attention_forward
         output, weights = attention_interface(
@@ -1176,7 +1176,7 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         length = inputs_embeds.shape[1]
         if self.config.position_embedding_type == "learned" and not is_torchdynamo_compiling():
             limit = self.embed_positions.num_positions
-            if isinstance(past_length, int) and past_length + length > limit:
+            if position_ids is None and isinstance(past_length, int) and past_length + length > limit:
                 raise ValueError(
                     f"A sequence of {past_length + length} tokens is longer than max_position_embeddings={limit}: "
                     "cut it, or use a model with sinusoidal positions."
@@ -1294,6 +1294,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         recurrence_hidden_states: torch.Tensor | None = None,
+        attention_positions: tuple[torch.Tensor, torch.Tensor] | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         r"""
@@ -1323,17 +1324,20 @@ class OdeTransformerDecoder(OdeTransformerStack):
             self_cache = past_key_values.self_attention_cache
         past_length = 0
         if self_cache is not None:
-            self._check_entries(self_cache)
-            past_length = self_cache.get_seq_length()
-        positions = self._attended_positions(inputs_embeds, attention_mask, position_ids, past_length, self_cache)
+            if attention_positions is None and not hasattr(self_cache, "num_beams"):
+                self._check_entries(self_cache)
+            past_length = self_cache.get_seq_length() if attention_positions is None else 0
+        positions = attention_positions
+        if positions is None:
+            positions = self._attended_positions(inputs_embeds, attention_mask, position_ids, past_length, self_cache)
+        else:
+            positions = (positions[0][:, :1], positions[1])
+            kwargs["few"] = True
         inputs_embeds = self.drop_words(inputs_embeds)
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
-        if isinstance(self_cache, BeamSearchCache) and past_length > 0:
-            attention_mask = self_cache.attention_mask(inputs_embeds, attention_mask)
-        else:
-            attention_mask = create_causal_mask(
-                self.config, inputs_embeds, attention_mask, past_key_values=self_cache, position_ids=position_ids
-            )
+        attention_mask = create_causal_mask(
+            self.config, inputs_embeds, attention_mask, past_key_values=self_cache, position_ids=position_ids
+        )
         if encoder_hidden_states is not None:
             encoder_hidden_states, encoder_attention_mask = self._attended_sources(
                 inputs_embeds, encoder_hidden_states, encoder_attention_mask, past_key_values
@@ -1358,8 +1362,6 @@ class OdeTransformerDecoder(OdeTransformerStack):
         are counted."""
         query_length, device = inputs_embeds.shape[1], inputs_embeds.device
         query_positions = torch.arange(query_length, device=device).unsqueeze(0) + past_length
-        if isinstance(cache, BeamSearchCache) and past_length > 0:
-            return query_positions, cache.key_positions(device).unsqueeze(0)
         key_length = query_length if cache is None else cache.get_mask_sizes(query_length, 0)[0]
         key_positions = torch.arange(key_length, device=device).unsqueeze(0)
         has_own_mask = attention_mask is not None and attention_mask.ndim == 4
