@@ -48,7 +48,7 @@ from transformers import (
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.average_checkpoints import average_checkpoints
 from modeling_ode_transformer.checkpoints import complete_checkpoints
-from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, position_limit
+from modeling_ode_transformer.lengths_ode_transformer import MAX_LEN_OPTIONS, position_limit
 from modeling_ode_transformer.model_card import generation_text
 from modeling_ode_transformer.pipeline_ode_transformer import (
     TARGET_TOKENIZER,

@@ -13,8 +13,8 @@ from transformers import (
 from .configuration_csa_ode import CsaOdeConfig
 from .configuration_ode_transformer import OdeTransformerConfig
 from .ensemble import EnsembleForConditionalGeneration
-from .generation_ode_transformer import SourceLengthLogitsProcessor, n_best
 from .integration_ode_transformer import ButcherTableau
+from .lengths_ode_transformer import SourceLengthLogitsProcessor
 from .modeling_csa_ode import CsaOdeForSequenceClassification, CsaOdeModel, CsaOdePreTrainedModel
 from .modeling_ode_transformer import (
     OdeTransformerForCausalLM,
@@ -23,6 +23,7 @@ from .modeling_ode_transformer import (
     OdeTransformerPreTrainedModel,
 )
 from .pipeline_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
+from .scores_ode_transformer import n_best
 from .tokenization_fairseq_ode_transformer import FairseqTokenizer
 from .tokenization_ode_transformer import OdeTransformerTokenizer
 

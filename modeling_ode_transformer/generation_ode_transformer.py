@@ -1,24 +1,21 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Beam search as one function over tensors, outputs whose greatest length depends on their source, and n-best lists.
+"""Beam search as one function over tensors.
 
-`generate()` prepares inputs and encoder outputs as in transformers and then calls `beam_search`, whose results are those
-of transformers' own search. What `beam_search` does not do, as sampling, goes to transformers.
+`generate()` prepares inputs as in transformers, then calls `beam_search`, which finds what transformers' own search
+finds. What it does not do, as sampling, goes to transformers.
 """
 
-import copy
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.generation import (
     EosTokenCriteria,
     GenerationConfig,
     GenerationMixin,
-    LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteriaList,
@@ -26,10 +23,9 @@ from transformers.generation import (
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
+from .lengths_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, option, position_limit
 
-MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
-# Options about tokens of the source, with the values that do nothing.
-OPTIONS_OF_SOURCES = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
+
 # What `beam_search` reads beside options of the generation configuration, and the options that it does not follow.
 SEARCH_INPUTS = {"input_ids", "attention_mask", "inputs_embeds", "encoder_outputs", "decoder_input_ids"}
 SEARCH_INPUTS |= {"decoder_attention_mask", "logits_processor", "prefix_allowed_tokens_fn", "tokenizer"}
@@ -43,100 +39,6 @@ STEPS_BETWEEN_LOOKS = 4
 # transformers).
 HIDDEN = torch.finfo(torch.float16).min
 IMPOSSIBLE = -1e9
-
-
-def check_max_len(max_len_a: float, max_len_b: float) -> None:
-    """Raises a ValueError unless both are finite numbers of at least 0 and one of them is more."""
-    for name, value in zip(MAX_LEN_OPTIONS, (max_len_a, max_len_b)):
-        if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-            raise ValueError(f"{name}={value!r} must be a number of at least 0.")
-    if max_len_a == max_len_b == 0:
-        raise ValueError("max_len_a=0 and max_len_b=0 allow no output: set one of them.")
-
-
-def position_limit(config: PreTrainedConfig) -> int | None:
-    """The most tokens of a sequence; None where positions are computed for any length."""
-    if getattr(config, "position_embedding_type", "learned") in ("learned", "absolute"):
-        return getattr(config, "max_position_embeddings", None)
-    return None
-
-
-def option(model: GenerationMixin, name: str, generation_config: GenerationConfig | None, given: Mapping) -> Any:
-    """The value of an option of `generate()`: given as an argument, in the configuration, or in the model's own."""
-    if name in given:
-        return given[name]
-    value = getattr(generation_config, name, None)
-    return getattr(model.generation_config, name, None) if value is None else value
-
-
-def with_option(name: str, value: Any, generation_config: GenerationConfig | None, given: dict) -> tuple:
-    """The configuration and the arguments with another value of an option, in copies."""
-    if generation_config is None:
-        return None, given | {name: value}
-    generation_config = copy.deepcopy(generation_config)
-    setattr(generation_config, name, value)
-    return generation_config, {other: each for other, each in given.items() if other != name}
-
-
-class SourceLengthLogitsProcessor(LogitsProcessor):
-    """Ends each output after `int(max_len_a * source length + max_len_b)` tokens: then only the end-of-sequence token,
-    which is not one of them, can follow, and its log-probability counts (`--max-len-a` and `--max-len-b` of fairseq's
-    sequence generator). The length is each source's own, padding excluded, so that an output does not depend on the
-    other sources of its batch (but for `early_stopping="never"`, which looks at the longest limit).
-
-    `OdeTransformerForConditionalGeneration` and ensembles make one themselves from `max_len_a` and `max_len_b`, given
-    to `generate()` or in the generation configuration. For any other encoder-decoder of transformers:
-
-    ```python
-    limit = SourceLengthLogitsProcessor(inputs["attention_mask"].sum(1), 1.2, 10, model.generation_config.eos_token_id)
-    model.generate(**inputs, logits_processor=LogitsProcessorList([limit]), max_new_tokens=limit.max_new_tokens)
-    ```
-
-    Args:
-        source_lengths: tokens of each source, its end token included: integers of shape (sources,).
-        max_len_a, max_len_b: numbers of at least 0.
-        eos_token_id: the end-of-sequence token, or several.
-        prompt_length: tokens that the decoder starts with.
-        min_new_tokens: what the limit is at least.
-        max_new_tokens: what an output with its end-of-sequence token has at most; None: any number.
-
-    Raises:
-        ValueError: `max_len_a` or `max_len_b` is negative or not a number, or there is no end-of-sequence token.
-    """
-
-    def __init__(
-        self,
-        source_lengths: torch.Tensor,
-        max_len_a: float,
-        max_len_b: float,
-        eos_token_id: int | list[int] | None,
-        prompt_length: int = 1,
-        min_new_tokens: int = 0,
-        max_new_tokens: int | None = None,
-    ):
-        check_max_len(max_len_a, max_len_b)
-        if eos_token_id is None:
-            raise ValueError("max_len_a and max_len_b end outputs with the end-of-sequence token: set eos_token_id.")
-        self.eos_token_ids = [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
-        self.prompt_length = prompt_length
-        limits = (max_len_a * source_lengths.double() + max_len_b).long().clamp(min=min_new_tokens)
-        self.limits = limits if max_new_tokens is None else limits.clamp(max=max_new_tokens - 1)
-        self.shortest = int(self.limits.min())
-
-    @property
-    def max_new_tokens(self) -> int:
-        """The length of the longest output possible, its end-of-sequence token included."""
-        return int(self.limits.max()) + 1
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        length = input_ids.shape[1] - self.prompt_length
-        if length < self.shortest:
-            return scores
-        # A source has several rows, one after the other: its beams, or the sequences drawn for it.
-        ends = (self.limits <= length).repeat_interleave(len(scores) // len(self.limits)).to(scores.device)
-        ending = torch.full_like(scores, -math.inf)
-        ending[:, self.eos_token_ids] = scores[:, self.eos_token_ids]
-        return torch.where(ends.unsqueeze(1), ending, scores)
 
 
 class BeamCache(Cache):
@@ -158,14 +60,13 @@ class BeamCache(Cache):
         super().__init__(layers=[])
         self.num_beams, self.prompt_length, device = num_beams, padding_mask.shape[1], padding_mask.device
         self.keys, self.values = [], []
-        self.num_entries = self.prompt_length
-        hidden = torch.zeros(padding_mask.shape, dtype=dtype, device=device).masked_fill(padding_mask == 0, HIDDEN)
         # What is added to the scores of each beam, and the positions of the entries.
-        self.mask = hidden[:, None, None].repeat(1, 1, num_beams, 1)
-        self.positions = torch.arange(self.prompt_length, device=device).unsqueeze(0)
+        self.mask = torch.zeros(padding_mask.shape, dtype=dtype, device=device).masked_fill(padding_mask == 0, HIDDEN)
+        self.mask = self.mask[:, None, None].repeat(1, 1, num_beams, 1)
         self.own = torch.full((num_beams, num_beams), HIDDEN, dtype=dtype, device=device).fill_diagonal_(0)
         # Where the next position is written.
         self.slots = torch.arange(num_beams, device=device) + self.prompt_length
+        self.make_room(0)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -183,8 +84,8 @@ class BeamCache(Cache):
         """Takes keys and values (sources, heads, length, head_dim): those of the prompt, which are returned as they
         came; then those of the beams at `slots`, after which the first `num_entries` are returned."""
         if layer_idx == len(self.keys):
-            for kept, states in ((self.keys, key_states), (self.values, value_states)):
-                kept.append(self._enlarged(states, self.mask.shape[3]))
+            self.keys.append(self._enlarged(key_states))
+            self.values.append(self._enlarged(value_states))
             return key_states, value_states
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         slots = self.slots.to(keys.device)
@@ -195,19 +96,16 @@ class BeamCache(Cache):
     def make_room(self, num_positions: int) -> None:
         """Shows attention the entries of the prompt and of `num_positions` positions."""
         self.num_entries = self.prompt_length + num_positions * self.num_beams
-        if self.num_entries <= self.mask.shape[3]:
+        if num_positions and self.num_entries <= self.mask.shape[3]:
             return
-        positions = max(16, 2 ** (num_positions - 1).bit_length())
-        size = self.prompt_length + positions * self.num_beams
-        self.keys, self.values = ([self._enlarged(each, size) for each in kept] for kept in (self.keys, self.values))
+        size = self.prompt_length + max(16, 2 ** (num_positions - 1).bit_length()) * self.num_beams
         self.mask = nn.functional.pad(self.mask, (0, size - self.mask.shape[3]), value=HIDDEN)
-        generated = torch.arange(positions, device=self.mask.device).repeat_interleave(self.num_beams)
-        prompt = self.positions[:, : self.prompt_length]
-        self.positions = torch.cat([prompt, generated.unsqueeze(0) + self.prompt_length], dim=1)
+        positions = (torch.arange(size, device=self.mask.device) - self.prompt_length).unsqueeze(0)
+        self.positions = self.prompt_length + torch.where(positions < 0, positions, positions // self.num_beams)
+        self.keys, self.values = ([self._enlarged(each) for each in kept] for kept in (self.keys, self.values))
 
-    @staticmethod
-    def _enlarged(states: torch.Tensor, size: int) -> torch.Tensor:
-        larger = states.new_zeros(*states.shape[:2], size, states.shape[3])
+    def _enlarged(self, states: torch.Tensor) -> torch.Tensor:
+        larger = states.new_zeros(*states.shape[:2], self.mask.shape[3], states.shape[3])
         larger[:, :, : states.shape[2]] = states
         return larger
 
@@ -223,35 +121,16 @@ class BeamCache(Cache):
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Only keeps the sources `indices`."""
-        self.keys, self.values = ([each[indices.to(each.device)] for each in kept] for kept in (self.keys, self.values))
+        self.keys = [keys[indices.to(keys.device)] for keys in self.keys]
+        self.values = [values[indices.to(values.device)] for values in self.values]
         self.mask = self.mask[indices]
-
-
-def top_k(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`scores.topk(k)` of a matrix, faster on CPUs: the k greatest are in the k of many small groups that have the
-    greatest maxima."""
-    group_size = 32
-    num_groups = scores.shape[1] // group_size
-    if num_groups < k or scores.device.type != "cpu":
-        return scores.topk(k)
-    # Group i has the columns i, i + num_groups, ...; what is left at the end is a candidate anyway.
-    groups = scores[:, : group_size * num_groups].view(-1, group_size, num_groups).amax(dim=1).topk(k).indices
-    offsets = torch.arange(group_size, device=scores.device) * num_groups
-    rest = torch.arange(group_size * num_groups, scores.shape[1], device=scores.device)
-    columns = (groups.unsqueeze(2) + offsets).flatten(1)
-    columns = torch.cat([columns, rest.expand(len(scores), -1)], dim=1)
-    greatest, candidates = scores.gather(1, columns).topk(k)
-    return greatest, columns.gather(1, candidates)
 
 
 def top_log_probs(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The k greatest log-probabilities, in float32, of each row of `logits` (rows, vocabulary), and their tokens."""
-    # On CPUs a few rows at a time stay in the cache, in memory that is allocated once.
+    # On CPUs, a few rows at a time stay in the cache.
     parts = logits.split(16 if logits.device.type == "cpu" else len(logits))
-    if len(parts) == 1:
-        return top_k(logits.float().log_softmax(-1), k)
-    buffer = torch.empty_like(parts[0], dtype=torch.float32)
-    best = [top_k(torch.log_softmax(part.float(), dim=-1, out=buffer[: len(part)]), k) for part in parts]
+    best = [part.float().log_softmax(-1).topk(k) for part in parts]
     return tuple(torch.cat(each) for each in zip(*best))
 
 
@@ -298,9 +177,9 @@ class BeamSearch:
         penalties = [max(length, 1) ** config.length_penalty for length in range(num_tokens + 1)]
         self.penalties = torch.tensor(penalties, dtype=torch.float32, device=device)
 
-        # The number of tokens so far, and the greatest one; the host knows the first as `width - 1`.
+        # Tokens so far, on the device and on the host, at most, and those that a step handles.
         self.length = torch.full((1,), self.prompt_length, device=device)
-        self.max_length, self.width = config.max_length, self.prompt_length + 1
+        self.num_tokens, self.max_length, self.width = self.prompt_length, config.max_length, self.prompt_length + 1
         self.sources = torch.arange(num_sources, device=device)
         fill = (config.pad_token_id or ends[0]) if ends else -1  # as in transformers
         shape = (num_sources, num_beams)
@@ -325,40 +204,26 @@ class BeamSearch:
         self.padding_id = model.config.pad_token_id if skips_padding else None
         self.cache = EncoderDecoderCache(BeamCache(mask, num_beams, model.dtype), cross_attention_cache)
 
-    def first_step(self) -> None:
+    def pass_prompt(self) -> None:
         """Passes the prompt through the decoder, once for each source, and chooses the first tokens."""
-        outputs = self.model(
-            encoder_outputs=self.encoder_outputs,
-            attention_mask=self.attention_mask,
-            decoder_input_ids=self.prompt,
-            decoder_attention_mask=self.prompt_mask,
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-            return_dict=True,
-        )
-        self.advance(outputs.logits[:, -1:])
+        self.advance(self._decode(self.prompt, self.prompt_mask, logits_to_keep=1))
 
-    def step(self) -> None:
+    def pass_last_tokens(self) -> None:
         """Passes the last tokens of the beams through the decoder, and chooses the next ones."""
-        own = self.cache.self_attention_cache
-        tokens = self.running.index_select(2, self.length - 1).squeeze(2)
-        positions = (self.position_offset + self.length - 1).expand_as(tokens)
+        own, last = self.cache.self_attention_cache, self.length - 1
+        tokens = self.running.index_select(2, last).squeeze(2)
+        positions = (self.position_offset + last).expand_as(tokens)
         if self.padding_id is not None:
             positions = positions.masked_fill(tokens == self.padding_id, -1)
-        outputs = self.model(
-            encoder_outputs=self.encoder_outputs,
-            attention_mask=self.attention_mask,
-            decoder_input_ids=tokens,
-            decoder_attention_mask=own.show_own(),
-            position_ids=positions,
-            attention_positions=((self.length - 1).expand(1, self.num_beams), own.positions[:, : own.num_entries]),
-            past_key_values=self.cache,
-            use_cache=True,
-            return_dict=True,
-        )
+        attended = last.expand(1, self.num_beams), own.positions[:, : own.num_entries]
+        logits = self._decode(tokens, own.show_own(), position_ids=positions, attention_positions=attended)
         own.slots += self.num_beams
-        self.advance(outputs.logits)
+        self.advance(logits)
+
+    def _decode(self, tokens: torch.LongTensor, mask: torch.Tensor | None, **kwargs: Any) -> torch.Tensor:
+        sources = {"encoder_outputs": self.encoder_outputs, "attention_mask": self.attention_mask}
+        targets = {"decoder_input_ids": tokens, "decoder_attention_mask": mask, "past_key_values": self.cache}
+        return self.model(**sources, **targets, use_cache=True, return_dict=True, **kwargs).logits
 
     def advance(self, logits: torch.Tensor) -> None:
         """Chooses the next tokens from the logits (sources, beams or 1, vocabulary), and finishes hypotheses: the
@@ -410,19 +275,21 @@ class BeamSearch:
     def processed(self, logits: torch.Tensor) -> torch.Tensor:
         """The log-probabilities of all tokens as the processors change them, (sources, beams, vocabulary). Processors
         see the rows of all sources, also of those that are not searched on."""
-        log_probs, tokens = logits.float().log_softmax(-1), self.running[:, :, : self.width - 1]
+        log_probs, tokens = logits.float().log_softmax(-1), self.running[:, :, : self.num_tokens]
         if len(tokens) == len(self.results[0]):
             return self.logits_processor(tokens.flatten(0, 1), log_probs.flatten(0, 1)).view_as(log_probs)
-        all_tokens = self.results[0][:, :, : self.width - 1].index_copy(0, self.sources, tokens)
+        all_tokens = self.results[0][:, :, : self.num_tokens].index_copy(0, self.sources, tokens)
         all_log_probs = log_probs.new_zeros(len(all_tokens), *log_probs.shape[1:])
         all_log_probs.index_copy_(0, self.sources, log_probs)
         all_log_probs = self.logits_processor(all_tokens.flatten(0, 1), all_log_probs.flatten(0, 1))
         return all_log_probs.view(len(all_tokens), *log_probs.shape[1:])[self.sources]
 
-    def make_room(self) -> None:
-        """Prepares one more step, on the host."""
-        self.width += 1
-        self.cache.self_attention_cache.make_room(self.width - 1 - self.prompt_length)
+    def make_room(self, multiple: int = 1) -> None:
+        """Prepares one more step, on the host; shapes of tensors only change once in `multiple` steps."""
+        self.num_tokens += 1
+        positions = -(-(self.num_tokens - self.prompt_length) // multiple) * multiple
+        self.width = min(self.prompt_length + positions + 1, self.max_length)
+        self.cache.self_attention_cache.make_room(positions)
 
     def drop_finished(self) -> bool:
         """Looks at the device: goes on without finished sources if they are an eighth of those that are left. Returns
@@ -452,8 +319,8 @@ def take(tensor: torch.Tensor, indices: torch.LongTensor) -> torch.Tensor:
 
 
 def search_step(search: BeamSearch) -> None:
-    """One step of a search, the forward pass included: only its tensors change, in place."""
-    search.step()
+    """One step of a search, the forward pass included: its tensors change in place, and nothing else."""
+    search.pass_last_tokens()
 
 
 def beam_search(
@@ -497,136 +364,23 @@ def beam_search(
     )
     limit = position_limit(model.config) or math.inf
     interval = 1 if input_ids.device.type == "cpu" else STEPS_BETWEEN_LOOKS
-    search.first_step()
+    search.pass_prompt()
     for steps in range(1, generation_config.max_length - search.prompt_length):
-        exceeds = search.width > limit
+        exceeds = search.num_tokens >= limit
         if (exceeds or steps % interval == 0) and not search.drop_finished():
             break
         if exceeds:
             raise ValueError(
-                f"A sequence of {search.width} tokens is longer than max_position_embeddings={limit}: allow fewer new "
+                f"A sequence of {search.num_tokens + 1} tokens is longer than max_position_embeddings={limit}: allow fewer new "
                 "tokens, or use a model with sinusoidal positions."
             )
         search.make_room()
         search_step(search)
     search.store()
-    tokens, scores, lengths = (each[:, : generation_config.num_return_sequences].flatten(0, 1) for each in search.results)
+    number = generation_config.num_return_sequences
+    tokens, scores, lengths = (each[:, :number].flatten(0, 1) for each in search.results)
     tokens = tokens[:, : int(lengths.max())]
     return (tokens, scores) if return_scores else tokens
-
-
-def source_mask(
-    pad_token_id, inputs=None, input_ids=None, inputs_embeds=None, encoder_outputs=None, attention_mask=None, **others
-) -> torch.Tensor:
-    """1 for tokens of the sources, 0 for padding, (sources, length), from the arguments of `generate()`."""
-    if attention_mask is not None:
-        return attention_mask
-    ids = input_ids if inputs is None else inputs
-    if ids is not None and ids.ndim == 2 and pad_token_id is not None:
-        return ids != pad_token_id
-    states = [each for each in (ids, inputs_embeds) if each is not None] or [encoder_outputs[0]]
-    return torch.ones(states[0].shape[:2], device=states[0].device)
-
-
-def prepared_prompt_length(value, prompt: torch.LongTensor | None) -> int:
-    """The tokens that the decoder starts with: those given, (sources, length), after a start token in any case."""
-    if prompt is None:
-        return 1
-    start = value("bos_token_id") if value("decoder_start_token_id") is None else value("decoder_start_token_id")
-    return prompt.shape[1] + int((prompt[:, 0] != torch.as_tensor(start, device=prompt.device)).all())
-
-
-class RecomputedGenerationMixin(GenerationMixin):
-    """`generate()` goes without a cache where blocks are recomputed in training (gradient checkpointing), since these
-    fill none."""
-
-    def generate(self, inputs=None, generation_config=None, *args, **kwargs):
-        if self.recomputes():
-            generation_config, kwargs = with_option("use_cache", False, generation_config, kwargs)
-        return super().generate(inputs, generation_config, *args, **kwargs)
-
-    def recomputes(self) -> bool:
-        """Whether blocks or stages are recomputed in the mode that the model is in."""
-        flags = ("gradient_checkpointing", "recomputes_stages")
-        return self.training and any(getattr(module, flag, False) for module in self.modules() for flag in flags)
-
-
-class SourceLengthGenerationMixin(RecomputedGenerationMixin):
-    """For an encoder-decoder: `generate()` takes `max_len_a` and `max_len_b`, as arguments or from the generation
-    configuration, which saves and loads them; see `SourceLengthLogitsProcessor`. One that is missing is 0.
-
-    `min_length` and `min_new_tokens` hold for short sources too. A `max_length` or `max_new_tokens` that is set limits
-    all outputs; else the decoder's `max_position_embeddings` do, as in fairseq also where positions are computed. Set
-    a `max_length` for the evaluations of `Seq2SeqTrainer`, which else sets it to 20."""
-
-    def save_pretrained(self, *args, **kwargs):
-        # A generation configuration that is marked as made from the model's loses other options when it is loaded.
-        self.generation_config._from_model_config = False
-        return super().save_pretrained(*args, **kwargs)
-
-    def generate(self, inputs=None, generation_config=None, logits_processor=None, *args, **kwargs):
-        def value(name):
-            return option(self, name, generation_config, kwargs)
-
-        asked = [name for name, idle in OPTIONS_OF_SOURCES.items() if value(name) not in idle]
-        if asked and getattr(self.config, "decoder_vocab_size", None) is not None:
-            raise ValueError(
-                f"{' and '.join(asked)}: targets have other tokens than sources (decoder_vocab_size). Leave it out."
-            )
-        if value("prefill_chunk_size") is not None and (mask := kwargs.get("attention_mask")) is not None:
-            if not mask.all():
-                raise ValueError(
-                    f"prefill_chunk_size={value('prefill_chunk_size')}: transformers cuts the mask of padded sources "
-                    "into chunks of the decoder's prompt. Leave it out, or give sources of one length."
-                )
-        limits = [value(name) for name in MAX_LEN_OPTIONS]
-        kwargs = {name: each for name, each in kwargs.items() if name not in MAX_LEN_OPTIONS}
-        if limits != [None, None]:
-            limits = [limit or 0 for limit in limits]
-            check_max_len(*limits)
-            sources = source_mask(value("pad_token_id"), inputs, **kwargs)
-            prompt_length = prepared_prompt_length(value, kwargs.get("decoder_input_ids"))
-            shortest = value("min_new_tokens")
-            shortest = max((value("min_length") or 0) - prompt_length, 0) if shortest is None else shortest
-            longest = value("max_new_tokens")
-            if longest is None and value("max_length") is not None:
-                longest = value("max_length") - prompt_length
-            elif longest is None:
-                longest = int(limits[0] * sources.shape[1] + limits[1])
-                positions = getattr(self.config, "max_position_embeddings", None) or math.inf
-                longest = max(min(longest, positions - prompt_length), shortest) + 1
-                generation_config, kwargs = with_option("max_new_tokens", longest, generation_config, kwargs)
-            processor = SourceLengthLogitsProcessor(
-                sources.sum(1), *limits, value("eos_token_id"), prompt_length, shortest, longest
-            )
-            logits_processor = LogitsProcessorList([*(logits_processor or []), processor])
-        model = self._with_target_vocabulary()
-        return super(SourceLengthGenerationMixin, model).generate(
-            inputs, generation_config, logits_processor, *args, **kwargs
-        )
-
-    def prepare_inputs_for_generation(self, *args, tokenizer=None, **kwargs):
-        # generate() passes on the tokenizer that finds `stop_strings`, which is nothing to the model.
-        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        mask, made = kwargs.get("decoder_attention_mask"), inputs.get("decoder_attention_mask")
-        if mask is not None and made is not None and made.ndim > mask.ndim == 2:
-            # Of a static cache: padding before a prompt can no longer be told from the mask.
-            if getattr(self.config, "position_counting", None) == "mask":
-                positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-                inputs["position_ids"] = positions[:, -inputs["decoder_input_ids"].shape[1] :]
-        return inputs
-
-    def _with_target_vocabulary(self) -> "SourceLengthGenerationMixin":
-        """The model, where `config.get_text_config().vocab_size`, as generation reads it, is that of the targets."""
-        if getattr(self.config, "decoder_vocab_size", None) is None:
-            return self
-        model = copy.copy(self)
-        model.config = self.config.get_text_config(decoder=True)
-        return model
-
-    def compute_transition_scores(self, *args, **kwargs):
-        model = self._with_target_vocabulary()
-        return super(SourceLengthGenerationMixin, model).compute_transition_scores(*args, **kwargs)
 
 
 class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
@@ -644,7 +398,8 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
         def value(name):
             return option(self, name, generation_config, options)
 
-        given = {name for name, each in options.items() if each is not None and not hasattr(self.generation_config, name)}
+        given = {name for name, each in options.items() if torch.is_tensor(each) or each}
+        given = {name for name in given if not hasattr(self.generation_config, name)}
         prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
         is_sharded = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         is_sharded = is_sharded and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self))
@@ -659,69 +414,3 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
             and not is_sharded
             and not self.recomputes()
         )
-
-
-def generate_with_scores(
-    model, inputs: Mapping[str, torch.Tensor], **options
-) -> tuple[torch.LongTensor, torch.FloatTensor]:
-    """What `generate()` returns, token ids of shape (sources * num_return_sequences, length), and the score of each.
-
-    The score is an output's log-probability divided by its length in tokens, the end-of-sequence token included in
-    both: in beam search by `length ** length_penalty`, what the search ranks by; in greedy search and sampling, where
-    the model's own probabilities count, temperature and the like excluded, by the length.
-
-    Args:
-        model: an encoder-decoder of transformers, or an ensemble.
-        inputs: `input_ids` and `attention_mask` of the sources, (sources, length) each.
-        options: those of `generate()`.
-
-    But for a beam search of this package's models, `generate()` keeps the scores of all tokens at all steps: 4 * steps
-    * sources * beams * vocabulary bytes. Give fewer sources at a time than without scores.
-    """
-    given = options.get("generation_config")
-    if isinstance(model, BeamSearchGenerationMixin) and model.searches_beams(**inputs, **options):
-        return model.generate(**inputs, **options, custom_generate=beam_search, return_scores=True)
-
-    def value(name):
-        return option(model, name, given, options)
-
-    if value("stop_strings") is None:
-        options.pop("tokenizer", None)  # generate() would pass it on to the model
-    is_beam_search = (value("num_beams") or 1) > 1
-    asked = {"return_dict_in_generate": True, "output_scores": is_beam_search, "output_logits": not is_beam_search}
-    if given is not None:
-        # generate() wants either a configuration or options.
-        options["generation_config"] = copy.deepcopy(given)
-        options["generation_config"].update(**asked)
-    else:
-        options |= asked
-    outputs = model.generate(**inputs, **options)
-    if is_beam_search:
-        return outputs.sequences, outputs.sequences_scores
-    tokens = outputs.sequences[:, -len(outputs.logits) :]
-    ends = [] if value("eos_token_id") is None else value("eos_token_id")
-    is_end = torch.isin(tokens, torch.tensor(ends).to(tokens))
-    counts = is_end.cumsum(1) - is_end.long() == 0  # the first end token counts, what follows is padding
-    may_end_otherwise = value("stop_strings") is not None or options.get("stopping_criteria")
-    if value("pad_token_id") is not None and may_end_otherwise:
-        is_padding = tokens == value("pad_token_id")
-        counts &= is_end | ~is_padding.flip(1).cumprod(1).flip(1).bool()
-        counts[:, 0] = True
-    log_probabilities = torch.cat(
-        [logits.log_softmax(-1).gather(1, tokens[:, i : i + 1]) for i, logits in enumerate(outputs.logits)], dim=1
-    )
-    return outputs.sequences, log_probabilities.where(counts, 0).sum(1) / counts.sum(1)
-
-
-def n_best(model, tokenizer, inputs: Mapping[str, torch.Tensor], **options) -> list[list[tuple[str, float]]]:
-    """Generates, and returns for each source its `num_return_sequences` outputs as (text, score), the best first.
-
-    `tokenizer` is the target's, which finds `stop_strings` too; for the score, the memory and the other arguments see
-    `generate_with_scores`.
-    """
-    sequences, scores = generate_with_scores(model, inputs, **{"tokenizer": tokenizer, **options})
-    texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
-    hypotheses = list(zip((text.strip() for text in texts), scores.tolist()))
-    number = len(hypotheses) // len(inputs["input_ids"])
-    groups = [hypotheses[start : start + number] for start in range(0, len(hypotheses), number)]
-    return [sorted(group, key=lambda hypothesis: -hypothesis[1]) for group in groups]

@@ -53,7 +53,7 @@ from .cpu_ode_transformer import (
     pack_linear_layers,
     runs_on_processor,
 )
-from .generation_ode_transformer import BeamSearchGenerationMixin, RecomputedGenerationMixin
+from .generation_ode_transformer import BeamSearchGenerationMixin
 from .integration_ode_transformer import (
     COEFFICIENTS,
     MultistepScheme,
@@ -64,6 +64,7 @@ from .integration_ode_transformer import (
     resolve_multistep,
     weighted_sum,
 )
+from .lengths_ode_transformer import RecomputedGenerationMixin
 from .recurrence_ode_transformer import (
     OdeTransformerBidirectionalLinear,
     OdeTransformerRecurrenceEncoder,
@@ -377,7 +378,7 @@ class OdeTransformerAttention(nn.Module):
             query = join_rows(query, sources)
 
         if self.relative_keys is not None:
-            shift = few or rows != sources and relative_distances.shape[2] == 1
+            shift = few or (rows != sources and relative_distances.shape[2] == 1)
             key, kwargs["position_bias"] = self.relative_keys(query, key, relative_distances, shift)
 
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(

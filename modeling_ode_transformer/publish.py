@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_ode_transformer.commands import run_command
-from modeling_ode_transformer.generation_ode_transformer import position_limit
+from modeling_ode_transformer.lengths_ode_transformer import position_limit
 from modeling_ode_transformer.model_card import (
     ARCHITECTURES,
     CLASSIFIER,
