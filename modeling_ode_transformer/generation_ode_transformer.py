@@ -33,12 +33,17 @@ OTHER_SEARCHES = ("do_sample", "return_dict_in_generate", "output_attentions", "
 OTHER_SEARCHES += ("cache_implementation", "prefill_chunk_size", "stop_strings", "max_time", "token_healing")
 OTHER_SEARCHES += ("constraints", "force_words_ids", "dola_layers", "low_memory", "is_assistant", "guidance_scale")
 OTHER_SEARCHES += ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
-# An accelerator is asked for the end of a search once in so many steps.
-STEPS_BETWEEN_LOOKS = 4
+# The host looks whether a search has ended once in so many steps, by the type of the device; once in four on others.
+STEPS_BETWEEN_LOOKS = {"cpu": 1}
 # Added to the score of an entry that must not be seen (float16 has it too), and to that of a hypothesis (as in
 # transformers).
 HIDDEN = torch.finfo(torch.float16).min
 IMPOSSIBLE = -1e9
+
+
+def added_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What is added to attention's scores for a mask (rows, keys), 0 for padding: (rows, 1, 1, keys)."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask == 0, HIDDEN)[:, None, None]
 
 
 class BeamCache(Cache):
@@ -61,8 +66,7 @@ class BeamCache(Cache):
         self.num_beams, self.prompt_length, device = num_beams, padding_mask.shape[1], padding_mask.device
         self.keys, self.values = [], []
         # What is added to the scores of each beam, and the positions of the entries.
-        self.mask = torch.zeros(padding_mask.shape, dtype=dtype, device=device).masked_fill(padding_mask == 0, HIDDEN)
-        self.mask = self.mask[:, None, None].repeat(1, 1, num_beams, 1)
+        self.mask = added_mask(padding_mask, dtype).repeat(1, 1, num_beams, 1)
         self.own = torch.full((num_beams, num_beams), HIDDEN, dtype=dtype, device=device).fill_diagonal_(0)
         # Where the next position is written.
         self.slots = torch.arange(num_beams, device=device) + self.prompt_length
@@ -165,7 +169,10 @@ class BeamSearch:
         decoder_attention_mask: torch.Tensor | None = None,
     ):
         self.model, self.config, self.logits_processor = model, config, logits_processor
-        self.encoder_outputs, self.attention_mask = encoder_outputs, attention_mask
+        self.encoder_outputs, self.attention_mask = encoder_outputs, None
+        if attention_mask is not None and not attention_mask.all():
+            # Made once: transformers' makers of masks ask the device for padding each time.
+            self.attention_mask = added_mask(attention_mask, model.dtype)
         self.prompt, self.prompt_mask = prompt, decoder_attention_mask
         device, (num_sources, self.prompt_length), num_beams = prompt.device, prompt.shape, config.num_beams
         self.num_beams, num_tokens = num_beams, config.max_length - self.prompt_length
@@ -363,7 +370,7 @@ def beam_search(
         *(None if mask is None else mask[::num_beams] for mask in masks),
     )
     limit = position_limit(model.config) or math.inf
-    interval = 1 if input_ids.device.type == "cpu" else STEPS_BETWEEN_LOOKS
+    interval = STEPS_BETWEEN_LOOKS.get(input_ids.device.type, 4)
     search.pass_prompt()
     for steps in range(1, generation_config.max_length - search.prompt_length):
         exceeds = search.num_tokens >= limit
@@ -371,8 +378,8 @@ def beam_search(
             break
         if exceeds:
             raise ValueError(
-                f"A sequence of {search.num_tokens + 1} tokens is longer than max_position_embeddings={limit}: allow fewer new "
-                "tokens, or use a model with sinusoidal positions."
+                f"A sequence of {search.num_tokens + 1} tokens is longer than max_position_embeddings={limit}: allow "
+                "fewer new tokens, or use a model with sinusoidal positions."
             )
         search.make_room()
         search_step(search)

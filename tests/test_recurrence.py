@@ -23,11 +23,11 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
 )
-from modeling_ode_transformer.cache_ode_transformer import BeamSearchCache
+from modeling_ode_transformer.generation_ode_transformer import BeamCache
 from modeling_ode_transformer.recurrence_ode_transformer import OdeTransformerRecurrenceEncoder
 
 from .conftest import SOLVERS, assert_close, randomize, tiny_config
-from .test_cache import generate, lively, source, watched  # noqa: F401
+from .test_beam_search import generate, lively, source, watched  # noqa: F401
 
 
 KINDS = {
@@ -333,16 +333,16 @@ def test_beam_search_keeps_one_copy_for_each_source(kind, source, monkeypatch): 
     rows, projected = [], []
     model.model.decoder.register_forward_pre_hook(
         lambda module, args, kwargs: rows.append(
-            (len(kwargs["input_ids"]) // 4, len(kwargs["recurrence_hidden_states"]))
+            (len(kwargs["input_ids"]), len(kwargs["recurrence_hidden_states"]))
         ),
         with_kwargs=True,
     )
     for layer in model.model.decoder.layers:
         layer.recurrence_attn.k_proj.register_forward_hook(lambda _, args, output: projected.append(len(output)))
     caches = []
-    select = BeamSearchCache.batch_select_indices
+    select = BeamCache.batch_select_indices
     monkeypatch.setattr(
-        BeamSearchCache, "batch_select_indices", lambda self, kept: caches.append(len(kept)) or select(self, kept)
+        BeamCache, "batch_select_indices", lambda self, kept: caches.append(len(kept)) or select(self, kept)
     )
     generate(model, source, num_beams=4, early_stopping=True)
     assert projected == [6, 6]
