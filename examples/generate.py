@@ -36,12 +36,12 @@ from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
 from modeling_ode_transformer import EnsembleForConditionalGeneration, n_best
-from modeling_ode_transformer.generation_ode_transformer import (
+from modeling_ode_transformer.hub.model_card import versions
+from modeling_ode_transformer.lengths_ode_transformer import (
     MAX_LEN_OPTIONS,
     SourceLengthGenerationMixin,
     position_limit,
 )
-from modeling_ode_transformer.hub.model_card import versions
 from modeling_ode_transformer.text_files import read_json, read_lines
 
 

@@ -69,7 +69,7 @@ from transformers import (
     set_seed,
 )
 
-from modeling_ode_transformer.generation_ode_transformer import position_limit
+from modeling_ode_transformer.lengths_ode_transformer import position_limit
 from modeling_ode_transformer.metrics.perplexity import shift_blocks, split_words
 from modeling_ode_transformer.text_files import read_json, read_lines
 from modeling_ode_transformer.training.trainer import TokenTrainerMixin, TokenTrainingArguments

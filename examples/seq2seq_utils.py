@@ -46,8 +46,8 @@ from transformers import (
 )
 
 from modeling_ode_transformer import OdeTransformerTokenizer
-from modeling_ode_transformer.generation_ode_transformer import MAX_LEN_OPTIONS, position_limit
 from modeling_ode_transformer.hub.model_card import generation_text
+from modeling_ode_transformer.lengths_ode_transformer import MAX_LEN_OPTIONS, position_limit
 from modeling_ode_transformer.pipeline_ode_transformer import (
     TARGET_TOKENIZER,
     load_target_tokenizer,

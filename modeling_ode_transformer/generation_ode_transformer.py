@@ -1,471 +1,423 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What generate() lacks: outputs whose greatest length depends on their source, and n-best lists with scores."""
+"""Beam search as one function over tensors.
 
-import copy
+`generate()` prepares inputs as in transformers, then calls `beam_search`, which finds what transformers' own search
+finds. What it does not do, as sampling, goes to transformers.
+"""
+
 import math
 from collections.abc import Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.generation import (
+    EosTokenCriteria,
     GenerationConfig,
     GenerationMixin,
-    GenerationMode,
-    LogitsProcessor,
     LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
 )
+from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.integrations.fsdp import is_fsdp_managed_module
 
-from .cache_ode_transformer import BeamSearchEncoderDecoderCache
-
-
-MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
-# Options about tokens of the source, with the values that do nothing.
-OPTIONS_OF_SOURCES = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
+from .lengths_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, option, position_limit
 
 
-def check_max_len(max_len_a: float, max_len_b: float) -> None:
-    """Raises a ValueError unless both are finite numbers of at least 0 and one of them is more."""
-    for name, value in zip(MAX_LEN_OPTIONS, (max_len_a, max_len_b)):
-        if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-            raise ValueError(f"{name}={value!r} must be a number of at least 0.")
-    if max_len_a == max_len_b == 0:
-        raise ValueError("max_len_a=0 and max_len_b=0 allow no output: set one of them.")
+# What `beam_search` reads beside options of the generation configuration, and the options that it does not follow.
+SEARCH_INPUTS = {"input_ids", "attention_mask", "inputs_embeds", "encoder_outputs", "decoder_input_ids"}
+SEARCH_INPUTS |= {"decoder_attention_mask", "logits_processor", "prefix_allowed_tokens_fn", "tokenizer"}
+OTHER_SEARCHES = ("do_sample", "return_dict_in_generate", "output_attentions", "output_hidden_states")
+OTHER_SEARCHES += ("cache_implementation", "prefill_chunk_size", "stop_strings", "max_time", "token_healing")
+OTHER_SEARCHES += ("constraints", "force_words_ids", "dola_layers", "low_memory", "is_assistant", "guidance_scale")
+OTHER_SEARCHES += ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
+# The host looks whether a search has ended once in so many steps, by the type of the device; once in four on others.
+STEPS_BETWEEN_LOOKS = {"cpu": 1}
+# Added to the score of an entry that must not be seen (float16 has it too), and to that of a hypothesis (as in
+# transformers).
+HIDDEN = torch.finfo(torch.float16).min
+IMPOSSIBLE = -1e9
 
 
-class SourceLengthLogitsProcessor(LogitsProcessor):
-    """Ends each output after `int(max_len_a * source length + max_len_b)` tokens: then only the end-of-sequence token,
-    which is not one of them, can follow, and its log-probability counts (`--max-len-a` and `--max-len-b` of fairseq's
-    sequence generator). The length is each source's own, padding excluded, so that an output does not depend on the
-    other sources of its batch (but for `early_stopping="never"`, which looks at the longest limit).
+def added_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What is added to attention's scores for a mask (rows, keys), 0 for padding: (rows, 1, 1, keys)."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask == 0, HIDDEN)[:, None, None]
 
-    `OdeTransformerForConditionalGeneration` and ensembles make one themselves from `max_len_a` and `max_len_b`, given
-    to `generate()` or in the generation configuration. For any other encoder-decoder of transformers:
 
-    ```python
-    limit = SourceLengthLogitsProcessor(inputs["attention_mask"].sum(1), 1.2, 10, model.generation_config.eos_token_id)
-    model.generate(**inputs, logits_processor=LogitsProcessorList([limit]), max_new_tokens=limit.max_new_tokens)
-    ```
+class BeamCache(Cache):
+    """The decoder's own keys and values in a beam search. Beams change places with every token, entries do not: each
+    beam knows which entries of its source are its own, and all beams of a source attend to all of them, the others
+    masked.
+
+    The keys and the values of an evaluation of a self-attention are (sources, heads, entries, head_dim): first the
+    prompt, which the beams of a source share, then, for each position, an entry for each beam. They are written in
+    place; the room for them doubles where it is used up.
 
     Args:
-        source_lengths: tokens of each source, its end token included: integers of shape (sources,).
-        max_len_a, max_len_b: numbers of at least 0.
-        eos_token_id: the end-of-sequence token, or several.
-        prompt_length: tokens that the decoder starts with.
-        min_new_tokens: what the limit is at least.
-        max_new_tokens: what an output with its end-of-sequence token has at most; None: any number.
-
-    Raises:
-        ValueError: `max_len_a` or `max_len_b` is negative or not a number, or there is no end-of-sequence token.
+        padding_mask: 0 for padding in the prompt, 1 for tokens, (sources, prompt_length).
+        num_beams: beams of each source.
+        dtype: that of the mask.
     """
+
+    def __init__(self, padding_mask: torch.Tensor, num_beams: int, dtype: torch.dtype):
+        super().__init__(layers=[])
+        self.num_beams, self.prompt_length, device = num_beams, padding_mask.shape[1], padding_mask.device
+        self.keys, self.values = [], []
+        # What is added to the scores of each beam, and the positions of the entries.
+        self.mask = added_mask(padding_mask, dtype).repeat(1, 1, num_beams, 1)
+        self.own = torch.full((num_beams, num_beams), HIDDEN, dtype=dtype, device=device).fill_diagonal_(0)
+        # Where the next position is written.
+        self.slots = torch.arange(num_beams, device=device) + self.prompt_length
+        self.make_room(0)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """The tokens of the prompt, once there are keys of it."""
+        return self.prompt_length if len(self.keys) > layer_idx else 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        return self.get_seq_length(layer_idx) + query_length, 0
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Takes keys and values (sources, heads, length, head_dim): those of the prompt, which are returned as they
+        came; then those of the beams at `slots`, after which the first `num_entries` are returned."""
+        if layer_idx == len(self.keys):
+            self.keys.append(self._enlarged(key_states))
+            self.values.append(self._enlarged(value_states))
+            return key_states, value_states
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        slots = self.slots.to(keys.device)
+        keys.index_copy_(2, slots, key_states)
+        values.index_copy_(2, slots, value_states)
+        return keys[:, :, : self.num_entries], values[:, :, : self.num_entries]
+
+    def make_room(self, num_positions: int) -> None:
+        """Shows attention the entries of the prompt and of `num_positions` positions."""
+        self.num_entries = self.prompt_length + num_positions * self.num_beams
+        if num_positions and self.num_entries <= self.mask.shape[3]:
+            return
+        size = self.prompt_length + max(16, 2 ** (num_positions - 1).bit_length()) * self.num_beams
+        self.mask = nn.functional.pad(self.mask, (0, size - self.mask.shape[3]), value=HIDDEN)
+        positions = (torch.arange(size, device=self.mask.device) - self.prompt_length).unsqueeze(0)
+        self.positions = self.prompt_length + torch.where(positions < 0, positions, positions // self.num_beams)
+        self.keys, self.values = ([self._enlarged(each) for each in kept] for kept in (self.keys, self.values))
+
+    def _enlarged(self, states: torch.Tensor) -> torch.Tensor:
+        larger = states.new_zeros(*states.shape[:2], self.mask.shape[3], states.shape[3])
+        larger[:, :, : states.shape[2]] = states
+        return larger
+
+    def show_own(self) -> torch.Tensor:
+        """Shows each beam its entry at `slots`. Returns the mask, (sources, 1, beams, num_entries)."""
+        self.mask.index_copy_(3, self.slots, self.own.expand(len(self.mask), 1, -1, -1))
+        return self.mask[..., : self.num_entries]
+
+    def reorder(self, rows: torch.LongTensor) -> None:
+        """Each beam goes on where the beam of the same source was that `rows` (sources * beams,) names."""
+        mask = self.mask[..., : self.num_entries]
+        mask.copy_(mask.flatten(0, 2).index_select(0, rows).view_as(mask))
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Only keeps the sources `indices`."""
+        self.keys = [keys[indices.to(keys.device)] for keys in self.keys]
+        self.values = [values[indices.to(values.device)] for values in self.values]
+        self.mask = self.mask[indices]
+
+
+def top_log_probs(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k greatest log-probabilities, in float32, of each row of `logits` (rows, vocabulary), and their tokens."""
+    # On CPUs, a few rows at a time stay in the cache.
+    parts = logits.split(16 if logits.device.type == "cpu" else len(logits))
+    best = [part.float().log_softmax(-1).topk(k) for part in parts]
+    return tuple(torch.cat(each) for each in zip(*best))
+
+
+class BeamSearch:
+    """The state of a beam search: tensors that are written in place, so that a step (`search_step`) is a function of
+    tensors. A source that is finished changes no more: steps after the end of a search do nothing.
+
+    Args:
+        model: an encoder-decoder of this package.
+        prompt: token ids that the outputs start with, (sources, prompt_length).
+        config: the generation configuration, with `max_length` for prompt and output together.
+        logits_processor: what changes the log-probabilities (sources * beams, vocabulary) of all tokens.
+        encoder_outputs: those of the sources.
+        cross_attention_cache: an empty cache for the keys and values of the encoder outputs.
+        attention_mask: that of the sources, (sources, length), or None.
+        decoder_attention_mask: that of the prompt, (sources, prompt_length), or None.
+    """
+
+    # The tensors with a row for each source.
+    OF_SOURCES = ("sources", "running", "running_scores", "finished", "finished_scores", "finished_lengths")
+    OF_SOURCES += ("is_finished", "is_open", "position_offset", "attention_mask")
 
     def __init__(
         self,
-        source_lengths: torch.Tensor,
-        max_len_a: float,
-        max_len_b: float,
-        eos_token_id: int | list[int] | None,
-        prompt_length: int = 1,
-        min_new_tokens: int = 0,
-        max_new_tokens: int | None = None,
+        model: GenerationMixin,
+        prompt: torch.LongTensor,
+        config: GenerationConfig,
+        logits_processor: LogitsProcessorList,
+        encoder_outputs: Mapping[str, torch.Tensor],
+        cross_attention_cache: Cache,
+        attention_mask: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
     ):
-        check_max_len(max_len_a, max_len_b)
-        if eos_token_id is None:
-            raise ValueError("max_len_a and max_len_b end outputs with the end-of-sequence token: set eos_token_id.")
-        self.eos_token_ids = [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
-        self.prompt_length = prompt_length
-        limits = (max_len_a * source_lengths.double() + max_len_b).long().clamp(min=min_new_tokens)
-        self.limits = limits if max_new_tokens is None else limits.clamp(max=max_new_tokens - 1)
-        self.shortest = int(self.limits.min())
+        self.model, self.config, self.logits_processor = model, config, logits_processor
+        self.encoder_outputs, self.attention_mask = encoder_outputs, None
+        if attention_mask is not None and not attention_mask.all():
+            # Made once: transformers' makers of masks ask the device for padding each time.
+            self.attention_mask = added_mask(attention_mask, model.dtype)
+        self.prompt, self.prompt_mask = prompt, decoder_attention_mask
+        device, (num_sources, self.prompt_length), num_beams = prompt.device, prompt.shape, config.num_beams
+        self.num_beams, num_tokens = num_beams, config.max_length - self.prompt_length
+        ends = [] if config.eos_token_id is None else torch.as_tensor(config.eos_token_id).view(-1).tolist()
+        self.ends = torch.tensor(ends, dtype=torch.long, device=device)
+        self.num_candidates = max(2, 1 + len(ends)) * num_beams
+        self.is_best = torch.arange(self.num_candidates, device=device) < num_beams
+        self.beams = torch.arange(num_beams, device=device)
+        penalties = [max(length, 1) ** config.length_penalty for length in range(num_tokens + 1)]
+        self.penalties = torch.tensor(penalties, dtype=torch.float32, device=device)
 
-    @property
-    def max_new_tokens(self) -> int:
-        """The length of the longest output possible, its end-of-sequence token included."""
-        return int(self.limits.max()) + 1
+        # Tokens so far, on the device and on the host, at most, and those that a step handles.
+        self.length = torch.full((1,), self.prompt_length, device=device)
+        self.num_tokens, self.max_length, self.width = self.prompt_length, config.max_length, self.prompt_length + 1
+        self.sources = torch.arange(num_sources, device=device)
+        fill = (config.pad_token_id or ends[0]) if ends else -1  # as in transformers
+        shape = (num_sources, num_beams)
+        self.running = torch.full((*shape, config.max_length), fill, device=device)
+        self.running[:, :, : self.prompt_length] = prompt.unsqueeze(1)
+        self.finished = self.running.clone()
+        self.running_scores = torch.full(shape, IMPOSSIBLE, device=device)
+        self.running_scores[:, 0] = 0  # beams that are still the same count once
+        self.finished_scores = torch.full(shape, IMPOSSIBLE, device=device)
+        self.finished_lengths = torch.full(shape, self.prompt_length, device=device)
+        self.is_finished = torch.zeros(shape, dtype=torch.bool, device=device)
+        self.is_open = torch.ones((num_sources, 1), dtype=torch.bool, device=device)
+        self.results = self.finished.clone(), self.finished_scores.clone(), self.finished_lengths.clone()
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        length = input_ids.shape[1] - self.prompt_length
-        if length < self.shortest:
-            return scores
-        # A source has several rows, one after the other: its beams, or the sequences drawn for it.
-        ends = (self.limits <= length).repeat_interleave(len(scores) // len(self.limits)).to(scores.device)
-        ending = torch.full_like(scores, -math.inf)
-        ending[:, self.eos_token_ids] = scores[:, self.eos_token_ids]
-        return torch.where(ends.unsqueeze(1), ending, scores)
+        # Positions are counted without the padding of the prompt, or with it; padding that is generated has none.
+        counting = getattr(model.config, "position_counting", "absolute")
+        mask = torch.ones_like(prompt) if decoder_attention_mask is None else decoder_attention_mask
+        self.position_offset = torch.zeros_like(mask[:, :1])
+        if counting == "mask":
+            self.position_offset += (mask != 0).sum(dim=1, keepdim=True) - self.prompt_length
+        skips_padding = counting == "ids" or (counting == "mask" and decoder_attention_mask is None)
+        self.padding_id = model.config.pad_token_id if skips_padding else None
+        self.cache = EncoderDecoderCache(BeamCache(mask, num_beams, model.dtype), cross_attention_cache)
 
+    def pass_prompt(self) -> None:
+        """Passes the prompt through the decoder, once for each source, and chooses the first tokens."""
+        self.advance(self._decode(self.prompt, self.prompt_mask, logits_to_keep=1))
 
-class RecomputedGenerationMixin(GenerationMixin):
-    """`generate()` goes without a cache where blocks are recomputed in training (gradient checkpointing), since these
-    fill none."""
+    def pass_last_tokens(self) -> None:
+        """Passes the last tokens of the beams through the decoder, and chooses the next ones."""
+        own, last = self.cache.self_attention_cache, self.length - 1
+        tokens = self.running.index_select(2, last).squeeze(2)
+        positions = (self.position_offset + last).expand_as(tokens)
+        if self.padding_id is not None:
+            positions = positions.masked_fill(tokens == self.padding_id, -1)
+        attended = last.unsqueeze(0), own.positions[:, : own.num_entries]
+        logits = self._decode(tokens, own.show_own(), position_ids=positions, attention_positions=attended)
+        own.slots += self.num_beams
+        self.advance(logits)
 
-    def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs: Any):
-        generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
-        flags = ("gradient_checkpointing", "recomputes_stages")
-        if self.training and any(getattr(module, flag, False) for module in self.modules() for flag in flags):
-            generation_config.use_cache = False
-        return generation_config, model_kwargs
+    def _decode(self, tokens: torch.LongTensor, mask: torch.Tensor | None, **kwargs: Any) -> torch.Tensor:
+        sources = {"encoder_outputs": self.encoder_outputs, "attention_mask": self.attention_mask}
+        targets = {"decoder_input_ids": tokens, "decoder_attention_mask": mask, "past_key_values": self.cache}
+        return self.model(**sources, **targets, use_cache=True, return_dict=True, **kwargs).logits
 
+    def advance(self, logits: torch.Tensor) -> None:
+        """Chooses the next tokens from the logits (sources, beams or 1, vocabulary), and finishes hypotheses: the
+        arithmetic of transformers' search."""
+        num_beams = self.num_beams
+        log_probs, tokens = self.best_tokens(logits)
+        totals = (log_probs + self.running_scores.unsqueeze(2)).flatten(1)
+        totals, candidates = totals.topk(self.num_candidates)
+        tokens = tokens.flatten(1).gather(1, candidates)
+        first_rows = torch.arange(0, len(tokens) * num_beams, num_beams, device=tokens.device)
+        rows = candidates // log_probs.shape[2] + first_rows.unsqueeze(1)
+        running, finished = self.running[:, :, : self.width], self.finished[:, :, : self.width]
+        continued = running.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        continued.index_copy_(2, self.length, tokens.unsqueeze(2))
+        self.length += 1
+        is_end = (tokens.unsqueeze(2) == self.ends).any(2) | (self.length >= self.max_length)
+        penalty = self.penalties.index_select(0, self.length - self.prompt_length)
 
-class SourceLengthGenerationMixin(RecomputedGenerationMixin):
-    """For an encoder-decoder: `generate()` takes `max_len_a` and `max_len_b`, as arguments or from the generation
-    configuration, which saves and loads them; see `SourceLengthLogitsProcessor`. One that is missing is 0.
+        is_new = is_end & self.is_best
+        scores = torch.cat([self.finished_scores, totals / penalty + IMPOSSIBLE * ~is_new], dim=1)
+        order = torch.where(self.is_open, scores.topk(num_beams).indices, self.beams)
+        finished.copy_(take(torch.cat([finished, continued], dim=1), order))
+        self.finished_scores.copy_(scores.gather(1, order))
+        lengths = torch.cat([self.finished_lengths, self.length.expand_as(tokens)], dim=1)
+        self.finished_lengths.copy_(lengths.gather(1, order))
+        self.is_finished.copy_(torch.cat([self.is_finished, is_new], dim=1).gather(1, order))
 
-    `min_length` and `min_new_tokens` hold for short sources too. A `max_length` or `max_new_tokens` that is set limits
-    all outputs; else the decoder's `max_position_embeddings` do, as in fairseq also where positions are computed. Set
-    a `max_length` for the evaluations of `Seq2SeqTrainer`, which else sets it to 20."""
+        totals = totals + IMPOSSIBLE * is_end
+        order = totals.topk(num_beams).indices
+        running.copy_(take(continued, order))
+        self.running_scores.copy_(totals.gather(1, order))
+        self.cache.self_attention_cache.reorder(rows.gather(1, order).flatten())
 
-    def save_pretrained(self, *args, **kwargs):
-        # A generation configuration that is marked as made from the model's loses other options when it is loaded.
-        self.generation_config._from_model_config = False
-        return super().save_pretrained(*args, **kwargs)
+        if self.config.early_stopping == "never" and self.config.length_penalty > 0:
+            penalty = self.penalties[-1]
+        worst = torch.where(self.is_finished, self.finished_scores.amin(1, keepdim=True), IMPOSSIBLE)
+        self.is_open &= (self.running_scores[:, :1] / penalty > worst).any(1, keepdim=True)
+        if self.config.early_stopping is True:
+            self.is_open &= ~self.is_finished.all(1, keepdim=True)
 
-    def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs: Any):
-        given = {name: kwargs.pop(name) for name in MAX_LEN_OPTIONS if name in kwargs}
-        generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
-        for name, value in given.items():
-            setattr(generation_config, name, value)
-        asked = [name for name, idle in OPTIONS_OF_SOURCES.items() if getattr(generation_config, name) not in idle]
-        if asked and getattr(self.config, "decoder_vocab_size", None) is not None:
-            raise ValueError(
-                f"{' and '.join(asked)}: targets have other tokens than sources (decoder_vocab_size). Leave it out."
-            )
-        if limit := self._max_len(generation_config):
-            check_max_len(*limit)
-        return generation_config, model_kwargs
+    def best_tokens(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The log-probabilities of the tokens that may be chosen, and these: (sources, beams, number) each."""
+        k = min(self.num_candidates, logits.shape[2])
+        if self.logits_processor:
+            return self.processed(logits.expand(-1, self.num_beams, -1)).topk(k)
+        best = top_log_probs(logits.flatten(0, 1), k)
+        return tuple(each.view(len(logits), -1, k).expand(-1, self.num_beams, -1) for each in best)
 
-    @staticmethod
-    def _max_len(generation_config: GenerationConfig) -> tuple[float, float] | None:
-        values = [getattr(generation_config, name, None) for name in MAX_LEN_OPTIONS]
-        return None if values == [None, None] else tuple(value or 0 for value in values)
+    def processed(self, logits: torch.Tensor) -> torch.Tensor:
+        """The log-probabilities of all tokens as the processors change them, (sources, beams, vocabulary). Processors
+        see the rows of all sources, also of those that are not searched on."""
+        log_probs, tokens = logits.float().log_softmax(-1), self.running[:, :, : self.num_tokens]
+        if len(tokens) == len(self.results[0]):
+            return self.logits_processor(tokens.flatten(0, 1), log_probs.flatten(0, 1)).view_as(log_probs)
+        all_tokens = self.results[0][:, :, : self.num_tokens].index_copy(0, self.sources, tokens)
+        all_log_probs = log_probs.new_zeros(len(all_tokens), *log_probs.shape[1:])
+        all_log_probs.index_copy_(0, self.sources, log_probs)
+        all_log_probs = self.logits_processor(all_tokens.flatten(0, 1), all_log_probs.flatten(0, 1))
+        return all_log_probs.view(len(all_tokens), *log_probs.shape[1:])[self.sources]
 
-    def _prepare_generated_length(
-        self, generation_config, has_default_max_length, *args, input_ids_length, inputs_tensor, **kwargs
-    ):
-        limit = self._max_len(generation_config)
-        if limit and has_default_max_length and generation_config.max_new_tokens is None:
-            longest = int(limit[0] * inputs_tensor.shape[1] + limit[1])
-            if (positions := getattr(self.config, "max_position_embeddings", None)) is not None:
-                longest = min(longest, positions - input_ids_length)
-            shortest = max(generation_config.min_new_tokens or 0, generation_config.min_length - input_ids_length)
-            generation_config.max_new_tokens = max(longest, shortest) + 1
-        return super()._prepare_generated_length(
-            generation_config,
-            has_default_max_length,
-            *args,
-            input_ids_length=input_ids_length,
-            inputs_tensor=inputs_tensor,
-            **kwargs,
-        )
+    def make_room(self, multiple: int = 1) -> None:
+        """Prepares one more step, on the host; shapes of tensors only change once in `multiple` steps."""
+        self.num_tokens += 1
+        positions = -(-(self.num_tokens - self.prompt_length) // multiple) * multiple
+        self.width = min(self.prompt_length + positions + 1, self.max_length)
+        self.cache.self_attention_cache.make_room(positions)
 
-    def prepare_inputs_for_generation(self, *args, tokenizer=None, **kwargs):
-        # generate() passes on the tokenizer that finds `stop_strings`, which is nothing to the model.
-        return super().prepare_inputs_for_generation(*args, **kwargs)
+    def drop_finished(self) -> bool:
+        """Looks at the device: goes on without finished sources if they are an eighth of those that are left. Returns
+        whether any are left."""
+        is_open = self.is_open.view(-1).tolist()
+        kept = [i for i, each in enumerate(is_open) if each]
+        if 0 < len(kept) <= len(is_open) * 7 / 8:
+            self.store()
+            kept = torch.tensor(kept, device=self.sources.device)
+            for name in self.OF_SOURCES:
+                if (tensor := getattr(self, name)) is not None:
+                    setattr(self, name, tensor.index_select(0, kept))
+            states = {name: each[kept] for name, each in self.encoder_outputs.items() if torch.is_tensor(each)}
+            self.encoder_outputs = type(self.encoder_outputs)(**states)
+            self.cache.self_attention_cache.batch_select_indices(kept)
+            self.cache.cross_attention_cache.batch_select_indices(kept)
+        return any(is_open)
 
-    def _with_target_vocabulary(self) -> "SourceLengthGenerationMixin":
-        """The model, where `config.get_text_config().vocab_size`, as generation reads it, is that of the targets."""
-        if getattr(self.config, "decoder_vocab_size", None) is None:
-            return self
-        model = copy.copy(self)
-        model.config = self.config.get_text_config(decoder=True)
-        return model
-
-    def compute_transition_scores(self, *args, **kwargs):
-        model = self._with_target_vocabulary()
-        return super(SourceLengthGenerationMixin, model).compute_transition_scores(*args, **kwargs)
-
-    def _get_candidate_generator(self, generation_config, *args, **kwargs):
-        model = self if generation_config.prompt_lookup_num_tokens is None else self._with_target_vocabulary()
-        return super(SourceLengthGenerationMixin, model)._get_candidate_generator(generation_config, *args, **kwargs)
-
-    def _get_logits_processor(
-        self,
-        generation_config,
-        input_ids_seq_length=None,
-        encoder_input_ids=None,
-        *args,
-        logits_processor=None,
-        model_kwargs=None,
-        **kwargs,
-    ):
-        if limit := self._max_len(generation_config):
-            mask = model_kwargs.get("attention_mask")
-            if mask is None:
-                mask = torch.ones(encoder_input_ids.shape[:2], device=encoder_input_ids.device)
-                if encoder_input_ids.ndim == 2 and generation_config.pad_token_id is not None:
-                    mask = encoder_input_ids != generation_config.pad_token_id
-            processor = SourceLengthLogitsProcessor(
-                mask.sum(1),
-                *limit,
-                eos_token_id=generation_config.eos_token_id,
-                prompt_length=input_ids_seq_length,
-                min_new_tokens=max(generation_config.min_length - input_ids_seq_length, 0),
-                max_new_tokens=generation_config.max_length - input_ids_seq_length,
-            )
-            logits_processor = LogitsProcessorList([*(logits_processor or []), processor])
-        return super(SourceLengthGenerationMixin, self._with_target_vocabulary())._get_logits_processor(
-            generation_config,
-            input_ids_seq_length,
-            encoder_input_ids,
-            *args,
-            logits_processor=logits_processor,
-            model_kwargs=model_kwargs,
-            **kwargs,
-        )
-
-
-def top_k(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`scores.topk(k)` of a matrix, sooner on a processor: the k greatest are in the k of many small groups that have
-    the greatest maxima."""
-    group_size = 32
-    num_groups = scores.shape[1] // group_size
-    if num_groups < k or scores.device.type != "cpu":
-        return scores.topk(k)
-    # Group i has the columns i, i + num_groups, ...; what is left at the end is a candidate anyway.
-    groups = scores[:, : group_size * num_groups].view(-1, group_size, num_groups).amax(dim=1).topk(k).indices
-    offsets = torch.arange(group_size, device=scores.device) * num_groups
-    rest = torch.arange(group_size * num_groups, scores.shape[1], device=scores.device)
-    columns = (groups.unsqueeze(2) + offsets).flatten(1)
-    columns = torch.cat([columns, rest.expand(len(scores), -1)], dim=1)
-    greatest, candidates = scores.gather(1, columns).topk(k)
-    return greatest, columns.gather(1, candidates)
+    def store(self) -> None:
+        for results, finished in zip(self.results, (self.finished, self.finished_scores, self.finished_lengths)):
+            results.index_copy_(0, self.sources, finished)
 
 
-@dataclass
-class BeamSearch:
-    """A beam search that a thread is in.
+def take(tensor: torch.Tensor, indices: torch.LongTensor) -> torch.Tensor:
+    """The rows `indices` (sources, number) of `tensor` (sources, rows, length), by source."""
+    return tensor.gather(1, indices.unsqueeze(2).expand(-1, -1, tensor.shape[2]))
+
+
+def search_step(search: BeamSearch) -> None:
+    """One step of a search, the forward pass included: its tensors change in place, and nothing else."""
+    search.pass_last_tokens()
+
+
+def beam_search(
+    model: GenerationMixin,
+    input_ids: torch.LongTensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    return_scores: bool = False,
+    **model_kwargs: Any,
+) -> torch.LongTensor | tuple[torch.LongTensor, torch.FloatTensor]:
+    """A decoding function for `generate(custom_generate=beam_search)` of this package's encoder-decoders, which use it
+    by themselves where it applies: beam search with the results of transformers' own.
 
     Args:
-        cache: its cache.
-        num_candidates: how many tokens of each row matter; None: all, since a logits processor wants to see them.
-        tokens: those of this step, (rows, num_candidates + 1), the last column being no token.
+        model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: what `generate()`
+            prepares, with a row for each beam.
+        return_scores: whether to return scores too; `generate()` passes it on.
+
+    Returns:
+        Token ids, the prompt included, of shape (sources * num_return_sequences, length), the best first; with
+        `return_scores`, a tuple of them and of their scores in float32, (sources * num_return_sequences,).
+
+    Raises:
+        ValueError: something else than the end-of-sequence token and the greatest length ends outputs; or an output is
+            longer than the model has positions for.
     """
-
-    cache: BeamSearchEncoderDecoderCache
-    num_candidates: int | None
-    tokens: torch.Tensor | None = None
-
-    def narrow(self, logits: torch.Tensor) -> torch.Tensor:
-        """The logits of a vocabulary that `generate()` handles sooner: the most probable tokens of each row, and one
-        that has the probability of all others, and is never chosen. Log-probabilities and choices stay the same.
-
-        `logits` are (rows, length, vocabulary); returns (rows, 1, num_candidates + 1)."""
-        # A few rows at a time stay in a processor's cache, in memory that is allocated once.
-        parts = logits[:, -1].split(16 if logits.device.type == "cpu" else len(logits))
-        buffer = torch.empty_like(parts[0], dtype=torch.float32)
-        best = [
-            top_k(torch.log_softmax(part.float(), dim=-1, out=buffer[: len(part)]), self.num_candidates)
-            for part in parts
-        ]
-        greatest, self.tokens = (torch.cat(each) for each in zip(*best))
-        others = torch.log1p(-greatest.exp().sum(dim=1, keepdim=True).clamp(max=1))
-        self.tokens = nn.functional.pad(self.tokens, (0, 1))
-        return torch.cat([greatest, others], dim=1).unsqueeze(1)
-
-
-searching: ContextVar[BeamSearch | None] = ContextVar("searching", default=None)
+    if others := [each for each in stopping_criteria if not isinstance(each, (EosTokenCriteria, MaxLengthCriteria))]:
+        raise ValueError(f"beam_search ends outputs by their tokens and lengths only, not by {others}.")
+    num_beams, encoder_outputs = generation_config.num_beams, model_kwargs["encoder_outputs"]
+    states = {name: each[::num_beams] for name, each in encoder_outputs.items() if torch.is_tensor(each)}
+    masks = (model_kwargs.get(name) for name in ("attention_mask", "decoder_attention_mask"))
+    search = BeamSearch(
+        model,
+        input_ids[::num_beams],
+        generation_config,
+        logits_processor,
+        type(encoder_outputs)(**states),
+        model_kwargs["past_key_values"].cross_attention_cache,
+        *(None if mask is None else mask[::num_beams] for mask in masks),
+    )
+    limit = position_limit(model.config) or math.inf
+    interval = STEPS_BETWEEN_LOOKS.get(input_ids.device.type, 4)
+    search.pass_prompt()
+    for steps in range(1, generation_config.max_length - search.prompt_length):
+        exceeds = search.num_tokens >= limit
+        if (exceeds or steps % interval == 0) and not search.drop_finished():
+            break
+        if exceeds:
+            raise ValueError(
+                f"A sequence of {search.num_tokens + 1} tokens is longer than max_position_embeddings={limit}: allow "
+                "fewer new tokens, or use a model with sinusoidal positions."
+            )
+        search.make_room()
+        search_step(search)
+    search.store()
+    number = generation_config.num_return_sequences
+    tokens, scores, lengths = (each[:, :number].flatten(0, 1) for each in search.results)
+    tokens = tokens[:, : int(lengths.max())]
+    return (tokens, scores) if return_scores else tokens
 
 
 class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
-    """For an encoder-decoder whose attention takes fewer rows of keys than of queries: `generate()` keeps one copy of
-    what the beams or the samples of a source attend to; beam search never reorders a cache, goes on without the
-    sources that are finished, and handles no more tokens than it may choose.
+    """For the encoder-decoders of this package: `generate(num_beams=N)` calls `beam_search` where that applies."""
 
-    A beam search has a `BeamSearchCache` where nothing else is asked for (`past_key_values`, `cache_implementation`,
-    `prefill_chunk_size`, `return_dict_in_generate`, `synced_gpus`, `use_cache=False`) and the attention is "sdpa" or
-    "eager"; else the ordinary cache."""
+    def generate(self, inputs=None, generation_config=None, *args, **kwargs):
+        if not args and self.searches_beams(generation_config, **kwargs):
+            kwargs["custom_generate"] = beam_search
+        return super().generate(inputs, generation_config, *args, **kwargs)
 
-    def _expand_inputs_for_generation(self, expand_size=1, is_encoder_decoder=False, input_ids=None, **model_kwargs):
-        of_sources = {name: model_kwargs.pop(name, None) for name in ("encoder_outputs", "attention_mask")}
-        input_ids, model_kwargs = super()._expand_inputs_for_generation(
-            expand_size=expand_size, input_ids=input_ids, **model_kwargs
+    def searches_beams(self, generation_config: GenerationConfig | None = None, **options: Any) -> bool:
+        """Whether `generate()` calls `beam_search` for these arguments: for a beam search of which nothing is asked
+        but sequences, with the package's own cache and attention ("sdpa" or "eager")."""
+
+        def value(name):
+            return option(self, name, generation_config, options)
+
+        given = {name for name, each in options.items() if torch.is_tensor(each) or each}
+        given = {name for name in given if not hasattr(self.generation_config, name)}
+        prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
+        is_sharded = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+        is_sharded = is_sharded and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self))
+        return (
+            (value("num_beams") or 1) > 1
+            and (value("num_beam_groups") or 1) == 1
+            and not any(value(name) for name in OTHER_SEARCHES)
+            and value("use_cache") is not False
+            and given <= {*SEARCH_INPUTS, *MAX_LEN_OPTIONS}
+            and self.config._attn_implementation in ("sdpa", "eager")
+            and prepare is type(self).prepare_inputs_for_generation  # PEFT's prefix tuning puts its own there
+            and not is_sharded
+            and not self.recomputes()
         )
-        return input_ids, model_kwargs | of_sources
-
-    def _prepare_cache_for_generation(self, generation_config, model_kwargs, generation_mode, *args, **kwargs):
-        mask = model_kwargs.get("attention_mask")
-        if generation_config.prefill_chunk_size is not None and mask is not None and not mask.all():
-            raise ValueError(
-                f"prefill_chunk_size={generation_config.prefill_chunk_size}: transformers cuts the mask of padded "
-                "sources into chunks of the decoder's prompt. Leave it out, or give sources of one length."
-            )
-        takes_any = (
-            model_kwargs.get("past_key_values") is None
-            and generation_config.use_cache
-            and generation_config.cache_implementation is None
-            and generation_config.prefill_chunk_size is None
-            and not generation_config.return_dict_in_generate
-        )
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *args, **kwargs)
-        is_beam_search = generation_mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
-        if takes_any and is_beam_search and self.config._attn_implementation in ("sdpa", "eager"):
-            model_kwargs["past_key_values"] = BeamSearchEncoderDecoderCache(
-                generation_config.num_beams, model_kwargs["past_key_values"].cross_attention_cache
-            )
-
-    def _prepare_static_cache(self, *args, model_kwargs, **kwargs):
-        # The entries of the cross-attention hold the keys and values of a recurrence encoder too.
-        encoder_outputs = model_kwargs["encoder_outputs"]
-        if (states := getattr(encoder_outputs, "recurrence_last_hidden_state", None)) is not None:
-            both = torch.cat([encoder_outputs.last_hidden_state, states], dim=1)
-            model_kwargs = {**model_kwargs, "encoder_outputs": (both,)}
-        return super()._prepare_static_cache(*args, model_kwargs=model_kwargs, **kwargs)
-
-    def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs):
-        search, cache = None, kwargs.get("past_key_values")
-        if isinstance(cache, BeamSearchEncoderDecoderCache) and kwargs.get("synced_gpus"):
-            # A process that is finished goes on, without reordering, until the others are.
-            own = DynamicCache(config=self.config.get_text_config(decoder=True))
-            kwargs["past_key_values"] = EncoderDecoderCache(own, cache.cross_attention_cache)
-        elif isinstance(cache, BeamSearchEncoderDecoderCache):
-            search = BeamSearch(cache, num_candidates=None)
-            ends = generation_config._eos_token_tensor
-            candidates = max(2, 1 + (0 if ends is None else len(ends))) * generation_config.num_beams
-            vocab_size = self.config.decoder_vocab_size or self.config.vocab_size
-            if not logits_processor and not generation_config.do_sample and candidates < vocab_size:
-                search.num_candidates = candidates
-        token = searching.set(search)
-        try:
-            return super()._beam_search(
-                input_ids, logits_processor, stopping_criteria, generation_config, *args, **kwargs
-            )
-        finally:
-            searching.reset(token)
-
-    def prepare_inputs_for_generation(self, input_ids, *args, **kwargs):
-        search = searching.get()
-        is_searched = search is not None and kwargs.get("past_key_values") is search.cache
-        if is_searched and (left := search.cache.self_attention_cache).sources is not None:
-            input_ids = left.select(input_ids)
-            # Their keys and values are in the cache: only the number of sources still matters.
-            encoder_outputs = kwargs["encoder_outputs"]
-            states = {name: each for name, each in encoder_outputs.items() if isinstance(each, torch.Tensor)}
-            kwargs["encoder_outputs"] = type(encoder_outputs)(
-                **{name: each[: len(left.sources)] for name, each in states.items()}
-            )
-            if (mask := kwargs.get("attention_mask")) is not None:
-                kwargs["attention_mask"] = mask[left.sources]
-            if (mask := kwargs.get("decoder_attention_mask")) is not None:
-                kwargs["decoder_attention_mask"] = left.select(mask)
-        inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
-        mask, made = kwargs.get("decoder_attention_mask"), inputs.get("decoder_attention_mask")
-        if mask is not None and made is not None and made.ndim > mask.ndim == 2:
-            # Of a static cache: padding before a prompt can no longer be told from the mask.
-            if self.config.position_counting == "mask":
-                positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-                inputs["position_ids"] = positions[:, -inputs["decoder_input_ids"].shape[1] :]
-        return inputs
-
-    def _update_model_kwargs_for_generation(self, outputs, *args, **kwargs):
-        search = searching.get()
-        if search is not None and outputs.get("past_key_values") is not search.cache:
-            searching.set(None)  # PEFT's prefix tuning has put a cache of its own in the place of this one
-        elif search is not None:
-            restore = search.cache.self_attention_cache.restore
-            if search.num_candidates is not None:
-                outputs.logits = search.narrow(outputs.logits)
-                search.tokens = restore(search.tokens)
-            outputs.logits = restore(outputs.logits)
-        return super()._update_model_kwargs_for_generation(outputs, *args, **kwargs)
-
-    def _get_top_k_continuations(self, accumulated_log_probs, *args, cur_len, decoder_prompt_len, **kwargs):
-        search = searching.get()
-        is_narrow = search is not None and search.num_candidates is not None
-        if is_narrow:
-            accumulated_log_probs[:, search.num_candidates :: search.num_candidates + 1] = -math.inf
-        log_probs, sequences, beam_indices = super()._get_top_k_continuations(
-            accumulated_log_probs, *args, cur_len=cur_len, decoder_prompt_len=decoder_prompt_len, **kwargs
-        )
-        if is_narrow:
-            rows = beam_indices[:, :, cur_len - decoder_prompt_len].long()
-            sequences[:, :, cur_len] = search.tokens[rows, sequences[:, :, cur_len]]
-        return log_probs, sequences, beam_indices
-
-    def _check_early_stop_heuristic(self, *args, is_sent_finished, early_stopping, **kwargs):
-        can_improve = super()._check_early_stop_heuristic(
-            *args, is_sent_finished=is_sent_finished, early_stopping=early_stopping, **kwargs
-        )
-        if (search := searching.get()) is not None:
-            # Nothing changes the finished hypotheses of the other sources any more.
-            is_full = is_sent_finished.all(dim=1) & (early_stopping is True)
-            search.cache.keep_sources(can_improve.squeeze(1) & ~is_full)
-        return can_improve
-
-    def _reorder_cache(self, past_key_values: Cache, beam_idx: torch.LongTensor) -> Cache:
-        # The beams of a source attend to the same encoder output, whatever their order.
-        past_key_values.self_attention_cache.reorder_cache(beam_idx)
-        return past_key_values
-
-
-def position_limit(config: PreTrainedConfig) -> int | None:
-    """The most tokens of a sequence; None where positions are computed for any length."""
-    if getattr(config, "position_embedding_type", "learned") in ("learned", "absolute"):
-        return getattr(config, "max_position_embeddings", None)
-    return None
-
-
-def generate_with_scores(
-    model, inputs: Mapping[str, torch.Tensor], **options
-) -> tuple[torch.LongTensor, torch.FloatTensor]:
-    """What `generate()` returns, token ids of shape (sources * num_return_sequences, length), and the score of each.
-
-    The score is an output's log-probability divided by its length in tokens, the end-of-sequence token included in
-    both: in beam search by `length ** length_penalty`, what the search ranks by; in greedy search and sampling, where
-    the model's own probabilities count, temperature and the like excluded, by the length.
-
-    Args:
-        model: an encoder-decoder of transformers, or an ensemble.
-        inputs: `input_ids` and `attention_mask` of the sources, (sources, length) each.
-        options: those of `generate()`.
-
-    `generate()` keeps the scores of all tokens at all steps: 4 * steps * sources * beams * vocabulary bytes. Give
-    fewer sources at a time than without scores.
-    """
-    config, _ = model._prepare_generation_config(**{"generation_config": None, **options})
-    if config.stop_strings is None:
-        options.pop("tokenizer", None)  # generate() would pass it on to the model
-    is_beam_search = (config.num_beams or 1) > 1
-    asked = {
-        "return_dict_in_generate": True,
-        "output_scores": is_beam_search,
-        "output_logits": not is_beam_search,
-    }
-    if options.get("generation_config") is not None:
-        # generate() wants either a configuration or options.
-        options["generation_config"] = copy.deepcopy(options["generation_config"])
-        options["generation_config"].update(**asked)
-    else:
-        options |= asked
-    outputs = model.generate(**inputs, **options)
-    if is_beam_search:
-        return outputs.sequences, outputs.sequences_scores
-    tokens = outputs.sequences[:, -len(outputs.logits) :]
-    ends = [] if config.eos_token_id is None else config.eos_token_id
-    is_end = torch.isin(tokens, torch.tensor(ends).to(tokens))
-    counts = is_end.cumsum(1) - is_end.long() == 0  # the first end token counts, what follows is padding
-    may_end_otherwise = config.stop_strings is not None or options.get("stopping_criteria")
-    if config.pad_token_id is not None and may_end_otherwise:
-        is_padding = tokens == config.pad_token_id
-        counts &= is_end | ~is_padding.flip(1).cumprod(1).flip(1).bool()
-        counts[:, 0] = True
-    log_probabilities = torch.cat(
-        [logits.log_softmax(-1).gather(1, tokens[:, i : i + 1]) for i, logits in enumerate(outputs.logits)], dim=1
-    )
-    return outputs.sequences, log_probabilities.where(counts, 0).sum(1) / counts.sum(1)
-
-
-def n_best(model, tokenizer, inputs: Mapping[str, torch.Tensor], **options) -> list[list[tuple[str, float]]]:
-    """Generates, and returns for each source its `num_return_sequences` outputs as (text, score), the best first.
-
-    `tokenizer` is the target's, which finds `stop_strings` too; for the score, the memory and the other arguments see
-    `generate_with_scores`.
-    """
-    sequences, scores = generate_with_scores(model, inputs, **{"tokenizer": tokenizer, **options})
-    texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
-    hypotheses = list(zip((text.strip() for text in texts), scores.tolist()))
-    number = len(hypotheses) // len(inputs["input_ids"])
-    groups = [hypotheses[start : start + number] for start in range(0, len(hypotheses), number)]
-    return [sorted(group, key=lambda hypothesis: -hypothesis[1]) for group in groups]

@@ -36,7 +36,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig, Part
-from .generation_ode_transformer import BeamSearchGenerationMixin, RecomputedGenerationMixin
+from .generation_ode_transformer import BeamSearchGenerationMixin
 from .integration_ode_transformer import (
     COEFFICIENTS,
     MultistepScheme,
@@ -55,6 +55,7 @@ from .layers_ode_transformer import (
     make_position_embedding,
     make_word_embedding,
 )
+from .lengths_ode_transformer import RecomputedGenerationMixin
 from .pretrained_ode_transformer import OdeTransformerPreTrainedModel
 
 
@@ -493,7 +494,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
         past_length = 0
         if self_cache is not None:
             self._check_entries(self_cache)
-            past_length = self_cache.get_seq_length()
+            past_length = 0 if attention_positions is not None else self_cache.get_seq_length()
         if attention_positions is None:
             attention_positions = attended_positions(
                 inputs_embeds, attention_mask, position_ids, past_length, self_cache
@@ -526,7 +527,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
     def _check_entries(self, cache: Cache) -> None:
         """Raises a ValueError if the cache has entries, and fewer than evaluations of the layers' attention."""
         needed = self.config.decoder_layers * self.config.decoder_attention_evaluations
-        if getattr(cache, "layer_class_to_replicate", None) is None and len(cache.layers) < needed:
+        if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
             raise ValueError(
                 f"past_key_values has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "
                 "evaluation of a block's attention: make it by the configuration, DynamicCache(config=model.config). "

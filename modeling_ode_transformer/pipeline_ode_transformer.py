@@ -28,7 +28,8 @@ from transformers.dynamic_module_utils import custom_object_save
 from transformers.pipelines.base import ChunkPipeline
 from transformers.utils import cached_file, logging
 
-from .generation_ode_transformer import generate_with_scores, position_limit
+from .lengths_ode_transformer import position_limit
+from .scores_ode_transformer import generate_with_scores
 
 
 logger = logging.get_logger(__name__)

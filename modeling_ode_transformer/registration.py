@@ -13,9 +13,9 @@ from transformers import (
 from .configuration_csa_ode import CsaOdeConfig
 from .configuration_ode_transformer import OdeTransformerConfig
 from .conversion.fairseq import convert_fairseq_state_dict
-from .generation_ode_transformer import SourceLengthLogitsProcessor, n_best
 from .inference.ensemble import EnsembleForConditionalGeneration
 from .integration_ode_transformer import ButcherTableau
+from .lengths_ode_transformer import SourceLengthLogitsProcessor
 from .modeling_csa_ode import CsaOdeForSequenceClassification, CsaOdeModel, CsaOdePreTrainedModel
 from .modeling_ode_transformer import (
     OdeTransformerForCausalLM,
@@ -24,6 +24,7 @@ from .modeling_ode_transformer import (
     OdeTransformerPreTrainedModel,
 )
 from .pipeline_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
+from .scores_ode_transformer import n_best
 from .tokenization_fairseq_ode_transformer import FairseqTokenizer
 from .tokenization_ode_transformer import OdeTransformerTokenizer
 

@@ -12,18 +12,17 @@ from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
 
 MODEL = ("_apply", "_check_and_adjust_attn_implementation", "_get_files_timestamps", "_get_resized_lm_head")
-MODEL += ("_init_weights", "_prepare_generation_config")
-SOURCES = ("_get_candidate_generator", "_get_logits_processor", "_prepare_generated_length")
-SOURCES += ("_prepare_generation_config", "_prepare_cache_for_generation")
+MODEL += ("_init_weights",)
 HOOKS = {
     OdeTransformerForCausalLM: MODEL,
     OdeTransformerForConditionalGeneration: (
         *MODEL,
-        *SOURCES,
-        *("_beam_search", "_check_early_stop_heuristic", "_expand_inputs_for_generation", "_get_top_k_continuations"),
-        *("_prepare_static_cache", "_resize_token_embeddings", "_update_model_kwargs_for_generation"),
+        "_resize_token_embeddings",
     ),
-    EnsembleForConditionalGeneration: (*SOURCES, "_prepare_text_encoder_decoder_kwargs_for_generation"),
+    EnsembleForConditionalGeneration: (
+        *("_prepare_generation_config", "_prepare_cache_for_generation"),
+        "_prepare_text_encoder_decoder_kwargs_for_generation",
+    ),
     TokenSeq2SeqTrainer: (
         *("_evaluate", "_finalize_training", "_get_eval_sampler", "_get_grad_norm", "_get_train_sampler"),
         *("_issue_warnings_after_load", "_load_callback_state", "_load_rng_state", "_prepare_for_training"),

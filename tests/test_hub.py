@@ -27,10 +27,10 @@ from .conftest import randomize, tiny_config
 
 PACKAGE = Path(modeling_ode_transformer.__file__).parent
 PUBLISHED = (
-    "cache_ode_transformer",
     "configuration_ode_transformer",
     "cpu_ode_transformer",
     "generation_ode_transformer",
+    "lengths_ode_transformer",
     "integration_ode_transformer",
     "modeling_ode_transformer",
     "recurrence_ode_transformer",
