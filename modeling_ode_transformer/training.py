@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_utils import has_length
 
-from .cpu_ode_transformer import cross_entropy
+from .inference.cpu import cross_entropy
 from .integration_ode_transformer import StageCoefficients
 from .modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
 from .pipeline_ode_transformer import TARGET_TOKENIZER

@@ -30,7 +30,6 @@ PUBLISHED = (
     "cache_ode_transformer",
     "configuration_ode_transformer",
     "convert_residual",
-    "cpu_ode_transformer",
     "generation_ode_transformer",
     "integration_ode_transformer",
     "modeling_ode_transformer",
