@@ -106,6 +106,8 @@ class TextModel:
             name, trust_remote_code=trust_remote_code, use_safetensors=True, attn_implementation="eager"
         )
         self.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+        if not torch.cuda.is_available():
+            optimize_for_cpu(self.model)
         self.tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
         try:
             cached_file(name, f"{TARGET_TOKENIZER}/tokenizer_config.json")

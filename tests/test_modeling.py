@@ -14,7 +14,6 @@ from torch import nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -30,7 +29,6 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.trainer_pt_utils import LabelSmoother
 
@@ -41,9 +39,7 @@ from modeling_ode_transformer import (
 )
 from modeling_ode_transformer import modeling_ode_transformer as modeling
 from modeling_ode_transformer.configuration_ode_transformer import VECTOR_FIELDS
-from modeling_ode_transformer.cpu_ode_transformer import OdeTransformerLinear
 from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS, MULTISTEPS
-from modeling_ode_transformer.layers_ode_transformer import SINUSOIDS
 
 from .conftest import SOLVERS, TINY, assert_close, build, randomize, tiny_config
 
@@ -689,40 +685,12 @@ def test_shift_labels_take_the_place_of_labels(batch):
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("vocab_size", [5, 2**18 - 1, 2**19 + 1], ids=["one part", "parts of two", "parts of one"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("number", [None, 7, torch.tensor(7)], ids=str)
-def test_loss_and_gradients_are_those_of_transformers(vocab_size, dtype, number):
-    logits = torch.randn(1, 7, vocab_size, dtype=dtype)
-    labels = torch.randint(vocab_size, (1, 7))
-    labels[0, 3] = -100
-    results = []
-    for function in (OdeTransformerForCausalLM._loss_function, ForCausalLMLoss):
-        leaf = logits.clone().requires_grad_()
-        loss = function(logits=leaf, labels=labels, vocab_size=vocab_size, num_items_in_batch=number)
-        loss.backward()
-        results.append((loss, leaf.grad))
-    (loss, gradient), (expected, expected_gradient) = results
-    assert loss.dtype == torch.float32 and gradient.dtype == dtype
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    assert torch.allclose(gradient, expected_gradient, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-9)
-
-
 def test_a_loss_of_the_callers_own_is_used(batch):
     model = build()
     model.loss_function = lambda logits, labels, vocab_size, shift_labels, **kwargs: logits.square().mean()
     outputs = model(**batch, labels=batch["decoder_input_ids"])
     assert outputs.loss.item() == pytest.approx(outputs.logits.square().mean().item())
     assert build()(**batch, labels=batch["decoder_input_ids"]).loss != outputs.loss
-
-
-@pytest.mark.parametrize("kept", [15, 30])
-def test_labels_that_are_not_those_of_the_logits_are_refused(kept):
-    """With a vocabulary so large that the loss comes in parts, of which these logits fill some."""
-    model = build(OdeTransformerForCausalLM, vocab_size=34040)
-    ids = torch.randint(4, 1000, (1, 31))
-    with pytest.raises(ValueError, match=f"Logits of {kept} tokens need as many labels, not .31,"):
-        model(ids, labels=ids, logits_to_keep=kept)
 
 
 def test_fields_that_are_set_after_construction_are_checked(tmp_path):
@@ -778,20 +746,8 @@ def test_continuous_batching_is_refused():
         build(OdeTransformerForCausalLM).generate_batch(inputs=[[5, 6]])
 
 
-def test_operations_are_counted_by_oneDNN_too(batch, monkeypatch):
-    model, counts = build(encoder_solver="rk2"), []
-    for has_onednn in (True, False):
-        monkeypatch.setattr("modeling_ode_transformer.cpu_ode_transformer.HAS_ONEDNN", has_onednn)
-        for gradients in (True, False):
-            with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(gradients):
-                model(**batch)
-            counts.append(counter.get_total_flops())
-    assert counts[:2] == counts[2:] and min(counts) > 0
-
-
 @pytest.mark.parametrize("form", [{}, {"recurrence_encoder": "biarn"}], ids=str)
 def test_forward_mode_derivatives_are_those_of_backpropagation(form, batch):
-    """In float32, where a processor has products of its own, which have no forward-mode derivative."""
     model = build(attn_implementation="eager", **form)
     x = torch.randn(3, 5, model.config.d_model, requires_grad=True)
     mask = torch.ones(3, 5, dtype=torch.long)
@@ -1003,15 +959,15 @@ def test_resizing_reaches_every_embedding():
 
 @pytest.mark.parametrize("model_class", [OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM])
 def test_a_resized_output_projection_is_what_it_was(model_class):
-    """Its class, which packing looks for, its old rows, and how new ones start: as those of a new model."""
+    """Its class, its old rows, and how new ones start: as those of a new model."""
     model = build(model_class, tie_word_embeddings=False)
     old = model.lm_head.weight.clone()
     model.resize_token_embeddings(1061, mean_resizing=False)
-    assert type(model.lm_head) is OdeTransformerLinear
+    assert type(model.lm_head) is nn.Linear
     assert torch.equal(model.lm_head.weight[:61], old) and model.lm_head.weight.requires_grad
     assert model.lm_head.weight[61:].std().item() == pytest.approx(32**-0.5, rel=0.05)
     model.resize_token_embeddings(40)
-    assert type(model.lm_head) is OdeTransformerLinear and torch.equal(model.lm_head.weight, old[:40])
+    assert type(model.lm_head) is nn.Linear and torch.equal(model.lm_head.weight, old[:40])
     # Nothing takes it for a layer that has not been initialized.
     model.init_weights()
     assert torch.equal(model.lm_head.weight, old[:40])
@@ -1144,121 +1100,6 @@ def test_missing_parameters_are_initialised_not_garbage(tmp_path):
     assert model.model.encoder.corrector.weight[1].tolist() == [0.5, 0.5, 0, 0]
     assert model.model.encoder.stage_norms[1].weight.tolist() == [1] * 32
     assert model.model.decoder.multistep.weight.tolist() == [1, 1]
-
-
-# Positions that are kept
-
-
-@pytest.mark.parametrize("kind", SINUSOIDS)
-@pytest.mark.parametrize("padding_position", [None, 1])
-@pytest.mark.parametrize("size", [12, 9])
-def test_positions_that_are_kept_are_those_computed_afresh(kind, padding_position, size):
-    """Growing, in any order, with padding, and each by itself."""
-    module = SINUSOIDS[kind](size, padding_position)
-    generator = torch.Generator().manual_seed(0)
-    for length in (1, 3, 4, 30, 2, 31, 200, 7):
-        positions = torch.randint(0, length, (3, 5), generator=generator)
-        positions[0, 0], positions[1, 2:] = length - 1, 1
-        # Of another module, one position at a time: none can come from what is kept.
-        fresh = SINUSOIDS[kind](size, padding_position)
-        expected = torch.stack([fresh.embeddings(position[None, None])[0, 0] for position in positions.flatten()])
-        actual = module(positions)
-        assert actual.dtype == torch.float32
-        assert_close(actual, expected.view(3, 5, size))
-        assert padding_position is None or not actual[1, 2:].any()
-    assert len(module.known) >= 200 and not module.state_dict()
-
-
-def test_a_model_trains_on_positions_kept_by_inference(batch):
-    model = build()
-    with torch.inference_mode():
-        expected = model(**batch).logits.clone()
-    outputs = model.train()(**batch, labels=batch["decoder_input_ids"])
-    outputs.loss.backward()
-    assert_close(model.eval()(**batch).logits, expected)
-    assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-# Dropout
-
-
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
-def test_dropout_zeroes_the_share_p_and_keeps_the_mean(p):
-    torch.manual_seed(0)
-    x = torch.randn(7, 14285).exp()
-    output = modeling.dropout(x, p, True)
-    sigma = (p * (1 - p) / x.numel()) ** 0.5
-    assert abs((output == 0).double().mean().item() - p) < 5 * sigma
-    ones = modeling.dropout(torch.ones(99991), p, True)
-    assert abs(ones.double().mean().item() - 1) < 5 * sigma / (1 - p)
-    scale = 1 / (1 - round(p * 2**16) / 2**16)
-    kept = output != 0
-    assert torch.equal(output[kept], x[kept] * scale) and set(ones.tolist()) == {0, torch.tensor(scale).item()}
-    # Masks of rows, columns and calls have nothing to do with each other.
-    again = modeling.dropout(x, p, True) != 0
-    for other in (again, kept.roll(1, 0), kept.roll(1, 1), kept.roll(4, 1)):
-        both = ((p - kept.logical_not().double()) * (p - other.logical_not().double())).mean().item()
-        assert abs(both) < 5 * p * (1 - p) / x.numel() ** 0.5
-
-
-def test_dropout_is_reproduced_by_the_seed():
-    x = torch.ones(40, 50)
-    masks = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        masks.append([modeling.dropout(x, 0.4, True) for _ in range(2)])
-    assert torch.equal(masks[0][0], masks[1][0]) and torch.equal(masks[0][1], masks[1][1])
-    assert not torch.equal(masks[0][0], masks[0][1]) and not torch.equal(masks[0][0], masks[2][0])
-
-
-def test_all_16_bits_of_each_number_of_dropout_are_uniform():
-    """The same bits are compared with 15 limits, which sorts entries into 16 classes, for each of the four places in a
-    random number of 64 bits. Chi-square of 15 degrees is above 50 with a probability of 1e-5."""
-    count = 2**16
-    classes = torch.zeros(4 * count, dtype=torch.long)
-    for limit in range(1, 16):
-        torch.manual_seed(3)
-        classes += modeling.dropout(torch.ones(4 * count), limit / 16, True) != 0
-    for lane in classes.view(-1, 4).unbind(1):
-        observed = torch.bincount(lane, minlength=16).double()
-        assert ((observed - count / 16) ** 2 / (count / 16)).sum() < 50
-    # The four are independent: all 16 patterns of kept and dropped are as frequent.
-    torch.manual_seed(4)
-    kept = (modeling.dropout(torch.ones(count, 4), 0.5, True) != 0).long()
-    observed = torch.bincount(kept @ torch.tensor([8, 4, 2, 1]), minlength=16).double()
-    assert ((observed - count / 16) ** 2 / (count / 16)).sum() < 50
-    # The last of the bits: 2**-16 of a million entries are about 16.
-    torch.manual_seed(5)
-    assert 0 < (modeling.dropout(torch.ones(2**20), 2**-16, True) == 0).sum() < 40
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 0), (5, 7), (2, 3, 5), (4, 4)])
-def test_dropout_takes_any_size_and_layout(shape):
-    torch.manual_seed(0)
-    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    for each in (x, x.mT if x.ndim > 1 else x):
-        output = modeling.dropout(each, 0.3, True)
-        assert output.shape == each.shape
-        (gradient,) = torch.autograd.grad((3 * output).sum(), x)
-        scale = 1 / (1 - round(0.3 * 2**16) / 2**16)
-        expected = 3 * scale * (output != 0).double()
-        assert torch.equal(gradient, expected if each is x else expected.mT)
-        assert torch.equal(output, each * (output != 0) * scale)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_dropout_keeps_the_dtype(dtype):
-    output = modeling.dropout(torch.full((1000,), 2.0, dtype=dtype), 0.25, True)
-    assert output.dtype == dtype and set(output.tolist()) == {0, torch.tensor(8 / 3, dtype=dtype).item()}
-
-
-def test_dropout_of_nothing_and_of_all():
-    x = torch.randn(50)
-    before = x.clone()
-    assert modeling.dropout(x, 0.0, True) is x and modeling.dropout(x, 0.5, False) is x
-    assert modeling.dropout(x, 1.0, True).tolist() == [0] * 50
-    modeling.dropout(x, 0.5, True)
-    assert torch.equal(x, before)
 
 
 # Stages that are recomputed
@@ -1424,34 +1265,6 @@ def test_the_trainers_option_recomputes_stages(name, tmp_path):
     assert not torch.equal(expected["model.shared.weight"], before)
     for name, parameter in expected.items():
         assert_close(actual[name], parameter)
-
-
-def test_kept_positions_never_shrink():
-    """Another thread may compute more while one does."""
-    module = modeling.OdeTransformerSinusoidalPositionalEmbedding(8, 1)
-    compute = module.embeddings
-
-    def embeddings(positions):
-        module.embeddings = compute
-        module(torch.arange(50))
-        return compute(positions)
-
-    module.embeddings = embeddings
-    module(torch.arange(10))
-    assert len(module.known) >= 50
-
-
-@pytest.mark.parametrize("positions", [[[-1, 5]], [[3, 10**9]], [[]]])
-def test_positions_that_are_not_kept_have_their_vectors(positions):
-    module = modeling.OdeTransformerSinusoidalPositionalEmbedding(8, 1)
-    positions = torch.tensor(positions, dtype=torch.int64)
-    assert torch.equal(module(positions), module.embeddings(positions)) and len(module.known) == 0
-
-
-def test_dropout_goes_where_its_argument_is():
-    with torch.device("meta"):
-        assert modeling.dropout(torch.ones(5, device="cpu"), 0.5, True).device.type == "cpu"
-    assert modeling.dropout(torch.ones(5), 1 - 1e-6, True).shape == (5,)
 
 
 def test_a_model_runs_on_fake_tensors(batch):

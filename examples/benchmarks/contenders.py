@@ -23,6 +23,7 @@ from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.conversion.residual import from_residual
+from modeling_ode_transformer.inference.cpu import optimize_for_cpu
 
 
 VOCAB_SIZE = 34040
@@ -64,20 +65,21 @@ def ode_transformer(
 ) -> OdeTransformerForConditionalGeneration:
     """An ODE Transformer with the weights of a residual model: its learned coefficients are those of Euler's scheme,
     so that it evaluates all stages and computes the residual model's function."""
-    return from_residual(residual or m2m100(), solver)
+    return optimize_for_cpu(from_residual(residual or m2m100(), solver))
 
 
 def base_preset(solver: str, **fields) -> OdeTransformerForConditionalGeneration:
     """The paper's base model, with relative positions and a learned combination of the layers; with other `fields` of
     the configuration."""
     torch.manual_seed(0)
-    return OdeTransformerForConditionalGeneration(OdeTransformerConfig(encoder_solver=solver, **fields)).eval()
+    config = OdeTransformerConfig.from_preset("base", encoder_solver=solver, **fields)
+    return optimize_for_cpu(OdeTransformerForConditionalGeneration(config).eval())
 
 
 def prepared(model, dtype: str = "float32", packing: str | None = None):
     """A copy in a dtype, with packed weights if `packing` is "packed" or "int8"."""
     model = copy.deepcopy(model).to(DTYPES[dtype])
-    return model if packing is None else model.pack_for_inference(int8=packing == "int8")
+    return model if packing is None else optimize_for_cpu(model, packing)
 
 
 def translate(connection, folder: str, compute_type: str, threads: int) -> None:
