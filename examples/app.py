@@ -14,7 +14,7 @@ run the code that is stored with the model, TRUST_REMOTE_CODE=1.
 import os
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -28,8 +28,10 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import cached_file
 
 
-with suppress(ImportError):  # without it: --trust_remote_code
-    import modeling_ode_transformer  # noqa: F401  (makes the Auto classes know it)
+try:
+    from modeling_ode_transformer.inference.cpu import optimize_for_cpu  # importing it registers the models
+except ImportError:  # without the package: --trust_remote_code
+    optimize_for_cpu = None
 
 
 TARGET_TOKENIZER = "target_tokenizer"  # the folder, in the model's, of a target tokenizer of its own
@@ -106,7 +108,7 @@ class TextModel:
             name, trust_remote_code=trust_remote_code, use_safetensors=True, attn_implementation="eager"
         )
         self.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-        if not torch.cuda.is_available():
+        if optimize_for_cpu is not None and not torch.cuda.is_available():
             optimize_for_cpu(self.model)
         self.tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
         try:

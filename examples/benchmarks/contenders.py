@@ -69,10 +69,11 @@ def ode_transformer(
 
 
 def base_preset(solver: str, **fields) -> OdeTransformerForConditionalGeneration:
-    """The paper's base model, with relative positions and a learned combination of the layers; with other `fields` of
-    the configuration."""
+    """The paper's base model, with relative positions and a learned combination of the layers; RK2 has a gate, and
+    other `fields` are those of the configuration."""
     torch.manual_seed(0)
-    config = OdeTransformerConfig.from_preset("base", encoder_solver=solver, **fields)
+    scheme = {"encoder_solver": solver, "encoder_coefficients": "gate" if solver == "rk2" else "fixed"}
+    config = OdeTransformerConfig.from_preset("base", **scheme, **fields)
     return optimize_for_cpu(OdeTransformerForConditionalGeneration(config).eval())
 
 

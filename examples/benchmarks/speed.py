@@ -6,7 +6,7 @@
 
 M2M100 has the weights of the ODE Transformer it is compared with, whose learned coefficients are Euler's: the two
 generate the same tokens, which is checked before they are timed. The contenders take turns; a ratio is the median of
-the rounds' ratios. Contenders that end in "packed" or "int8" were given `optimize_for_cpu(model, "packed")` or `"int8"`.
+the rounds' ratios. Contenders that end in "packed" or "int8" have such weights (`optimize_for_cpu`).
 """
 
 import json
@@ -134,7 +134,7 @@ def beam_search(report: Report, batches_of: Callable, effort: Effort) -> None:
             "M2M100": prepared(residual, dtype),
             "RK2": prepared(rk2, dtype),
             "RK2 packed": prepared(rk2, dtype, "packed"),
-            "RK2 preset packed": prepared(base_preset("rk2", encoder_coefficients="gate"), dtype, "packed"),
+            "RK2 preset packed": prepared(base_preset("rk2"), dtype, "packed"),
         }
         pairs = [(name, "M2M100") for name in models if name != "M2M100"]
         for batch_size, number in ((16, 2), (1, 4)):
