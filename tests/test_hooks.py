@@ -29,7 +29,7 @@ HOOKS = {
         "_prepare_text_encoder_decoder_kwargs_for_generation": "each member has an encoder",
     },
     TokenSeq2SeqTrainer: {
-        "_evaluate": "a resumed run evaluates where the unbroken one did",
+        "_evaluate": "a resumed run does not repeat the evaluation of `eval_on_start`",
         "_finalize_training": "the last checkpoint is removed by its number",
         "_get_eval_sampler": "batches of similar lengths, for evaluations too",
         "_get_grad_norm": "stops at a gradient that is not finite, and names the examples",
@@ -38,6 +38,7 @@ HOOKS = {
         "_load_callback_state": "callbacks get their states back",
         "_load_rng_state": "dropout goes on where it stopped",
         "_prepare_for_training": "tied embeddings under FSDP 2",
+        "_push_from_checkpoint": "no token is in the arguments that are uploaded",
         "_prepare_inputs": "notes the examples of an update, and makes the decoder's input",
         "_run_epoch": "a resumed run starts in the middle of an epoch",
         "_save": "the class of a sharded model",
