@@ -296,23 +296,23 @@ def test_every_search_finds_what_it_finds_without_a_cache(form, source, watched)
     model = lively_with(**form, decoder_solver="rk2", solver_coefficients="fixed")
     states = model.get_encoder()(**source)
     for name, options in SEARCHES.items():
-        used = watched.used
+        used = watched.searches
         tokens = generate(model, source, **options)
-        assert (watched.used > used) == ("num_beams" in options), name
+        assert (watched.searches > used) == ("num_beams" in options), name
         assert torch.equal(tokens, generate(model, source, use_cache=False, **options)), name
         given = {"encoder_outputs": states, "attention_mask": source["attention_mask"]}
         assert torch.equal(tokens, generate(model, given, **options)), name
     assert watched.moves and watched.leaves
     options = SEARCHES["4 beams"]
     expected = generate(model, source, **options)
-    used = watched.used
+    used = watched.searches
     own = EncoderDecoderCache(*(DynamicCache(config=model.config) for _ in range(2)))
     others = [
         generate(model, source, past_key_values=own, **options),
         generate(model, source, cache_implementation="static", disable_compile=True, **options),
         generate(model, source, return_dict_in_generate=True, **options).sequences,
     ]
-    assert watched.used == used
+    assert watched.searches == used
     assert all(torch.equal(other, expected) for other in others)
     without = lively(**{**form, "recurrence_encoder": "none"}, decoder_solver="rk2", solver_coefficients="fixed")
     assert not torch.equal(generate(without, source, **options), expected)
