@@ -405,11 +405,11 @@ def test_an_untied_head_starts_as_the_embeddings():
 def test_word_dropout_zeroes_whole_embeddings_without_rescaling():
     torch.manual_seed(0)
     encoder = OdeTransformerModel(tiny_config(word_dropout=0.2)).encoder
-    embedded = encoder.train().drop_words(torch.full((50, 40, 32), 3.0))
+    embedded = encoder.train().embed_words(None, torch.full((50, 40, 32), 3.0))
     assert set(embedded.unique().tolist()) == {0.0, 3.0}
     assert (embedded == embedded[..., :1]).all()
     assert (embedded == 0).float().mean().item() == pytest.approx(0.2, abs=0.03)
-    assert (encoder.eval().drop_words(torch.full((2, 4, 32), 3.0)) == 3).all()
+    assert (encoder.eval().embed_words(None, torch.full((2, 4, 32), 3.0)) == 3).all()
 
 
 @pytest.mark.parametrize("name", ["encoder", "decoder"])

@@ -30,8 +30,9 @@ from transformers.trainer_utils import has_length
 
 from ..inference.cpu import cross_entropy, optimize_for_cpu
 from ..integration_ode_transformer import StageCoefficients
-from ..modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
+from ..modeling_ode_transformer import OdeTransformerStack
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
+from ..pretrained_ode_transformer import shift_tokens_right
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from .samplers import TokenBudgetBatchSampler, pair_lengths
 
