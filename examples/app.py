@@ -145,7 +145,8 @@ class TextModel:
         self, source_ids: list[int], num_beams: int, number: int, length_penalty: float, max_new_tokens: int
     ) -> list[Output]:
         """The `number` best outputs of a beam search, the best first; ValueError if it has fewer beams. Other options
-        are those of the model's generation configuration."""
+        are those of the model's generation configuration. Scores are those of the package's `n_best`, computed in a
+        pass of their own: the file runs without the package."""
         if number > num_beams:
             raise ValueError(
                 f"{number} outputs need as many beams, not {num_beams}: choose more beams or fewer outputs."

@@ -36,7 +36,7 @@ from transformers import (
 
 import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
 from modeling_ode_transformer.metrics.perplexity import split_words
-from modeling_ode_transformer.text_files import read_json, read_lines
+from modeling_ode_transformer.text_files import parse_overrides, read_json, read_lines
 
 
 logger = logging.getLogger(__name__)
@@ -235,29 +235,6 @@ def write_smoke_data(data_args: BaseDataArguments, args: TrainingArguments, writ
         values = [write(folder)]
     for name, value in broadcast_object_list(values)[0].items():
         setattr(data_args, name, value)
-
-
-def parse_overrides(text: str | dict | None) -> dict:
-    """`{"d_model": 256, "encoder_solver": "rk4"}` from that mapping, its JSON, or "d_model=256,encoder_solver=rk4"."""
-    if not text or isinstance(text, dict):
-        return dict(text or {})
-    if text.lstrip().startswith("{"):
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"Cannot read {text!r}: it is not a JSON object ({error}).") from error
-    overrides = {}
-    for item in text.split(","):
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise ValueError(f"Cannot read {item!r} in {text!r}: write name=value,name=value or a JSON object.")
-        try:
-            overrides[name.strip()] = json.loads(value, parse_constant=str)
-        except json.JSONDecodeError:
-            value = value.strip()
-            words = {"None": None, "True": True, "False": False, "TRUE": True, "FALSE": False}
-            overrides[name.strip()] = words.get(value, value)
-    return overrides
 
 
 def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -> PreTrainedConfig:

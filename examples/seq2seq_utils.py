@@ -38,7 +38,6 @@ from script_utils import (
 )
 from transformers import (
     AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     DataCollatorForSeq2Seq,
     GenerationConfig,
     PreTrainedConfig,
@@ -47,12 +46,15 @@ from transformers import (
 
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.hub.model_card import generation_text
-from modeling_ode_transformer.lengths_ode_transformer import MAX_LEN_OPTIONS, position_limit
-from modeling_ode_transformer.pipeline_ode_transformer import (
-    TARGET_TOKENIZER,
-    load_target_tokenizer,
-    needs_target_tokenizer,
+from modeling_ode_transformer.inference.tokenizers import (
+    begin_with_language,
+    check_target_tokenizer,
+    encode_texts,
+    load_tokenizers,
+    marks_languages,
 )
+from modeling_ode_transformer.lengths_ode_transformer import MAX_LEN_OPTIONS, position_limit
+from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER
 from modeling_ode_transformer.training.average import average_checkpoints
 from modeling_ode_transformer.training.checkpoints import TEMPORARY, complete_checkpoints
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
@@ -225,20 +227,6 @@ def check_pairs(
     return pairs
 
 
-def encode_texts(
-    texts: list[str], tokenizer, max_length: int | None, side: str = "text"
-) -> tuple[list[list[int]], int]:
-    """Token ids of texts, cut to `max_length` tokens with their end mark (None: whole), and how many were cut.
-
-    `side` is what the tokenizer calls them: `text`, or, for one of two sides, `text_target`.
-    """
-    encoded = tokenizer(**{side: texts}, verbose=False)["input_ids"]
-    too_long = [i for i, ids in enumerate(encoded) if max_length is not None and len(ids) > max_length]
-    for i in too_long:
-        encoded[i] = tokenizer(**{side: texts[i]}, truncation=True, max_length=max_length)["input_ids"]
-    return encoded, len(too_long)
-
-
 def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDataArguments) -> datasets.Dataset:
     """Token ids of (source, target) pairs.
 
@@ -279,73 +267,6 @@ def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDa
     return dataset.select(sorted(range(len(dataset)), key=lambda i: -lengths[i]))
 
 
-def load_tokenizers(
-    name: str,
-    target_name: str | None = None,
-    src_lang: str | None = None,
-    tgt_lang: str | None = None,
-    **hub_options,
-):
-    """The tokenizer in a folder or on the Hub, and that of its target side: another one if there is one, or itself.
-
-    Args:
-        name: Folder or name of the tokenizer.
-        target_name: Of that of the target side; None: folder `TARGET_TOKENIZER` of the first, if any.
-        src_lang, tgt_lang: The languages of a multilingual tokenizer; None: as saved with it.
-        hub_options: Those of `AutoTokenizer.from_pretrained`.
-
-    Raises:
-        ValueError: the tokenizer does not know a language, or marks none; a multilingual tokenizer is one of two.
-    """
-    tokenizer = AutoTokenizer.from_pretrained(name, **hub_options)
-    if target_name is not None:
-        target_tokenizer = AutoTokenizer.from_pretrained(target_name, **hub_options)
-    else:
-        try:
-            target_tokenizer = load_target_tokenizer(name, **hub_options)
-        except OSError:
-            target_tokenizer = None
-    if target_tokenizer is None:
-        target_tokenizer = tokenizer
-    elif marks_languages(tokenizer) or marks_languages(target_tokenizer):
-        raise ValueError(f"{name}: a multilingual tokenizer is that of both sides, and the target has another one.")
-    for argument, language in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
-        if language is not None:
-            set_language(tokenizer, argument, language)
-    return tokenizer, target_tokenizer
-
-
-def marks_languages(tokenizer) -> bool:
-    """Whether a tokenizer adds a mark of their language to texts, as M2M100's, NLLB's and mBART's."""
-    return hasattr(tokenizer, "set_tgt_lang_special_tokens")
-
-
-def set_language(tokenizer, argument: str, language: str) -> None:
-    """Sets the `src_lang` or the `tgt_lang` of a multilingual tokenizer, which is saved with it."""
-    kind = f"{type(tokenizer).__name__} ({tokenizer.name_or_path})"
-    if not marks_languages(tokenizer):
-        raise ValueError(f"--{argument} {language}: {kind} does not mark languages. Leave it out.")
-    known = getattr(tokenizer, "lang_code_to_id", None) or tokenizer.extra_special_tokens
-    if language not in map(str, known):
-        raise ValueError(f"--{argument} {language}: {kind} knows {', '.join(map(str, known))}.")
-    setattr(tokenizer, argument, language)
-
-
-def begin_with_language(model, tokenizer) -> None:
-    """Has a model's outputs begin with the mark of the targets' language: after the start token or, where the mark
-    comes at the end of targets (mBART), as start token."""
-    marks = tokenizer(text_target="")["input_ids"]
-    if len(marks) != 2:
-        raise ValueError(
-            f"{type(tokenizer).__name__} adds {tokenizer.convert_ids_to_tokens(marks)} to a target: expected a mark "
-            "of its language and an end mark."
-        )
-    if marks[1] == tokenizer.eos_token_id:
-        model.generation_config.forced_bos_token_id = marks[0]
-    else:
-        model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = marks[1]
-
-
 def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, folder: Path) -> None:
     """Trains a joint tokenizer, or one for each language, on pairs, and saves it in a folder."""
     sources, targets = zip(*pairs)
@@ -372,15 +293,6 @@ def new_config(args: Seq2SeqModelArguments, tokenizer, target_tokenizer) -> PreT
     if target_tokenizer is not tokenizer:
         values |= {"decoder_vocab_size": len(target_tokenizer), "share_encoder_decoder_embeddings": False}
     return config_with_overrides(args, values)
-
-
-def check_target_tokenizer(model, tokenizer, target_tokenizer) -> None:
-    """ValueError if a saved model has a vocabulary of its own for the target, and only the source's tokenizer."""
-    if target_tokenizer is tokenizer and needs_target_tokenizer(model.config, tokenizer):
-        raise ValueError(
-            f"{model.name_or_path} has a vocabulary of its own for the target, but no folder {TARGET_TOKENIZER}: save "
-            "the target's tokenizer there."
-        )
 
 
 def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):

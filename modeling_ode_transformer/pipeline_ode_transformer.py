@@ -275,11 +275,7 @@ class TextToTextPipeline(ChunkPipeline):
             options["assistant_model"] = self.assistant_model
         if self.assistant_tokenizer is not None:
             options["assistant_tokenizer"] = self.assistant_tokenizer
-        if return_scores:
-            sequences, scores = generate_with_scores(self.model, inputs, **options)
-        else:
-            sequences = self.model.generate(**inputs, **options)
-            scores = torch.zeros(len(sequences))
+        sequences, scores = generate_with_scores(self.model, inputs, return_scores, **options)
         number = len(sequences) // len(inputs["input_ids"])
         return {
             "output_ids": sequences.unflatten(0, (-1, number)),
