@@ -297,7 +297,7 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
             ValueError: both are given, or neither.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"The {self.stack} takes either ids or embeddings as its input: give exactly one of them.")
+            raise ValueError(f"The {self.stack} takes either ids or embeddings as input: give exactly one of them.")
         y = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if not self.training or self.config.word_dropout == 0:
             return y
