@@ -31,6 +31,7 @@ from modeling_ode_transformer.checkpoints import TRAINER_STATE
 from modeling_ode_transformer.commands import run_command
 from modeling_ode_transformer.configuration_csa_ode import CsaOdeConfig
 from modeling_ode_transformer.configuration_ode_transformer import SOLVER_FIELDS, OdeTransformerConfig
+from modeling_ode_transformer.configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
 from modeling_ode_transformer.integration_ode_transformer import resolve_multistep, resolve_tableau
 from modeling_ode_transformer.text_files import read_json
 
@@ -161,9 +162,7 @@ def config_values(config: PreTrainedConfig, fields: tuple[str, ...]) -> dict:
 
 def ode_transformer_facts(model: PreTrainedModel) -> dict:
     config = model.config
-    is_without = {"encoder_": not config.is_encoder_decoder, "recurrence_": config.recurrence_encoder == "none"}
-    absent = tuple(prefix for prefix, without in is_without.items() if without)
-    fields = tuple(name for name in CONFIG_FIELDS if not name.startswith(absent))
+    fields = tuple(name for name in CONFIG_FIELDS if config.is_encoder_decoder or not name.startswith("encoder_"))
     return {
         "function_evaluations": model.num_function_evaluations(per_layer=True),
         "config": config_values(config, fields),
@@ -184,6 +183,7 @@ def csa_ode_facts(model: PreTrainedModel) -> dict:
 # By `model_type`.
 ARCHITECTURES = {
     OdeTransformerConfig.model_type: Architecture("ode-transformer", ode_transformer_facts),
+    OdeTransformerRecurrenceConfig.model_type: Architecture("ode-transformer", ode_transformer_facts),
     CsaOdeConfig.model_type: Architecture("csaode", csa_ode_facts),
 }
 
@@ -200,6 +200,9 @@ class ModelClass(NamedTuple):
 MODEL_CLASSES = {
     "OdeTransformerForConditionalGeneration": ModelClass(
         "an encoder-decoder", OdeTransformerConfig.model_type, (SEQ2SEQ, "AutoModel")
+    ),
+    "OdeTransformerRecurrenceForConditionalGeneration": ModelClass(
+        "an encoder-decoder", OdeTransformerRecurrenceConfig.model_type, (SEQ2SEQ, "AutoModel")
     ),
     "OdeTransformerForCausalLM": ModelClass("a decoder alone", OdeTransformerConfig.model_type, (CAUSAL,)),
     "CsaOdeForSequenceClassification": ModelClass("a classifier", CsaOdeConfig.model_type, (CLASSIFIER, "AutoModel")),

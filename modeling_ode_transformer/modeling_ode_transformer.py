@@ -364,6 +364,13 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    def drop_words(self, inputs_embeds: torch.Tensor) -> torch.Tensor:
+        """Word dropout: in training, zeroes the whole embeddings of some words of (batch, length, d)."""
+        if not self.training or self.config.word_dropout == 0:
+            return inputs_embeds
+        keep = torch.rand(inputs_embeds.shape[:2], device=inputs_embeds.device) >= self.config.word_dropout
+        return inputs_embeds * keep.unsqueeze(-1)
+
     def embed(
         self,
         inputs_embeds: torch.Tensor,
@@ -372,11 +379,9 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         past_length: int | torch.Tensor = 0,
     ) -> torch.Tensor:
-        """The first state (batch, length, d), from scaled word embeddings of that shape: with word dropout, which
-        zeroes whole embeddings in training, positions (`count_positions`), and dropout."""
+        """The first state (batch, length, d), from scaled word embeddings of that shape: with positions
+        (`count_positions`) and dropout."""
         y, config = inputs_embeds, self.config
-        if self.training and config.word_dropout > 0:
-            y = y * (torch.rand(y.shape[:2], device=y.device) >= config.word_dropout).unsqueeze(-1)
         if self.embed_positions is not None:
             counts_padding = self.stack == "decoder" and config.position_counting != "ids"
             positions = count_positions(
@@ -429,7 +434,16 @@ class OdeTransformerEncoder(OdeTransformerStack):
             raise ValueError("The encoder takes either input_ids or inputs_embeds: give exactly one of them.")
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
+        return self.encode(self.drop_words(inputs_embeds), input_ids, attention_mask, **kwargs)
 
+    def encode(
+        self,
+        inputs_embeds: torch.Tensor,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """Encodes scaled word embeddings (batch, length, d); the ids and the mask are those of the tokens."""
         positions = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device).unsqueeze(0)
         hidden_states = self.run_layers(
             self.embed(inputs_embeds, input_ids, attention_mask),
@@ -498,6 +512,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
             attention_positions = attended_positions(
                 inputs_embeds, attention_mask, position_ids, past_length, self_cache
             )
+        inputs_embeds = self.drop_words(inputs_embeds)
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
         causal_mask = create_causal_mask(
             self.config, inputs_embeds, attention_mask, past_key_values=self_cache, position_ids=position_ids
@@ -536,6 +551,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
 
 @auto_docstring
 class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTrainedModel):
+    encoder_class, decoder_class = OdeTransformerEncoder, OdeTransformerDecoder
     _tp_plan = {"shared": "embedding_rowwise"}
 
     def __init__(self, config: OdeTransformerConfig):
@@ -551,8 +567,8 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
                 "encoder.embed_tokens.weight": "shared.weight",
                 "decoder.embed_tokens.weight": "shared.weight",
             }
-        self.encoder = OdeTransformerEncoder(config)
-        self.decoder = OdeTransformerDecoder(config)
+        self.encoder = self.encoder_class(config)
+        self.decoder = self.decoder_class(config)
         self.post_init()
 
     @can_return_tuple
@@ -580,12 +596,11 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = as_encoder_output(encoder_outputs)
+        encoder_outputs = self.as_encoder_output(encoder_outputs)
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=self.source_states(encoder_outputs),
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
@@ -603,23 +618,36 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
             encoder_attentions=encoder_outputs.attentions,
         )
 
+    def as_encoder_output(self, encoder_outputs: Any) -> BaseModelOutput:
+        """What the encoder returns, from what a caller gives for it."""
+        return as_encoder_output(encoder_outputs)
 
-def as_encoder_output(encoder_outputs: Any) -> BaseModelOutput:
-    """What an encoder returns, from a tuple or a mapping of it, or another model's.
+    def source_states(self, encoder_outputs: BaseModelOutput) -> torch.Tensor:
+        """What the decoder attends to, (sources, states, d)."""
+        return encoder_outputs.last_hidden_state
+
+
+def as_encoder_output(
+    encoder_outputs: Any,
+    output_class: type[BaseModelOutput] = BaseModelOutput,
+    names: tuple[str, ...] = ("last_hidden_state", "hidden_states", "attentions"),
+) -> BaseModelOutput:
+    """What an encoder returns, from a mapping of it, or a tuple in the order of `names`; itself, if it is that.
 
     Raises:
         ValueError: it has no `last_hidden_state`.
     """
+    if isinstance(encoder_outputs, BaseModelOutput):
+        return encoder_outputs
     if isinstance(encoder_outputs, torch.Tensor):
         raise ValueError(
             f"encoder_outputs is a tensor {tuple(encoder_outputs.shape)}: give what the encoder returns, or its "
             "states in a tuple."
         )
-    names = ("last_hidden_state", "hidden_states", "attentions")
     values = encoder_outputs if isinstance(encoder_outputs, Mapping) else dict(zip(names, encoder_outputs))
     if "last_hidden_state" not in values:
         raise ValueError(f"encoder_outputs has no last_hidden_state, only {', '.join(map(str, values))}.")
-    return BaseModelOutput(**{name: values[name] for name in names if name in values})
+    return output_class(**{name: values[name] for name in names if name in values})
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int | None):
@@ -651,11 +679,12 @@ def last_tokens(labels: torch.Tensor, pad_token_id: int) -> torch.Tensor:
 class OdeTransformerForConditionalGeneration(
     EncoderDecoderEmbeddingsMixin, BeamSearchGenerationMixin, OdeTransformerPreTrainedModel
 ):
+    model_class = OdeTransformerModel
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: OdeTransformerConfig):
         super().__init__(config)
-        self.model = OdeTransformerModel(config)
+        self.model = self.model_class(config)
         vocab_size = config.decoder_vocab_size or config.vocab_size
         self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
         if config.tie_word_embeddings:

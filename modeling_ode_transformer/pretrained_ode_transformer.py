@@ -71,16 +71,24 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
 
         Raises:
             OSError: there are no safetensors files.
+            ValueError: the configuration is that of a model of another type.
         """
         use_safetensors = use_safetensors is not False
         try:
-            return super().from_pretrained(
+            loaded = super().from_pretrained(
                 pretrained_model_name_or_path, *args, use_safetensors=use_safetensors, **kwargs
             )
         except OSError as error:
             if use_safetensors and "safetensors" in str(error):
                 raise OSError(f"{error} Older files (.bin) are only read with use_safetensors=False.") from error
             raise
+        config = (loaded[0] if isinstance(loaded, tuple) else loaded).config
+        if config.model_type != cls.config_class.model_type:
+            raise ValueError(
+                f"{pretrained_model_name_or_path} is a model of the type {config.model_type!r}, not a {cls.__name__}: "
+                "open it with an Auto class."
+            )
+        return loaded
 
     def save_pretrained(self, *args, **kwargs):
         # PEFT sets the field to False where it merges an adapter of tied embeddings.

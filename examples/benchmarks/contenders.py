@@ -21,7 +21,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer import (
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerRecurrenceForConditionalGeneration,
+)
 
 
 VOCAB_SIZE = 34040
@@ -68,9 +71,12 @@ def ode_transformer(
 
 def base_preset(solver: str, **fields) -> OdeTransformerForConditionalGeneration:
     """The paper's base model, with relative positions and a learned combination of the layers; with other `fields` of
-    the configuration."""
+    the configuration, or of that of a model with a recurrence encoder."""
     torch.manual_seed(0)
-    return OdeTransformerForConditionalGeneration(OdeTransformerConfig(encoder_solver=solver, **fields)).eval()
+    model_class = OdeTransformerForConditionalGeneration
+    if "recurrence_encoder" in fields:
+        model_class = OdeTransformerRecurrenceForConditionalGeneration
+    return model_class(model_class.config_class(encoder_solver=solver, **fields)).eval()
 
 
 def prepared(model, dtype: str = "float32", packing: str | None = None):
