@@ -21,7 +21,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer import (
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerRecurrenceForConditionalGeneration,
+)
 from modeling_ode_transformer.conversion.residual import from_residual
 from modeling_ode_transformer.inference.cpu import optimize_for_cpu
 
@@ -70,11 +73,13 @@ def ode_transformer(
 
 def base_preset(solver: str, **fields) -> OdeTransformerForConditionalGeneration:
     """The paper's base model, with relative positions and a learned combination of the layers; RK2 has a gate, and
-    other `fields` are those of the configuration."""
+    other `fields` are those of the configuration, or of that of a model with a recurrence encoder."""
     torch.manual_seed(0)
+    model_class = OdeTransformerForConditionalGeneration
+    if "recurrence_encoder" in fields:
+        model_class = OdeTransformerRecurrenceForConditionalGeneration
     scheme = {"encoder_solver": solver, "encoder_coefficients": "gate" if solver == "rk2" else "fixed"}
-    config = OdeTransformerConfig.from_preset("base", **scheme, **fields)
-    return optimize_for_cpu(OdeTransformerForConditionalGeneration(config).eval())
+    return optimize_for_cpu(model_class(model_class.config_class.from_preset("base", **scheme, **fields)).eval())
 
 
 def prepared(model, dtype: str = "float32", packing: str | None = None):
