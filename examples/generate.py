@@ -30,8 +30,6 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from script_utils import parse_overrides, parse_with_recipe
-from seq2seq_utils import begin_with_language, check_target_tokenizer, encode_texts, load_tokenizers, marks_languages
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
@@ -43,6 +41,14 @@ from modeling_ode_transformer.lengths_ode_transformer import (
     position_limit,
 )
 from modeling_ode_transformer.text_files import read_json, read_lines
+from modeling_ode_transformer.training.arguments import parse_overrides, parse_with_recipe
+from modeling_ode_transformer.training.tasks.seq2seq import check_target_tokenizer
+from modeling_ode_transformer.training.tasks.seq2seq_texts import (
+    begin_with_language,
+    encode_texts,
+    load_tokenizers,
+    marks_languages,
+)
 
 
 logger = logging.getLogger(__name__)
