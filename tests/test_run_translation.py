@@ -10,22 +10,27 @@ import signal
 from types import SimpleNamespace
 
 import datasets
-import number_names
 import pytest
-import run_folder
 import run_translation
 import sacrebleu
-import script_utils
-import seq2seq_utils
 import torch
 import train_tokenizer
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_ode_transformer.hub.model_card import run_record
-from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.text_files import read_aligned_lines, read_lines
+from modeling_ode_transformer.training.arguments import parse_overrides
 from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
+from modeling_ode_transformer.training.models import word_level_tokenizer
+from modeling_ode_transformer.training.run import parse_arguments
+from modeling_ode_transformer.training.run import run as run_task
+from modeling_ode_transformer.training.same_training import changed_data, data_note, different_training
 from modeling_ode_transformer.training.samplers import LengthGroupedSampler
+from modeling_ode_transformer.training.smoke import number_names
+from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
+from modeling_ode_transformer.training.tasks.seq2seq import print_samples
+from modeling_ode_transformer.training.tasks.seq2seq_arguments import Seq2SeqModelArguments
 
 from .conftest import EXAMPLES
 
@@ -123,7 +128,7 @@ def test_evaluation_loss_is_a_mean_over_tokens(run, corpus):
     tokenizer = AutoTokenizer.from_pretrained(output_dir)
     model = AutoModelForSeq2SeqLM.from_pretrained(output_dir).eval()
     nll, tokens = 0.0, 0
-    for source, target in zip(*run_translation.read_aligned_lines([corpus / "test.en", corpus / "test.de"])):
+    for source, target in zip(*read_aligned_lines([corpus / "test.en", corpus / "test.de"])):
         labels = tokenizer(text_target=target, return_tensors="pt")["input_ids"]
         with torch.no_grad():
             logits = model(**tokenizer(source, return_tensors="pt"), labels=labels).logits
@@ -146,7 +151,7 @@ def test_label_smoothing_under_accumulation_equals_the_full_batch(run, corpus, t
     run_translation.main(arguments(corpus, tmp_path / "out", **options))
     logged = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"][0]
 
-    pairs = list(zip(*run_translation.read_aligned_lines([corpus / "train.en", corpus / "train.de"])))[:12]
+    pairs = list(zip(*read_aligned_lines([corpus / "train.en", corpus / "train.de"])))[:12]
     model = AutoModelForSeq2SeqLM.from_pretrained(start)
     total, tokens = 0.0, 0
     for source, target in pairs:
@@ -388,35 +393,33 @@ def test_changed_data_are_noticed_in_folders_and_on_the_hub(tmp_path, monkeypatc
     training = SimpleNamespace(do_train=True, do_eval=False, do_predict=False, output_dir=str(folder / "out"))
 
     def note(name):
-        return {"files": run_folder.data_note(run_translation.DataArguments(dataset_name=str(name)), training)}
+        return {"files": data_note(translation.DataArguments(dataset_name=str(name)), training)}
 
     before = note(folder)
     os.utime(folder / "data" / "train.jsonl", (1, 1))
-    assert run_folder.changed_data(before, note(shutil.copytree(folder, tmp_path / "copied"))) == []
+    assert changed_data(before, note(shutil.copytree(folder, tmp_path / "copied"))) == []
     # What the training itself writes does not count.
     (folder / "out").mkdir()
     (folder / "out" / "arguments.json").write_text("{}")
-    assert run_folder.changed_data(before, note(folder)) == []
+    assert changed_data(before, note(folder)) == []
     (folder / "data" / "train.jsonl").write_text('{"en": "two", "de": "zwei"}\n')
-    assert run_folder.changed_data(before, note(folder)) == [
-        "another content of data/train.jsonl (28 bytes in place of 28)"
-    ]
+    assert changed_data(before, note(folder)) == ["another content of data/train.jsonl (28 bytes in place of 28)"]
     (folder / "data" / "more.jsonl").write_text('{"en": "two", "de": "zwei"}\n')
-    assert run_folder.changed_data(before, note(folder)) == ["other files of train data (data/more.jsonl)"]
+    assert changed_data(before, note(folder)) == ["other files of train data (data/more.jsonl)"]
 
     texts = ["one"]
     monkeypatch.setattr(datasets, "load_dataset", lambda *_: {"train": datasets.Dataset.from_dict({"en": texts})})
     before = note("me/data")
-    assert run_folder.changed_data(before, note("me/data")) == []
+    assert changed_data(before, note("me/data")) == []
     texts.append("two")
-    assert run_folder.changed_data(before, note("me/data")) == ["another content of me/data (by its fingerprint)"]
+    assert changed_data(before, note("me/data")) == ["another content of me/data (by its fingerprint)"]
 
 
 def test_a_validation_file_of_which_a_part_is_trained_on_is_training_data():
     old, new = ([{"name": "dev.m2", "size": 1, "blake2b": text}] for text in ("aa", "bb"))
     for share, changed in ((None, []), (0.5, ["another content of dev.m2 (1 bytes in place of 1)"])):
         asked = {"data": {"validation_share": share}, "files": {"validation": new}}
-        assert run_folder.changed_data({"files": {"validation": old}}, asked) == changed
+        assert changed_data({"files": {"validation": old}}, asked) == changed
 
 
 def test_a_second_training_in_a_folder_is_refused_while_the_first_one_lives(corpus, tmp_path):
@@ -450,7 +453,7 @@ def test_the_same_batches_may_come_from_other_numbers_of_processes():
     def different(processes, accumulated):
         asked = {"training": {"gradient_accumulation_steps": accumulated}, "processes": processes}
         noted = {"training": {"gradient_accumulation_steps": 2}, "processes": 4}
-        return run_folder.different_training(noted, asked)["training"]
+        return different_training(noted, asked)["training"]
 
     assert different(4, 2) == different(8, 1) == different(2, 4) == []
     assert different(2, 2) == ["processes x gradient_accumulation_steps=4 in place of 8"]
@@ -483,9 +486,7 @@ def test_the_same_batches_may_come_from_other_numbers_of_processes():
 )
 def test_another_value_of_what_decides_the_updates_makes_another_training(name, noted, asked):
     def different(*values):
-        return run_folder.different_training(
-            *({"training": {"per_device_train_batch_size": 8, name: each}} for each in values)
-        )
+        return different_training(*({"training": {"per_device_train_batch_size": 8, name: each}} for each in values))
 
     (found,) = different(noted, asked)["training"]
     assert found.startswith(f"{name}={asked!r} in place of ")
@@ -496,9 +497,9 @@ def test_a_target_tokenizer_of_an_earlier_start_is_not_used(corpus, tmp_path):
     """Of a run with two tokenizers that was stopped before its first checkpoint."""
     pairs = list(zip(*(read_lines(corpus / f"train.{language}") for language in ("en", "de"))))
     for joint in (False, True):
-        args = seq2seq_utils.Seq2SeqModelArguments(vocab_size=300, joint_tokenizer=joint)
-        seq2seq_utils.train_tokenizers(pairs, args, tmp_path)
-        source, target = seq2seq_utils.load_tokenizers(tmp_path)
+        args = Seq2SeqModelArguments(vocab_size=300, joint_tokenizer=joint)
+        seq2seq_texts.train_tokenizers(pairs, args, tmp_path)
+        source, target = seq2seq_texts.load_tokenizers(tmp_path)
         assert (source is target) == joint
 
 
@@ -587,7 +588,7 @@ def test_samples_are_printed_without_dropout(run, capsys):
     source = "forty-two"
     expected = tokenizer.decode(model.generate(**tokenizer(source, return_tensors="pt"))[0], skip_special_tokens=True)
     for _ in range(2):
-        seq2seq_utils.print_samples(model.train(), [source], tokenizer, tokenizer, 40)
+        print_samples(model.train(), [source], tokenizer, tokenizer, 40)
         assert capsys.readouterr().out == f"source: {source}\noutput: {expected.strip()}\n"
 
 
@@ -598,26 +599,26 @@ def test_targets_are_encoded_as_targets():
         def __call__(self, text=None, text_target=None, verbose=True):
             return {"input_ids": [[len(each), 1 if text else 2] for each in text or text_target]}
 
-    args, tokenizer = run_translation.DataArguments(), TwoSides()
-    dataset = seq2seq_utils.encode_split([("a", "bbb")], "train", tokenizer, tokenizer, args)
+    args, tokenizer = translation.DataArguments(), TwoSides()
+    dataset = seq2seq_texts.encode_split([("a", "bbb")], "train", tokenizer, tokenizer, args)
     assert (dataset["input_ids"][0], dataset["labels"][0]) == ([1, 1], [3, 2])
-    dataset = seq2seq_utils.encode_split([("a", "bbb")], "train", tokenizer, TwoSides(), args)
+    dataset = seq2seq_texts.encode_split([("a", "bbb")], "train", tokenizer, TwoSides(), args)
     assert dataset["labels"][0] == [3, 1]
 
 
 def test_bleu_of_tokenised_text_by_name():
     """Worked by hand: one of eight tokens is wrong, and one of twelve once words are split at hyphens."""
-    args = run_translation.DataArguments(bleu_moses_language="de")
+    args = translation.DataArguments(bleu_moses_language="de")
     reference = "Er öffnet die rich-text-Datei, sagt sie."
     dataset = datasets.Dataset.from_dict({"target": [reference]})
-    scores = run_translation.score(["Er öffnet die rich-text-Akte, sagt sie."], dataset, args, "test")
+    scores = translation.score(["Er öffnet die rich-text-Akte, sagt sie."], dataset, args, "test")
     # Er öffnet die rich-text-Datei , sagt sie . : 7 of 8, 5 of 7, 3 of 6, 1 of 5
     assert scores["tokenized_bleu"] == pytest.approx(100 * (7 / 8 * 5 / 7 * 3 / 6 * 1 / 5) ** 0.25)
     # Er öffnet die rich ##AT##-##AT## text ##AT##-##AT## Datei , sagt sie . : 11 of 12, 9 of 11, 7 of 10, 5 of 9
     assert scores["compound_split_bleu"] == pytest.approx(100 * (11 / 12 * 9 / 11 * 7 / 10 * 5 / 9) ** 0.25)
     assert "tok:moses.de" in scores["tokenized_bleu_signature"]
     assert "compounds:split" in scores["compound_split_bleu_signature"]
-    plain = run_translation.score([reference], dataset, run_translation.DataArguments(), "test")
+    plain = translation.score([reference], dataset, translation.DataArguments(), "test")
     assert set(plain) == {"bleu", "chrf", "length_ratio", "bleu_signature", "chrf_signature"}
 
 
@@ -627,10 +628,10 @@ def test_outputs_are_written_before_they_are_scored(run, corpus, tmp_path):
     def fails(texts, dataset, args, split):
         raise OSError("no ERRANT")
 
-    task = dataclasses.replace(run_translation.TRANSLATION, score=fails)
+    task = dataclasses.replace(translation.TRANSLATION, score=fails)
     options = {"model_name_or_path": run[0], "config_overrides": None, "do_train": None, "do_predict": True}
     with pytest.raises(OSError, match="no ERRANT"):
-        seq2seq_utils.run(task, arguments(corpus, tmp_path, **options))
+        run_task(task, arguments(corpus, tmp_path, **options))
     written = (tmp_path / "generated_predictions.txt").read_text(encoding="utf-8")
     assert written == (run[0] / "generated_predictions.txt").read_text(encoding="utf-8")
 
@@ -661,9 +662,9 @@ def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
     recipe = tmp_path / "recipe.json"
     recipe.write_text(json.dumps({"learning_rate": 0.5, "config_overrides": MODEL, "num_beams": 2, "do_train": True}))
     argv = [str(recipe), "--output_dir", str(tmp_path), "--num_beams", "5"]
-    model_args, data_args, args = seq2seq_utils.parse_arguments(run_translation.TRANSLATION, argv)
+    model_args, data_args, args = parse_arguments(translation.TRANSLATION, argv)
     assert (args.learning_rate, data_args.num_beams, args.do_train) == (0.5, 5, True)
-    assert script_utils.parse_overrides(model_args.config_overrides) == MODEL
+    assert parse_overrides(model_args.config_overrides) == MODEL
 
 
 @pytest.mark.parametrize(
@@ -690,9 +691,9 @@ def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
 def test_data_of_the_command_line_take_the_place_of_a_recipes(asked, changed):
     """A dataset that of all files, a table that of the two files of its split."""
     recipe = EXAMPLES / "recipes" / "multi30k_en_de.json"
-    _, data_args, _ = seq2seq_utils.parse_arguments(run_translation.TRANSLATION, [str(recipe), *asked])
+    _, data_args, _ = parse_arguments(translation.TRANSLATION, [str(recipe), *asked])
     noted = json.loads(recipe.read_text())
-    names = run_translation.DataArguments.SOURCES
+    names = translation.DataArguments.SOURCES
     assert {name: getattr(data_args, name) for name in names} == {name: noted.get(name) for name in names} | changed
 
 
@@ -705,7 +706,7 @@ def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
         (["--dataset_name", "wmt/wmt14"], ("wmt/wmt14", "de-en")),
         (["--dataset_config_name", "fr-en"], ("wmt/wmt14", "fr-en")),
     ):
-        _, data_args, _ = seq2seq_utils.parse_arguments(run_translation.TRANSLATION, [str(recipe), *asked])
+        _, data_args, _ = parse_arguments(translation.TRANSLATION, [str(recipe), *asked])
         assert (data_args.dataset_name, data_args.dataset_config_name) == expected
 
 
@@ -729,37 +730,37 @@ def test_all_formats_read_alike(corpus, tmp_path, monkeypatch):
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(data))
     languages = {"source_lang": "en", "target_lang": "de"}
     for name in ("t.tsv", "t.tsv.gz", "t.json", "t.json.gz", "t.jsonl", "t.jsonl.gz"):
-        args = run_translation.DataArguments(test_file=str(tmp_path / name), **languages)
-        assert run_translation.read_split(args, "test") == pairs, name
+        args = translation.DataArguments(test_file=str(tmp_path / name), **languages)
+        assert translation.read_split(args, "test") == pairs, name
     for ending in ("", ".gz"):
-        args = run_translation.DataArguments()
+        args = translation.DataArguments()
         args.test_source_file, args.test_target_file = (str(tmp_path / f"t.{lang}{ending}") for lang in ("en", "de"))
-        assert run_translation.read_split(args, "test") == pairs
+        assert translation.read_split(args, "test") == pairs
 
     hub = tmp_path / "hub"
     hub.mkdir()
     (hub / "test.jsonl").write_text("\n".join(nested))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    args = run_translation.DataArguments(dataset_name=str(hub), **languages)
-    assert run_translation.read_split(args, "test") == pairs
+    args = translation.DataArguments(dataset_name=str(hub), **languages)
+    assert translation.read_split(args, "test") == pairs
     with pytest.raises(ValueError, match="no split 'train', only test"):
-        run_translation.read_split(args, "train")
+        translation.read_split(args, "train")
 
 
 def test_pairs_with_an_empty_side(tmp_path, caplog):
     (tmp_path / "a.tsv").write_text("one\teins\n\tzwei\nthree\t \nfour\tvier\n")
-    args = run_translation.DataArguments(train_file=str(tmp_path / "a.tsv"), test_file=str(tmp_path / "a.tsv"))
-    assert run_translation.read_split(args, "train") == [("one", "eins"), ("four", "vier")]
+    args = translation.DataArguments(train_file=str(tmp_path / "a.tsv"), test_file=str(tmp_path / "a.tsv"))
+    assert translation.read_split(args, "train") == [("one", "eins"), ("four", "vier")]
     assert "dropped 2 of 4 pairs with an empty side" in caplog.text
-    assert len(run_translation.read_split(args, "test")) == 4
+    assert len(translation.read_split(args, "test")) == 4
     assert "2 of 4 pairs have an empty side; kept" in caplog.text
 
 
 def test_long_sentences_are_cut_and_counted(run, caplog):
     tokenizer = AutoTokenizer.from_pretrained(run[0])
     pairs = [("one", "eins"), ("one " * 50, "eins"), ("two", "zwei " * 50)]
-    args = run_translation.DataArguments(max_source_length=30, max_target_length=20)
-    encoded = seq2seq_utils.encode_split(pairs, "train", tokenizer, tokenizer, args)
+    args = translation.DataArguments(max_source_length=30, max_target_length=20)
+    encoded = seq2seq_texts.encode_split(pairs, "train", tokenizer, tokenizer, args)
     assert [len(ids) for ids in encoded["input_ids"]][1] == 30
     assert [len(ids) for ids in encoded["labels"]][2] == 20
     assert encoded["input_ids"][1][-1] == encoded["labels"][2][-1] == tokenizer.eos_token_id
@@ -888,7 +889,7 @@ def test_train_tokenizer_for_each_language(corpus, tmp_path, capsys):
     argv = ["--files", str(corpus / "train.en"), "--target_files", str(corpus / "train.de"), "--model_type", "unigram"]
     argv += ["--vocab_size", "310", "--target_vocab_size", "300", "--output_dir", str(output_dir)]
     train_tokenizer.main(argv + ["--options", "split_digits=true"])
-    source, target = seq2seq_utils.load_tokenizers(str(output_dir))
+    source, target = seq2seq_texts.load_tokenizers(str(output_dir))
     assert (len(source), len(target)) == (310, 300)
     assert "310 pieces (unigram) from 60 lines" in capsys.readouterr().out
     with pytest.raises(ValueError, match="is not empty"):
@@ -907,11 +908,11 @@ def test_train_tokenizer_for_each_language(corpus, tmp_path, capsys):
 def test_overrides():
     expected = {"d_model": 256, "dropout": 0.2, "tie_word_embeddings": False, "layer_history": "none"}
     text = "d_model=256,dropout=0.2,tie_word_embeddings=False,layer_history=none"
-    assert script_utils.parse_overrides(text) == expected
-    assert script_utils.parse_overrides(json.dumps(expected)) == expected
-    assert script_utils.parse_overrides(None) == {}
-    assert script_utils.parse_overrides("recurrence_steps=None") == {"recurrence_steps": None}
-    assert script_utils.parse_overrides('stop_strings="End",name=AbC,x=NaN') == {
+    assert parse_overrides(text) == expected
+    assert parse_overrides(json.dumps(expected)) == expected
+    assert parse_overrides(None) == {}
+    assert parse_overrides("recurrence_steps=None") == {"recurrence_steps": None}
+    assert parse_overrides('stop_strings="End",name=AbC,x=NaN') == {
         "stop_strings": "End",
         "name": "AbC",
         "x": "NaN",
@@ -922,15 +923,15 @@ def test_another_start_of_the_same_last_name_makes_another_training():
     noted = {"model": {"model_name_or_path": "me/base", "model_revision": "main"}}
     for start, revision in (("you/base", "main"), ("me/base", "v2")):
         asked = {"model": {"model_name_or_path": start, "model_revision": revision}}
-        assert run_folder.different_training(noted, asked)["model"]
-    assert not run_folder.different_training(noted, noted)["model"]
+        assert different_training(noted, asked)["model"]
+    assert not different_training(noted, noted)["model"]
     moved = {"model": {"model_name_or_path": "../me/base", "model_revision": "main"}}
-    assert not run_folder.different_training(noted, moved)["model"]
+    assert not different_training(noted, moved)["model"]
 
 
 def test_words_are_counted_in_the_case_that_they_are_encoded_in():
     """Unicode has several lower cases of a sigma, and `str.lower` chooses by its place."""
-    tokenizer = script_utils.word_level_tokenizer(["ΟΔΟΣ Straße"], {"unk_token": "<unk>"}, lowercase=True)
+    tokenizer = word_level_tokenizer(["ΟΔΟΣ Straße"], {"unk_token": "<unk>"}, lowercase=True)
     assert 0 not in tokenizer.encode("ΟΔΟΣ Straße").ids
 
 

@@ -10,7 +10,6 @@ import types
 from pathlib import Path
 
 import huggingface_hub
-import number_names
 import pytest
 import torch
 import transformers
@@ -33,6 +32,7 @@ from modeling_ode_transformer.hub.publish import (
 from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
 from modeling_ode_transformer.training.checkpoints import LOCK, TEMPORARY
 from modeling_ode_transformer.training.resumption import ResumableTrainerMixin
+from modeling_ode_transformer.training.smoke import number_names
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 from ..conftest import EXAMPLES, randomize, tiny_config
