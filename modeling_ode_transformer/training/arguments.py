@@ -85,10 +85,9 @@ class BaseDataArguments:
     # Pairs of groups of them: one given on the command line takes the place of a recipe's other group.
     ALTERNATIVES: ClassVar[tuple[tuple[set[str], set[str]], ...]] = ()
     SMOKE_VALUES: ClassVar[Path] = SMOKE_VALUES
-    # Those that only some tasks have as arguments, for the others.
-    seeds: ClassVar[list[int] | None] = None
-    cross_validation: ClassVar[int | None] = None
-    average_last_checkpoints: ClassVar[int] = 0
+    # Some tasks have these as arguments; for others they are as here. Annotated, they would come first in --help.
+    seeds = cross_validation = None
+    average_last_checkpoints = 0
 
     def __post_init__(self):
         for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
@@ -135,6 +134,10 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tup
     The command line wins. Only its `config_overrides` are merged over the recipe's, field by field; a dataset that it
     names takes the place of the recipe's files, and sources that of their `ALTERNATIVES` there. With `--smoke` the
     recipe is its `smoke_variant`.
+
+    Raises:
+        ValueError: the recipe is not JSON or holds unknown arguments; an argument has a value that it cannot have.
+        FileNotFoundError: there is no such recipe.
     """
     parser = HfArgumentParser(dataclass_types)
     known = {known.name for arguments in dataclass_types for known in fields(arguments)}
@@ -184,7 +187,7 @@ def smoke_variant(recipe: dict, known: set[str], sources: set[str], smoke_values
 
     Args:
         recipe: Arguments by name.
-        known: The arguments that the script has; those of a smoke run that it lacks are left out.
+        known: The arguments of the task; those of a smoke run that it lacks are left out.
         sources: The arguments that say where examples come from.
         smoke_values: The file that holds the sizes.
     """
@@ -196,7 +199,11 @@ def smoke_variant(recipe: dict, known: set[str], sources: set[str], smoke_values
 
 
 def parse_overrides(text: str | dict | None) -> dict:
-    """`{"d_model": 256, "encoder_solver": "rk4"}` from that mapping, its JSON, or "d_model=256,encoder_solver=rk4"."""
+    """`{"d_model": 256, "encoder_solver": "rk4"}` from that mapping, its JSON, or "d_model=256,encoder_solver=rk4".
+
+    Raises:
+        ValueError: the text is neither JSON nor such pairs.
+    """
     if not text or isinstance(text, dict):
         return dict(text or {})
     if text.lstrip().startswith("{"):
@@ -221,8 +228,15 @@ def parse_overrides(text: str | dict | None) -> dict:
 def check_run(
     model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments, **others: bool
 ) -> None:
-    """ValueError if there is nothing to do, `others` being what a script can do besides, by argument; if it takes a
-    model and there is none; or if a training is to stop early and nothing says by what."""
+    """Checks what a call is to do.
+
+    Args:
+        others: What a task can do beside training, evaluation and prediction, by argument: whether it is asked for.
+
+    Raises:
+        ValueError: there is nothing to do; a model is needed and there is none; a training is to stop early and
+            nothing says by what.
+    """
     work = {"do_train": args.do_train, "do_eval": args.do_eval, "do_predict": args.do_predict} | others
     if not any(work.values()):
         *names, last = (f"--{name}" for name in work)

@@ -45,7 +45,12 @@ def read_jsonl(path: str, columns: dict[str, str | None]) -> list[tuple[str, str
 
 
 def read_table(path: str, columns: dict[str, str | None]) -> list[tuple[str, str]]:
-    """Pairs from a TSV file or, by its name, a jsonl file."""
+    """Pairs from a TSV file or, by its name, a jsonl file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is in another format, or a line is not a pair.
+    """
     suffix = Path(path.removesuffix(".gz")).suffix
     if suffix == ".tsv":
         rows = [line.split("\t") for line in read_lines(path)]

@@ -17,7 +17,11 @@ from .arguments import BaseModelArguments, parse_overrides
 
 
 def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -> PreTrainedConfig:
-    """Configuration of a new model: `config_name`, then sizes and ids of the tokenizer, then `config_overrides`."""
+    """Configuration of a new model: `config_name`, then sizes and ids of the tokenizer, then `config_overrides`.
+
+    Raises:
+        ValueError: configurations of its type do not have one of the overrides.
+    """
     values = {"model_type": args.model_type}
     if args.config_name:
         values |= PreTrainedConfig.get_config_dict(args.config_name)[0]

@@ -83,6 +83,12 @@ class ClassificationTrainingArguments(ResumableTrainingArguments):
 
 
 def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: TrainingArguments) -> None:
+    """Checks the arguments of a run.
+
+    Raises:
+        ValueError: an argument has a value that it cannot have, or contradicts another one.
+        OSError: there is no such checkpoint or configuration.
+    """
     check_run(model_args, data_args, args)
     if model_args.word_vectors and model_args.model_name_or_path:
         raise ValueError("--word_vectors are for a new model: leave out --model_name_or_path.")
@@ -137,6 +143,7 @@ def load_tokenizers(run: Run, name: str):
 
 
 def check_class_names(names: list[str], labels: list[str]) -> None:
+    """Raises a ValueError if there are not as many names as labels."""
     if len(names) != len(labels):
         raise ValueError(
             f"--class_names gives {len(names)} names, but there are {len(labels)} labels: {', '.join(labels)}."

@@ -232,6 +232,12 @@ def read_training_m2(path: Path, validation_files: set[Path], args: DataArgument
 
 
 def read_training_pairs(args: DataArguments) -> list[tuple[str, str]]:
+    """The pairs of all training files, without those to validate on.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: nothing says where they are; a file is malformed or of another kind.
+    """
     if not (args.train_file or args.train_source_file):
         raise ValueError("No train data: give --train_file, or --train_source_file and --train_reference_files.")
     if (args.train_source_file is None) != (args.train_reference_files is None):

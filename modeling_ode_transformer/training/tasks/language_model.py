@@ -81,6 +81,12 @@ class DataArguments(BaseDataArguments):
 
 
 def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: TokenTrainingArguments) -> None:
+    """Checks the arguments of a run.
+
+    Raises:
+        ValueError: an argument has a value that it cannot have, contradicts another one, or is of an encoder.
+        OSError: there is no such checkpoint or configuration.
+    """
     prompts = {"prompt": bool(data_args.prompt), "prompt_file": bool(data_args.prompt_file)}
     check_run(model_args, data_args, args, **prompts)
     for name, least in (("block_size", 0), ("max_new_tokens", 1), ("num_beams", 1)):
@@ -113,7 +119,12 @@ def read_prompts(data_args: DataArguments, args: TokenTrainingArguments) -> list
 
 
 def read_split(args: DataArguments, split: str) -> list[str]:
-    """The lines of "train", "validation" or "test" from wherever the arguments say."""
+    """The lines of "train", "validation" or "test" from wherever the arguments say.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: nothing says where they are, or there is no text.
+    """
     path = getattr(args, f"{split}_file")
     if path:
         name, lines = path, read_lines(path)
@@ -236,6 +247,7 @@ def encode(run: Run, split: str) -> datasets.Dataset:
 
 
 def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig) -> None:
+    """Raises a ValueError if the model has no positions for the longest example."""
     limit = position_limit(config)
     longest = max(examples["length"])
     if limit is not None and longest > limit:

@@ -95,6 +95,12 @@ class Seq2SeqDataArguments(BaseDataArguments):
 def check_arguments(
     model_args: Seq2SeqModelArguments, data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments
 ) -> None:
+    """Checks the arguments of a run, and those of its model that a configuration is opened for.
+
+    Raises:
+        ValueError: an argument has a value that it cannot have, or contradicts another one.
+        OSError: there is no such checkpoint or configuration.
+    """
     check_run(model_args, data_args, args)
     if args.do_predict and not args.predict_with_generate:
         raise ValueError("--do_predict writes outputs: give --predict_with_generate too.")
@@ -103,6 +109,13 @@ def check_arguments(
         raise ValueError(f"--metric_for_best_model {best} is measured of outputs: give --predict_with_generate too.")
     if (model_args.src_lang is None) != (model_args.tgt_lang is None):
         raise ValueError("--src_lang and --tgt_lang go together; only one is given.")
+    check_search(data_args, args)
+    check_lengths(check_model(model_args), data_args, args.generation_max_length)
+    check_average(data_args, args)
+
+
+def check_search(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments) -> None:
+    """Raises a ValueError if beams or lengths are out of their range."""
     for name in ("num_beams", "max_source_length", "max_target_length"):
         if getattr(data_args, name) is not None and getattr(data_args, name) < 1:
             raise ValueError(f"--{name} {getattr(data_args, name)} must be at least 1.")
@@ -114,7 +127,10 @@ def check_arguments(
             f"--min_target_length {data_args.min_target_length} must be at least 0 and less than the longest output, "
             f"{longest} tokens with its end mark (--max_target_length, --generation_max_length)."
         )
-    check_lengths(check_model(model_args), data_args, args.generation_max_length)
+
+
+def check_average(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments) -> None:
+    """Raises a ValueError if the run will not hold the checkpoints to average."""
     asked = f"--average_last_checkpoints {data_args.average_last_checkpoints}"
     if data_args.average_last_checkpoints < 0:
         raise ValueError(f"{asked} must be at least 0, which means none.")
@@ -139,6 +155,7 @@ def check_arguments(
 def check_lengths(
     config: PreTrainedConfig, data_args: Seq2SeqDataArguments, generation_max_length: int | None
 ) -> None:
+    """Raises a ValueError if a length exceeds the positions of the model."""
     limit = position_limit(config)
     lengths = {f"max_{side}_length": getattr(data_args, f"max_{side}_length") for side in ("source", "target")}
     # The last token of an output needs no position.

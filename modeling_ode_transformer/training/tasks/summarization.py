@@ -37,7 +37,12 @@ def one_line(text: str) -> str:
 
 
 def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
-    """(article, summary) pairs of "train", "validation" or "test", each text on one line."""
+    """(article, summary) pairs of "train", "validation" or "test", each text on one line.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: nothing says where they are; a record lacks a text; no pair has text.
+    """
     columns = {"article_column": args.article_column, "summary_column": args.summary_column}
     path = getattr(args, f"{split}_file")
     if path:

@@ -58,7 +58,12 @@ class DataArguments(Seq2SeqDataArguments):
 
 
 def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
-    """(source, target) pairs of "train", "validation" or "test" from wherever the arguments say."""
+    """(source, target) pairs of "train", "validation" or "test" from wherever the arguments say.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: nothing says where they are, or two arguments do; a line is not a pair; no pair has text.
+    """
     columns = {"source_lang": args.source_lang, "target_lang": args.target_lang}
     table = getattr(args, f"{split}_file")
     source_file, target_file = getattr(args, f"{split}_source_file"), getattr(args, f"{split}_target_file")
