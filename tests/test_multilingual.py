@@ -28,7 +28,8 @@ from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
 
 from .conftest import TINY, randomize
-from .test_run_translation import arguments, corpus, losses  # noqa: F401
+from .training.conftest import corpus  # noqa: F401
+from .training.runs import arguments, losses
 
 
 # Languages as the tokenizer calls them, the family of the model, and where targets have the mark of theirs.

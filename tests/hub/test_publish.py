@@ -11,6 +11,8 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+import run_classification
+import run_translation
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -37,8 +39,7 @@ from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, Token
 
 from ..conftest import EXAMPLES, randomize, tiny_config
 from ..test_hub import PUBLISHED_CSA_ODE, run_python
-from ..test_run_classification import run_classification
-from ..test_run_translation import arguments, run_translation
+from ..training.runs import arguments
 from .hub_server import TOKEN, HubServer, Repository
 
 

@@ -18,7 +18,7 @@ from modeling_ode_transformer.training import run as run_loop
 from modeling_ode_transformer.training.checkpoints import check_resumable
 from modeling_ode_transformer.training.tasks import classification, classification_examples
 
-from .conftest import EXAMPLES
+from ..conftest import EXAMPLES
 
 
 MODEL = {"embedding_size": 8, "hidden_size": 8, "solver": "rk", "step_size": 0.5}

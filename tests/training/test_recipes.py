@@ -19,7 +19,7 @@ from modeling_ode_transformer.training.tasks.summarization import SUMMARIZATION
 from modeling_ode_transformer.training.tasks.translation import TRANSLATION
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainingArguments
 
-from .conftest import EXAMPLES
+from ..conftest import EXAMPLES
 
 
 # The task of each recipe, by the beginning of its name.
@@ -33,7 +33,7 @@ TASKS = {
     "wmt": TRANSLATION,
 }
 ALL_RECIPES = sorted((EXAMPLES / "recipes").glob("*.json"))
-# Classification has other sizes; test_run_classification.py runs its recipe.
+# Classification has other sizes; test_classification.py runs its recipe.
 RECIPES = [path for path in ALL_RECIPES if path.stem != "trec"]
 SMOKE = read_json(SMOKE_VALUES)
 

@@ -22,7 +22,7 @@ from modeling_ode_transformer.training.arguments import parse_overrides
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import language_model
 
-from .conftest import EXAMPLES
+from ..conftest import EXAMPLES
 
 
 MODEL = {

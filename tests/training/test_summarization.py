@@ -15,7 +15,7 @@ from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import seq2seq_texts, summarization
 
-from .conftest import EXAMPLES
+from ..conftest import EXAMPLES
 
 
 RECIPE = str(EXAMPLES / "recipes" / "cnn_dailymail_base.json")
