@@ -15,10 +15,10 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
 import run_translation
-from number_names import english, german, write_corpus
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.training.smoke.number_names import english, german, write_corpus
 
 
 SIZES = {"train": 20_000, "validation": 500, "test": 1_000}

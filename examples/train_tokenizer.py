@@ -12,11 +12,9 @@ import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
-from script_utils import parse_overrides
-
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER
-from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.text_files import parse_overrides, read_lines
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -11,7 +11,6 @@ import sys
 from xml.etree import ElementTree
 
 import app
-import number_names
 import numpy as np
 import pytest
 import torch
@@ -36,6 +35,7 @@ from modeling_ode_transformer import (
     OdeTransformerTokenizer,
     n_best,
 )
+from modeling_ode_transformer.training.smoke import number_names
 
 from .conftest import EXAMPLES, TINY, assert_close, randomize, tiny_config
 

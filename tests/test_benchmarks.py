@@ -14,7 +14,7 @@ import speed
 import table6
 import torch
 
-from .test_run_translation import number_names
+from modeling_ode_transformer.training.smoke import number_names
 
 
 def test_batching(tmp_path, capsys):

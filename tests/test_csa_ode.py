@@ -10,7 +10,6 @@ import accelerated_runge_kutta
 import numpy as np
 import plot_attention
 import pytest
-import run_classification
 import scipy.integrate
 import torch
 import torchdiffeq
@@ -31,6 +30,7 @@ from modeling_ode_transformer import solvers_csa_ode as solvers
 from modeling_ode_transformer.analysis import order_of
 from modeling_ode_transformer.integration_ode_transformer import ButcherTableau
 from modeling_ode_transformer.solvers_csa_ode import ARK4, RKF45, SOLVERS, SolverOptions, solve
+from modeling_ode_transformer.training.tasks import classification, classification_examples
 from modeling_ode_transformer.training.word_vectors import load_word_vectors
 
 from .conftest import assert_close, randomize
@@ -680,8 +680,8 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     texts = texts_to_learn()
     labels = [i % 2 for i in range(len(texts))]
-    examples = run_classification.Examples(texts, None, [str(label) for label in labels])
-    tokenizer = run_classification.build_tokenizer(examples, run_classification.ModelArguments())
+    examples = classification_examples.Examples(texts, None, [str(label) for label in labels])
+    tokenizer = classification.build_tokenizer(examples, classification.ModelArguments())
     torch.manual_seed(0)
     names = {"id2label": {0: "who", 1: "why"}, "label2id": {"who": 0, "why": 1}}
     config = CsaOdeConfig(

@@ -5,10 +5,10 @@ import math
 
 import inspect_gates
 import pytest
-import run_language_modeling
 import torch
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCausalLM
+from modeling_ode_transformer.training.tasks import language_model
 
 
 def make_model(**changes):
@@ -82,7 +82,7 @@ def test_models_without_gates_are_refused(blocks):
 def test_the_command_reads_whole_blocks_of_a_text(tmp_path, capsys):
     """Its numbers are those of the blocks, cut by hand."""
     words = [f"w{i}" for i in range(26)]
-    tokenizer = run_language_modeling.build_tokenizer([" ".join(words)])
+    tokenizer = language_model.build_tokenizer([" ".join(words)])
     make_model().float().save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "text.txt").write_text("w1 w2 w3\nw4 w5 w6 w7\n")

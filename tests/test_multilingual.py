@@ -8,7 +8,6 @@ import shutil
 import pytest
 import run_translation
 import sentencepiece
-import seq2seq_utils
 import torch
 from transformers import (
     AutoConfig,
@@ -24,10 +23,13 @@ from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES 
 
 from modeling_ode_transformer import TranslationPipeline, cli
 from modeling_ode_transformer.conversion.residual import from_residual
+from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
 
 from .conftest import TINY, randomize
-from .test_run_translation import arguments, corpus, losses  # noqa: F401
+from .training.conftest import corpus  # noqa: F401
+from .training.runs import arguments, losses
 
 
 # Languages as the tokenizer calls them, the family of the model, and where targets have the mark of theirs.
@@ -140,9 +142,9 @@ def test_outputs_are_those_of_the_original_as_its_documentation_has_them(trained
 
 def test_a_trained_pair_has_the_marks_of_its_languages(trained):
     folder, _, languages, place = trained
-    tokenizer, _ = seq2seq_utils.load_tokenizers(folder / "tokenizer", None, *languages)
-    args = run_translation.DataArguments()
-    pair = seq2seq_utils.encode_split([("one", "eins")], "train", tokenizer, tokenizer, args)[0]
+    tokenizer, _ = load_tokenizers(folder / "tokenizer", None, *languages)
+    args = translation.DataArguments()
+    pair = seq2seq_texts.encode_split([("one", "eins")], "train", tokenizer, tokenizer, args)[0]
     for ids, language in zip((pair["input_ids"], pair["labels"]), languages):
         tokens = tokenizer.convert_ids_to_tokens(ids)
         mark, end = tokens[0 if place == "start" else -1], tokens[-1 if place == "start" else -2]
@@ -195,7 +197,7 @@ def test_languages_that_are_missing_or_unknown_are_named(trained, corpus, tmp_pa
 def test_two_tokenizers_and_those_without_marks_are_refused(trained, corpus, tmp_path):  # noqa: F811
     folder, _, languages, _ = trained
     with pytest.raises(ValueError, match="is that of both sides"):
-        seq2seq_utils.load_tokenizers(folder / "tokenizer", folder / "tokenizer", *languages)
+        load_tokenizers(folder / "tokenizer", folder / "tokenizer", *languages)
     options = {"src_lang": "en", "tgt_lang": "de", "max_steps": 1}
     with pytest.raises(ValueError, match=r"--src_lang en: \w+ \(.*\) does not mark languages"):
         run_translation.main(arguments(corpus, tmp_path, **options))

@@ -8,7 +8,6 @@ import shutil
 import datasets
 import pytest
 import torch
-from number_names import english, german
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -32,6 +31,7 @@ from modeling_ode_transformer import (
     pipeline_ode_transformer,
 )
 from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, TARGET_TOKENIZER, add_pipeline
+from modeling_ode_transformer.training.smoke.number_names import english, german
 
 from .conftest import TINY, randomize, tiny_config
 from .test_hub import PACKAGE, run_python

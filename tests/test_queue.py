@@ -17,6 +17,8 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
 )
+from modeling_ode_transformer.training.run import parse_arguments
+from modeling_ode_transformer.training.tasks import language_model, translation
 
 from .conftest import EXAMPLES, assert_close, randomize
 
@@ -102,9 +104,6 @@ def test_first_seeds_come_first_and_what_is_done_is_not_repeated(queue, tmp_path
 
 def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
     """Only one copy of each file and option; a run that goes on has the model of the first, converted or not."""
-    import run_language_modeling
-    import run_translation
-    import seq2seq_utils
 
     queue.EXAMPLES = EXAMPLES
     names = [run.name for run in queue.all_runs()]
@@ -117,9 +116,9 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
         script, *arguments = run.commands(Path("data"), tmp_path, ["--bf16", "False"])[-1]
         if run.recipe == "ptb":
             assert Path(script).name == "run_language_modeling.py"
-            model, data, training = run_language_modeling.parse_arguments(arguments)
+            model, data, training = parse_arguments(language_model.LANGUAGE_MODEL, arguments)
         else:
-            model, data, training = seq2seq_utils.parse_arguments(run_translation.TRANSLATION, arguments)
+            model, data, training = parse_arguments(translation.TRANSLATION, arguments)
         recipe = json.loads((EXAMPLES / "recipes" / f"{run.recipe}.json").read_text())
         files = {name: value for name, value in recipe.items() if name.endswith("_file")}
         assert {name: getattr(data, name) for name in files} == files

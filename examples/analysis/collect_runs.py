@@ -12,18 +12,13 @@ differ in their seed only, mean and standard deviation.
 
 import json
 import statistics
-import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
-
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from run_folder import training_data, training_model
 
 from modeling_ode_transformer.hub.model_card import ARGUMENTS, METRICS, RESULTS, run_record
 from modeling_ode_transformer.text_files import read_json
 from modeling_ode_transformer.training.checkpoints import TRAINER_STATE
+from modeling_ode_transformer.training.same_training import training_data, training_model
 
 
 def overrides(values: dict) -> str:

@@ -10,8 +10,9 @@ import types
 from pathlib import Path
 
 import huggingface_hub
-import number_names
 import pytest
+import run_classification
+import run_translation
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -33,12 +34,12 @@ from modeling_ode_transformer.hub.publish import (
 from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
 from modeling_ode_transformer.training.checkpoints import LOCK, TEMPORARY
 from modeling_ode_transformer.training.resumption import ResumableTrainerMixin
+from modeling_ode_transformer.training.smoke import number_names
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 from ..conftest import EXAMPLES, randomize, tiny_config
 from ..test_hub import PUBLISHED_CSA_ODE, run_python
-from ..test_run_classification import run_classification
-from ..test_run_translation import arguments, run_translation
+from ..training.runs import arguments
 from .hub_server import TOKEN, HubServer, Repository
 
 

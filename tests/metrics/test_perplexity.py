@@ -13,6 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCausalLM, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.metrics.perplexity import model_perplexity, word_perplexity
+from modeling_ode_transformer.training.tasks import language_model
 
 
 RNG = random.Random(0)
@@ -41,7 +42,7 @@ def gpt2(tokenizer, **kwargs):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return run_language_modeling.build_tokenizer(LINES[:11])
+    return language_model.build_tokenizer(LINES[:11])
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +180,7 @@ def test_blocks_longer_than_the_models_positions_are_refused(tokenizer, model_ty
 
 
 def test_a_tokenizer_without_an_end_of_sentence_is_refused(tokenizer):
-    other = run_language_modeling.build_tokenizer(LINES)
+    other = language_model.build_tokenizer(LINES)
     other.eos_token = None
     with pytest.raises(ValueError, match="has no end of sentence: set its eos_token"):
         model_perplexity(causal_lm(tokenizer), other, LINES)

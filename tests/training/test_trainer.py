@@ -13,7 +13,6 @@ from functools import partial
 from types import SimpleNamespace
 
 import datasets
-import number_names
 import numpy as np
 import pytest
 import run_translation
@@ -36,10 +35,11 @@ from modeling_ode_transformer.training.checkpoints import (
     rotate_checkpoints,
 )
 from modeling_ode_transformer.training.samplers import TokenBudgetBatchSampler
+from modeling_ode_transformer.training.smoke import number_names
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 from ..conftest import EXAMPLES, files_of, killed_at_each_operation, randomize, tiny_config
-from ..test_run_translation import MODEL, arguments, losses
+from .runs import MODEL, arguments, losses
 
 
 MARKS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}

@@ -7,18 +7,19 @@ import shutil
 from itertools import pairwise
 from pathlib import Path
 
-import learner_sentences
 import numpy as np
 import pytest
 import run_gec
-import seq2seq_utils
 from transformers import AutoTokenizer
 
 from modeling_ode_transformer.metrics.gleu import gleu
 from modeling_ode_transformer.metrics.m2 import m2_score, read_m2
 from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.training.run import parse_arguments
+from modeling_ode_transformer.training.smoke import learner_sentences
+from modeling_ode_transformer.training.tasks import correction, seq2seq_texts
 
-from .conftest import EXAMPLES
+from ..conftest import EXAMPLES
 
 
 RECIPE = str(EXAMPLES / "recipes" / "bea2019_gec_base.json")
@@ -75,7 +76,7 @@ def write(path, *sentences):
 
 
 def read(split="train", **values):
-    return run_gec.read_split(run_gec.DataArguments(**values), split)
+    return correction.read_split(correction.DataArguments(**values), split)
 
 
 def smoke_arguments(output_dir):
@@ -107,8 +108,8 @@ def test_files_of_the_command_line_are_added_to_those_of_a_recipe():
     noted = json.loads(Path(RECIPE).read_text())
     asked = {"train_source_file": "more.txt", "train_reference_files": ["more.cor"], "test_reference_files": ["r"]}
     argv = "--train_source_file more.txt --train_reference_files more.cor --test_reference_files r --use_cpu True"
-    _, data_args, _ = seq2seq_utils.parse_arguments(run_gec.GEC, [RECIPE, *argv.split()])
-    names = run_gec.DataArguments.SOURCES
+    _, data_args, _ = parse_arguments(correction.CORRECTION, [RECIPE, *argv.split()])
+    names = correction.DataArguments.SOURCES
     assert {name: getattr(data_args, name) for name in names} == {name: noted.get(name) for name in names} | asked
 
 
@@ -134,7 +135,7 @@ def test_official_folders(tmp_path, caplog):
     assert "A.train.gold.bea19.m2 is left out: its 1 sentences are in ABC.train.gold.bea19.m2" in caplog.text
     assert "The training data: 6 pairs" in caplog.text
     # What is noted of a training's data: all that may be read.
-    named = run_gec.DataArguments(train_file=[str(fce), str(wi), lang8]).files("train")
+    named = correction.DataArguments(train_file=[str(fce), str(wi), lang8]).files("train")
     names = ["A.train.gold.bea19.m2", "ABC.train.gold.bea19.m2", "B.train.gold.bea19.m2"]
     assert [path.name for path in named] == ["fce.train.gold.bea19.m2.gz", *names, "lang8.m2"]
     assert read("validation", validation_file=[str(wi)]) == [PAIRS[CORRECT], PAIRS[TENSE]]
@@ -298,8 +299,9 @@ def test_scores_are_those_of_the_written_predictions(run):
     backwards = m2_score(predictions[::-1], sentences)
     assert backwards != expected
 
-    args = run_gec.DataArguments(validation_file=[str(output_dir / "smoke_data" / "train.m2")], validation_share=0.1)
-    validation = run_gec.read_evaluated(args, "validation").annotations[:20]
+    train_file = str(output_dir / "smoke_data" / "train.m2")
+    args = correction.DataArguments(validation_file=[train_file], validation_share=0.1)
+    validation = correction.read_evaluated(args, "validation").annotations[:20]
     predictions = read_lines(output_dir / "validation_predictions.txt")
     expected = m2_score(predictions, validation)
     assert {name: metrics[f"eval_m2_{name}"] for name in expected} == expected
@@ -341,8 +343,8 @@ def test_errant(run, tmp_path, monkeypatch):
     """Edits of the outputs are compared with the M2 file's. What it lacks stops a run before its training."""
     test_file = run[0] / "smoke_data" / "test.m2"
     gold = read_m2(test_file)
-    monkeypatch.setattr(run_gec, "load_annotator", lambda: None)
-    monkeypatch.setattr(run_gec, "annotate", lambda sources, texts: gold[: len(texts)])
+    monkeypatch.setattr(correction, "load_annotator", lambda: None)
+    monkeypatch.setattr(correction, "annotate", lambda sources, texts: gold[: len(texts)])
     metrics, _ = predict(run, tmp_path / "out", test_file=[test_file], errant=True, max_predict_samples=6)
     assert metrics["predict_errant_f0.5"] == 1 and metrics["predict_errant_false_negatives"] == 0
     assert metrics["predict_errant_true_positives"] == sum(len(sentence.edits[0]) for sentence in gold[:6])
@@ -350,7 +352,7 @@ def test_errant(run, tmp_path, monkeypatch):
     def no_model():
         raise OSError("spaCy has no model")
 
-    monkeypatch.setattr(run_gec, "load_annotator", no_model)
+    monkeypatch.setattr(correction, "load_annotator", no_model)
     with pytest.raises(OSError, match="spaCy has no model"):
         run_gec.main([RECIPE, "--smoke", "--errant", "--output_dir", str(tmp_path / "train")])
     assert not list((tmp_path / "train").glob("checkpoint-*"))
@@ -382,23 +384,4 @@ def test_tokenised_text_survives_the_tokenizer(run):
     sentences = [*CASE_STUDY, "It costs 8 ~ 9 £ , he said : “ naïve 東京 🙂 ” …", "`` Do n't ! '' ( no <b> )"]
     assert all("東" not in piece for piece in tokenizer.get_vocab())
     ids = tokenizer(sentences, padding="longest")["input_ids"]
-    assert seq2seq_utils.decode(np.array(ids), tokenizer) == sentences
-
-
-def test_generated_sentences(tmp_path):
-    """The annotators' edits give well-formed English back; the second has "the" wherever an article was wrong."""
-    learner_sentences.write_corpus(tmp_path, {"one": 200, "two": 200}, {"two": 2})
-    learner_sentences.write_corpus(tmp_path / "again", {"one": 200}, {})
-    assert (tmp_path / "one.m2").read_text() == (tmp_path / "again" / "one.m2").read_text()
-    types = set()
-    for sentence in read_m2(tmp_path / "two.m2"):
-        words = sentence.corrected(0)
-        nouns = {noun.split()[0] for noun in learner_sentences.NOUNS}
-        article, noun = next((a, b) for a, b in pairwise(words) if a in ("a", "an", "the") and b in nouns)
-        assert article in ("the", "an" if noun[0] in "aeiou" else "a")
-        for first, second in zip(*sentence.edits.values(), strict=True):
-            types.add(first.type)
-            assert second.correction == ("the" if first.type.endswith("DET") else first.correction)
-            assert sentence.tokens[first.start : first.end] != tuple(first.correction.split())
-    assert types == {"R:VERB:SVA", "R:PREP", "M:PREP", "R:DET", "M:DET"}
-    assert all(list(sentence.edits) == [0] for sentence in read_m2(tmp_path / "one.m2"))
+    assert seq2seq_texts.decode(np.array(ids), tokenizer) == sentences

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, write_m2
+from ...metrics.m2 import Edit, M2Sentence, write_m2
 
 
 SINGULAR = ["My friend", "The teacher", "His sister", "Our doctor", "The old man", "A young woman", "Her son"]

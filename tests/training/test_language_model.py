@@ -13,14 +13,16 @@ from collections import Counter
 import datasets
 import pytest
 import run_language_modeling
-import script_utils
 import torch
 from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from modeling_ode_transformer import OdeTransformerForCausalLM
+from modeling_ode_transformer.text_files import parse_overrides
+from modeling_ode_transformer.training.run import parse_arguments
+from modeling_ode_transformer.training.tasks import language_model
 
-from .conftest import EXAMPLES
+from ..conftest import EXAMPLES
 
 
 MODEL = {
@@ -162,11 +164,11 @@ def test_examples_hold_every_word_once():
     encoded = [[4, 5, 6], [], [7, 8]]
     stream = [4, 5, 6, 2, 2, 7, 8, 2]
     for block_size in (1, 3, 4, 7, 8, 100):
-        examples = run_language_modeling.make_examples(encoded, block_size, eos_token_id=2)
+        examples = language_model.make_examples(encoded, block_size, eos_token_id=2)
         assert [word for block in examples["labels"] for word in block] == stream
         assert [word for block in examples["input_ids"] for word in block] == [2, *stream[:-1]]
         assert examples["length"][:-1] == [block_size] * (len(examples) - 1)
-    examples = run_language_modeling.make_examples(encoded, 0, eos_token_id=2)
+    examples = language_model.make_examples(encoded, 0, eos_token_id=2)
     assert examples["labels"][:] == [[4, 5, 6, 2], [2], [7, 8, 2]]
     assert examples["input_ids"][:] == [[2, 4, 5, 6], [2], [2, 7, 8]]
 
@@ -303,35 +305,35 @@ def test_no_dropout_in_generation_right_after_training(corpus, tmp_path):
 
 def test_sampling_draws_from_the_whole_distribution():
     """Of a hundred words, equally likely by a very high temperature, 600 draws find more than the likeliest fifty."""
-    tokenizer = run_language_modeling.build_tokenizer([" ".join(f"w{i}" for i in range(96))])
+    tokenizer = language_model.build_tokenizer([" ".join(f"w{i}" for i in range(96))])
     config = AutoConfig.for_model("ode_transformer", vocab_size=100, **MODEL)
     model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         # The same logits for every word, whatever comes before it.
         model.model.layer_norm.weight.zero_()
         model.model.layer_norm.bias.normal_()
-    args = run_language_modeling.DataArguments(do_sample=True, temperature=1e4, max_new_tokens=600)
-    model.generation_config.update(**run_language_modeling.generation_options(args), suppress_tokens=[EOS])
-    words = run_language_modeling.continue_text(model, tokenizer, "w1").split()
+    args = language_model.DataArguments(do_sample=True, temperature=1e4, max_new_tokens=600)
+    model.generation_config.update(**language_model.generation_options(args), suppress_tokens=[EOS])
+    words = language_model.continue_text(model, tokenizer, "w1").split()
     assert len(words) == 601
     assert len(set(words)) > 90
 
 
 def test_unknown_words_of_a_prompt_are_kept_and_logged(run, saved, caplog):
     tokenizer = AutoTokenizer.from_pretrained(run[0])
-    text = run_language_modeling.continue_text(saved[1], tokenizer, "the zebra")
+    text = language_model.continue_text(saved[1], tokenizer, "the zebra")
     assert text.startswith("the zebra")
     assert "prompt 'the zebra': 1 words (1 different ones, as 'zebra') are not in the vocabulary" in caplog.text
 
 
 def test_vocabulary(tmp_path):
     lines = [" b a b <unk> ", "c a</s> b <unk> <unk> <unk>", "c <s>x"]
-    tokenizer = run_language_modeling.build_tokenizer(lines)
+    tokenizer = language_model.build_tokenizer(lines)
     special = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
     assert tokenizer.get_vocab() == special | {"b": 4, "c": 5, "<s>x": 6, "a": 7, "a</s>": 8}
-    assert run_language_modeling.build_tokenizer(lines, 6).get_vocab() == special | {"b": 4, "c": 5}
+    assert language_model.build_tokenizer(lines, 6).get_vocab() == special | {"b": 4, "c": 5}
     # The spelling of a special token in a word is text; as a word, it is <unk>, or refused.
-    assert run_language_modeling.encode_lines(["a</s> <unk> a<unk> <s>x"], "text", tokenizer) == [[8, 3, 3, 6]]
+    assert language_model.encode_lines(["a</s> <unk> a<unk> <s>x"], "text", tokenizer) == [[8, 3, 3, 6]]
 
     tokenizer.save_pretrained(tmp_path)
     code = (
@@ -352,21 +354,21 @@ def test_all_sources_read_alike(tmp_path, monkeypatch):
     (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbf" + data.replace(b"\n", b"\r\n"))
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(data))
     for name in ("a.txt", "b.txt", "a.txt.gz"):
-        args = run_language_modeling.DataArguments(test_file=str(tmp_path / name))
-        assert run_language_modeling.read_split(args, "test") == lines, name
+        args = language_model.DataArguments(test_file=str(tmp_path / name))
+        assert language_model.read_split(args, "test") == lines, name
     args.max_predict_samples = 2
-    assert run_language_modeling.read_split(args, "test") == lines[:2]
+    assert language_model.read_split(args, "test") == lines[:2]
 
     hub = tmp_path / "hub"
     hub.mkdir()
     records = [{"words": "a b\n"}, {"words": ""}, {"words": f"{lines[2]}\nf"}]
     (hub / "test.jsonl").write_text("\n".join(json.dumps(record) for record in records))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    args = run_language_modeling.DataArguments(dataset_name=str(hub), text_column="words")
-    assert run_language_modeling.read_split(args, "test") == lines
+    args = language_model.DataArguments(dataset_name=str(hub), text_column="words")
+    assert language_model.read_split(args, "test") == lines
     args.text_column = "text"
     with pytest.raises(ValueError, match=r"has no column 'text' \(--text_column\), only words"):
-        run_language_modeling.read_split(args, "test")
+        language_model.read_split(args, "test")
 
 
 def test_command_line_overrides_change_single_fields_of_a_recipe(tmp_path):
@@ -382,11 +384,13 @@ def test_command_line_overrides_change_single_fields_of_a_recipe(tmp_path):
         (["--config_overrides", '{"solver_coefficients": null}'], MODEL | {"solver_coefficients": None}),
         (["--config_overrides", "", "--model_name_or_path", "somewhere"], {}),
     ):
-        model_args, _, _ = run_language_modeling.parse_arguments(argv + given)
-        assert script_utils.parse_overrides(model_args.config_overrides) == expected
+        model_args, _, _ = parse_arguments(language_model.LANGUAGE_MODEL, argv + given)
+        assert parse_overrides(model_args.config_overrides) == expected
     with pytest.raises(ValueError, match=r"brings its own configuration.*drop a recipe's with --config_overrides ''"):
-        run_language_modeling.parse_arguments([*argv, "--model_name_or_path", "somewhere"])
-    _, data_args, _ = run_language_modeling.parse_arguments([*argv, "--prompt", "two", "three", "--prompt", "four"])
+        parse_arguments(language_model.LANGUAGE_MODEL, [*argv, "--model_name_or_path", "somewhere"])
+    _, data_args, _ = parse_arguments(
+        language_model.LANGUAGE_MODEL, [*argv, "--prompt", "two", "three", "--prompt", "four"]
+    )
     assert data_args.prompt == ["one", "two", "three", "four"]
 
 
@@ -406,10 +410,10 @@ def test_recipe_is_valid(tmp_path, solver, coefficients):
     """Blocks and batches make updates of 4096 words, and each solver of table 5 fits the recipe."""
     argv = [str(EXAMPLES / "recipes" / "ptb.json"), "--output_dir", str(tmp_path)]
     argv += ["--config_overrides", json.dumps(solver)] if solver else []
-    model_args, data_args, args = run_language_modeling.parse_arguments(argv)
-    run_language_modeling.check_arguments(model_args, data_args, args)
+    model_args, data_args, args = parse_arguments(language_model.LANGUAGE_MODEL, argv)
+    language_model.check_arguments(model_args, data_args, args)
     assert data_args.block_size * args.per_device_train_batch_size == 4096
-    config = run_language_modeling.new_config(model_args, run_language_modeling.build_tokenizer(["a"]))
+    config = language_model.new_config(model_args, language_model.build_tokenizer(["a"]))
     assert (config.vocab_size, config.d_model, config.decoder_layers) == (5, 512, 1)
     assert {name: getattr(config, name) for name in solver} == solver
     assert config.solver_coefficients == coefficients
@@ -475,11 +479,11 @@ def test_errors_name_the_value_and_the_fix(values, error, message, corpus, tmp_p
 
 def test_tokenizers_that_do_not_fit_are_refused(run, corpus, tmp_path):
     options = {"model_name_or_path": run[0], "tokenizer_name": tmp_path / "large", "config_overrides": None}
-    run_language_modeling.build_tokenizer([" ".join(map(str, range(100)))]).save_pretrained(tmp_path / "large")
+    language_model.build_tokenizer([" ".join(map(str, range(100)))]).save_pretrained(tmp_path / "large")
     with pytest.raises(ValueError, match="has 104 tokens, but the model only embeds 18"):
         run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))
 
-    pieces = run_language_modeling.build_tokenizer((corpus / "train.txt").read_text().splitlines())
+    pieces = language_model.build_tokenizer((corpus / "train.txt").read_text().splitlines())
     pieces.backend_tokenizer.pre_tokenizer = Sequence([WhitespaceSplit(), Split("o", "isolated")])
     pieces.save_pretrained(tmp_path / "pieces")
     options["tokenizer_name"] = tmp_path / "pieces"

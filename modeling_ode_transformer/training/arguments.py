@@ -1,50 +1,19 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What the training scripts beside it share: arguments and recipes, texts, checkpoints."""
+"""The arguments that all tasks share, and how they are parsed: recipes, `--config_overrides`, `--smoke`."""
 
-import gc
-import json
-import logging
 import re
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar
 
-import datasets
-import torch
-import transformers
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.normalizers import Lowercase
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from torch import nn
-from transformers import (
-    AutoConfig,
-    EarlyStoppingCallback,
-    HfArgumentParser,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, TrainingArguments
 
-import modeling_ode_transformer  # makes AutoConfig and the AutoModel classes know it
-from modeling_ode_transformer.metrics.perplexity import split_words
-from modeling_ode_transformer.text_files import parse_overrides, read_json, read_lines
+from ..text_files import parse_overrides, read_json
+from .smoke import SMOKE_VALUES
 
-
-logger = logging.getLogger(__name__)
 
 # The arguments that name files of examples.
 DATA_FILES = re.compile(r"(train|validation|test)_(\w+_)?files?")
-# What --smoke lays over every recipe.
-SMOKE_VALUES = Path(__file__).parent / "smoke.json"
 
 
 @dataclass
@@ -115,6 +84,9 @@ class BaseDataArguments:
     # Pairs of groups of them: one given on the command line takes the place of a recipe's other group.
     ALTERNATIVES: ClassVar[tuple[tuple[set[str], set[str]], ...]] = ()
     SMOKE_VALUES: ClassVar[Path] = SMOKE_VALUES
+    # Some tasks have these as arguments; for others they are as here. Annotated, they would come first in --help.
+    seeds = cross_validation = None
+    average_last_checkpoints = 0
 
     def __post_init__(self):
         for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
@@ -161,6 +133,10 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tup
     The command line wins. Only its `config_overrides` are merged over the recipe's, field by field; a dataset that it
     names takes the place of the recipe's files, and sources that of their `ALTERNATIVES` there. With `--smoke` the
     recipe is its `smoke_variant`.
+
+    Raises:
+        ValueError: the recipe is not JSON or holds unknown arguments; an argument has a value that it cannot have.
+        FileNotFoundError: there is no such recipe.
     """
     parser = HfArgumentParser(dataclass_types)
     known = {known.name for arguments in dataclass_types for known in fields(arguments)}
@@ -210,7 +186,7 @@ def smoke_variant(recipe: dict, known: set[str], sources: set[str], smoke_values
 
     Args:
         recipe: Arguments by name.
-        known: The arguments that the script has; those of a smoke run that it lacks are left out.
+        known: The arguments of the task; those of a smoke run that it lacks are left out.
         sources: The arguments that say where examples come from.
         smoke_values: The file that holds the sizes.
     """
@@ -221,57 +197,18 @@ def smoke_variant(recipe: dict, known: set[str], sources: set[str], smoke_values
     return recipe | dict.fromkeys(sources) | values
 
 
-def write_smoke_data(data_args: BaseDataArguments, args: TrainingArguments, write: Callable[[Path], dict]) -> None:
-    """In a smoke run that names no data, has examples written and points the arguments to them.
-
-    `write` takes a folder, writes files into it and returns the arguments that read them, by name.
-    """
-    if not data_args.smoke or any(getattr(data_args, name) for name in data_args.SOURCES):
-        return
-    folder = Path(args.output_dir) / "smoke_data"
-    values = [None]
-    if PartialState().is_main_process:
-        folder.mkdir(parents=True, exist_ok=True)
-        values = [write(folder)]
-    for name, value in broadcast_object_list(values)[0].items():
-        setattr(data_args, name, value)
-
-
-def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -> PreTrainedConfig:
-    """Configuration of a new model: `config_name`, then sizes and ids of the tokenizer, then `config_overrides`."""
-    values = {"model_type": args.model_type}
-    if args.config_name:
-        values |= PreTrainedConfig.get_config_dict(args.config_name)[0]
-    overrides = parse_overrides(args.config_overrides)
-    known = AutoConfig.for_model(values["model_type"])
-    unknown = sorted(name for name in overrides if not hasattr(known, name))
-    if unknown:
-        raise ValueError(
-            f"--config_overrides: configurations of type {values['model_type']} have no {', '.join(unknown)}. "
-            f"They have: {', '.join(sorted(known.to_dict()))}."
-        )
-    return AutoConfig.for_model(**(values | values_of_tokenizer | overrides))
-
-
-def check_model(args: BaseModelArguments, **values) -> PreTrainedConfig:
-    """Opens the configuration of the checkpoint, or makes that of the new model, with `values`, and returns it:
-    mistakes come to light before anything is written."""
-    if args.model_name_or_path:
-        return AutoConfig.from_pretrained(args.model_name_or_path, **args.hub_options)
-    return config_with_overrides(args, values)
-
-
-def load_checkpoint(auto_class: type, args: BaseModelArguments) -> PreTrainedModel:
-    """The checkpoint's model in float32: in training, the half precision of saved weights would lose small updates
-    (--bf16 and --fp16 autocast)."""
-    return auto_class.from_pretrained(args.model_name_or_path, dtype=torch.float32, **args.hub_options)
-
-
 def check_run(
     model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments, **others: bool
 ) -> None:
-    """ValueError if there is nothing to do, `others` being what a script can do besides, by argument; if it takes a
-    model and there is none; or if a training is to stop early and nothing says by what."""
+    """Checks what a call is to do.
+
+    Args:
+        others: What a task can do beside training, evaluation and prediction, by argument: whether it is asked for.
+
+    Raises:
+        ValueError: there is nothing to do; a model is needed and there is none; a training is to stop early and
+            nothing says by what.
+    """
     work = {"do_train": args.do_train, "do_eval": args.do_eval, "do_predict": args.do_predict} | others
     if not any(work.values()):
         *names, last = (f"--{name}" for name in work)
@@ -284,99 +221,3 @@ def check_run(
 def needed_splits(args: TrainingArguments) -> dict[str, bool]:
     """Which of "train", "validation" and "test" a call works on."""
     return {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
-
-
-def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding: nn.Module, side: str = "") -> None:
-    """ValueError if a tokenizer has tokens that the model's embeddings, or its output projection, have not."""
-    size = embedding.weight.shape[0]
-    if len(tokenizer) > size:
-        raise ValueError(
-            f"The {side and f'{side} '}tokenizer has {len(tokenizer)} tokens, but the model only embeds {size}: give "
-            "the model's own tokenizer."
-        )
-
-
-def report(trainer: Trainer, split: str, metrics: dict) -> dict:
-    """The metrics of a training or an evaluation, which are logged and put into the output folder."""
-    trainer.log_metrics(split, metrics)
-    trainer.save_metrics(split, metrics)
-    return metrics
-
-
-def word_level_tokenizer(
-    lines: Iterable[str],
-    special_tokens: Mapping[str, str],
-    vocab_size: int | None = None,
-    min_frequency: int = 1,
-    lowercase: bool = False,
-) -> Tokenizer:
-    """A tokenizer of whole words, separated by white space: the special tokens in their order, then the words of the
-    lines, the most frequent first, of equally frequent ones the alphabet's first.
-
-    Args:
-        lines: Texts.
-        special_tokens: By the names that transformers has for them; `unk_token` is among them.
-        vocab_size: Most words, special ones included; None: all.
-        min_frequency: How often a word has to occur.
-        lowercase: Whether words are spelled in lower case.
-
-    Raises:
-        ValueError: `vocab_size` has no room for a word.
-    """
-    special = list(special_tokens.values())
-    if vocab_size is not None and vocab_size <= len(special):
-        raise ValueError(f"--vocab_size {vocab_size} leaves no room for words beside {', '.join(special)}.")
-    normalizer = Lowercase() if lowercase else None
-    texts = map(normalizer.normalize_str, lines) if normalizer else lines
-    counts = Counter(word for text in texts for word in split_words(text))
-    counts = {word: count for word, count in counts.items() if count >= min_frequency and word not in special}
-    words = sorted(counts, key=lambda word: (-counts[word], word))
-    vocab = {word: i for i, word in enumerate([*special, *words][:vocab_size])}
-    tokenizer = Tokenizer(WordLevel(vocab, unk_token=special_tokens["unk_token"]))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    if normalizer:
-        tokenizer.normalizer = normalizer
-    return tokenizer
-
-
-def read_json_lines(path: str) -> list:
-    """What a file has in its lines, JSON each.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line is not JSON.
-    """
-    records = []
-    for number, line in enumerate(read_lines(path), 1):
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
-    return records
-
-
-def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:
-    """Split "train", "validation" or "test" of `dataset_name`; ValueError if it has none."""
-    splits = datasets.load_dataset(args.dataset_name, args.dataset_config_name)
-    if split not in splits:
-        raise ValueError(f"{args.dataset_name} has no split {split!r}, only {', '.join(splits)}.")
-    return splits[split]
-
-
-def run_process(main: Callable[[], object]) -> None:
-    """Runs a script's `main` as a process of its own, which leaves its process group, if any, before it exits.
-
-    The group's threads end with its last user, a model in a cycle of references. If that were the interpreter's own
-    end, a thread that needed the interpreter then would abort the process.
-    """
-    main()
-    gc.collect()
-    PartialState().destroy_process_group()
-
-
-def set_up_logging(args: TrainingArguments, *script_loggers: logging.Logger) -> None:
-    """Logs to standard output, at the level of `--log_level` (by default: information)."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stdout)
-    for each in (logger, *script_loggers, logging.getLogger(modeling_ode_transformer.__name__)):
-        each.setLevel(logging.INFO if args.log_level == "passive" else args.get_process_log_level())
-    transformers.utils.logging.set_verbosity(args.get_process_log_level())

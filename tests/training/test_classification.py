@@ -14,9 +14,11 @@ import run_classification
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from modeling_ode_transformer.training import run as run_loop
 from modeling_ode_transformer.training.checkpoints import check_resumable
+from modeling_ode_transformer.training.tasks import classification, classification_examples
 
-from .conftest import EXAMPLES
+from ..conftest import EXAMPLES
 
 
 MODEL = {"embedding_size": 8, "hidden_size": 8, "solver": "rk", "step_size": 0.5}
@@ -103,15 +105,15 @@ def test_seeds_make_different_models_and_the_same_seed_the_same(run, files, tmp_
 
 def test_models_that_are_finished_are_not_trained_again(files, tmp_path, monkeypatch):
     """A call that was stopped in its second model goes on with that one; other arguments are refused."""
-    calls, train_one = [], run_classification.train_one
+    calls, run_model = [], run_loop.run_model
 
-    def stopped(*call):
-        calls.append(call[-1].seed)
+    def stopped(model):
+        calls.append(model.args.seed)
         if calls == [1, 2]:
             raise KeyboardInterrupt
-        return train_one(*call)
+        return run_model(model)
 
-    monkeypatch.setattr(run_classification, "train_one", stopped)
+    monkeypatch.setattr(run_loop, "run_model", stopped)
     data = shutil.copy(files[0], tmp_path)
     asked = arguments(data, tmp_path / "a", test_file=files[1], seeds=[1, 2, 3])
     with pytest.raises(KeyboardInterrupt):
@@ -349,20 +351,20 @@ def test_labels_are_those_of_the_splits_that_are_used(tmp_path, caplog):
 
 
 def test_cross_validation_tests_every_example_once(files, tmp_path):
-    data = run_classification.DataArguments(train_file=str(files[0]), cross_validation=7, split_seed=5)
-    given = {"train": run_classification.read_split(data, "train"), "validation": None, "test": None}
-    given["train"] = run_classification.Examples([f"{i}" for i in range(60)], None, given["train"].labels)
+    data = classification_examples.DataArguments(train_file=str(files[0]), cross_validation=7, split_seed=5)
+    given = {"train": classification_examples.read_split(data, "train"), "validation": None, "test": None}
+    given["train"] = classification_examples.Examples([f"{i}" for i in range(60)], None, given["train"].labels)
     data.validation_size = 0.1
     needed = dict.fromkeys(("train", "validation", "test"), True)
     tested = []
     for fold in range(7):
-        splits = run_classification.make_splits(given, data, needed, fold)
+        splits = classification_examples.make_splits(given, data, needed, fold)
         texts = {split: set(examples.texts) for split, examples in splits.items()}
         assert len(splits["test"].labels) in (8, 9) and len(splits["validation"].labels) == 6
         assert set.union(*texts.values()) == set(given["train"].texts)
         assert sum(map(len, texts.values())) == 60
         tested += splits["test"].texts
-        again = run_classification.make_splits(given, data, needed, fold)
+        again = classification_examples.make_splits(given, data, needed, fold)
         assert again == splits
     assert sorted(tested) == sorted(given["train"].texts)
 
@@ -375,17 +377,17 @@ def test_cross_validation_tests_every_example_once(files, tmp_path):
 
 def test_held_out_parts_are_disjoint_and_labels_stay_with_their_texts(tmp_path):
     texts = [f"text{i}" for i in range(50)]
-    whole = run_classification.Examples(texts, texts[::-1], [str(i) for i in range(50)])
-    data = run_classification.DataArguments(train_file="x", validation_size=0.1, test_size=0.2)
+    whole = classification_examples.Examples(texts, texts[::-1], [str(i) for i in range(50)])
+    data = classification_examples.DataArguments(train_file="x", validation_size=0.1, test_size=0.2)
     needed = dict.fromkeys(("train", "validation", "test"), True)
-    splits = run_classification.make_splits({"train": whole}, data, needed, None)
+    splits = classification_examples.make_splits({"train": whole}, data, needed, None)
     assert [len(splits[split].labels) for split in ("train", "validation", "test")] == [35, 5, 10]
     assert sorted(text for each in splits.values() for text in each.texts) == sorted(texts)
     for each in splits.values():
         for text, pair, label in zip(*each):
             assert text == f"text{label}" and pair == f"text{49 - int(label)}"
     data.split_seed = 1
-    assert run_classification.make_splits({"train": whole}, data, needed, None)["test"] != splits["test"]
+    assert classification_examples.make_splits({"train": whole}, data, needed, None)["test"] != splits["test"]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
@@ -437,11 +439,11 @@ def test_the_optimizer_is_adam_with_l2_regularization(files, tmp_path):
     from datasets import Dataset
 
     model = torch.nn.Linear(3, 2)
-    arguments_ = run_classification.ClassificationTrainingArguments(
+    arguments_ = classification.ClassificationTrainingArguments(
         str(tmp_path), use_cpu=True, weight_decay=0.5, report_to="none", learning_rate=0.1
     )
     model.config = type("Config", (), {"keys_to_ignore_at_inference": None})()
-    trainer = run_classification.ClassificationTrainer(
+    trainer = classification.ClassificationTrainer(
         args=arguments_, model=model, train_dataset=Dataset.from_dict({"x": [1]})
     )
     optimizer = trainer.create_optimizer()
@@ -451,8 +453,8 @@ def test_the_optimizer_is_adam_with_l2_regularization(files, tmp_path):
 
 
 def test_vocabulary():
-    examples = run_classification.Examples(["b a B", "c a <pad>"], None, ["0", "1"])
-    build, args = run_classification.build_tokenizer, run_classification.ModelArguments
+    examples = classification_examples.Examples(["b a B", "c a <pad>"], None, ["0", "1"])
+    build, args = classification.build_tokenizer, classification.ModelArguments
     assert build(examples, args()).get_vocab() == {"<pad>": 0, "<unk>": 1, "a": 2, "B": 3, "b": 4, "c": 5}
     frequent = build(examples, args(lowercase=True, min_frequency=2)).get_vocab()
     assert frequent == {"<pad>": 0, "<unk>": 1, "a": 2, "b": 3}
@@ -485,7 +487,7 @@ def test_smoke_run_of_the_recipe(tmp_path, monkeypatch):
 def test_recipe_holds_the_numbers_of_the_paper(tmp_path):
     """Those that it gives: rates within its range, 48 batches and 10 epochs of TREC, L2, steps, dropout."""
     recipe = str(EXAMPLES / "recipes" / "trec.json")
-    model_args, _, args = run_classification.parse_arguments([recipe])
+    model_args, _, args = run_loop.parse_arguments(classification.CLASSIFICATION, [recipe])
     assert 1e-4 <= args.learning_rate <= 3e-3 and -(-5452 // args.per_device_train_batch_size) == 48
     assert (args.weight_decay, args.num_train_epochs) == (1e-5, 10)
     assert model_args.config_overrides == {"solver": "ark", "step_size": 0.2, "dropout": 0.1}

@@ -6,32 +6,36 @@ import shutil
 from dataclasses import fields
 
 import pytest
-import run_gec
-import run_language_modeling
-import run_summarization
-import run_translation
-import script_utils
-import seq2seq_utils
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from .conftest import EXAMPLES
+from modeling_ode_transformer.text_files import read_json
+from modeling_ode_transformer.training.run import run
+from modeling_ode_transformer.training.smoke import SMOKE_VALUES
+from modeling_ode_transformer.training.tasks.correction import CORRECTION
+from modeling_ode_transformer.training.tasks.language_model import LANGUAGE_MODEL
+from modeling_ode_transformer.training.tasks.seq2seq_arguments import Seq2SeqModelArguments
+from modeling_ode_transformer.training.tasks.summarization import SUMMARIZATION
+from modeling_ode_transformer.training.tasks.translation import TRANSLATION
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainingArguments
+
+from ..conftest import EXAMPLES
 
 
-# The script of each recipe, by the beginning of its name.
-SCRIPTS = {
-    "bea2019_gec": run_gec,
-    "cnn_dailymail": run_summarization,
-    "iwslt14": run_translation,
-    "multi30k": run_translation,
-    "ptb": run_language_modeling,
-    "tatoeba": run_translation,
-    "wmt": run_translation,
+# The task of each recipe, by the beginning of its name.
+TASKS = {
+    "bea2019_gec": CORRECTION,
+    "cnn_dailymail": SUMMARIZATION,
+    "iwslt14": TRANSLATION,
+    "multi30k": TRANSLATION,
+    "ptb": LANGUAGE_MODEL,
+    "tatoeba": TRANSLATION,
+    "wmt": TRANSLATION,
 }
 ALL_RECIPES = sorted((EXAMPLES / "recipes").glob("*.json"))
-# Classification has other sizes; test_run_classification.py runs its recipe.
+# Classification has other sizes; test_classification.py runs its recipe.
 RECIPES = [path for path in ALL_RECIPES if path.stem != "trec"]
-SMOKE = script_utils.read_json(script_utils.SMOKE_VALUES)
+SMOKE = read_json(SMOKE_VALUES)
 
 # Table 8 of the paper, and for the big models its section "Training".
 COLUMNS = ("vocab_size", "learning_rate", "warmup_steps", "max_steps", "num_beams", "length_penalty")
@@ -66,9 +70,9 @@ PARAMETERS = {
 }
 
 
-def script_of(path):
-    (script,) = [script for name, script in SCRIPTS.items() if path.stem.startswith(name)]
-    return script
+def task_of(path):
+    (task,) = [task for name, task in TASKS.items() if path.stem.startswith(name)]
+    return task
 
 
 def losses(output_dir):
@@ -78,7 +82,7 @@ def losses(output_dir):
 
 @pytest.mark.parametrize("name", TABLE_8)
 def test_values_are_those_of_the_paper(name):
-    recipe = script_utils.read_json(EXAMPLES / "recipes" / f"{name}.json")
+    recipe = read_json(EXAMPLES / "recipes" / f"{name}.json")
     assert tuple(recipe[column] for column in COLUMNS) == TABLE_8[name]
     # Appendix B: 8 GPUs with 4096 tokens each; of the accumulation, table 8 says as much as its ratios.
     paper_tokens = {"en_de": 80, "en_fr": 320, "en_ro": 80, "cnn_d": 160, "gec": 160}
@@ -99,7 +103,7 @@ def test_values_are_those_of_the_paper(name):
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_models_have_the_sizes_of_the_paper(name):
-    recipe = script_utils.read_json(EXAMPLES / "recipes" / f"{name}.json")
+    recipe = read_json(EXAMPLES / "recipes" / f"{name}.json")
     sizes = {"vocab_size": recipe["vocab_size"], "decoder_vocab_size": recipe.get("target_vocab_size")}
     config = AutoConfig.for_model("ode_transformer", **sizes, **recipe["config_overrides"])
     with torch.device("meta"):
@@ -111,8 +115,8 @@ def test_models_have_the_sizes_of_the_paper(name):
 def test_smoke_run_of_a_recipe(path, tmp_path, monkeypatch):
     """It trains, evaluates and predicts without the recipe's data; what is not a size is the recipe's."""
     monkeypatch.chdir(tmp_path)
-    script, recipe = script_of(path), script_utils.read_json(path)
-    metrics = script.main([str(path), "--smoke", "--disable_tqdm", "True"])
+    task, recipe = task_of(path), read_json(path)
+    metrics = run(task, [str(path), "--smoke", "--disable_tqdm", "True"])
     output_dir = tmp_path / f"{recipe['output_dir']}_smoke"
 
     values = list(losses(output_dir).values())
@@ -138,11 +142,11 @@ def test_smoke_run_of_a_recipe(path, tmp_path, monkeypatch):
 def test_smoke_run_resumes(tmp_path):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     arguments = [str(EXAMPLES / "recipes" / "wmt16_en_ro_base.json"), "--smoke", "--disable_tqdm", "True"]
-    run_translation.main([*arguments, "--output_dir", str(whole)])
+    run(TRANSLATION, [*arguments, "--output_dir", str(whole)])
     shutil.copytree(whole, resumed)
     for number in (36, 40):
         shutil.rmtree(resumed / f"checkpoint-{number}")
-    again = run_translation.main([*arguments, "--output_dir", str(resumed)])
+    again = run(TRANSLATION, [*arguments, "--output_dir", str(resumed)])
     assert losses(resumed) == losses(whole)
     assert again["predict_nll_loss"] == json.loads((whole / "all_results.json").read_text())["predict_nll_loss"]
 
@@ -154,13 +158,13 @@ def test_smoke_run_takes_the_data_of_the_command_line(tmp_path):
     arguments += ["--output_dir", str(tmp_path / "out"), "--vocab_size", "290", "--num_beams", "3"]
     for split in ("train", "validation", "test"):
         arguments += [f"--{split}_file", str(tmp_path / "pairs.tsv")]
-    metrics = run_translation.main(arguments)
+    metrics = run(TRANSLATION, arguments)
     assert metrics["train_samples"] == len(lines) and metrics["predict_samples"] == SMOKE["max_predict_samples"]
     assert not (tmp_path / "out" / "smoke_data").exists()
     settings = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").generation_config
     assert (settings.num_beams, settings.length_penalty) == (3, 0.6)
     with pytest.raises(ValueError, match="No validation data"):
-        run_translation.main([*arguments[:10], "--train_file", str(tmp_path / "pairs.tsv"), "--overwrite_output_dir"])
+        run(TRANSLATION, [*arguments[:10], "--train_file", str(tmp_path / "pairs.tsv"), "--overwrite_output_dir"])
 
 
 def test_readme_lists_every_recipe():
@@ -169,9 +173,9 @@ def test_readme_lists_every_recipe():
 
 
 def test_every_smoke_value_is_an_argument():
-    """A script leaves out what it lacks, so that a misspelled name would go unnoticed."""
+    """A task leaves out what it lacks, so that a misspelled name would go unnoticed."""
     classes = (
-        *(seq2seq_utils.Seq2SeqModelArguments, seq2seq_utils.TokenSeq2SeqTrainingArguments),
-        *(script.DataArguments for script in SCRIPTS.values()),
+        *(Seq2SeqModelArguments, TokenSeq2SeqTrainingArguments),
+        *(task.data_arguments for task in TASKS.values()),
     )
     assert set(SMOKE) <= {field.name for arguments in classes for field in fields(arguments)}

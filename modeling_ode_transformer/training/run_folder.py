@@ -1,40 +1,20 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""A run's output folder: what the run is, whether it may write there, and the checkpoint that it resumes from."""
+"""A run's output folder: whether the run may write there, the checkpoint that it resumes from, and what it notes."""
 
-import hashlib
 import json
-import re
+import logging
 import shutil
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import date, datetime
-from functools import lru_cache
+from datetime import datetime
 from pathlib import Path
 
 from accelerate import PartialState
-from script_utils import (
-    DATA_FILES,
-    BaseDataArguments,
-    BaseModelArguments,
-    logger,
-    needed_splits,
-    parse_overrides,
-    read_dataset,
-)
 from transformers import TrainingArguments
 
-from modeling_ode_transformer.hub.model_card import (
-    ARGUMENTS,
-    PREFIXES,
-    RESULTS,
-    held_out,
-    split_sources,
-    training_arguments,
-    versions,
-)
-from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER
-from modeling_ode_transformer.text_files import read_json
-from modeling_ode_transformer.training.checkpoints import (
+from ..hub.model_card import ARGUMENTS, PREFIXES, RESULTS, held_out
+from ..pipeline_ode_transformer import TARGET_TOKENIZER
+from ..text_files import read_json
+from .checkpoints import (
     LOCK,
     OUTPUTS,
     TEMPORARY,
@@ -46,152 +26,13 @@ from modeling_ode_transformer.training.checkpoints import (
     remove_checkpoint,
     remove_leftovers,
 )
+from .same_training import HELD_OUT, different_training
 
+
+logger = logging.getLogger(__name__)
 
 # What an evaluation in a folder of its own leaves there: of which model, and on what.
 EVALUATION = "evaluation.json"
-# Data arguments of all scripts that no training depends on: of evaluations, of outputs, and of the call.
-NOT_OF_A_TRAINING = {
-    *("max_eval_samples", "max_predict_samples", "early_stopping_patience", "overwrite_output_dir", "seeds"),
-    *("pad_to_multiple_of", "average_last_checkpoints", "num_beams", "length_penalty", "min_target_length"),
-    *("no_repeat_ngram_size", "samples", "bleu_tokenize", "bleu_moses_language", "errant"),
-    *("prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature"),
-}
-# What cards do not show of a training, and makes another one.
-ORDER_AND_OPTIMIZER = ("train_sampling_strategy", "data_seed", "lr_scheduler_kwargs", "adam_epsilon")
-# What decides which examples are held out.
-SPLIT_ARGUMENTS = {
-    "training data",
-    "held out",
-    "max_train_samples",
-    "split_seed",
-    "validation_size",
-    "test_size",
-    "cross_validation",
-}
-
-
-def different_arguments(noted: dict, asked: dict, names: Iterable[str]) -> list[str]:
-    """The arguments that have another value than the noted one, in words."""
-    return [
-        f"{name}={asked.get(name)!r} in place of {noted.get(name)!r}"
-        for name in names
-        if asked.get(name) != noted.get(name)
-    ]
-
-
-def training_data(data: dict) -> dict:
-    """The data arguments that a training depends on; of files, only the names. Where a part of the validation data is
-    trained on, that is training data, too."""
-    values = {name: value for name, value in data.items() if name not in NOT_OF_A_TRAINING}
-    values = {name: value for name, value in values.items() if not DATA_FILES.fullmatch(name)}
-    files = split_sources(data, "train") + (split_sources(data, "validation") if data.get("validation_share") else [])
-    return values | {"held out": held_out(data, "validation") | held_out(data, "test"), "training data": files}
-
-
-def training_model(model: dict) -> dict:
-    """The model arguments that a training depends on; of files and folders, only the names."""
-    values = {name: value for name, value in model.items() if name != "trust_remote_code"}
-    values["config_overrides"] = parse_overrides(values.get("config_overrides"))
-    return {name: Path(value).name if isinstance(value, str) else value for name, value in values.items()}
-
-
-@lru_cache
-def file_hash(path: Path, *state) -> str:
-    """A hash of what is in a file, whose `state` says whether it is still the same."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str, list[dict]]:
-    """What the data of a training are, by split: of each file its name, size and hash, of a dataset of the Hub its
-    fingerprint. A pipe can be read only once, and is left out."""
-    note = {}
-    for split, needed in needed_splits(args).items():
-        if not (needed and args.do_train):
-            continue
-        files = {path: path.name for path in data_args.files(split)}
-        if not files and data_args.dataset_name and not held_out(vars(data_args), split):
-            folder = Path(data_args.dataset_name)
-            if not folder.is_dir():
-                fingerprint = read_dataset(data_args, split)._fingerprint
-                note[split] = [{"name": data_args.dataset_name, "fingerprint": fingerprint}]
-                continue
-            # The fingerprint of a folder is of when its files were changed.
-            output_dir = Path(args.output_dir).resolve()
-            found = [path for path in sorted(folder.rglob("*")) if not path.resolve().is_relative_to(output_dir)]
-            files = {path: str(path.relative_to(folder)) for path in found}
-        stats = {path: path.stat() for path in files if path.is_file()}
-        note[split] = [
-            {"name": files[path], "size": stat.st_size, "blake2b": file_hash(path, stat.st_size, stat.st_mtime_ns)}
-            for path, stat in stats.items()
-        ]
-    return note
-
-
-def changed_data(noted: dict, asked: dict) -> list[str]:
-    """The files, in words, that a training would read with another content than the noted one had. Older runs noted
-    none."""
-    found = []
-    for split in ("train", *(["validation"] if asked.get("data", {}).get("validation_share") else [])):
-        old, new = (each.get("files", {}).get(split) for each in (noted, asked))
-        if old is None or new is None:
-            continue
-        names = [[each["name"] for each in files] for files in (old, new)]
-        if names[0] != names[1]:
-            changed = sorted(set(names[0]) ^ set(names[1])) or names[1]
-            found.append(f"other files of {split} data ({', '.join(changed)})")
-            continue
-        for before, now in zip(old, new):
-            if before != now:
-                sizes = f"{now['size']} bytes in place of {before['size']}" if "size" in now else "by its fingerprint"
-                found.append(f"another content of {now['name']} ({sizes})")
-    return found
-
-
-def is_of_the_hub(name: str | None) -> bool:
-    """Whether it is OWNER/NAME, and no folder."""
-    return bool(name and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)) and not Path(name).exists()
-
-
-def different_training(noted: dict, asked: dict) -> dict[str, list[str]]:
-    """The arguments, in words, that make a training another one than the noted one, by their kind: those of its model,
-    of its data, without their folders, and what is in these, and those for `Trainer` that cards show."""
-    found = {}
-    for kind, values in (("model", training_model), ("data", training_data), ("training", training_arguments)):
-        old, new = (values(each.get(kind, {})) for each in (noted, asked))
-        if kind == "model":
-            starts = [each.get(kind, {}).get("model_name_or_path") for each in (noted, asked)]
-            if all(map(is_of_the_hub, starts)):
-                old["model_name_or_path"], new["model_name_or_path"] = starts
-        if kind == "training":
-            known = [name for name in ORDER_AND_OPTIMIZER if all(name in run.get(kind, {}) for run in (noted, asked))]
-            for each, run in ((old, noted), (new, asked)):
-                each |= {name: run[kind][name] for name in known}
-                # As many batches to an update may come from other numbers of processes.
-                accumulated = each.pop("gradient_accumulation_steps", 1)
-                each["processes x gradient_accumulation_steps"] = run.get("processes", 1) * accumulated
-        names = old.keys() & new.keys() if kind == "data" else old.keys() | new.keys()
-        found[kind] = different_arguments(old, new, sorted(names))
-    found["data"] += changed_data(noted, asked)
-    return found
-
-
-def run_arguments(
-    task: str, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
-) -> dict:
-    """What a run is: its task, arguments, data, number of processes, versions and date, as JSON has them."""
-    arguments = {
-        "task": task,
-        "model": vars(model_args),
-        "data": vars(data_args),
-        "files": data_note(data_args, args),
-        "training": args.to_sanitized_dict(),
-        "processes": args.world_size,
-        "versions": versions(),
-        "date": date.today().isoformat(),
-    }
-    return json.loads(json.dumps(arguments, default=str))
 
 
 def evaluated_model(arguments: dict) -> dict[str, str]:
@@ -256,8 +97,7 @@ def check_evaluation(folder: Path, arguments: dict, measures: bool) -> None:
                 "another folder, or give --overwrite_output_dir to replace them."
             )
     if arguments_file.is_file() and any(held_out(arguments["data"], split) for split in PREFIXES):
-        old, new = (training_data(each["data"]) for each in (read_json(arguments_file), arguments))
-        if different := different_arguments(old, new, sorted(SPLIT_ARGUMENTS & new.keys())):
+        if different := different_training(read_json(arguments_file), arguments, HELD_OUT)["data"]:
             raise ValueError(
                 f"{folder} was trained on examples that this call holds out, which has {'; '.join(different)}."
             )

@@ -7,14 +7,15 @@ import json
 import datasets
 import pytest
 import run_summarization
-import seq2seq_utils
 from rouge_score.rouge_scorer import RougeScorer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_ode_transformer.metrics.rouge import rouge
 from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.training.run import parse_arguments
+from modeling_ode_transformer.training.tasks import seq2seq_texts, summarization
 
-from .conftest import EXAMPLES
+from ..conftest import EXAMPLES
 
 
 RECIPE = str(EXAMPLES / "recipes" / "cnn_dailymail_base.json")
@@ -66,16 +67,16 @@ def test_sentences_survive_the_tokenizer(run):
     sentences too: ROUGE-L of summaries goes by sentences. Without the split at ". " it would not."""
     output_dir, _ = run
     tokenizer = AutoTokenizer.from_pretrained(output_dir)
-    args = run_summarization.DataArguments(test_file=str(output_dir / "smoke_data" / "test.jsonl"))
-    pairs = run_summarization.read_split(args, "test")
-    dataset = seq2seq_utils.encode_split(pairs, "test", tokenizer, tokenizer, args)
+    args = summarization.DataArguments(test_file=str(output_dir / "smoke_data" / "test.jsonl"))
+    pairs = summarization.read_split(args, "test")
+    dataset = seq2seq_texts.encode_split(pairs, "test", tokenizer, tokenizer, args)
     texts = tokenizer.batch_decode(dataset["labels"][:], skip_special_tokens=True)
-    assert run_summarization.score(texts, dataset, args, "test")["rougeLsum"] == pytest.approx(100)
+    assert summarization.score(texts, dataset, args, "test")["rougeLsum"] == pytest.approx(100)
     reordered = [
         " ".join(f"{sentence} ." for sentence in text.removesuffix(" .").split(" . ")[::-1]) for text in texts
     ]
     assert reordered != texts
-    assert run_summarization.score(reordered, dataset, args, "test")["rougeLsum"] == pytest.approx(100)
+    assert summarization.score(reordered, dataset, args, "test")["rougeLsum"] == pytest.approx(100)
     assert rouge(reordered, dataset["target"][:], sentences="newline")["rougeLsum"] < 99
 
 
@@ -101,9 +102,9 @@ def test_search_is_that_of_the_recipe(run):
 def test_articles_are_cut_after_500_tokens(run, caplog):
     tokenizer = AutoTokenizer.from_pretrained(run[0])
     argv = [RECIPE, "--use_cpu", "--bf16", "False"]
-    _, args, _ = seq2seq_utils.parse_arguments(run_summarization.SUMMARIZATION, argv)
+    _, args, _ = parse_arguments(summarization.SUMMARIZATION, argv)
     pairs = [("It cost 7 million dollars . " * 100, "It cost 7 ."), ("It began in 1999 .", "It began .")]
-    encoded = seq2seq_utils.encode_split(pairs, "train", tokenizer, tokenizer, args)
+    encoded = seq2seq_texts.encode_split(pairs, "train", tokenizer, tokenizer, args)
     # Columns of plain strings cannot hold more than 2 GiB.
     assert {encoded.features[side].dtype for side in ("source", "target")} == {"large_string"}
     whole = tokenizer(pairs[0][0])["input_ids"]
@@ -124,21 +125,21 @@ def test_formats_read_alike(tmp_path, monkeypatch):
     (tmp_path / "test.jsonl").write_text(text, encoding="utf-8")
     (tmp_path / "test.jsonl.gz").write_bytes(gzip.compress(text.encode()))
     for name in ("test.jsonl", "test.jsonl.gz"):
-        args = run_summarization.DataArguments(test_file=str(tmp_path / name))
-        assert run_summarization.read_split(args, "test") == expected
+        args = summarization.DataArguments(test_file=str(tmp_path / name))
+        assert summarization.read_split(args, "test") == expected
 
     renamed = text.replace('"article"', '"document"').replace('"highlights"', '"summary"')
     (tmp_path / "renamed.jsonl").write_text(renamed, encoding="utf-8")
     columns = {"article_column": "document", "summary_column": "summary"}
-    args = run_summarization.DataArguments(test_file=str(tmp_path / "renamed.jsonl"), **columns)
-    assert run_summarization.read_split(args, "test") == expected
+    args = summarization.DataArguments(test_file=str(tmp_path / "renamed.jsonl"), **columns)
+    assert summarization.read_split(args, "test") == expected
 
     hub = tmp_path / "hub"
     hub.mkdir()
     (hub / "test.jsonl").write_text(text, encoding="utf-8")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    args = run_summarization.DataArguments(dataset_name=str(hub))
-    assert run_summarization.read_split(args, "test") == expected
+    args = summarization.DataArguments(dataset_name=str(hub))
+    assert summarization.read_split(args, "test") == expected
 
 
 @pytest.mark.parametrize(
@@ -160,6 +161,6 @@ def test_formats_read_alike(tmp_path, monkeypatch):
 )
 def test_bad_files_are_named_with_their_line(lines, values, message, tmp_path):
     (tmp_path / "bad.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    args = run_summarization.DataArguments(**{"train_file": str(tmp_path / "bad.jsonl")} | values)
+    args = summarization.DataArguments(**{"train_file": str(tmp_path / "bad.jsonl")} | values)
     with pytest.raises(ValueError, match=message):
-        run_summarization.read_split(args, "train")
+        summarization.read_split(args, "train")

@@ -1,0 +1,97 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""New models and checkpoints by the arguments of a run, and vocabularies of whole words."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..metrics.perplexity import split_words
+from ..text_files import parse_overrides
+from .arguments import BaseModelArguments
+
+
+def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -> PreTrainedConfig:
+    """Configuration of a new model: `config_name`, then sizes and ids of the tokenizer, then `config_overrides`.
+
+    Raises:
+        ValueError: configurations of its type do not have one of the overrides.
+    """
+    values = {"model_type": args.model_type}
+    if args.config_name:
+        values |= PreTrainedConfig.get_config_dict(args.config_name)[0]
+    overrides = parse_overrides(args.config_overrides)
+    known = AutoConfig.for_model(values["model_type"])
+    unknown = sorted(name for name in overrides if not hasattr(known, name))
+    if unknown:
+        raise ValueError(
+            f"--config_overrides: configurations of type {values['model_type']} have no {', '.join(unknown)}. "
+            f"They have: {', '.join(sorted(known.to_dict()))}."
+        )
+    return AutoConfig.for_model(**(values | values_of_tokenizer | overrides))
+
+
+def check_model(args: BaseModelArguments, **values) -> PreTrainedConfig:
+    """Opens the configuration of the checkpoint, or makes that of the new model, with `values`, and returns it:
+    mistakes come to light before anything is written."""
+    if args.model_name_or_path:
+        return AutoConfig.from_pretrained(args.model_name_or_path, **args.hub_options)
+    return config_with_overrides(args, values)
+
+
+def load_checkpoint(auto_class: type, args: BaseModelArguments) -> PreTrainedModel:
+    """The checkpoint's model in float32: in training, the half precision of saved weights would lose small updates
+    (--bf16 and --fp16 autocast)."""
+    return auto_class.from_pretrained(args.model_name_or_path, dtype=torch.float32, **args.hub_options)
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding: nn.Module, side: str = "") -> None:
+    """ValueError if a tokenizer has tokens that the model's embeddings, or its output projection, have not."""
+    size = embedding.weight.shape[0]
+    if len(tokenizer) > size:
+        raise ValueError(
+            f"The {side and f'{side} '}tokenizer has {len(tokenizer)} tokens, but the model only embeds {size}: give "
+            "the model's own tokenizer."
+        )
+
+
+def word_level_tokenizer(
+    lines: Iterable[str],
+    special_tokens: Mapping[str, str],
+    vocab_size: int | None = None,
+    min_frequency: int = 1,
+    lowercase: bool = False,
+) -> Tokenizer:
+    """A tokenizer of whole words, separated by white space: the special tokens in their order, then the words of the
+    lines, the most frequent first, of equally frequent ones the alphabet's first.
+
+    Args:
+        lines: Texts.
+        special_tokens: By the names that transformers has for them; `unk_token` is among them.
+        vocab_size: Most words, special ones included; None: all.
+        min_frequency: How often a word has to occur.
+        lowercase: Whether words are spelled in lower case.
+
+    Raises:
+        ValueError: `vocab_size` has no room for a word.
+    """
+    special = list(special_tokens.values())
+    if vocab_size is not None and vocab_size <= len(special):
+        raise ValueError(f"--vocab_size {vocab_size} leaves no room for words beside {', '.join(special)}.")
+    normalizer = Lowercase() if lowercase else None
+    texts = map(normalizer.normalize_str, lines) if normalizer else lines
+    counts = Counter(word for text in texts for word in split_words(text))
+    counts = {word: count for word, count in counts.items() if count >= min_frequency and word not in special}
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    vocab = {word: i for i, word in enumerate([*special, *words][:vocab_size])}
+    tokenizer = Tokenizer(WordLevel(vocab, unk_token=special_tokens["unk_token"]))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    return tokenizer

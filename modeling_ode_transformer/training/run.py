@@ -1,0 +1,199 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The run loop: from a command line to a trained, measured and saved model, for every `Task`.
+
+run(TRANSLATION, ["recipe.json", "--output_dir", "out"])
+"""
+
+import gc
+import logging
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import torch
+import transformers
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
+
+# Makes the Auto classes know the models.
+from .. import registration  # noqa: F401
+from ..hub.model_card import PREFIXES, held_out
+from .arguments import BaseDataArguments, BaseModelArguments, needed_splits, parse_with_recipe
+from .average import average_checkpoints
+from .checkpoints import TEMPORARY, complete_checkpoints
+from .run_folder import find_checkpoint, locked_run
+from .same_training import run_arguments
+from .seeds import check_other_models, earlier_results, finished_metrics, plan_models, write_results
+from .task import Run, Task
+
+
+logger = logging.getLogger(__name__)
+
+
+def run(task: Task, argv: list[str] | None = None) -> dict:
+    """Trains, evaluates and predicts as the arguments say (default: the command line's).
+
+    Returns:
+        All metrics by name; those of all models and their summary for a task that has results.
+
+    Raises:
+        ValueError: arguments contradict each other or the output folder, or the examples are malformed.
+        FileNotFoundError: there is no such file or checkpoint.
+    """
+    model_args, data_args, args = parse_arguments(task, sys.argv[1:] if argv is None else argv)
+    set_up_logging(args)
+    task.check_arguments(model_args, data_args, args)
+    with locked_run(args):
+        return run_checked(task, model_args, data_args, args)
+
+
+def parse_arguments(task: Task, argv: list[str]) -> tuple[BaseModelArguments, BaseDataArguments, TrainingArguments]:
+    """Arguments from the command line; a first argument that ends in `.json` is a file of defaults for them."""
+    return parse_with_recipe((task.model_arguments, task.data_arguments, task.training_arguments), argv)
+
+
+def set_up_logging(args: TrainingArguments) -> None:
+    """Logs to standard output, at the level of `--log_level` (by default: information)."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stdout)
+    level = logging.INFO if args.log_level == "passive" else args.get_process_log_level()
+    logging.getLogger(__package__.partition(".")[0]).setLevel(level)
+    transformers.utils.logging.set_verbosity(args.get_process_log_level())
+
+
+def run_checked(
+    task: Task, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
+) -> dict:
+    """`run` with arguments that are checked, in a folder that is locked."""
+    inputs = task.read_inputs(data_args, args)
+    plan = plan_models(data_args, args)
+    if task.has_results:
+        check_other_models(plan, data_args, args)
+    runs = [Run(task, model_args, data_args, own, fold, inputs) for fold, own in plan]
+    for run in runs:
+        run.arguments = run_arguments(task.name, model_args, data_args, run.args)
+    measured = [finished_metrics(run.arguments, run.args) if len(runs) > 1 else None for run in runs]
+    unfinished = [run for run, metrics in zip(runs, measured) if metrics is None]
+    for run in unfinished:
+        run.checkpoint = find_checkpoint(run.arguments, run.args)
+
+    make_smoke_data(task, data_args, args)
+    given = read_examples(task, data_args, needed_splits(args))
+    earlier = earlier_results(data_args, args) if task.has_results else {}
+    for i, run in enumerate(runs):
+        if measured[i] is None:
+            # A copy: no model is kept until the last one is trained.
+            measured[i] = run_model(replace(run, given=given))
+    if not task.has_results:
+        return measured[0]
+    results = [{"seed": run.args.seed, "fold": run.fold} | earlier | metrics for run, metrics in zip(runs, measured)]
+    return write_results(results, args)
+
+
+def make_smoke_data(task: Task, data_args: BaseDataArguments, args: TrainingArguments) -> None:
+    """In a smoke run that names no data, has examples written and points the arguments to them."""
+    if not data_args.smoke or any(getattr(data_args, name) for name in data_args.SOURCES):
+        return
+    folder = Path(args.output_dir) / "smoke_data"
+    values = [None]
+    if PartialState().is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+        values = [task.write_smoke_data(folder)]
+    for name, value in broadcast_object_list(values)[0].items():
+        setattr(data_args, name, value)
+
+
+def read_examples(task: Task, data_args: BaseDataArguments, needed: dict[str, bool]) -> dict:
+    """The examples of the splits that are needed, and the training examples that others are parts of."""
+    splits = [split for split, need in needed.items() if need]
+    if any(held_out(vars(data_args), split) for split in splits):
+        splits = ["train", *(split for split in splits if split != "train")]
+    return {split: task.read_split(data_args, split) for split in splits}
+
+
+def run_model(run: Run) -> dict[str, float | str]:
+    """Trains and measures one model in its output folder; returns its metrics by name."""
+    set_seed(run.args.seed)
+    make(run)
+    run.note()
+    metrics = run.task.measure_model(run)
+    if run.args.do_train:
+        metrics |= train(run, metrics)
+    for split, prefix in PREFIXES.items():
+        if needed_splits(run.args)[split]:
+            scores = run.task.evaluate(run, split, prefix)
+            metrics |= report(run.trainer, prefix, scores | {f"{prefix}_samples": len(run.splits[split])})
+    run.task.finish(run)
+    if run.args.push_to_hub:
+        run.trainer.push_to_hub()
+    return metrics
+
+
+def make(run: Run) -> None:
+    """Makes tokenizers, model, encoded examples and trainer of a run."""
+    task = run.task
+    run.examples = task.choose_examples(run)
+    tokenizer = run.checkpoint or run.model_args.tokenizer_name or run.model_args.model_name_or_path
+    run.tokenizers = task.load_tokenizers(run, tokenizer) if tokenizer else task.make_tokenizers(run)
+    run.model = task.load_model(run)
+    run.splits = {split: task.encode(run, split) for split in run.examples}
+    run.trainer = task.make_trainer(run)
+
+
+def train(run: Run, metrics: dict) -> dict:
+    """Trains and saves the model of a run, and reports the metrics of the training with those that are given."""
+    result = run.trainer.train(resume_from_checkpoint=run.checkpoint)
+    if run.data_args.average_last_checkpoints:
+        load_average(run.model, run.args, run.data_args.average_last_checkpoints)
+    run.trainer.save_model()
+    samples = {"train_samples": len(run.splits["train"])}
+    metrics = metrics | result.metrics | samples | run.task.measure_training(run, result.metrics)
+    report(run.trainer, "train", metrics)
+    run.trainer.save_state()
+    return metrics
+
+
+def load_average(model: PreTrainedModel, args: TrainingArguments, count: int) -> None:
+    """Gives the model the mean of the weights of the last `count` complete checkpoints of its training.
+
+    Raises:
+        ValueError: there are fewer.
+    """
+    # One process writes the last checkpoint to its end.
+    PartialState().wait_for_everyone()
+    checkpoints = list(islice(complete_checkpoints(args.output_dir), count))[::-1]
+    if len(checkpoints) < count:
+        raise ValueError(
+            f"--average_last_checkpoints {count}: {args.output_dir} holds {len(checkpoints)} complete checkpoints. "
+            "The training is finished: start the same command again with a smaller number."
+        )
+    folder = Path(args.output_dir) / f"{TEMPORARY}average" / "model"
+    with args.main_process_first(desc="averaging checkpoints"):
+        if args.should_save:
+            average_checkpoints(checkpoints, folder, overwrite=True)
+    model.load_state_dict(type(model).from_pretrained(folder, dtype=torch.float32).state_dict())
+    PartialState().wait_for_everyone()
+    if args.should_save:
+        shutil.rmtree(folder.parent)
+    logger.info("The final model is the mean of %s", ", ".join(path.name for path in checkpoints))
+
+
+def report(trainer: Trainer, split: str, metrics: dict) -> dict:
+    """The metrics of a training or an evaluation, which are logged and put into the output folder."""
+    trainer.log_metrics(split, metrics)
+    trainer.save_metrics(split, metrics)
+    return metrics
+
+
+def run_process(main: Callable[[], object]) -> None:
+    """Runs a script's `main` as a process of its own, which leaves its process group, if any, before it exits.
+
+    The group's threads end with its last user, a model in a cycle of references. If that were the interpreter's own
+    end, a thread that needed the interpreter then would abort the process.
+    """
+    main()
+    gc.collect()
+    PartialState().destroy_process_group()

@@ -1,0 +1,231 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What a run is, and whether two runs are the same training.
+
+A run notes in its output folder what it is (`run_arguments`). `different_training` compares a noted run with one that
+is asked for. What counts as different depends on the question; a table of views says it for each:
+
+- `TRAINING`: may the one go on from a checkpoint of the other?
+- `RESULT`: are the metrics of the other those that the one would get?
+- `HELD_OUT`: did the other hold out the same examples?
+- `measurement(split)`: is a split of the one measured as that of the other was?
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import date
+from functools import lru_cache, partial
+from pathlib import Path
+
+from transformers import TrainingArguments
+
+from ..hub.model_card import held_out, split_sources, training_arguments, versions
+from ..text_files import parse_overrides
+from .arguments import DATA_FILES, BaseDataArguments, BaseModelArguments, needed_splits
+from .data import read_dataset
+
+
+# Data arguments of all tasks that no training depends on: of evaluations, of outputs, and of the call.
+NOT_OF_A_TRAINING = {
+    *("max_eval_samples", "max_predict_samples", "early_stopping_patience", "overwrite_output_dir", "seeds"),
+    *("pad_to_multiple_of", "average_last_checkpoints", "num_beams", "length_penalty", "min_target_length"),
+    *("no_repeat_ngram_size", "samples", "bleu_tokenize", "bleu_moses_language", "errant"),
+    *("prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature"),
+}
+# Arguments that change neither what a model becomes nor how it is evaluated.
+NOT_OF_A_RESULT = {
+    *("seeds", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "run_name", "report_to"),
+    *("disable_tqdm", "log_level", "log_level_replica", "logging_first_step", "logging_steps"),
+    *("logging_strategy", "save_total_limit", "dataloader_num_workers", "dataloader_persistent_workers"),
+}
+# Cards do not show these of a training, and each makes it another one.
+ORDER_AND_OPTIMIZER = ("train_sampling_strategy", "data_seed", "lr_scheduler_kwargs", "adam_epsilon")
+# What decides which examples are held out.
+SPLIT_ARGUMENTS = {
+    "training data",
+    "held out",
+    "max_train_samples",
+    "split_seed",
+    "validation_size",
+    "test_size",
+    "cross_validation",
+}
+LIMITS = {"validation": "max_eval_samples", "test": "max_predict_samples"}
+
+# What is compared of the noted run and of the one asked for.
+Views = Mapping[str, Callable[[dict, dict], tuple[dict, dict]]]
+
+
+@lru_cache
+def file_hash(path: Path, *state) -> str:
+    """A hash of what is in a file, whose `state` says whether it is still the same."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str, list[dict]]:
+    """What the data of a training are, by split: of each file its name, size and hash, of a dataset of the Hub its
+    fingerprint. A pipe can be read only once, and is left out."""
+    note = {}
+    for split, needed in needed_splits(args).items():
+        if not (needed and args.do_train):
+            continue
+        files = {path: path.name for path in data_args.files(split)}
+        if not files and data_args.dataset_name and not held_out(vars(data_args), split):
+            folder = Path(data_args.dataset_name)
+            if not folder.is_dir():
+                fingerprint = read_dataset(data_args, split)._fingerprint
+                note[split] = [{"name": data_args.dataset_name, "fingerprint": fingerprint}]
+                continue
+            # The fingerprint of a folder is of when its files were changed.
+            output_dir = Path(args.output_dir).resolve()
+            found = [path for path in sorted(folder.rglob("*")) if not path.resolve().is_relative_to(output_dir)]
+            files = {path: str(path.relative_to(folder)) for path in found}
+        stats = {path: path.stat() for path in files if path.is_file()}
+        note[split] = [
+            {"name": files[path], "size": stat.st_size, "blake2b": file_hash(path, stat.st_size, stat.st_mtime_ns)}
+            for path, stat in stats.items()
+        ]
+    return note
+
+
+def run_arguments(
+    task: str, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
+) -> dict:
+    """What a run is: its task, arguments, data, number of processes, versions and date, as JSON has them."""
+    arguments = {
+        "task": task,
+        "model": vars(model_args),
+        "data": vars(data_args),
+        "files": data_note(data_args, args),
+        "training": args.to_sanitized_dict(),
+        "processes": args.world_size,
+        "versions": versions(),
+        "date": date.today().isoformat(),
+    }
+    return json.loads(json.dumps(arguments, default=str))
+
+
+def training_data(data: dict) -> dict:
+    """The data arguments that a training depends on; of files, only the names. Where a part of the validation data is
+    trained on, that is training data, too."""
+    values = {name: value for name, value in data.items() if name not in NOT_OF_A_TRAINING}
+    values = {name: value for name, value in values.items() if not DATA_FILES.fullmatch(name)}
+    files = split_sources(data, "train") + (split_sources(data, "validation") if data.get("validation_share") else [])
+    return values | {"held out": held_out(data, "validation") | held_out(data, "test"), "training data": files}
+
+
+def training_model(model: dict) -> dict:
+    """The model arguments that a training depends on; of files and folders, only the names."""
+    values = {name: value for name, value in model.items() if name != "trust_remote_code"}
+    values["config_overrides"] = parse_overrides(values.get("config_overrides"))
+    return {name: Path(value).name if isinstance(value, str) else value for name, value in values.items()}
+
+
+def is_of_the_hub(name: str | None) -> bool:
+    """Whether it is OWNER/NAME, and no folder."""
+    return bool(name and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)) and not Path(name).exists()
+
+
+def training_models(noted: dict, asked: dict) -> tuple[dict, dict]:
+    """What trainings depend on of the models of two runs."""
+    old, new = (training_model(run.get("model", {})) for run in (noted, asked))
+    starts = [run.get("model", {}).get("model_name_or_path") for run in (noted, asked)]
+    if all(map(is_of_the_hub, starts)):
+        old["model_name_or_path"], new["model_name_or_path"] = starts
+    return old, new
+
+
+def training_datasets(noted: dict, asked: dict) -> tuple[dict, dict]:
+    """What trainings depend on of the data arguments that both runs have."""
+    old, new = (training_data(run.get("data", {})) for run in (noted, asked))
+    return {name: old[name] for name in old.keys() & new.keys()}, {name: new[name] for name in old.keys() & new.keys()}
+
+
+def trainer_arguments(noted: dict, asked: dict) -> tuple[dict, dict]:
+    """What trainings depend on of the arguments for `Trainer` of two runs: those that cards show, and
+    ORDER_AND_OPTIMIZER where both have them."""
+    runs = (noted, asked)
+    known = [name for name in ORDER_AND_OPTIMIZER if all(name in run.get("training", {}) for run in runs)]
+    shown = tuple(training_arguments(run.get("training", {})) for run in runs)
+    for values, run in zip(shown, runs):
+        values |= {name: run["training"][name] for name in known}
+        # As many batches to an update may come from other numbers of processes.
+        accumulated = values.pop("gradient_accumulation_steps", 1)
+        values["processes x gradient_accumulation_steps"] = run.get("processes", 1) * accumulated
+    return shown
+
+
+def result_arguments(kind: str, noted: dict, asked: dict) -> tuple[dict, dict]:
+    """The arguments of a kind, as the run asked for has them, that a result depends on."""
+    names = asked[kind].keys() - NOT_OF_A_RESULT
+    return tuple({name: run[kind].get(name) for name in names} for run in (noted, asked))
+
+
+def held_out_examples(noted: dict, asked: dict) -> tuple[dict, dict]:
+    """What decides which examples two runs hold out."""
+    old, new = (training_data(run["data"]) for run in (noted, asked))
+    names = SPLIT_ARGUMENTS & new.keys()
+    return tuple({name: values.get(name) for name in names} for values in (old, new))
+
+
+def measured_data(split: str, noted: dict, asked: dict) -> tuple[dict, dict]:
+    """The data arguments that the metrics of a split depend on; of files, only the names."""
+    names = (LIMITS[split], "max_length", "text_column", "text_pair_column", "label_column", "ignored_labels")
+    return tuple(
+        {name: run["data"].get(name) for name in names}
+        | {f"{split} data": split_sources(run["data"], split), "held out": held_out(run["data"], split)}
+        for run in (noted, asked)
+    )
+
+
+TRAINING: Views = {"model": training_models, "data": training_datasets, "training": trainer_arguments}
+RESULT: Views = {kind: partial(result_arguments, kind) for kind in ("model", "data", "training")}
+HELD_OUT: Views = {"data": held_out_examples}
+
+
+def measurement(split: str) -> Views:
+    """The views by which the metrics of "validation" or "test" are compared."""
+    return {"data": partial(measured_data, split)}
+
+
+def different_training(noted: dict, asked: dict, views: Views = TRAINING) -> dict[str, list[str]]:
+    """What makes a run another one than the noted one, in words, by kind: arguments of its model, of its data and for
+    `Trainer`, as far as the views show them, and the content of its data.
+
+    Args:
+        noted: What the output folder notes of a run, as `run_arguments` returns it.
+        asked: The run that is asked for.
+        views: What counts, by kind.
+    """
+    found = {}
+    for kind, view in views.items():
+        old, new = view(noted, asked)
+        found[kind] = [
+            f"{name}={new.get(name)!r} in place of {old.get(name)!r}"
+            for name in sorted(old.keys() | new.keys())
+            if new.get(name) != old.get(name)
+        ]
+    found["data"] += changed_data(noted, asked)
+    return found
+
+
+def changed_data(noted: dict, asked: dict) -> list[str]:
+    """The files, in words, that a training would read with another content than the noted one had. Older runs noted
+    none."""
+    found = []
+    for split in ("train", *(["validation"] if asked.get("data", {}).get("validation_share") else [])):
+        old, new = (each.get("files", {}).get(split) for each in (noted, asked))
+        if old is None or new is None:
+            continue
+        names = [[each["name"] for each in files] for files in (old, new)]
+        if names[0] != names[1]:
+            changed = sorted(set(names[0]) ^ set(names[1])) or names[1]
+            found.append(f"other files of {split} data ({', '.join(changed)})")
+            continue
+        for before, now in zip(old, new):
+            if before != now:
+                sizes = f"{now['size']} bytes in place of {before['size']}" if "size" in now else "by its fingerprint"
+                found.append(f"another content of {now['name']} ({sizes})")
+    return found

@@ -1,0 +1,148 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Several models of one call: a seed or a fold each, what is finished already, and the summary of their metrics."""
+
+import copy
+import json
+import logging
+import statistics
+from pathlib import Path
+
+from transformers import TrainingArguments
+
+from ..hub.model_card import ARGUMENTS, RESULTS
+from ..text_files import read_json
+from .arguments import BaseDataArguments, needed_splits
+from .same_training import RESULT, different_training, measurement
+
+
+logger = logging.getLogger(__name__)
+
+# The metrics of all models of a call, and their summary.
+RUNS = "runs.json"
+
+
+def plan_models(data_args: BaseDataArguments, args: TrainingArguments) -> list[tuple[int | None, TrainingArguments]]:
+    """Fold and training arguments, the seed among them, of each model; several have folders of their own."""
+    plan = []
+    for seed in data_args.seeds or [args.seed]:
+        for fold in range(data_args.cross_validation) if data_args.cross_validation else [None]:
+            own, folder = copy.copy(args), Path(args.output_dir)
+            if data_args.seeds:
+                folder /= f"seed_{seed}"
+            if fold is not None:
+                folder /= f"fold_{fold}"
+            own.seed, own.output_dir = seed, str(folder)
+            plan.append((fold, own))
+    if len(plan) > 1:
+        for _, own in plan:
+            # Each goes on from its own checkpoints, if it has any.
+            own.resume_from_checkpoint = None
+    return plan
+
+
+def check_other_models(
+    plan: list[tuple[int | None, TrainingArguments]], data_args: BaseDataArguments, args: TrainingArguments
+) -> None:
+    """Raises a ValueError if RUNS holds results that this call would not write again."""
+    file = Path(args.output_dir) / RUNS
+    if data_args.overwrite_output_dir or not file.is_file():
+        return
+    runs = read_json(file)["runs"]
+    if not args.do_train:
+        results_file = file.parent / RESULTS
+        results = read_json(results_file) if results_file.is_file() else None
+        # What the model in the folder has been measured at is in both files.
+        is_own = results is not None and len(runs) == 1
+        if not is_own or any(results.get(name, value) != value for name, value in runs[0].items()):
+            raise ValueError(
+                f"{file} has results of other models: choose another --output_dir, or give --overwrite_output_dir to "
+                "replace them."
+            )
+        return
+    planned = {(own.seed, fold) for fold, own in plan}
+    if others := [run for run in runs if (run["seed"], run["fold"]) not in planned]:
+        seeds = " ".join(dict.fromkeys(str(run["seed"]) for run in others))
+        raise ValueError(
+            f"{file} has results that this call would lose, of --seeds {seeds}: name all seeds, and the same folds "
+            "(what is finished is taken as it is), choose another --output_dir, or give --overwrite_output_dir."
+        )
+
+
+def finished_metrics(arguments: dict, args: TrainingArguments) -> dict[str, float] | None:
+    """The metrics of one of several models that an earlier call finished; None if it did not.
+
+    Args:
+        arguments: Those of `run_arguments`.
+        args: The training's.
+
+    Raises:
+        ValueError: it was another call, whose results are not those of this one.
+    """
+    folder = Path(args.output_dir)
+    needed = {"train_loss": args.do_train, "eval_accuracy": args.do_eval, "predict_accuracy": args.do_predict}
+    if arguments["data"]["overwrite_output_dir"] or not all(
+        (folder / name).is_file() for name in (ARGUMENTS, RESULTS)
+    ):
+        return None
+    metrics, noted = read_json(folder / RESULTS), read_json(folder / ARGUMENTS)
+    if any(need and name not in metrics for name, need in needed.items()):
+        return None
+    for different in different_training(noted, arguments, RESULT).values():
+        if different:
+            raise ValueError(
+                f"{folder} was trained otherwise; this call has {'; '.join(different)}. Choose another --output_dir, "
+                "or give --overwrite_output_dir."
+            )
+    for split, data in noted.get("evaluated", {}).items():
+        asked = {"data": arguments["data"]}
+        different = different_training({"data": data}, asked, measurement(split))["data"]
+        if needed_splits(args)[split] and different:
+            raise ValueError(
+                f"{folder} was evaluated anew; this call has {'; '.join(different)}. Evaluate it on this call's "
+                f"{split} data (--model_name_or_path {folder} --output_dir {folder}), choose another --output_dir, or "
+                "give --overwrite_output_dir."
+            )
+    logger.info("%s is trained already: taking its results", folder)
+    return metrics
+
+
+def earlier_results(data_args: BaseDataArguments, args: TrainingArguments) -> dict:
+    """What is noted of the model that a call evaluates in its folder: its metrics, or at least its seed."""
+    folder = Path(args.output_dir)
+    if args.do_train:
+        return {}
+    if (folder / RUNS).is_file() and not data_args.overwrite_output_dir:
+        return read_json(folder / RUNS)["runs"][0]
+    if (folder / ARGUMENTS).is_file():
+        return {"seed": read_json(folder / ARGUMENTS)["training"]["seed"]}
+    return {}
+
+
+def summarize(runs: list[dict]) -> dict:
+    """Mean and standard deviation (None for one seed) over seeds of what the runs measured, the mean over the folds of
+    a seed first.
+
+    Args:
+        runs: Their metrics, with the keys `seed` and `fold`.
+    """
+    summary = {}
+    seeds = list(dict.fromkeys(run["seed"] for run in runs))
+    for name in runs[0]:
+        if name not in ("seed", "fold") and all(isinstance(run.get(name), (int, float)) for run in runs):
+            values = [statistics.fmean(run[name] for run in runs if run["seed"] == seed) for seed in seeds]
+            deviation = statistics.stdev(values) if len(values) > 1 else None
+            summary[name] = {"mean": statistics.fmean(values), "standard_deviation": deviation}
+    return summary
+
+
+def write_results(runs: list[dict], args: TrainingArguments) -> dict:
+    """Puts the metrics of the models and their summary into RUNS, logs the accuracies, and returns both."""
+    results = {"runs": runs, "summary": summarize(runs)}
+    if args.should_save:
+        (Path(args.output_dir) / RUNS).write_text(json.dumps(results, indent=1), encoding="utf-8")
+    for name in ("eval_accuracy", "predict_accuracy"):
+        if name in results["summary"]:
+            values = results["summary"][name]
+            deviation = values["standard_deviation"]
+            logger.info("%s: %.2f%s", name, values["mean"], "" if deviation is None else f" ± {deviation:.2f}")
+    return results

@@ -1,0 +1,307 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Classification of sentences and pairs of sentences, scored by accuracy."""
+
+import logging
+from dataclasses import dataclass, field
+
+import datasets
+import torch
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    EvalPrediction,
+    PreTrainedModel,
+    TokenizersBackend,
+    Trainer,
+    TrainingArguments,
+)
+
+from ..arguments import BaseModelArguments, check_run, needed_splits
+from ..models import check_model, check_vocabulary, config_with_overrides, load_checkpoint, word_level_tokenizer
+from ..resumption import ResumableTrainerMixin, ResumableTrainingArguments
+from ..task import Run, Task
+from ..word_vectors import load_word_vectors
+from .classification_examples import (
+    DataArguments,
+    Examples,
+    find_labels,
+    make_splits,
+    read_split,
+    warn_of_new_labels,
+    write_smoke_data,
+)
+
+
+logger = logging.getLogger(__name__)
+
+# In the order of their ids.
+SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>"}
+
+
+@dataclass
+class ModelArguments(BaseModelArguments):
+    """The model and its vocabulary: a checkpoint, or a configuration to start from."""
+
+    model_type: str = field(
+        default="csa_ode", metadata={"help": "Architecture of a new model where --config_name does not say."}
+    )
+    vocab_size: int | None = field(
+        default=None, metadata={"help": "Most words of a new vocabulary, the 2 special ones included; none: no limit."}
+    )
+    min_frequency: int = field(
+        default=1, metadata={"help": "How often a word of a new vocabulary occurs in training; others are <unk>."}
+    )
+    lowercase: bool = field(default=False, metadata={"help": "Spell the words of a new vocabulary in lower case."})
+    word_vectors: str | None = field(
+        default=None,
+        metadata={"help": "Pre-trained vectors in GloVe's text format (or .gz) for the embeddings of a new model."},
+    )
+
+
+@dataclass
+class ClassificationTrainingArguments(ResumableTrainingArguments):
+    """Those of Trainer, with the paper's values where it has some: a learning rate of 0.0001 to 0.003, batches of 80
+    to 256 (114 make the 48 batches an epoch that TREC has in figure 6), 10 epochs, an L2 factor of 1e-5. It gives no
+    numbers for warm-up and decay."""
+
+    learning_rate: float = field(default=1e-3, metadata={"help": "Highest learning rate."})
+    per_device_train_batch_size: int = field(default=114, metadata={"help": "Examples of a batch."})
+    per_device_eval_batch_size: int = field(default=256, metadata={"help": "Examples of a batch of an evaluation."})
+    num_train_epochs: float = field(default=10.0, metadata={"help": "Epochs."})
+    weight_decay: float = field(default=1e-5, metadata={"help": "Factor of the L2 regularization."})
+    warmup_steps: float = field(default=0.1, metadata={"help": "Updates of the warm-up, or a share of all of them."})
+    learning_rate_ratio: float = field(
+        default=0.1, metadata={"help": "The last learning rate as a part of the highest, reached exponentially."}
+    )
+
+    def to_sanitized_dict(self) -> dict:
+        """What is noted: the optimizer and the schedule are those of `ClassificationTrainer`."""
+        own = {"optim": "Adam with L2 regularization", "lr_scheduler_type": "exponential"}
+        return super().to_sanitized_dict() | own
+
+
+def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: TrainingArguments) -> None:
+    """Checks the arguments of a run.
+
+    Raises:
+        ValueError: an argument has a value that it cannot have, or contradicts another one.
+        OSError: there is no such checkpoint or configuration.
+    """
+    check_run(model_args, data_args, args)
+    if model_args.word_vectors and model_args.model_name_or_path:
+        raise ValueError("--word_vectors are for a new model: leave out --model_name_or_path.")
+    for name in ("validation_size", "test_size"):
+        if not 0 <= getattr(data_args, name) < 1:
+            raise ValueError(f"--{name} {getattr(data_args, name)} must be a share, at least 0 and less than 1.")
+    folds = data_args.cross_validation
+    if folds is not None and folds < 2:
+        raise ValueError(f"--cross_validation {folds} must be at least 2.")
+    if folds and (data_args.test_file or data_args.test_size or not (args.do_train and args.do_predict)):
+        raise ValueError(
+            f"--cross_validation {folds} trains on and tests all training examples: give --do_train and --do_predict, "
+            "and neither --test_file nor --test_size."
+        )
+    if args.load_best_model_at_end and not args.do_eval:
+        raise ValueError("--load_best_model_at_end needs --do_eval.")
+    if not 0 < args.learning_rate_ratio <= 1:
+        raise ValueError(f"--learning_rate_ratio {args.learning_rate_ratio} must be more than 0 and at most 1.")
+    if data_args.seeds and len(set(data_args.seeds)) < len(data_args.seeds):
+        raise ValueError(f"--seeds {' '.join(map(str, data_args.seeds))} names one twice.")
+    asked = args.resume_from_checkpoint
+    if asked and str(asked).lower() != "true" and (data_args.seeds or folds):
+        raise ValueError(f"--resume_from_checkpoint {asked}: several models go on from their own: leave it out.")
+    check_model(model_args)
+
+
+def choose_examples(run: Run) -> dict[str, Examples]:
+    return make_splits(run.given, run.data_args, needed_splits(run.args), run.fold)
+
+
+def build_tokenizer(examples: Examples, args: ModelArguments) -> TokenizersBackend:
+    """A tokenizer of whole words, those of the examples, the most frequent first; `<pad>` is 0 and `<unk>` is 1.
+
+    The second sentence of a pair follows the first, told apart by `token_type_ids`.
+
+    Raises:
+        ValueError: `--vocab_size` has no room for a word.
+    """
+    lines = [*examples.texts, *(examples.pairs or [])]
+    backend = word_level_tokenizer(lines, SPECIAL_TOKENS, args.vocab_size, args.min_frequency, args.lowercase)
+    backend.post_processor = TemplateProcessing(single="$A", pair="$A:0 $B:1", special_tokens=[])
+    inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if examples.pairs else [])]
+    return TokenizersBackend(tokenizer_object=backend, model_input_names=inputs, **SPECIAL_TOKENS)
+
+
+def make_tokenizers(run: Run):
+    return (build_tokenizer(run.examples["train"], run.model_args),)
+
+
+def load_tokenizers(run: Run, name: str):
+    return (AutoTokenizer.from_pretrained(name, **run.model_args.hub_options),)
+
+
+def check_class_names(names: list[str], labels: list[str]) -> None:
+    """Raises a ValueError if there are not as many names as labels."""
+    if len(names) != len(labels):
+        raise ValueError(
+            f"--class_names gives {len(names)} names, but there are {len(labels)} labels: {', '.join(labels)}."
+        )
+
+
+def label_ids(model: PreTrainedModel, labels: list[str], class_names: list[str] | None) -> dict[str, int]:
+    """The model's ids of the labels, which its configuration may have as they were in its training data
+    (`dataset_labels`) or by the names of its classes.
+
+    Raises:
+        ValueError: the model has other labels, or classes of other names than `class_names`.
+    """
+    config, names = model.config, dict(zip(labels, labels))
+    noted = {label: i for i, label in enumerate(getattr(config, "dataset_labels", None) or [])}
+    if class_names and not noted:
+        check_class_names(class_names, labels)
+        names = dict(zip(labels, class_names))
+    elif class_names and class_names != (own := [config.id2label[i] for i in noted.values()]):
+        raise ValueError(
+            f"--class_names {' '.join(class_names)}: the classes of {config.name_or_path} are {' '.join(own)}. Leave "
+            "it out."
+        )
+    known = config.label2id | noted
+    if unknown := [name for name in names.values() if name not in known]:
+        labels = dict.fromkeys([*config.id2label.values(), *noted])
+        raise ValueError(
+            f"{config.name_or_path} does not know the labels {', '.join(unknown)}, only {', '.join(labels)}."
+        )
+    return {label: known[name] for label, name in names.items()}
+
+
+def load_model(run: Run) -> PreTrainedModel:
+    """The checkpoint's model in float32, or a new one for the labels, with pre-trained word vectors if they are asked
+    for.
+
+    Raises:
+        ValueError: the vocabulary or the labels are not the checkpoint's, or there are not as many names as labels.
+    """
+    warn_of_new_labels(run.given)
+    labels = find_labels(run.given)
+    if run.model_args.model_name_or_path:
+        model = load_checkpoint(AutoModelForSequenceClassification, run.model_args)
+    else:
+        model = new_model(run, labels)
+    check_vocabulary(run.tokenizer, model.get_input_embeddings())
+    label_ids(model, labels, run.data_args.class_names)
+    logger.info("%s words in the vocabulary; %s", f"{len(run.tokenizer):,}", sizes(model))
+    return model
+
+
+def new_model(run: Run, labels: list[str]) -> PreTrainedModel:
+    """A new model for the labels, with pre-trained word vectors if they are asked for."""
+    args, names = run.model_args, run.data_args.class_names or labels
+    check_class_names(names, labels)
+    values = {"vocab_size": len(run.tokenizer), "pad_token_id": run.tokenizer.pad_token_id}
+    values |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+    values |= {"dataset_labels": labels, "problem_type": "single_label_classification"}
+    if args.model_type == "csa_ode":
+        values["num_sentences"] = 2 if run.data_args.text_pair_column is not None else 1
+    model = AutoModelForSequenceClassification.from_config(config_with_overrides(args, values))
+    if args.word_vectors:
+        coverage = load_word_vectors(args.word_vectors, run.tokenizer.get_vocab(), model.get_input_embeddings())
+        logger.info("%s: %s", args.word_vectors, coverage)
+    return model
+
+
+def sizes(model: PreTrainedModel) -> dict[str, int]:
+    """The numbers of parameters of a model, with its embeddings and without."""
+    number = model.num_parameters()
+    without = number - model.get_input_embeddings().weight.numel()
+    return {"parameters": number, "parameters_without_embeddings": without}
+
+
+def encode(run: Run, split: str) -> datasets.Dataset:
+    """Ids, masks and labels of the examples of a split."""
+    examples, limit = run.examples[split], run.data_args.max_length
+    encoded = run.tokenizer(examples.texts, examples.pairs, truncation=limit is not None, max_length=limit)
+    ids = label_ids(run.model, find_labels(run.given), run.data_args.class_names)
+    return datasets.Dataset.from_dict({**encoded, "labels": [ids[label] for label in examples.labels]})
+
+
+class ClassificationTrainer(ResumableTrainerMixin, Trainer):
+    """Trainer with Adam, whose learning rate falls exponentially, and metrics of classification."""
+
+    def __init__(self, *, args: ClassificationTrainingArguments, **kwargs):
+        adam = {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+        kwargs |= {"compute_metrics": compute_metrics, "optimizer_cls_and_kwargs": (torch.optim.Adam, adam)}
+        super().__init__(args=args, **kwargs)
+        # The numbers of evaluations are wanted beside the logits.
+        ignored = set(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())
+        self.ignored_keys = sorted(ignored - {"num_function_evaluations"})
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
+        if self.lr_scheduler is None:
+            warmup = self.args.get_warmup_steps(num_training_steps)
+            decay = max(num_training_steps - warmup, 1)
+
+            def factor(step: int) -> float:
+                if step < warmup:
+                    return step / warmup
+                return self.args.learning_rate_ratio ** min((step - warmup) / decay, 1.0)
+
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, factor)
+        return self.lr_scheduler
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=self.ignored_keys)
+
+
+def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    """Accuracy in percent and the mean number of function evaluations, if the model counts them."""
+    outputs = prediction.predictions
+    logits, *others = outputs if isinstance(outputs, tuple) else (outputs,)
+    metrics = {"accuracy": 100 * float((logits.argmax(axis=-1) == prediction.label_ids).mean())}
+    if others:
+        metrics["function_evaluations"] = float(others[0].mean())
+    return metrics
+
+
+def make_trainer(run: Run) -> ClassificationTrainer:
+    return ClassificationTrainer(
+        model=run.model,
+        args=run.args,
+        train_dataset=run.splits.get("train"),
+        eval_dataset=run.splits.get("validation"),
+        processing_class=run.tokenizer,
+        data_collator=DataCollatorWithPadding(run.tokenizer),
+        callbacks=run.data_args.callbacks(),
+    )
+
+
+def measure_training(run: Run, metrics: dict) -> dict[str, float]:
+    """The seconds of an epoch, if there was one."""
+    epochs = metrics.get("epoch")
+    return {"train_seconds_per_epoch": metrics["train_runtime"] / epochs} if epochs else {}
+
+
+def evaluate(run: Run, split: str, prefix: str) -> dict[str, float]:
+    return run.trainer.predict(run.splits[split], metric_key_prefix=prefix).metrics
+
+
+CLASSIFICATION = Task(
+    "text-classification",
+    ModelArguments,
+    DataArguments,
+    ClassificationTrainingArguments,
+    check_arguments=check_arguments,
+    write_smoke_data=write_smoke_data,
+    read_split=read_split,
+    choose_examples=choose_examples,
+    make_tokenizers=make_tokenizers,
+    load_tokenizers=load_tokenizers,
+    load_model=load_model,
+    encode=encode,
+    make_trainer=make_trainer,
+    measure_model=lambda run: sizes(run.model),
+    measure_training=measure_training,
+    evaluate=evaluate,
+    has_results=True,
+)

@@ -1,0 +1,181 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Labelled sentences, or pairs of sentences, from files and datasets, and the parts that are held out."""
+
+import csv
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ...hub.model_card import held_out
+from ...text_files import read_lines
+from ..arguments import BaseDataArguments
+from ..data import read_dataset, read_json_lines
+from ..smoke import CLASSIFICATION_VALUES, SIZES
+from ..smoke.number_names import write_corpus
+
+
+logger = logging.getLogger(__name__)
+
+INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+@dataclass
+class DataArguments(BaseDataArguments):
+    """The examples, and how they are split."""
+
+    train_file: str | None = field(default=None, metadata={"help": "Training examples, .txt, .csv or .jsonl."})
+    validation_file: str | None = field(default=None, metadata={"help": "Validation examples."})
+    test_file: str | None = field(default=None, metadata={"help": "Test examples."})
+    SOURCES = (*BaseDataArguments.SOURCES, "train_file", "validation_file", "test_file")
+    SMOKE_VALUES = CLASSIFICATION_VALUES
+
+    text_column: str = field(default="text", metadata={"help": "Column of a dataset, .csv or .jsonl: the sentence."})
+    text_pair_column: str | None = field(default=None, metadata={"help": "Column of the second sentence, if any."})
+    label_column: str = field(default="label", metadata={"help": "Column of the label."})
+    ignored_labels: list[str] | None = field(
+        default=None, metadata={"help": "Examples with these labels are left out, as '-' of SNLI, or -1."}
+    )
+    class_names: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Names that the model keeps, in the order of the labels: of numbers by size, else the alphabet's."
+        },
+    )
+    validation_size: float = field(
+        default=0.0, metadata={"help": "Share of the training examples to validate on, where there is no file."}
+    )
+    test_size: float = field(
+        default=0.0, metadata={"help": "Share of the training examples to test on, where there is no file."}
+    )
+    cross_validation: int | None = field(default=None, metadata={"help": "Number of folds to test on."})
+    split_seed: int = field(default=42, metadata={"help": "Seed of the order in which examples are split."})
+    max_length: int | None = field(default=None, metadata={"help": "Most words of an example; none: no limit."})
+    seeds: list[int] | None = field(default=None, metadata={"help": "A model for each of these; none: --seed."})
+
+
+class Examples(NamedTuple):
+    """Sentences, second sentences or None, and labels, all of one length."""
+
+    texts: list[str]
+    pairs: list[str] | None
+    labels: list[str]
+
+    def take(self, indices: Iterable[int]) -> "Examples":
+        return Examples(*(each and [each[i] for i in indices] for each in self))
+
+
+def read_examples(path: str, args: DataArguments) -> Examples:
+    """The examples of a file, in the format that its name says.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: there is no such format; a line has no label or no text; or the columns are not there.
+    """
+    suffix = Path(path.removesuffix(".gz")).suffix
+    if suffix == ".csv":
+        return examples_of(csv.DictReader(f"{line}\n" for line in read_lines(path)), path, args)
+    if suffix in (".json", ".jsonl"):
+        return examples_of(read_json_lines(path), path, args)
+    if suffix != ".txt":
+        raise ValueError(
+            f"{path}: examples are in a .txt (`label words ...` a line), .csv, .json or .jsonl file, or one of these "
+            f"with .gz, not {suffix!r}: rename or convert it."
+        )
+    pairs = (line.split(maxsplit=1) for line in read_lines(path))
+    records = (dict(zip((args.label_column, args.text_column), [*pair, "", ""])) for pair in pairs)
+    if args.text_pair_column:
+        raise ValueError(f"{path} has no columns: --text_pair_column {args.text_pair_column} needs a .csv or .jsonl.")
+    return examples_of(records, path, args)
+
+
+def examples_of(records: Iterable[dict], name: str, args: DataArguments) -> Examples:
+    """The examples of mappings that have the columns of the arguments."""
+    columns = [args.text_column, args.label_column, *([args.text_pair_column] if args.text_pair_column else [])]
+    rows = []
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, dict) or not set(columns) <= set(record):
+            raise ValueError(
+                f"{name}, record {number} lacks one of {', '.join(columns)} (--text_column, --label_column, "
+                f"--text_pair_column): {str(record)[:200]}"
+            )
+        values = [str(record[column]).strip() if record[column] is not None else "" for column in columns]
+        if values[1] in (args.ignored_labels or ()):
+            continue
+        if not all(values):
+            raise ValueError(f"{name}, record {number} has no text or no label: {str(record)[:200]}")
+        rows.append(values)
+    if not rows:
+        raise ValueError(f"{name} has no examples.")
+    texts, labels, *pairs = map(list, zip(*rows))
+    return Examples(texts, pairs[0] if pairs else None, labels)
+
+
+def read_split(args: DataArguments, split: str) -> Examples | None:
+    """The examples of "train", "validation" or "test" from wherever the arguments say; None if they do not."""
+    path = getattr(args, f"{split}_file")
+    if path:
+        examples = read_examples(path, args)
+    elif args.dataset_name and not held_out(vars(args), split):
+        examples = examples_of(read_dataset(args, split), f"{args.dataset_name} ({split})", args)
+    else:
+        return None
+    return examples.take(range(min(args.max_samples(split) or len(examples.labels), len(examples.labels))))
+
+
+def make_splits(
+    given: dict[str, Examples | None], args: DataArguments, needed: dict[str, bool], fold: int | None
+) -> dict[str, Examples]:
+    """The examples of each split that is needed, parts of the training examples held out where they have to be.
+
+    Raises:
+        ValueError: there are none for a split that is needed.
+    """
+    splits = {split: examples for split, examples in given.items() if examples is not None}
+    if "train" in splits:
+        order = np.random.default_rng(args.split_seed).permutation(len(splits["train"].labels))
+        parts = {}
+        if fold is not None:
+            parts["test"] = order[fold :: args.cross_validation]
+            order = np.setdiff1d(order, parts["test"], assume_unique=True)
+            order = np.random.default_rng((args.split_seed, fold)).permutation(order)
+        for split in ("test", "validation"):
+            if split not in splits and getattr(args, f"{split}_size"):
+                number = round(getattr(args, f"{split}_size") * len(splits["train"].labels))
+                parts[split], order = order[:number], order[number:]
+        whole = splits["train"]
+        splits |= {split: whole.take(np.sort(indices)) for split, indices in parts.items()}
+        if parts:
+            splits["train"] = whole.take(np.sort(order))
+    for split, need in needed.items():
+        if need and not (split in splits and splits[split].labels):
+            others = "" if split == "train" else f", or --{split}_size"
+            raise ValueError(f"No {split} examples: give --{split}_file or --dataset_name{others}.")
+    return {split: examples for split, examples in splits.items() if needed[split]}
+
+
+def warn_of_new_labels(given: dict[str, Examples | None]) -> None:
+    """Warns of labels that no training example has."""
+    known = set(given["train"].labels) if given.get("train") else None
+    for split, examples in given.items():
+        if known is not None and examples and (new := sorted(set(examples.labels) - known)):
+            logger.warning("No training example has the labels %s of the %s examples", ", ".join(new), split)
+
+
+def find_labels(given: dict[str, Examples | None]) -> list[str]:
+    """The labels of the examples: numbers by size, other labels in the order of the alphabet."""
+    labels = {label for examples in given.values() if examples for label in examples.labels}
+    return sorted(labels, key=(lambda label: (int(label), label)) if all(map(INTEGER.fullmatch, labels)) else None)
+
+
+def write_smoke_data(folder: Path) -> dict[str, str]:
+    """Number names in English, with or without hundreds; the arguments that read them."""
+    write_corpus(folder, SIZES)
+    for split in SIZES:
+        lines = [f"{int('hundred' in line)} {line}\n" for line in read_lines(folder / f"{split}.en")]
+        (folder / f"{split}.txt").write_text("".join(lines), encoding="utf-8", newline="\n")
+    return {f"{split}_file": str(folder / f"{split}.txt") for split in SIZES}

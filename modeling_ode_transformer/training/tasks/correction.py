@@ -1,0 +1,365 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Grammatical error correction: sentences and their corrections, scored by M2, ERRANT and GLEU."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import compress, permutations
+from pathlib import Path
+from typing import NamedTuple
+
+import datasets
+
+from ...metrics.errant import annotate, errant_score, load_annotator
+from ...metrics.gleu import gleu
+from ...metrics.m2 import M2Sentence, m2_score, read_m2
+from ...text_files import read_aligned_lines, read_lines
+from ..data import check_pairs, read_table
+from ..smoke.learner_sentences import write_corpus
+from .seq2seq import seq2seq_task
+from .seq2seq_arguments import Seq2SeqDataArguments
+
+
+logger = logging.getLogger(__name__)
+
+# Ends of the names of files that hold sentences with their corrections; other files are plain text.
+M2, TABLES = ".m2", (".tsv", ".json", ".jsonl")
+
+# What the official folders call their files.
+FOLDER_PATTERNS = {"train": "*train*.m2", "validation": "*dev*.m2", "test": "*test*.m2"}
+
+
+@dataclass
+class DataArguments(Seq2SeqDataArguments):
+    """The annotated sentences, which of them are trained on, and how corrections are scored."""
+
+    train_file: list[str] | None = field(
+        default=None, metadata={"help": "M2 files, folders with *train*.m2 below them, TSV and jsonl files of pairs."}
+    )
+    validation_file: list[str] | None = field(
+        default=None, metadata={"help": "The same (folders: *dev*.m2), or plain text with references."}
+    )
+    test_file: list[str] | None = field(
+        default=None, metadata={"help": "The same (folders: *test*.m2), or plain text, with or without references."}
+    )
+    train_source_file: str | None = field(default=None, metadata={"help": "More training sentences, one a line."})
+    train_reference_files: list[str] | None = field(
+        default=None, metadata={"help": "Corrections of the sentences of --train_source_file, line by line."}
+    )
+    validation_reference_files: list[str] | None = field(
+        default=None, metadata={"help": "Corrections of the validation sentences, line by line, for GLEU."}
+    )
+    test_reference_files: list[str] | None = field(
+        default=None, metadata={"help": "Corrections of the test sentences, line by line, for GLEU."}
+    )
+    SOURCES = (
+        *Seq2SeqDataArguments.SOURCES,
+        *(f"{split}_{files}" for split in FOLDER_PATTERNS for files in ("file", "reference_files")),
+        *("train_source_file", "validation_share"),
+    )
+
+    source_column: str = field(default="source", metadata={"help": "Key of the sentence in jsonl files."})
+    target_column: str = field(default="target", metadata={"help": "Key of the correction in jsonl files."})
+    validation_share: float | None = field(
+        default=None,
+        metadata={
+            "help": "Validate on this share of those sentences of the validation files that have edits, spread evenly "
+            "over each file, and train on the others if the file is a training file as well."
+        },
+    )
+    annotator: str = field(
+        default="0", metadata={"help": "Whose corrections of M2 files to train on; all: a pair for each annotator."}
+    )
+    drop_unchanged: bool = field(
+        default=False, metadata={"help": "Do not train on sentences whose correction is the sentence itself."}
+    )
+    min_tokens: int = field(default=1, metadata={"help": "Fewest tokens of both sides of a training pair."})
+    max_tokens: int = field(default=80, metadata={"help": "Most tokens of both sides of a training pair."})
+    errant: bool = field(
+        default=False, metadata={"help": "Score outputs for M2 files with ERRANT too (needs errant and its model)."}
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.dataset_name:
+            raise ValueError(f"--dataset_name {self.dataset_name}: sentences come from files (--train_file, ...).")
+        if self.annotator != "all" and not self.annotator.isdecimal():
+            raise ValueError(
+                f"--annotator {self.annotator}: give a number, as the annotator's in the M2 file, or all."
+            )
+        if self.validation_share is not None and not 0 < self.validation_share <= 1:
+            raise ValueError(f"--validation_share {self.validation_share} must be above 0 and at most 1.")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(
+                f"--min_tokens {self.min_tokens} must be at least 0 and at most --max_tokens {self.max_tokens}."
+            )
+
+    def files(self, split: str) -> list[Path]:
+        paths = super().files(split)
+        return [file for path in paths for file in (files_below(path, split) if path.is_dir() else [path])]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        return {"source_column": self.source_column, "target_column": self.target_column}
+
+
+class Evaluated(NamedTuple):
+    """The sentences of a validation or test split, in the order of their files.
+
+    `annotations` are those of M2 files, none for other files. `references` are the corrections of each sentence that
+    are given as text, none if there are no such. `counts` says how many sentences are of which file.
+    """
+
+    sources: list[str]
+    annotations: list[M2Sentence]
+    references: list[list[str]]
+    counts: dict[Path, int]
+
+
+def kind(path: str | Path) -> str:
+    """Of a file, by the end of its name before `.gz`: M2, one of TABLES, or "plain text"."""
+    suffix = Path(str(path).removesuffix(".gz")).suffix
+    return suffix if suffix in (M2, *TABLES) else "plain text"
+
+
+def files_below(folder: str | Path, split: str) -> list[Path]:
+    """The files in a folder, or below it, that are meant for the split."""
+    pattern = FOLDER_PATTERNS[split]
+    return sorted({*Path(folder).rglob(pattern), *Path(folder).rglob(f"{pattern}.gz")})
+
+
+def find_files(names: Sequence[str], split: str) -> list[Path]:
+    """The files that are named, and in the place of a folder those below it that are meant for the split.
+
+    No file is listed twice. Of a folder's files, those that are a part of another one are left out.
+
+    Raises:
+        FileNotFoundError: a folder has no file for the split.
+    """
+    files = []
+    for name in names:
+        if Path(name).is_dir():
+            found = files_below(name, split)
+            if not found:
+                raise FileNotFoundError(
+                    f"--{split}_file {name}: no {FOLDER_PATTERNS[split]} in this folder or below it."
+                )
+            files += leave_out_parts(found)
+        else:
+            files.append(Path(name))
+    return list({path.resolve(): path for path in files}.values())
+
+
+def leave_out_parts(paths: Sequence[Path]) -> list[Path]:
+    """Those M2 files whose sentences are not all in another one beside them, as those of A.train are in ABC.train."""
+    folders = Counter(path.parent for path in paths)
+    sentences = {path: Counter(map(str, read_m2(path))) for path in paths if folders[path.parent] > 1}
+    parts = set()
+    for part, whole in permutations(sentences, 2):
+        if part.parent == whole.parent and whole not in parts and sentences[part] <= sentences[whole]:
+            logger.info("%s is left out: its %d sentences are in %s", part, sentences[part].total(), whole.name)
+            parts.add(part)
+    return [path for path in paths if path not in parts]
+
+
+def drawn_for_validation(sentences: Sequence[M2Sentence], share: float) -> list[bool]:
+    """Which sentences to validate on: that share of those with edits, evenly spread."""
+    drawn, edited = [], 0
+    for sentence in sentences:
+        is_edited = any(sentence.edits.values())
+        drawn.append(is_edited and int((edited + 1) * share) > int(edited * share))
+        edited += is_edited
+    return drawn
+
+
+def corrections(sentence: M2Sentence, annotator: str) -> list[str]:
+    """The sentence as the annotator corrects it, or as each one does ("all"); as it is, if nobody annotated it.
+
+    Empty if only others annotated it: what this annotator would have changed is not known.
+    """
+    if not sentence.edits:
+        return [" ".join(sentence.tokens)]
+    return [" ".join(sentence.corrected(each)) for each in sentence.edits if annotator in ("all", str(each))]
+
+
+def one_space(text: str) -> str:
+    """Tokens separated by single spaces, as those of M2 files are."""
+    return " ".join(text.split())
+
+
+def filter_pairs(pairs: list[tuple[str, str]], name: str, args: DataArguments) -> list[tuple[str, str]]:
+    """The pairs to train on. How many are left out, and why, is logged."""
+    pairs = [(one_space(source), one_space(target)) for source, target in pairs]
+    changed = [pair for pair in pairs if not args.drop_unchanged or pair[0] != pair[1]]
+    kept = [pair for pair in changed if all(args.min_tokens <= len(text.split()) <= args.max_tokens for text in pair)]
+    logger.info(
+        "%s: %d pairs; left out %d that are unchanged and %d with a side not of %d to %d tokens",
+        *(name, len(pairs), len(pairs) - len(changed), len(changed) - len(kept), args.min_tokens, args.max_tokens),
+    )
+    return kept
+
+
+def read_training_m2(path: Path, validation_files: set[Path], args: DataArguments) -> list[tuple[str, str]]:
+    """Pairs from an M2 file, without those of the sentences to validate on.
+
+    Raises:
+        ValueError: the file is malformed; all of it is validated on too; the annotator is none of its own.
+    """
+    sentences = read_m2(path)
+    logger.info("%s: %d sentences", path, len(sentences))
+    if path.resolve() in validation_files:
+        if args.validation_share is None:
+            raise ValueError(
+                f"{path} is a training file and a validation file: leave it out of one, or give --validation_share to "
+                "validate on a part of it and train on the rest."
+            )
+        drawn = drawn_for_validation(sentences, args.validation_share)
+        sentences = [sentence for sentence, is_drawn in zip(sentences, drawn) if not is_drawn]
+        logger.info("%s: %d sentences are kept for validation", path, sum(drawn))
+    annotators = sorted({annotator for sentence in sentences for annotator in sentence.edits})
+    if annotators and args.annotator != "all" and int(args.annotator) not in annotators:
+        raise ValueError(
+            f"{path} is not annotated by --annotator {args.annotator}, only by {', '.join(map(str, annotators))}."
+        )
+    corrected = [corrections(sentence, args.annotator) for sentence in sentences]
+    if [] in corrected:
+        logger.warning(
+            "%s: left out %d sentences that others than annotator %s annotated",
+            *(path, corrected.count([]), args.annotator),
+        )
+    return [(" ".join(sentence.tokens), text) for sentence, texts in zip(sentences, corrected) for text in texts]
+
+
+def read_training_pairs(args: DataArguments) -> list[tuple[str, str]]:
+    """The pairs of all training files, without those to validate on.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: nothing says where they are; a file is malformed or of another kind.
+    """
+    if not (args.train_file or args.train_source_file):
+        raise ValueError("No train data: give --train_file, or --train_source_file and --train_reference_files.")
+    if (args.train_source_file is None) != (args.train_reference_files is None):
+        raise ValueError("--train_source_file and --train_reference_files go together; only one is given.")
+    validation_files = {path.resolve() for path in find_files(args.validation_file or [], "validation")}
+    pairs = []
+    for path in find_files(args.train_file or [], "train"):
+        if kind(path) == M2:
+            read = read_training_m2(path, validation_files, args)
+        elif kind(path) in TABLES:
+            read = read_table(str(path), args.columns)
+        else:
+            raise ValueError(
+                f"--train_file {path}: its name must end in {', '.join([M2, *TABLES])} (or these with .gz); for plain "
+                "text give --train_source_file and --train_reference_files."
+            )
+        pairs += filter_pairs(read, str(path), args)
+    if args.train_source_file:
+        sources, *references = read_aligned_lines([args.train_source_file, *args.train_reference_files])
+        for path, texts in zip(args.train_reference_files, references):
+            pairs += filter_pairs(list(zip(sources, texts)), path, args)
+    return pairs
+
+
+def read_evaluated(args: DataArguments, split: str) -> Evaluated:
+    """The sentences of "validation" or "test" and what they are scored against.
+
+    Raises:
+        ValueError: there is no file, or files of several kinds; one is malformed, or references are of another number.
+    """
+    names = getattr(args, f"{split}_file")
+    if not names:
+        raise ValueError(f"No {split} data: give --{split}_file.")
+    files = find_files(names, split)
+    kinds = sorted({kind(path) for path in files})
+    if len(kinds) > 1:
+        raise ValueError(f"--{split}_file {' '.join(names)}: give files of one kind, not {' and '.join(kinds)}.")
+    share = args.validation_share if split == "validation" else None
+    if share is not None and kinds != [M2]:
+        raise ValueError(
+            f"--validation_share {share} is for M2 files; --validation_file {' '.join(names)} is another."
+        )
+
+    sources, annotations, references, counts = [], [], [], {}
+    for path in files:
+        if kinds == [M2]:
+            sentences = read_m2(path)
+            if share is not None:
+                sentences = list(compress(sentences, drawn_for_validation(sentences, share)))
+            annotations += sentences
+            texts = [" ".join(sentence.tokens) for sentence in sentences]
+        elif kinds == ["plain text"]:
+            texts = map(one_space, read_lines(path))
+        else:
+            pairs = read_table(str(path), args.columns)
+            texts = [one_space(source) for source, _ in pairs]
+            references += [[one_space(target)] for _, target in pairs]
+        sources += texts
+        counts[path] = len(sources) - sum(counts.values())
+
+    reference_files = getattr(args, f"{split}_reference_files")
+    if reference_files:
+        lines = [list(map(one_space, lines)) for lines in zip(*read_aligned_lines(reference_files))]
+        if len(lines) != len(sources):
+            raise ValueError(
+                f"{reference_files[0]} has {len(lines)} lines, but --{split}_file {' '.join(names)} "
+                f"{len(sources)} sentences."
+            )
+        references = [own + others for own, others in zip(references or [[]] * len(sources), lines)]
+    return Evaluated(sources, annotations, references, counts)
+
+
+def read_split(args: DataArguments, split: str) -> list[tuple[str, str | None]]:
+    """(sentence, correction) pairs of "train", "validation" or "test".
+
+    The correction of a sentence to predict is what the loss is computed from: of an M2 file that of the annotator, or
+    of the first one of the sentence; of others the first reference, None if there is none.
+    """
+    if split == "train":
+        return check_pairs(read_training_pairs(args), "The training data", split, args)
+    sources, annotations, references, counts = read_evaluated(args, split)
+    for path, count in counts.items():
+        logger.info("%s: %d sentences for %s", path, count, split)
+    if args.errant and annotations:
+        # What it lacks is an error now, not after hours.
+        load_annotator()
+    elif args.errant:
+        logger.warning("--errant is for M2 files: the %s sentences get no score of it", split)
+    if annotations:
+        targets = [(corrections(each, args.annotator) or corrections(each, "all"))[0] for each in annotations]
+    elif references:
+        targets = [texts[0] for texts in references]
+    elif split == "test":
+        targets = [None] * len(sources)
+    else:
+        raise ValueError("Validation needs corrections: give --validation_reference_files, or an M2 file.")
+    return check_pairs(list(zip(sources, targets)), f"The {split} data", split, args)
+
+
+def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
+    """M2 precision, recall and F0.5 (0 to 1) for M2 files, and ERRANT's if asked for; GLEU (0 to 100) for references.
+
+    No score for plain text without references.
+    """
+    texts = [text for _, text in sorted(zip(dataset["index"], texts))]
+    sources, annotations, references = (each[: len(texts)] for each in read_evaluated(args, split)[:3])
+    scores = {}
+    if annotations:
+        scores |= {f"m2_{name}": value for name, value in m2_score(texts, annotations).items()}
+    if args.errant and annotations:
+        errant = errant_score(annotate(sources, texts), annotations)
+        scores |= {f"errant_{name}": value for name, value in errant.items() if name != "types"}
+    if references:
+        scores |= gleu(texts, references, sources)
+    return scores
+
+
+def write_smoke_data(folder: Path) -> dict:
+    """Generated M2 files, the test file with two annotators; the arguments that read them, with a part held out."""
+    write_corpus(folder, sizes={"train": 600, "test": 20}, annotators={"test": 2})
+    train, test = ([str(folder / f"{name}.m2")] for name in ("train", "test"))
+    return {"train_file": train, "validation_file": train, "validation_share": 0.1, "test_file": test}
+
+
+CORRECTION = seq2seq_task("text-correction", DataArguments, read_split, score, write_smoke_data)

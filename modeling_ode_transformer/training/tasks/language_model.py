@@ -1,0 +1,386 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Language modeling: running text in blocks of words, scored by word perplexity, and continuations of prompts."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import datasets
+import torch
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    PreTrainedConfig,
+    PreTrainedModel,
+    TokenizersBackend,
+    Trainer,
+    set_seed,
+)
+
+from ...lengths_ode_transformer import position_limit
+from ...metrics.perplexity import shift_blocks, split_words
+from ...text_files import parse_overrides, read_json, read_lines
+from ..arguments import BaseDataArguments, BaseModelArguments, check_run
+from ..data import read_dataset
+from ..models import check_model, check_vocabulary, config_with_overrides, load_checkpoint, word_level_tokenizer
+from ..smoke import SIZES
+from ..smoke.number_names import write_corpus
+from ..task import Run, Task
+from ..trainer import TokenTrainerMixin, TokenTrainingArguments
+
+
+logger = logging.getLogger(__name__)
+
+# In the order of their ids.
+SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+# The continuations of prompts, in the output folder.
+GENERATED = "generated.txt"
+
+
+@dataclass
+class ModelArguments(BaseModelArguments):
+    """The model and its vocabulary: a checkpoint, or a configuration to start from."""
+
+    vocab_size: int | None = field(
+        default=None,
+        metadata={"help": "Most words of a new vocabulary, the 4 special ones included; none: all training words."},
+    )
+
+
+@dataclass
+class DataArguments(BaseDataArguments):
+    """The texts, how they are cut, and what is generated."""
+
+    train_file: str | None = field(default=None, metadata={"help": "Training text, one sentence a line (or .gz)."})
+    validation_file: str | None = field(default=None, metadata={"help": "Validation text, one sentence a line."})
+    test_file: str | None = field(default=None, metadata={"help": "Test text, one sentence a line."})
+    SOURCES = (*BaseDataArguments.SOURCES, "train_file", "validation_file", "test_file")
+
+    text_column: str = field(default="text", metadata={"help": "Column of --dataset_name that holds the text."})
+    block_size: int = field(
+        default=128, metadata={"help": "Words of an example, cut from the running text; 0: an example is a line."}
+    )
+    prompt: list[str] | None = field(
+        default=None,
+        metadata={"action": "extend", "help": "Beginnings to continue; may be repeated. '' starts a sentence."},
+    )
+    prompt_file: str | None = field(default=None, metadata={"help": "Beginnings to continue, one a line."})
+    max_new_tokens: int = field(
+        default=40, metadata={"help": "Most words of a continuation, which ends with its sentence."}
+    )
+    num_beams: int = field(default=1, metadata={"help": "Beams that search for a continuation."})
+    do_sample: bool = field(
+        default=False, metadata={"help": "Draw continuations from the model's distribution, by --seed."}
+    )
+    temperature: float = field(default=1.0, metadata={"help": "Divides the logits that --do_sample draws from."})
+
+
+def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: TokenTrainingArguments) -> None:
+    """Checks the arguments of a run.
+
+    Raises:
+        ValueError: an argument has a value that it cannot have, contradicts another one, or is of an encoder.
+        OSError: there is no such checkpoint or configuration.
+    """
+    prompts = {"prompt": bool(data_args.prompt), "prompt_file": bool(data_args.prompt_file)}
+    check_run(model_args, data_args, args, **prompts)
+    for name, least in (("block_size", 0), ("max_new_tokens", 1), ("num_beams", 1)):
+        if getattr(data_args, name) < least:
+            raise ValueError(f"--{name} {getattr(data_args, name)} must be at least {least}.")
+    if data_args.temperature <= 0 or (data_args.temperature != 1 and not data_args.do_sample):
+        raise ValueError(f"--temperature {data_args.temperature} must be above 0, and needs --do_sample.")
+
+    config = check_model(model_args, is_encoder_decoder=False)
+    # The sizes of a smoke run are of both stacks.
+    own = read_json(data_args.SMOKE_VALUES)["config_overrides"] if data_args.smoke else {}
+    for name in sorted(parse_overrides(model_args.config_overrides).keys() - own):
+        field = config.attribute_map.get(name, name)
+        if field.startswith("encoder_"):
+            raise ValueError(
+                f"--config_overrides: {name} is of an encoder, and a language model has a decoder only: set "
+                f"{field.replace('encoder', 'decoder', 1)}."
+            )
+
+
+def read_prompts(data_args: DataArguments, args: TokenTrainingArguments) -> list[str]:
+    """The prompts to continue; ValueError if the folder holds other continuations, which are not to be replaced."""
+    prompts = [*(data_args.prompt or []), *(read_lines(data_args.prompt_file) if data_args.prompt_file else [])]
+    generated = Path(args.output_dir) / GENERATED
+    if prompts and generated.exists() and not (args.do_train or data_args.overwrite_output_dir):
+        raise ValueError(
+            f"{generated} is there already: choose another --output_dir, or give --overwrite_output_dir to replace it."
+        )
+    return prompts
+
+
+def read_split(args: DataArguments, split: str) -> list[str]:
+    """The lines of "train", "validation" or "test" from wherever the arguments say.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: nothing says where they are, or there is no text.
+    """
+    path = getattr(args, f"{split}_file")
+    if path:
+        name, lines = path, read_lines(path)
+    elif args.dataset_name:
+        name, records = f"{args.dataset_name} ({split})", read_dataset(args, split)
+        if args.text_column not in records.column_names:
+            raise ValueError(
+                f"{name} has no column {args.text_column!r} (--text_column), only {', '.join(records.column_names)}."
+            )
+        lines = [line for text in records[args.text_column] for line in text.removesuffix("\n").split("\n")]
+    else:
+        raise ValueError(f"No {split} data: give --{split}_file or --dataset_name.")
+    lines = lines[: args.max_samples(split)]
+    if not any(line.strip() for line in lines):
+        raise ValueError(f"{name} holds no text ({len(lines)} lines read).")
+    return lines
+
+
+def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> TokenizersBackend:
+    """A tokenizer of whole words, those of the lines, the most frequent first.
+
+    Special tokens are `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3. Encoding puts `</s>` in front, the context that the
+    first word of a sentence is predicted from.
+
+    Args:
+        lines: Texts whose words are separated by white space.
+        vocab_size: Most words, special ones included; of equally frequent words the alphabet's first stay.
+
+    Raises:
+        ValueError: `vocab_size` has no room for a word.
+    """
+    backend = word_level_tokenizer(lines, SPECIAL_TOKENS, vocab_size)
+    eos = SPECIAL_TOKENS["eos_token"]
+    backend.post_processor = TemplateProcessing(single=f"{eos} $A", special_tokens=[(eos, backend.token_to_id(eos))])
+    return TokenizersBackend(tokenizer_object=backend, **SPECIAL_TOKENS)
+
+
+def make_tokenizers(run: Run):
+    return (build_tokenizer(run.examples["train"], run.model_args.vocab_size),)
+
+
+def load_tokenizers(run: Run, name: str):
+    return (AutoTokenizer.from_pretrained(name, **run.model_args.hub_options),)
+
+
+def encode_lines(lines: list[str], name: str, tokenizer) -> list[list[int]]:
+    """The ids of the words of each line, without `</s>`.
+
+    Raises:
+        ValueError: the tokenizer does not give one token a word, or a line holds a word that marks ends or padding.
+    """
+    encoded = tokenizer(lines, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+    reserved = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
+    for number, (line, ids) in enumerate(zip(lines, encoded), 1):
+        words = split_words(line)
+        if len(ids) != len(words):
+            raise ValueError(
+                f"{name}, line {number}: {len(words)} words became {len(ids)} tokens. This script needs a tokenizer "
+                f"of whole words, and that of {tokenizer.name_or_path} is none: leave out --tokenizer_name to make "
+                "one of the training text."
+            )
+        if not reserved.isdisjoint(ids):
+            word = next(word for word, i in zip(words, ids) if i in reserved)
+            raise ValueError(f"{name}, line {number}: {word!r} is a special token, no word: take it out of the text.")
+    return encoded
+
+
+def log_unknown(lines: list[str], encoded: list[list[int]], name: str, tokenizer) -> None:
+    """Says how many words the vocabulary lacks, apart from those that the text itself calls unknown."""
+    unk = tokenizer.unk_token
+    unknown = Counter(
+        word
+        for line, ids in zip(lines, encoded)
+        if tokenizer.unk_token_id in ids
+        for word, i in zip(split_words(line), ids)
+        if i == tokenizer.unk_token_id and word != unk
+    )
+    if unknown:
+        examples = ", ".join(repr(word) for word, _ in unknown.most_common(5))
+        logger.warning(
+            "%s: %d words (%d different ones, as %s) are not in the vocabulary and become %s",
+            *(name, unknown.total(), len(unknown), examples, unk),
+        )
+
+
+def make_examples(encoded: list[list[int]], block_size: int, eos_token_id: int) -> datasets.Dataset:
+    """The blocks of `shift_blocks` as a dataset with the columns input_ids, labels, length and index."""
+    inputs, labels = shift_blocks(encoded, block_size, eos_token_id)
+    columns = {"input_ids": inputs, "labels": labels, "length": [len(words) for words in labels]}
+    return datasets.Dataset.from_dict(columns | {"index": range(len(labels))})
+
+
+def new_config(args: ModelArguments, tokenizer) -> PreTrainedConfig:
+    """Configuration of a new model: `config_name`, then size and ids of the tokenizer, then `config_overrides`."""
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    return config_with_overrides(args, {"vocab_size": len(tokenizer), "is_encoder_decoder": False, **ids})
+
+
+def load_model(run: Run) -> PreTrainedModel:
+    """The checkpoint's model in float32, or a new one; ValueError if the vocabulary does not fit."""
+    if run.model_args.model_name_or_path:
+        model = load_checkpoint(AutoModelForCausalLM, run.model_args)
+    else:
+        model = AutoModelForCausalLM.from_config(new_config(run.model_args, run.tokenizer))
+    check_vocabulary(run.tokenizer, model.get_input_embeddings())
+    words, parameters = f"{len(run.tokenizer):,}", f"{model.num_parameters():,}"
+    logger.info("%s words in the vocabulary, %s parameters", words, parameters)
+    model.generation_config.update(**generation_options(run.data_args))
+    return model
+
+
+def encode(run: Run, split: str) -> datasets.Dataset:
+    """The blocks of a split; ValueError if the model has no positions for their length."""
+    lines = run.examples[split]
+    encoded = encode_lines(lines, split, run.tokenizer)
+    log_unknown(lines, encoded, split, run.tokenizer)
+    examples = make_examples(encoded, run.data_args.block_size, run.tokenizer.eos_token_id)
+    check_lengths(examples, split, run.model.config)
+    return examples
+
+
+def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig) -> None:
+    """Raises a ValueError if the model has no positions for the longest example."""
+    limit = position_limit(config)
+    longest = max(examples["length"])
+    if limit is not None and longest > limit:
+        raise ValueError(
+            f"The longest {split} example has {longest} words, but the model's max_position_embeddings is {limit}: "
+            f"give a --block_size from 1 to {limit}, or a new model with more positions."
+        )
+
+
+@contextmanager
+def without_autocast(model: PreTrainedModel):
+    """Lifts the autocast that `--bf16` and `--fp16` put around the forward of a model."""
+    autocast, original = model.forward, getattr(model, "_original_forward", None)
+    if original is None:
+        yield
+        return
+    model.forward = original
+    try:
+        yield
+    finally:
+        model.forward = autocast
+
+
+class LanguageModelTrainer(TokenTrainerMixin, Trainer):
+    """Trainer for labels that are already shifted, which evaluates in the precision of the weights."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        # Trainer would count one word less in each row, which a causal model drops when it shifts by itself.
+        self._loss_shifts_labels = False
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        inputs = self._prepare_inputs(inputs)
+        labels = inputs.pop("labels")
+        with torch.no_grad(), without_autocast(self.accelerator.unwrap_model(model)):
+            logits = model(**inputs).logits
+        self.add_losses(logits, labels)
+        return None, None, None
+
+
+def make_trainer(run: Run) -> LanguageModelTrainer:
+    return LanguageModelTrainer(
+        model=run.model,
+        args=run.args,
+        train_dataset=run.splits.get("train"),
+        eval_dataset=run.splits.get("validation"),
+        processing_class=run.tokenizer,
+        data_collator=DataCollatorForSeq2Seq(run.tokenizer),
+        callbacks=run.data_args.callbacks(),
+    )
+
+
+def evaluate(run: Run, split: str, prefix: str) -> dict[str, float | str]:
+    """Perplexity of a split and how it is counted, losses and counts."""
+    metrics = run.trainer.predict(run.splits[split], metric_key_prefix=prefix).metrics
+    metrics |= count_words(run, split, prefix)
+    block_size = run.data_args.block_size
+    unit = f"blocks of {block_size} words" if block_size else "lines"
+    metrics[f"{prefix}_perplexity_convention"] = f"of a word, ends of lines included; in {unit}"
+    return metrics
+
+
+def count_words(run: Run, split: str, prefix: str) -> dict[str, int]:
+    """The numbers of words and unknown words of a split, the ends of lines being words."""
+    examples, unknown = run.splits[split], run.tokenizer.unk_token_id
+    return {
+        f"{prefix}_words": sum(examples["length"]),
+        f"{prefix}_unk_words": sum(words.count(unknown) for words in examples["labels"]),
+    }
+
+
+def generation_options(args: DataArguments) -> dict:
+    """What the arguments say about generation, as fields of a generation configuration."""
+    return {
+        "num_beams": args.num_beams,
+        "do_sample": args.do_sample,
+        "temperature": args.temperature if args.do_sample else None,
+        # The default of generate would draw from the 50 likeliest words only.
+        "top_k": 0 if args.do_sample else None,
+        "max_length": None,
+        "max_new_tokens": args.max_new_tokens,
+    }
+
+
+def continue_text(model: PreTrainedModel, tokenizer, prompt: str) -> str:
+    """The prompt and a continuation by the model's generation configuration, up to the end of the sentence."""
+    eos = tokenizer.eos_token_id
+    (ids,) = encode_lines([prompt], "prompt", tokenizer)
+    log_unknown([prompt], [ids], f"prompt {prompt!r}", tokenizer)
+    inputs = torch.tensor([[eos, *ids]], device=model.device)
+    output = model.generate(inputs, attention_mask=torch.ones_like(inputs))[0, inputs.shape[1] :].tolist()
+    words = output[: output.index(eos)] if eos in output else output
+    # Not `decode`, which takes away <unk> too if told to skip special tokens.
+    return " ".join([*split_words(prompt), *tokenizer.convert_ids_to_tokens(words)])
+
+
+def write_continuations(run: Run) -> None:
+    """Prints the continuations of the prompts, if there are any, and writes them into the output folder."""
+    if not run.inputs:
+        return
+    # On all processes, of which each may have a part of the model.
+    set_seed(run.args.seed)
+    run.model.eval()
+    with without_autocast(run.model):
+        texts = [continue_text(run.model, run.tokenizer, prompt) for prompt in run.inputs]
+    if run.trainer.is_world_process_zero():
+        print("\n".join(texts))
+        run.output_dir.mkdir(parents=True, exist_ok=True)
+        text = "".join(f"{text}\n" for text in texts)
+        (run.output_dir / GENERATED).write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_smoke_data(folder: Path) -> dict[str, str]:
+    """Number names in English; the arguments that read them."""
+    write_corpus(folder, SIZES)
+    return {f"{split}_file": str(folder / f"{split}.en") for split in SIZES}
+
+
+LANGUAGE_MODEL = Task(
+    "text-generation",
+    ModelArguments,
+    DataArguments,
+    TokenTrainingArguments,
+    check_arguments=check_arguments,
+    read_inputs=read_prompts,
+    write_smoke_data=write_smoke_data,
+    read_split=read_split,
+    make_tokenizers=make_tokenizers,
+    load_tokenizers=load_tokenizers,
+    load_model=load_model,
+    encode=encode,
+    make_trainer=make_trainer,
+    measure_training=lambda run, metrics: count_words(run, "train", "train"),
+    evaluate=evaluate,
+    finish=write_continuations,
+)

@@ -1,0 +1,235 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What the sequence-to-sequence tasks share: from pairs of texts to a trainer, and from a model to scored outputs."""
+
+import logging
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import datasets
+from accelerate import PartialState
+from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, GenerationConfig, PreTrainedConfig
+
+from ...hub.model_card import generation_text
+from ...inference.tokenizers import begin_with_language, check_target_tokenizer, load_tokenizers, marks_languages
+from ...lengths_ode_transformer import MAX_LEN_OPTIONS
+from ..models import check_vocabulary, config_with_overrides, load_checkpoint
+from ..task import Run, Task
+from ..trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
+from .seq2seq_arguments import (
+    METRICS_OF_LABELS,
+    Seq2SeqDataArguments,
+    Seq2SeqModelArguments,
+    check_arguments,
+)
+from .seq2seq_texts import decode, encode_split, train_tokenizers
+
+
+logger = logging.getLogger(__name__)
+
+OUTPUT_FILES = {"validation": "validation_predictions.txt", "test": "generated_predictions.txt"}
+
+
+def seq2seq_task(
+    name: str,
+    data_arguments: type[Seq2SeqDataArguments],
+    read_split: Callable[[Seq2SeqDataArguments, str], list[tuple[str, str | None]]],
+    score: Callable[[list[str], datasets.Dataset, Seq2SeqDataArguments, str], dict[str, float | str]],
+    write_smoke_data: Callable[[Path], dict],
+) -> Task:
+    """A sequence-to-sequence task; see `Task`.
+
+    Args:
+        name: The Hub's name of the task.
+        data_arguments: Class of its data arguments.
+        read_split: Returns (source, target) pairs of texts. All pairs of a split that is scored, in the order of its
+            file. Where nothing is known of what to expect, the targets of "test" are None, and no loss is reported.
+        score: Scores output texts for a dataset of `encode_split` (columns source, target and index, the place in the
+            file).
+        write_smoke_data: Writes generated examples.
+    """
+    return Task(
+        name,
+        Seq2SeqModelArguments,
+        data_arguments,
+        TokenSeq2SeqTrainingArguments,
+        check_arguments=check_arguments,
+        write_smoke_data=write_smoke_data,
+        read_split=read_split,
+        make_tokenizers=make_tokenizers,
+        load_tokenizers=load_tokenizers_of_run,
+        load_model=load_model_of_run,
+        encode=encode,
+        make_trainer=make_trainer,
+        evaluate=evaluate,
+        finish=finish,
+        score=score,
+    )
+
+
+def make_tokenizers(run: Run):
+    """Tokenizers of the training pairs, which one process trains and all load from the output folder."""
+    run.note()
+    with run.args.main_process_first(desc="training the tokenizer"):
+        if run.args.should_save:
+            train_tokenizers(run.examples["train"], run.model_args, run.output_dir)
+    return load_tokenizers_of_run(run, run.args.output_dir)
+
+
+def load_tokenizers_of_run(run: Run, name: str):
+    """The tokenizers of source and target; ValueError if a multilingual one has no language for the targets."""
+    args = run.model_args
+    languages = {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
+    tokenizers = load_tokenizers(name, args.target_tokenizer_name, **languages, **args.hub_options)
+    tokenizer = tokenizers[0]
+    if marks_languages(tokenizer) and tokenizer.tgt_lang is None:
+        raise ValueError(
+            f"{type(tokenizer).__name__} ({tokenizer.name_or_path}) marks every text with its language: give "
+            "--src_lang and --tgt_lang."
+        )
+    return tokenizers
+
+
+def new_config(args: Seq2SeqModelArguments, tokenizer, target_tokenizer) -> PreTrainedConfig:
+    """Configuration of a new model: `config_name`, then sizes and ids of the tokenizers, then `config_overrides`."""
+    values = {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": target_tokenizer.bos_token_id,
+        "eos_token_id": target_tokenizer.eos_token_id,
+        "pad_token_id": target_tokenizer.pad_token_id,
+        "decoder_start_token_id": target_tokenizer.eos_token_id,
+    }
+    if target_tokenizer is not tokenizer:
+        values |= {"decoder_vocab_size": len(target_tokenizer), "share_encoder_decoder_embeddings": False}
+    return config_with_overrides(args, values)
+
+
+def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
+    """The checkpoint's model in float32, or a new one; ValueError if the vocabularies do not fit."""
+    if args.model_name_or_path:
+        model = load_checkpoint(AutoModelForSeq2SeqLM, args)
+        check_target_tokenizer(model, tokenizer, target_tokenizer)
+    else:
+        model = AutoModelForSeq2SeqLM.from_config(new_config(args, tokenizer, target_tokenizer))
+    embeddings = {"source": model.get_input_embeddings(), "target": model.get_output_embeddings()}
+    for side, pieces in (("source", tokenizer), ("target", target_tokenizer)):
+        check_vocabulary(pieces, embeddings[side], side)
+    return model
+
+
+def load_model_of_run(run: Run):
+    """The model, with the search that the arguments ask for in its generation configuration."""
+    model = load_model(run.model_args, run.tokenizer, run.target_tokenizer)
+    if marks_languages(run.tokenizer):
+        begin_with_language(model, run.tokenizer)
+    logger.info("%s parameters", f"{model.num_parameters():,}")
+    set_generation_options(model.generation_config, run.data_args, run.args)
+    return model
+
+
+def set_generation_options(
+    config: GenerationConfig, data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments
+) -> None:
+    """Puts the arguments into the generation configuration of a model, and defaults where it has no values."""
+    shortest = data_args.min_target_length
+    asked = {
+        "num_beams": data_args.num_beams if data_args.num_beams or config.num_beams else 4,
+        "length_penalty": data_args.length_penalty,
+        # generate counts the start mark too, which stands before the tokens of a target.
+        "min_length": shortest and shortest + 1,
+        "no_repeat_ngram_size": data_args.no_repeat_ngram_size,
+    }
+    config.update(**{name: value for name, value in asked.items() if value is not None})
+    if config.num_beams == 1:
+        config.update(length_penalty=None, early_stopping=None)
+    elif asked["num_beams"] is not None:
+        config.early_stopping = True
+    saved = [getattr(config, name, None) for name in ("max_length", "max_new_tokens", *MAX_LEN_OPTIONS)]
+    if args.generation_max_length or args.do_train or saved == [None] * len(saved):
+        config.update(max_length=args.generation_max_length or data_args.max_target_length + 1, max_new_tokens=None)
+
+
+def search_of_evaluations(config: GenerationConfig, args: TokenSeq2SeqTrainingArguments) -> GenerationConfig:
+    """The search of the evaluations during training: the final one with `--generation_num_beams`."""
+    config = deepcopy(config)
+    if args.generation_num_beams is not None:
+        config.num_beams = args.generation_num_beams
+        if args.generation_num_beams == 1:
+            config.update(early_stopping=None, length_penalty=None)
+    return config
+
+
+def encode(run: Run, split: str) -> datasets.Dataset:
+    return encode_split(run.examples[split], split, run.tokenizer, run.target_tokenizer, run.data_args)
+
+
+def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
+    """The trainer, which generates and scores outputs in evaluations if it is asked to."""
+    args, splits = run.args, run.splits
+
+    def compute_metrics(evaluation):
+        dataset = splits["validation"]
+        texts = decode(evaluation.predictions[: len(dataset)], run.target_tokenizer)
+        scores = run.task.score(texts, dataset, run.data_args, "validation")
+        # Trainer's logs take only numbers; the final evaluation reports the rest.
+        return {name: value for name, value in scores.items() if not isinstance(value, str)}
+
+    tensor_cores = args.device.type == "cuda" and (args.fp16 or args.bf16)
+    return TokenSeq2SeqTrainer(
+        model=run.model,
+        args=args,
+        train_dataset=splits.get("train"),
+        eval_dataset=splits.get("validation"),
+        processing_class=run.tokenizer,
+        target_tokenizer=run.target_tokenizer,
+        eval_generation_config=search_of_evaluations(run.model.generation_config, args),
+        data_collator=DataCollatorForSeq2Seq(
+            run.tokenizer, pad_to_multiple_of=run.data_args.pad_to_multiple_of or (8 if tensor_cores else None)
+        ),
+        compute_metrics=compute_metrics if args.predict_with_generate else None,
+        callbacks=run.data_args.callbacks(),
+    )
+
+
+def evaluate(run: Run, split: str, prefix: str) -> dict:
+    """Losses of a split and scores of the outputs for it, which are written in the order of its file."""
+    trainer, dataset = run.trainer, run.splits[split]
+    trainer.eval_generation_config = run.model.generation_config
+    # Scored below, from the very texts that are written.
+    trainer.compute_metrics = None
+    output = trainer.predict(dataset, metric_key_prefix=prefix)
+    metrics = output.metrics
+    if None in dataset["target"]:
+        for name in METRICS_OF_LABELS:
+            del metrics[f"{prefix}_{name}"]
+    else:
+        metrics[f"{prefix}_perplexity_convention"] = "of a target token"
+    if run.args.predict_with_generate:
+        # Several processes may repeat the first pairs at the end to fill their last batch.
+        texts = decode(output.predictions[: len(dataset)], run.target_tokenizer)
+        if trainer.is_world_process_zero():
+            lines = [text for _, text in sorted(zip(dataset["index"], texts))]
+            text = "".join(f"{line}\n" for line in lines)
+            (run.output_dir / OUTPUT_FILES[split]).write_text(text, encoding="utf-8", newline="\n")
+        scores = run.task.score(texts, dataset, run.data_args, split)
+        metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
+        metrics[f"{prefix}_generation"] = generation_text(trainer.eval_generation_config)
+    return metrics
+
+
+def finish(run: Run) -> None:
+    """Prints the outputs for `--samples`."""
+    if run.data_args.samples:
+        limit = run.data_args.max_source_length
+        print_samples(run.model, run.data_args.samples, run.tokenizer, run.target_tokenizer, limit)
+
+
+def print_samples(model, sources: list[str], tokenizer, target_tokenizer, max_length: int) -> None:
+    """Prints the outputs of a model for texts, which are cut to a number of tokens; all processes have to call it, and
+    one of them prints."""
+    model.eval()
+    limits = {"truncation": True, "max_length": max_length}
+    inputs = tokenizer(sources, return_tensors="pt", padding=True, **limits).to(model.device)
+    outputs = decode(model.generate(**inputs).cpu().numpy(), target_tokenizer)
+    if PartialState().is_main_process:
+        print("".join(f"source: {source}\noutput: {output}\n" for source, output in zip(sources, outputs)), end="")

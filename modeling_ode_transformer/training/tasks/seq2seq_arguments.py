@@ -1,0 +1,168 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The arguments of sequence-to-sequence tasks, and what is checked of them before anything is written."""
+
+from dataclasses import dataclass, field
+
+from accelerate.utils import parse_flag_from_env
+from transformers import PreTrainedConfig
+
+from ...lengths_ode_transformer import position_limit
+from ...pipeline_ode_transformer import TARGET_TOKENIZER
+from ..arguments import BaseDataArguments, BaseModelArguments, check_run
+from ..models import check_model
+from ..trainer import TokenSeq2SeqTrainingArguments
+
+
+# What an evaluation measures without generating.
+METRICS_OF_LABELS = ("loss", "nll_loss", "perplexity")
+
+
+@dataclass
+class Seq2SeqModelArguments(BaseModelArguments):
+    """The model and its tokenizers: a checkpoint, or a configuration to start from."""
+
+    target_tokenizer_name: str | None = field(
+        default=None,
+        metadata={"help": f"Tokenizer of the target side; none: folder {TARGET_TOKENIZER} of the tokenizer, if any."},
+    )
+    src_lang: str | None = field(
+        default=None,
+        metadata={
+            "help": "Language of the sources, as a multilingual tokenizer calls it: en (M2M100), eng_Latn (NLLB), "
+            "en_XX (mBART). It marks texts with it. None: as saved with the tokenizer."
+        },
+    )
+    tgt_lang: str | None = field(
+        default=None, metadata={"help": "Language of the targets, likewise; outputs begin with its mark."}
+    )
+    joint_tokenizer: bool = field(
+        default=True, metadata={"help": "Train one tokenizer on both languages, or (False) one for each."}
+    )
+    vocab_size: int = field(default=8000, metadata={"help": "Pieces of a new tokenizer."})
+    target_vocab_size: int | None = field(
+        default=None, metadata={"help": "Pieces of a new target tokenizer; none: --vocab_size."}
+    )
+    tokenizer_model_type: str = field(
+        default="bpe", metadata={"help": "SentencePiece model of a new tokenizer.", "choices": ["bpe", "unigram"]}
+    )
+    tokenizer_options: str | None = field(
+        default=None,
+        metadata={"help": "SentencePiece options of a new tokenizer, e.g. split_digits=true,character_coverage=0.99"},
+    )
+
+
+@dataclass
+class Seq2SeqDataArguments(BaseDataArguments):
+    """How long texts may be, which checkpoints become the final model, and how its outputs are searched."""
+
+    max_source_length: int = field(
+        default=256, metadata={"help": "Longest source in tokens, end mark included; longer ones are cut."}
+    )
+    max_target_length: int = field(
+        default=256, metadata={"help": "Longest target in tokens, end mark included; longer ones are cut."}
+    )
+    pad_to_multiple_of: int | None = field(
+        default=None,
+        metadata={"help": "Pad batches to a multiple of this; none: 8 in half precision on GPUs, else 1."},
+    )
+    average_last_checkpoints: int = field(
+        default=0, metadata={"help": "The final model is the mean of so many last checkpoints; 0: one state of it."}
+    )
+    num_beams: int | None = field(
+        default=None,
+        metadata={
+            "help": "Beams of the final evaluation and prediction and of the saved generation configuration "
+            "(--generation_num_beams is for the evaluations during training); none, as for the options below: as "
+            "saved with the model, or 4."
+        },
+    )
+    length_penalty: float | None = field(
+        default=None,
+        metadata={"help": "Finished beams score sum of log-probabilities / length ** this."},
+    )
+    min_target_length: int | None = field(
+        default=None, metadata={"help": "Fewest tokens of an output before its end mark."}
+    )
+    no_repeat_ngram_size: int | None = field(
+        default=None,
+        metadata={"help": "Outputs do not repeat a sequence of so many tokens; 0: they may."},
+    )
+    samples: list[str] | None = field(
+        default=None, metadata={"help": "Sources whose outputs are printed at the end of the run."}
+    )
+
+
+def check_arguments(
+    model_args: Seq2SeqModelArguments, data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments
+) -> None:
+    """Checks the arguments of a run, and those of its model that a configuration is opened for.
+
+    Raises:
+        ValueError: an argument has a value that it cannot have, or contradicts another one.
+        OSError: there is no such checkpoint or configuration.
+    """
+    check_run(model_args, data_args, args)
+    if args.do_predict and not args.predict_with_generate:
+        raise ValueError("--do_predict writes outputs: give --predict_with_generate too.")
+    best = (args.metric_for_best_model or "loss").removeprefix("eval_")
+    if args.do_train and best not in METRICS_OF_LABELS and not args.predict_with_generate:
+        raise ValueError(f"--metric_for_best_model {best} is measured of outputs: give --predict_with_generate too.")
+    if (model_args.src_lang is None) != (model_args.tgt_lang is None):
+        raise ValueError("--src_lang and --tgt_lang go together; only one is given.")
+    check_search(data_args, args)
+    check_lengths(check_model(model_args), data_args, args.generation_max_length)
+    check_average(data_args, args)
+
+
+def check_search(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments) -> None:
+    """Raises a ValueError if beams or lengths are out of their range."""
+    for name in ("num_beams", "max_source_length", "max_target_length"):
+        if getattr(data_args, name) is not None and getattr(data_args, name) < 1:
+            raise ValueError(f"--{name} {getattr(data_args, name)} must be at least 1.")
+    if args.generation_num_beams is not None and args.generation_num_beams < 1:
+        raise ValueError(f"--generation_num_beams {args.generation_num_beams} must be at least 1.")
+    longest = args.generation_max_length - 1 if args.generation_max_length else data_args.max_target_length
+    if data_args.min_target_length and not 0 <= data_args.min_target_length < longest:
+        raise ValueError(
+            f"--min_target_length {data_args.min_target_length} must be at least 0 and less than the longest output, "
+            f"{longest} tokens with its end mark (--max_target_length, --generation_max_length)."
+        )
+
+
+def check_average(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments) -> None:
+    """Raises a ValueError if the run will not hold the checkpoints to average."""
+    asked = f"--average_last_checkpoints {data_args.average_last_checkpoints}"
+    if data_args.average_last_checkpoints < 0:
+        raise ValueError(f"{asked} must be at least 0, which means none.")
+    if data_args.average_last_checkpoints and args.do_train:
+        if args.load_best_model_at_end:
+            raise ValueError(f"{asked} and --load_best_model_at_end are two choices of the final model: give one.")
+        launched = any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")))
+        if launched or args.fsdp or args.deepspeed:
+            raise ValueError(
+                "Under FSDP and DeepSpeed, no process holds a whole model to average: give --average_last_checkpoints "
+                "0, then run ode-transformer average, and evaluate the average "
+                "(--model_name_or_path) in a run of its own."
+            )
+        if args.save_strategy == "no":
+            raise ValueError(f"{asked} needs checkpoints: give --save_strategy steps or epoch.")
+        # The best one is kept beside the last ones.
+        needed = data_args.average_last_checkpoints + (args.metric_for_best_model is not None)
+        if args.save_total_limit is not None and args.save_total_limit < needed:
+            raise ValueError(f"{asked} needs --save_total_limit {needed} or more, not {args.save_total_limit}.")
+
+
+def check_lengths(
+    config: PreTrainedConfig, data_args: Seq2SeqDataArguments, generation_max_length: int | None
+) -> None:
+    """Raises a ValueError if a length exceeds the positions of the model."""
+    limit = position_limit(config)
+    lengths = {f"max_{side}_length": getattr(data_args, f"max_{side}_length") for side in ("source", "target")}
+    # The last token of an output needs no position.
+    lengths["generation_max_length"] = (generation_max_length or 1) - 1
+    for name, length in lengths.items():
+        if limit is not None and length > limit:
+            raise ValueError(
+                f"--{name} {length + (name == 'generation_max_length')} exceeds the model's max_position_embeddings, "
+                f"{limit}."
+            )

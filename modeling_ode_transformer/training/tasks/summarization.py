@@ -1,0 +1,71 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Summarization: articles and their summaries, scored by ROUGE."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import datasets
+
+from ...metrics.rouge import rouge
+from ..data import check_pairs, pairs_from_records, read_dataset, read_jsonl
+from ..smoke import SIZES
+from ..smoke.articles import write_corpus
+from .seq2seq import seq2seq_task
+from .seq2seq_arguments import Seq2SeqDataArguments
+
+
+@dataclass
+class DataArguments(Seq2SeqDataArguments):
+    """The articles and their summaries."""
+
+    article_column: str = field(default="article", metadata={"help": "Key of the article in files and datasets."})
+    summary_column: str = field(default="highlights", metadata={"help": "Key of the summary in files and datasets."})
+    train_file: str | None = field(default=None, metadata={"help": "Training pairs, jsonl (.gz accepted)."})
+    validation_file: str | None = field(default=None, metadata={"help": "Validation pairs, jsonl."})
+    test_file: str | None = field(default=None, metadata={"help": "Test pairs, jsonl."})
+    max_source_length: int = field(
+        default=500, metadata={"help": "Longest article in tokens, end mark included; longer ones are cut."}
+    )
+
+    SOURCES = (*Seq2SeqDataArguments.SOURCES, "train_file", "validation_file", "test_file")
+
+
+def one_line(text: str) -> str:
+    """A text with its line ends, and the white space around them, as single spaces."""
+    return re.sub(r"\s*\n\s*", " ", text).strip()
+
+
+def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
+    """(article, summary) pairs of "train", "validation" or "test", each text on one line.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: nothing says where they are; a record lacks a text; no pair has text.
+    """
+    columns = {"article_column": args.article_column, "summary_column": args.summary_column}
+    path = getattr(args, f"{split}_file")
+    if path:
+        name, pairs = path, read_jsonl(path, columns)
+    elif args.dataset_name:
+        name = f"{args.dataset_name} ({split})"
+        pairs = pairs_from_records(read_dataset(args, split), columns, name)
+    else:
+        raise ValueError(f"No {split} data: give --{split}_file or --dataset_name.")
+    return check_pairs([(one_line(article), one_line(summary)) for article, summary in pairs], name, split, args)
+
+
+def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
+    """ROUGE F1 of summaries whose sentences end at ". ", and the convention; see the metrics module `rouge`."""
+    scores = rouge(texts, dataset["target"][:], sentences="period")
+    return scores | {"rouge_convention": scores.pop("convention")}
+
+
+def write_smoke_data(folder: Path) -> dict[str, str]:
+    """Generated articles with their summaries; the arguments that read them."""
+    write_corpus(folder, SIZES)
+    files = {f"{split}_file": str(folder / f"{split}.jsonl") for split in SIZES}
+    return files | {"article_column": "article", "summary_column": "highlights"}
+
+
+SUMMARIZATION = seq2seq_task("summarization", DataArguments, read_split, score, write_smoke_data)

@@ -1,0 +1,122 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Translation: pairs of sentences, scored by BLEU and chrF."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import datasets
+import sacrebleu
+
+from ...metrics.bleu import bleu_scorers, compound_split_bleu, sacre_bleu, tokenized_bleu
+from ...text_files import read_aligned_lines
+from ..data import check_pairs, pairs_from_records, read_dataset, read_table
+from ..smoke import SIZES
+from ..smoke.number_names import write_corpus
+from .seq2seq import seq2seq_task
+from .seq2seq_arguments import Seq2SeqDataArguments
+
+
+@dataclass
+class DataArguments(Seq2SeqDataArguments):
+    """The translation pairs, and how translations are scored."""
+
+    source_lang: str | None = field(default=None, metadata={"help": "Key of the source in jsonl files and datasets."})
+    target_lang: str | None = field(default=None, metadata={"help": "Key of the target in jsonl files and datasets."})
+    train_file: str | None = field(default=None, metadata={"help": "Training pairs, TSV or jsonl (.gz accepted)."})
+    validation_file: str | None = field(default=None, metadata={"help": "Validation pairs, TSV or jsonl."})
+    test_file: str | None = field(default=None, metadata={"help": "Test pairs, TSV or jsonl."})
+    train_source_file: str | None = field(default=None, metadata={"help": "Training sources, one a line."})
+    train_target_file: str | None = field(default=None, metadata={"help": "Training targets, line by line."})
+    validation_source_file: str | None = field(default=None, metadata={"help": "Validation sources, one a line."})
+    validation_target_file: str | None = field(default=None, metadata={"help": "Validation targets, line by line."})
+    test_source_file: str | None = field(default=None, metadata={"help": "Test sources, one a line."})
+    test_target_file: str | None = field(default=None, metadata={"help": "Test targets, line by line."})
+    SOURCES = (
+        *Seq2SeqDataArguments.SOURCES,
+        *(f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_source", "_target")),
+    )
+    ALTERNATIVES = tuple(
+        ({f"{split}_file"}, {f"{split}_source_file", f"{split}_target_file"})
+        for split in ("train", "validation", "test")
+    )
+
+    bleu_tokenize: str = field(
+        default="13a", metadata={"help": "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, char, ..."}
+    )
+    bleu_moses_language: str | None = field(
+        default=None,
+        metadata={
+            "help": "Language whose Moses tokenizer splits outputs and references, for tokenized_bleu (as "
+            "multi-bleu.perl) and compound_split_bleu (customary for German); none: without these two."
+        },
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        # An unknown name is an error now, not after hours.
+        bleu_scorers(self.bleu_tokenize, moses_language=self.bleu_moses_language)
+
+
+def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
+    """(source, target) pairs of "train", "validation" or "test" from wherever the arguments say.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: nothing says where they are, or two arguments do; a line is not a pair; no pair has text.
+    """
+    columns = {"source_lang": args.source_lang, "target_lang": args.target_lang}
+    table = getattr(args, f"{split}_file")
+    source_file, target_file = getattr(args, f"{split}_source_file"), getattr(args, f"{split}_target_file")
+    if (source_file is None) != (target_file is None):
+        raise ValueError(f"--{split}_source_file and --{split}_target_file go together; only one is given.")
+    if table and source_file:
+        raise ValueError(f"Give --{split}_file or --{split}_source_file with --{split}_target_file, not both.")
+    if table:
+        name, pairs = table, read_table(table, columns)
+    elif source_file:
+        name, pairs = source_file, list(zip(*read_aligned_lines([source_file, target_file])))
+    elif args.dataset_name:
+        name = f"{args.dataset_name} ({split})"
+        pairs = pairs_from_records(read_dataset(args, split), columns, name)
+    else:
+        raise ValueError(
+            f"No {split} data: give --{split}_file, or --{split}_source_file and --{split}_target_file, "
+            "or --dataset_name."
+        )
+    return check_pairs(pairs, name, split, args)
+
+
+def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
+    """sacreBLEU's BLEU and chrF of detokenised texts, with their signatures; their length over that of the references.
+
+    With `bleu_moses_language`, also tokenised and compound-split BLEU with their signatures. They are of the texts as
+    Moses' tokenizer splits them; a published score of another tokenisation is another one.
+    """
+    references = dataset["target"][:]
+    bleu, chrf = sacre_bleu(texts, references, args.bleu_tokenize), sacrebleu.CHRF()
+    scores = {
+        "bleu": bleu["score"],
+        "chrf": chrf.corpus_score(texts, [references]).score,
+        "length_ratio": bleu["length_ratio"],
+        "bleu_signature": bleu["signature"],
+        "chrf_signature": str(chrf.get_signature()),
+    }
+    if args.bleu_moses_language:
+        for metric in (tokenized_bleu, compound_split_bleu):
+            details = metric(texts, references, moses_language=args.bleu_moses_language)
+            scores |= {metric.__name__: details["score"], f"{metric.__name__}_signature": details["signature"]}
+    return scores
+
+
+def write_smoke_data(folder: Path) -> dict[str, str]:
+    """Number names in English and German; the arguments that read them."""
+    write_corpus(folder, SIZES)
+    sides = {"source": "en", "target": "de"}
+    return {
+        f"{split}_{side}_file": str(folder / f"{split}.{language}")
+        for split in SIZES
+        for side, language in sides.items()
+    }
+
+
+TRANSLATION = seq2seq_task("translation", DataArguments, read_split, score, write_smoke_data)

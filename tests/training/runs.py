@@ -1,0 +1,49 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""A short run of a translation model, which several test files train."""
+
+import json
+
+
+MODEL = {
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+}
+SIZES = {"train": 60, "validation": 12, "test": 11}
+
+
+def arguments(corpus, out, **values):
+    """Arguments of a short run on the files of a corpus folder; None leaves an argument out."""
+    defaults = {
+        "output_dir": out,
+        "config_overrides": json.dumps(MODEL),
+        "vocab_size": 330,
+        "max_steps": 4,
+        "per_device_train_batch_size": 20,
+        "per_device_eval_batch_size": 4,
+        "train_sampling_strategy": "group_by_length",
+        "learning_rate": 0.01,
+        "max_target_length": 40,
+        "num_beams": 3,
+        "length_penalty": 0.6,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "do_train": True,
+        "predict_with_generate": True,
+    }
+    for split in SIZES:
+        defaults[f"{split}_source_file"] = corpus / f"{split}.en"
+        defaults[f"{split}_target_file"] = corpus / f"{split}.de"
+    merged = (defaults | values).items()
+    return [item for name, value in merged if value is not None for item in (f"--{name}", str(value))]
+
+
+def losses(output_dir):
+    history = json.loads((output_dir / "trainer_state.json").read_text())["log_history"]
+    return {entry["step"]: entry["loss"] for entry in history if "loss" in entry}

@@ -1,0 +1,198 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Arguments of runs: recipes, overrides, and what is refused."""
+
+import gzip
+import json
+
+import pytest
+import run_translation
+
+from modeling_ode_transformer.text_files import parse_overrides
+from modeling_ode_transformer.training.models import word_level_tokenizer
+from modeling_ode_transformer.training.run import parse_arguments
+from modeling_ode_transformer.training.tasks import translation
+
+from ..conftest import EXAMPLES
+from .runs import MODEL, SIZES, arguments
+
+
+BAD_FILES = {
+    "short.de": "eins\n",
+    "empty.tsv": "",
+    "blank.tsv": " \t \n",
+    "columns.tsv": "one\teins\ntwo\n",
+    "broken.jsonl": '{"en": "one", "de": "eins"}\n{"en": \n',
+    "list.jsonl": '[["one", "eins"]]\n',
+    "french.jsonl": '{"en": "one", "fr": "un"}\n',
+    "table.csv": "one,eins\n",
+    "recipe.json": '{"learning_rat": 0.1}',
+}
+
+FILES = {"train_source_file": None, "train_target_file": None}
+
+LANGUAGES = {"source_lang": "en", "target_lang": "de"}
+
+SAVING = {"average_last_checkpoints": 2, "save_strategy": "steps", "save_steps": 2}
+
+BEST = {"load_best_model_at_end": True, "do_eval": True, "eval_strategy": "steps", "eval_steps": 2}
+
+
+def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"learning_rate": 0.5, "config_overrides": MODEL, "num_beams": 2, "do_train": True}))
+    argv = [str(recipe), "--output_dir", str(tmp_path), "--num_beams", "5"]
+    model_args, data_args, args = parse_arguments(translation.TRANSLATION, argv)
+    assert (args.learning_rate, data_args.num_beams, args.do_train) == (0.5, 5, True)
+    assert parse_overrides(model_args.config_overrides) == MODEL
+
+
+@pytest.mark.parametrize(
+    ("asked", "changed"),
+    [
+        ([], {}),
+        (
+            ["--test_source_file", "x.en", "--test_target_file", "x.de"],
+            {"test_source_file": "x.en", "test_target_file": "x.de"},
+        ),
+        (["--test_target_file", "x.de"], {"test_target_file": "x.de"}),
+        (["--train_file", "x.tsv"], {"train_file": "x.tsv", "train_source_file": None, "train_target_file": None}),
+        (
+            ["--dataset_name", "a/b"],
+            {"dataset_name": "a/b"}
+            | {
+                f"{split}_{side}_file": None
+                for split in ("train", "validation", "test")
+                for side in ("source", "target")
+            },
+        ),
+    ],
+)
+def test_data_of_the_command_line_take_the_place_of_a_recipes(asked, changed):
+    """A dataset that of all files, a table that of the two files of its split."""
+    recipe = EXAMPLES / "recipes" / "multi30k_en_de.json"
+    _, data_args, _ = parse_arguments(translation.TRANSLATION, [str(recipe), *asked])
+    noted = json.loads(recipe.read_text())
+    names = translation.DataArguments.SOURCES
+    assert {name: getattr(data_args, name) for name in names} == {name: noted.get(name) for name in names} | changed
+
+
+def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"dataset_name": "wmt/wmt14", "dataset_config_name": "de-en"}))
+    for asked, expected in (
+        ([], ("wmt/wmt14", "de-en")),
+        (["--dataset_name", "a/b"], ("a/b", None)),
+        (["--dataset_name", "wmt/wmt14"], ("wmt/wmt14", "de-en")),
+        (["--dataset_config_name", "fr-en"], ("wmt/wmt14", "fr-en")),
+    ):
+        _, data_args, _ = parse_arguments(translation.TRANSLATION, [str(recipe), *asked])
+        assert (data_args.dataset_name, data_args.dataset_config_name) == expected
+
+
+@pytest.mark.parametrize(
+    "values, error, message",
+    [
+        ({"train_source_file": "{bad}/none.en"}, FileNotFoundError, r"No file .*none\.en"),
+        ({"train_target_file": "{bad}/short.de"}, ValueError, r"train\.en has 60 lines, but .*short\.de has 1"),
+        ({"train_target_file": None}, ValueError, "--train_source_file and --train_target_file go together"),
+        ({"train_file": "{bad}/empty.tsv"}, ValueError, "not both"),
+        (FILES, ValueError, "No train data: give --train_file"),
+        (FILES | {"train_file": "{bad}/empty.tsv"}, ValueError, r"empty\.tsv holds no pair .*0 lines read"),
+        (FILES | {"train_file": "{bad}/blank.tsv"}, ValueError, r"blank\.tsv holds no pair .*1 lines read"),
+        (FILES | {"train_file": "{bad}/columns.tsv"}, ValueError, r"columns\.tsv, line 2: 1 columns"),
+        (FILES | LANGUAGES | {"train_file": "{bad}/broken.jsonl"}, ValueError, r"broken\.jsonl, line 2: not a JSON"),
+        (
+            FILES | LANGUAGES | {"train_file": "{bad}/french.jsonl"},
+            ValueError,
+            r"french\.jsonl, line 1: no text under en and de \(--source_lang and --target_lang\); its keys are en, fr",
+        ),
+        (FILES | LANGUAGES | {"train_file": "{bad}/list.jsonl"}, ValueError, "line 1: not an object with en and de"),
+        (FILES | {"train_file": "{bad}/french.jsonl"}, ValueError, "needs --source_lang and --target_lang"),
+        (FILES | {"train_file": "{bad}/table.csv"}, ValueError, r"must be \.tsv, \.json or \.jsonl .*'\.csv'"),
+        ({"train_source_file": "{bad}/latin1.en"}, ValueError, r"latin1\.en is not UTF-8"),
+        ({"train_source_file": "{bad}/plain.en.gz"}, ValueError, r"plain\.en\.gz is not a whole gzip file"),
+        ({"train_source_file": "{bad}/cut.en.gz"}, ValueError, r"cut\.en\.gz is not a whole gzip file"),
+        ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. They have: .*d_model"),
+        ({"config_overrides": "d_model"}, ValueError, "write name=value"),
+        ({"config_overrides": "{{d_model: 4}}"}, ValueError, r"Cannot read '\{d_model: 4\}': it is not a JSON object"),
+        ({"early_stopping_patience": 0}, ValueError, "--early_stopping_patience 0 must be at least 1"),
+        (
+            {"early_stopping_patience": 2},
+            ValueError,
+            "--early_stopping_patience 2 needs --metric_for_best_model and --eval_strategy steps or epoch",
+        ),
+        ({"max_train_samples": -1}, ValueError, "--max_train_samples -1 must be at least 1; leave it out to use all"),
+        ({"max_predict_samples": 0}, ValueError, "--max_predict_samples 0 must be at least 1"),
+        (
+            {"metric_for_best_model": "eval_bleu", "predict_with_generate": None},
+            ValueError,
+            "--metric_for_best_model bleu is measured of outputs: give --predict_with_generate",
+        ),
+        ({"model_name_or_path": "somewhere"}, ValueError, "brings its own configuration"),
+        (
+            {"max_source_length": 2000, "config_overrides": "position_embedding_type=learned"},
+            ValueError,
+            "--max_source_length 2000 exceeds .*max_position_embeddings, 1024",
+        ),
+        (
+            {"generation_max_length": 1026, "config_overrides": "position_embedding_type=learned"},
+            ValueError,
+            "--generation_max_length 1026 exceeds .*max_position_embeddings, 1024",
+        ),
+        ({"num_beams": 0}, ValueError, "--num_beams 0 must be at least 1"),
+        ({"generation_num_beams": 0}, ValueError, "--generation_num_beams 0 must be at least 1"),
+        ({"min_target_length": 40}, ValueError, "--min_target_length 40 must be .* less than the longest output, 40"),
+        ({"do_train": None}, ValueError, "Nothing to do"),
+        ({"do_train": None, "do_eval": True}, ValueError, "give --model_name_or_path"),
+        ({"do_predict": True, "predict_with_generate": None}, ValueError, "give --predict_with_generate"),
+        ({"output_dir": "{bad}"}, ValueError, "is not empty and holds no checkpoint"),
+        ({"bleu_moses_language": "xx"}, ValueError, "Moses' tokenizer knows no language 'xx', only .*de"),
+        ({"average_last_checkpoints": -1}, ValueError, "--average_last_checkpoints -1 must be at least 0"),
+        ({"average_last_checkpoints": 2}, ValueError, "--average_last_checkpoints 2 needs checkpoints"),
+        (SAVING | {"save_total_limit": 1}, ValueError, "2 needs --save_total_limit 2 or more, not 1"),
+        (
+            SAVING | {"save_total_limit": 2, "metric_for_best_model": "bleu"},
+            ValueError,
+            "2 needs --save_total_limit 3 or more, not 2",
+        ),
+        (SAVING | {"fsdp": "full_shard"}, ValueError, "no process holds a whole model to average"),
+        (SAVING | BEST, ValueError, "2 and --load_best_model_at_end are two choices"),
+        (SAVING | {"save_steps": 3, "max_steps": 3}, ValueError, "2: .*out holds 1 complete checkpoints"),
+        ({"resume_from_checkpoint": "true"}, FileNotFoundError, "no checkpoint in"),
+        ({"resume_from_checkpoint": "{bad}/none"}, FileNotFoundError, "no folder .*none"),
+        ({"resume_from_checkpoint": "true", "overwrite_output_dir": True}, ValueError, "_output_dir deletes"),
+    ],
+)
+def test_errors_name_the_value_and_the_fix(values, error, message, corpus, tmp_path):
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for name, text in BAD_FILES.items():
+        (bad / name).write_text(text)
+    (bad / "latin1.en").write_bytes("fünf\n".encode("latin-1") * SIZES["train"])
+    (bad / "plain.en.gz").write_text("five\n")
+    (bad / "cut.en.gz").write_bytes(gzip.compress(b"five\n" * 100)[:-12])
+    values = {name: value.format(bad=bad) if isinstance(value, str) else value for name, value in values.items()}
+    with pytest.raises(error, match=message):
+        run_translation.main(arguments(corpus, tmp_path / "out", **values))
+    with pytest.raises(ValueError, match="unknown arguments: learning_rat"):
+        run_translation.main([str(bad / "recipe.json")])
+
+
+def test_overrides():
+    expected = {"d_model": 256, "dropout": 0.2, "tie_word_embeddings": False, "layer_history": "none"}
+    text = "d_model=256,dropout=0.2,tie_word_embeddings=False,layer_history=none"
+    assert parse_overrides(text) == expected
+    assert parse_overrides(json.dumps(expected)) == expected
+    assert parse_overrides(None) == {}
+    assert parse_overrides("recurrence_steps=None") == {"recurrence_steps": None}
+    assert parse_overrides('stop_strings="End",name=AbC,x=NaN') == {
+        "stop_strings": "End",
+        "name": "AbC",
+        "x": "NaN",
+    }
+
+
+def test_words_are_counted_in_the_case_that_they_are_encoded_in():
+    """Unicode has several lower cases of a sigma, and `str.lower` chooses by its place."""
+    tokenizer = word_level_tokenizer(["ΟΔΟΣ Straße"], {"unk_token": "<unk>"}, lowercase=True)
+    assert 0 not in tokenizer.encode("ΟΔΟΣ Straße").ids

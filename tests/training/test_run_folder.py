@@ -1,0 +1,360 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What a run may do in an output folder, and whether two runs are the same training."""
+
+import json
+import os
+import shutil
+import signal
+from types import SimpleNamespace
+
+import datasets
+import pytest
+import run_translation
+
+from modeling_ode_transformer.hub.model_card import run_record
+from modeling_ode_transformer.inference.tokenizers import load_tokenizers
+from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
+from modeling_ode_transformer.training.same_training import changed_data, data_note, different_training
+from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
+from modeling_ode_transformer.training.tasks.seq2seq_arguments import Seq2SeqModelArguments
+
+from .runs import MODEL, arguments, losses
+
+
+def test_a_run_folder_holds_only_metrics_of_its_model_and_says_of_which_data(corpus, tmp_path):
+    """Model cards are made from it."""
+    folder = tmp_path / "run"
+
+    def saved(file):
+        return json.loads((folder / file).read_text())
+
+    run_translation.main(arguments(corpus, folder, max_steps=2, do_predict=True))
+    other = {"model_name_or_path": folder, "config_overrides": None, "do_train": None, "do_predict": True}
+    other |= {"test_source_file": corpus / "validation.en", "test_target_file": corpus / "validation.de"}
+    first = run_record(folder)
+    results = saved("all_results.json") | {"predict_gleu": 99.0}
+    (folder / "all_results.json").write_text(json.dumps(results))
+    metrics = run_translation.main(arguments(corpus, folder, **other | {"num_beams": 1}))
+    assert saved("all_results.json")["predict_chrf"] == metrics["predict_chrf"]
+    second = run_record(folder)
+    assert "gleu" not in second["metrics"]["test"], "what this evaluation did not measure is another one's"
+    assert first["data"]["train"] == second["data"]["train"]
+    assert (first["data"]["test"]["source"], second["data"]["test"]["source"]) == (
+        ["test.en", "test.de"],
+        ["validation.en", "validation.de"],
+    )
+    assert first["generation"] == {"test": "num_beams 3, length_penalty 0.6, max_length 41"}
+    assert second["generation"] == {"test": "num_beams 1, max_length 41"}
+
+    shutil.copytree(folder, tmp_path / "other")
+    with pytest.raises(ValueError, match="holds another trained model and its metrics"):
+        run_translation.main(arguments(corpus, folder, **other | {"model_name_or_path": tmp_path / "other"}))
+
+    # A folder of an evaluation alone is of one model, too.
+    evaluated = tmp_path / "evaluated"
+    run_translation.main(arguments(corpus, evaluated, **other, do_eval=True))
+    results = json.loads((evaluated / "all_results.json").read_text())
+    run_translation.main(arguments(corpus, evaluated, **other | {"num_beams": 1}))
+    again = json.loads((evaluated / "all_results.json").read_text())
+    assert again["eval_nll_loss"] == results["eval_nll_loss"]
+    assert again["predict_generation"] != results["predict_generation"]
+    noted = json.loads((evaluated / "evaluation.json").read_text())
+    assert noted["model"]["folder"] == str(folder) and set(noted["evaluated"]) == {"validation", "test"}
+    # Nor of two states of one.
+    os.utime(folder / "model.safetensors", (0, 0))
+    with pytest.raises(ValueError, match=rf"evaluated holds the metrics of {folder}, {noted['model']['saved']}, not"):
+        run_translation.main(arguments(corpus, evaluated, **other))
+    other["model_name_or_path"] = tmp_path / "other"
+    with pytest.raises(ValueError, match=rf"evaluated holds the metrics of {folder}, .*, not of .*other: choose"):
+        run_translation.main(arguments(corpus, evaluated, **other))
+    assert json.loads((evaluated / "all_results.json").read_text()) == again
+    run_translation.main(arguments(corpus, evaluated, **other, overwrite_output_dir=True))
+    assert not [name for name in json.loads((evaluated / "all_results.json").read_text()) if name.startswith("eval_")]
+    assert set(json.loads((evaluated / "evaluation.json").read_text())["evaluated"]) == {"test"}
+
+    run_translation.main(arguments(corpus, folder, max_steps=3, overwrite_output_dir=True))
+    assert not [name for name in saved("all_results.json") if name.startswith("predict_")]
+    assert not [*folder.glob("predict_results.json"), *folder.glob("generated_predictions.txt")]
+    assert saved("arguments.json")["training"]["max_steps"] == 3
+
+
+def test_a_failed_start_leaves_an_earlier_run_as_it_was(corpus, tmp_path):
+    run_translation.main(arguments(corpus, tmp_path / "run", max_steps=2, save_strategy="steps", save_steps=1))
+    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    shutil.copytree(tmp_path / "run", tmp_path / "other", ignore=shutil.ignore_patterns("checkpoint-*"))
+    other = {"model_name_or_path": tmp_path / "other", "config_overrides": None, "vocab_size": None}
+    for wrong, message in (
+        ({"train_source_file": "no.en"}, r"no\.en"),
+        ({"config_overrides": "d_modl=4"}, "d_modl"),
+        (
+            {
+                "config_overrides": "max_position_embeddings=50,position_embedding_type=learned",
+                "max_source_length": 60,
+            },
+            "--max_source_length 60 exc",
+        ),
+        (other | {"src_lang": "en", "tgt_lang": "de"}, "does not mark languages"),
+        (other | {"model_name_or_path": tmp_path / "run" / "checkpoint-1"}, "deletes what --model_name_or_path"),
+        (other | {"tokenizer_name": tmp_path / "run"}, "deletes what --tokenizer_name"),
+    ):
+        with pytest.raises((FileNotFoundError, ValueError), match=message):
+            run_translation.main(arguments(corpus, tmp_path / "run", **wrong, overwrite_output_dir=True))
+        assert files == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+
+
+def test_another_training_in_the_folder_of_one_is_refused(corpus, tmp_path, caplog):
+    """Else the weights of the first would be saved, and scored, as those of the second."""
+    options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    run_translation.main(arguments(corpus, tmp_path, **options))
+    rk4 = json.dumps(MODEL | {"encoder_solver": "rk4", "solver_coefficients": "fixed"})
+    with pytest.raises(ValueError, match=r"another training; .* config_overrides=.*rk4.*; learning_rate=5\.0 in pl"):
+        run_translation.main(arguments(corpus, tmp_path, **options, learning_rate=5) + ["--config_overrides", rk4])
+    with pytest.raises(ValueError, match=r"this one has max_source_length=7 in place of 256\."):
+        run_translation.main(arguments(corpus, tmp_path, **options, max_source_length=7))
+    run_translation.main(arguments(corpus, tmp_path, **options, do_predict=True, num_beams=1, max_predict_samples=2))
+    last = tmp_path / "checkpoint-3"
+    with pytest.raises(ValueError, match=r"is of another training; .* config_overrides=.* Leave out --resume_from"):
+        run_translation.main(
+            [*arguments(corpus, tmp_path, **options, resume_from_checkpoint=last), "--config_overrides", rk4]
+        )
+    (tmp_path / "arguments.json").rename(tmp_path / "noted.json")
+    with pytest.raises(ValueError, match=r"Cannot resume from .*: its model has .*encoder_solver 'rk2', not 'rk4'"):
+        run_translation.main(
+            [*arguments(corpus, tmp_path, **options, resume_from_checkpoint=last), "--config_overrides", rk4]
+        )
+    (tmp_path / "noted.json").replace(tmp_path / "arguments.json")
+    # A longer training is the same one; another learning rate is the caller's decision.
+    run_translation.main(arguments(corpus, tmp_path, **options | {"max_steps": 4}))
+    options |= {"resume_from_checkpoint": tmp_path / "checkpoint-4", "max_steps": 5, "learning_rate": 0.1}
+    caplog.clear()
+    run_translation.main(arguments(corpus, tmp_path, **options))
+    assert "with other arguments: learning_rate=0.1 in place of" in caplog.text
+    assert len(losses(tmp_path)) == 5
+
+
+def test_training_data_that_changed_are_refused_by_name(corpus, tmp_path, caplog):
+    """Lines that were added, or changed into others of as many bytes; not those of an evaluation."""
+    data, out = shutil.copytree(corpus, tmp_path / "data"), tmp_path / "out"
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    run_translation.main(arguments(data, out, **options, do_eval=True))
+    noted = json.loads((out / "arguments.json").read_text())["files"]
+    text = (data / "train.de").read_text()
+    assert [file["name"] for file in noted["train"]] == ["train.en", "train.de"] and "test" not in noted
+    assert [file["size"] for file in noted["validation"]] == [
+        os.path.getsize(data / f"validation.{language}") for language in ("en", "de")
+    ]
+
+    options |= {"max_steps": 3}
+    for changed in (text + text[:1] + "\n", text.replace("e", "a", 1)):
+        (data / "train.de").write_text(changed)
+        with pytest.raises(ValueError, match=r"checkpoint-2 is of another training; .*another content of train\.de"):
+            run_translation.main(arguments(data, out, **options))
+    assert len(losses(out)) == 2
+
+    # As it was, wherever it lies and whenever it was written; with other data to evaluate on.
+    moved = data.rename(tmp_path / "moved")
+    (moved / "train.de").write_text(text)
+    (moved / "validation.en").write_text((moved / "validation.en").read_text().upper())
+    run_translation.main(arguments(moved, out, **options, do_eval=True))
+    assert len(losses(out)) == 3
+
+    # The caller may want it, and a run of before files were noted says nothing about them.
+    (moved / "train.de").write_text(changed)
+    options |= {"max_steps": 4}
+    asked = options | {"resume_from_checkpoint": out / "checkpoint-3"}
+    shutil.copytree(out, tmp_path / "older")
+    run_translation.main(arguments(moved, out, **asked))
+    assert "with other arguments: another content of train.de" in caplog.text
+    noted = json.loads((tmp_path / "older" / "arguments.json").read_text())
+    del noted["files"]
+    (tmp_path / "older" / "arguments.json").write_text(json.dumps(noted))
+    run_translation.main(arguments(moved, tmp_path / "older", **options))
+    assert len(losses(tmp_path / "older")) == 4
+
+
+def test_changed_data_are_noticed_in_folders_and_on_the_hub(tmp_path, monkeypatch):
+    folder = tmp_path / "dataset"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "train.jsonl").write_text('{"en": "one", "de": "eins"}\n')
+    training = SimpleNamespace(do_train=True, do_eval=False, do_predict=False, output_dir=str(folder / "out"))
+
+    def note(name):
+        return {"files": data_note(translation.DataArguments(dataset_name=str(name)), training)}
+
+    before = note(folder)
+    os.utime(folder / "data" / "train.jsonl", (1, 1))
+    assert changed_data(before, note(shutil.copytree(folder, tmp_path / "copied"))) == []
+    # What the training itself writes does not count.
+    (folder / "out").mkdir()
+    (folder / "out" / "arguments.json").write_text("{}")
+    assert changed_data(before, note(folder)) == []
+    (folder / "data" / "train.jsonl").write_text('{"en": "two", "de": "zwei"}\n')
+    assert changed_data(before, note(folder)) == ["another content of data/train.jsonl (28 bytes in place of 28)"]
+    (folder / "data" / "more.jsonl").write_text('{"en": "two", "de": "zwei"}\n')
+    assert changed_data(before, note(folder)) == ["other files of train data (data/more.jsonl)"]
+
+    texts = ["one"]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_: {"train": datasets.Dataset.from_dict({"en": texts})})
+    before = note("me/data")
+    assert changed_data(before, note("me/data")) == []
+    texts.append("two")
+    assert changed_data(before, note("me/data")) == ["another content of me/data (by its fingerprint)"]
+
+
+def test_a_validation_file_of_which_a_part_is_trained_on_is_training_data():
+    old, new = ([{"name": "dev.m2", "size": 1, "blake2b": text}] for text in ("aa", "bb"))
+    for share, changed in ((None, []), (0.5, ["another content of dev.m2 (1 bytes in place of 1)"])):
+        asked = {"data": {"validation_share": share}, "files": {"validation": new}}
+        assert changed_data({"files": {"validation": old}}, asked) == changed
+
+
+def test_a_second_training_in_a_folder_is_refused_while_the_first_one_lives(corpus, tmp_path):
+    """That of a process that was killed is over, and its lock file counts for nothing."""
+    out = tmp_path / "out"
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with locked_folder(out):
+            os.write(theirs, b"x")
+            signal.pause()
+    assert os.read(ours, 1) == b"x"
+    try:
+        with pytest.raises(ValueError, match=f"Another training is writing to {out}: wait .*--output_dir"):
+            run_translation.main(arguments(corpus, out))
+        assert [path.name for path in out.iterdir()] == [LOCK]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    run_translation.main(arguments(corpus, out, max_steps=1, save_strategy="steps"))
+    assert len(losses(out)) == 1 and not (out / LOCK).exists()
+
+
+def test_a_failed_start_leaves_no_folder(corpus, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        run_translation.main(arguments(corpus, tmp_path / "new" / "out", train_source_file="no.en"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_same_batches_may_come_from_other_numbers_of_processes():
+    def different(processes, accumulated):
+        asked = {"training": {"gradient_accumulation_steps": accumulated}, "processes": processes}
+        noted = {"training": {"gradient_accumulation_steps": 2}, "processes": 4}
+        return different_training(noted, asked)["training"]
+
+    assert different(4, 2) == different(8, 1) == different(2, 4) == []
+    assert different(2, 2) == ["processes x gradient_accumulation_steps=4 in place of 8"]
+
+
+@pytest.mark.parametrize(
+    "name, noted, asked",
+    [
+        ("max_tokens_per_batch", 4096, 2048),
+        ("per_device_train_batch_size", 8, 16),
+        ("learning_rate", 0.001, 0.002),
+        ("lr_scheduler_type", "inverse_sqrt", "linear"),
+        ("learning_rate_ratio", 0.1, 0.2),
+        ("warmup_steps", 10, 20),
+        ("optim", "adamw_torch", "adafactor"),
+        ("adam_beta1", 0.9, 0.8),
+        ("adam_beta2", 0.98, 0.997),
+        ("weight_decay", 0.0, 0.1),
+        ("max_grad_norm", 0.0, 1.0),
+        ("label_smoothing_factor", 0.0, 0.1),
+        ("bf16", False, True),
+        ("fp16", False, True),
+        ("metric_for_best_model", "bleu", "perplexity"),
+        ("seed", 1, 2),
+        ("train_sampling_strategy", "random", "group_by_length"),
+        ("data_seed", 1, 2),
+        ("lr_scheduler_kwargs", None, {"num_cycles": 2}),
+        ("adam_epsilon", 1e-8, 1e-6),
+    ],
+)
+def test_another_value_of_what_decides_the_updates_makes_another_training(name, noted, asked):
+    def different(*values):
+        return different_training(*({"training": {"per_device_train_batch_size": 8, name: each}} for each in values))
+
+    (found,) = different(noted, asked)["training"]
+    assert found.startswith(f"{name}={asked!r} in place of ")
+    assert different(asked, asked)["training"] == []
+
+
+def test_a_target_tokenizer_of_an_earlier_start_is_not_used(corpus, tmp_path):
+    """Of a run with two tokenizers that was stopped before its first checkpoint."""
+    pairs = list(zip(*(read_lines(corpus / f"train.{language}") for language in ("en", "de"))))
+    for joint in (False, True):
+        args = Seq2SeqModelArguments(vocab_size=300, joint_tokenizer=joint)
+        seq2seq_texts.train_tokenizers(pairs, args, tmp_path)
+        source, target = load_tokenizers(tmp_path)
+        assert (source is target) == joint
+
+
+def test_checkpoints_of_two_branches_are_not_mixed(corpus, tmp_path):
+    options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    run_translation.main(arguments(corpus, tmp_path / "run", **options))
+    options |= {"resume_from_checkpoint": tmp_path / "run" / "checkpoint-1"}
+    with pytest.raises(ValueError, match=r"holds newer checkpoints \(checkpoint-2, checkpoint-3\)"):
+        run_translation.main(arguments(corpus, tmp_path / "run", **options))
+    run_translation.main(arguments(corpus, tmp_path / "branch", **options))
+    assert losses(tmp_path / "branch") == losses(tmp_path / "run")
+    with pytest.raises(
+        ValueError, match=r"branch holds other checkpoints \(checkpoint-2, checkpoint-3\), .* Leave it out"
+    ):
+        run_translation.main(arguments(corpus, tmp_path / "branch", **options))
+
+
+def test_weights_alone_are_not_resumed_from(corpus, tmp_path):
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "save_only_model": True}
+    run_translation.main(arguments(corpus, tmp_path, **options))
+    noted = {name: (tmp_path / name).read_bytes() for name in ("arguments.json", "all_results.json")}
+    with pytest.raises(ValueError, match=r"checkpoint-2: it holds weights alone \(--save_only_model\)"):
+        run_translation.main(arguments(corpus, tmp_path, **options | {"max_steps": 3}))
+    assert noted == {name: (tmp_path / name).read_bytes() for name in noted}
+
+
+def test_losses_and_seconds_are_those_of_all_calls(corpus, tmp_path):
+    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "logging_steps": 4}
+    whole = run_translation.main(arguments(corpus, tmp_path / "whole", **options))
+    (tmp_path / "resumed").mkdir()
+    for folder in ("checkpoint-4", "checkpoint-6"):
+        shutil.rmtree(tmp_path / "resumed", ignore_errors=True)
+        shutil.copytree(tmp_path / "whole" / folder, tmp_path / "resumed" / folder)
+        resumed = run_translation.main(arguments(corpus, tmp_path / "resumed", **options))
+        assert resumed["train_loss"] == pytest.approx(whole["train_loss"], rel=1e-6)
+        seconds = json.loads((tmp_path / "whole" / folder / "loss_state_0.json").read_text())["seconds"]
+        assert resumed["train_runtime"] >= seconds > 0
+        assert resumed["train_steps_per_second"] == pytest.approx(6 / resumed["train_runtime"], rel=1e-6)
+        # With --max_steps, transformers counts every batch as a full one.
+        examples = 6 * whole["train_samples_per_second"] / whole["train_steps_per_second"]
+        assert resumed["train_samples_per_second"] * resumed["train_runtime"] == pytest.approx(examples, rel=1e-2)
+
+
+def test_the_best_checkpoint_is_found_in_a_folder_that_was_moved(corpus, tmp_path):
+    options = {"do_eval": True, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "perplexity", "max_steps": 4}
+    # Learns, and is spoiled.
+    options |= {"learning_rate": 0.9, "warmup_steps": 3, "lr_scheduler_type": "inverse_sqrt"}
+    metrics = run_translation.main(arguments(corpus, tmp_path / "run", **options))
+    (tmp_path / "run").rename(tmp_path / "moved")
+    # Another training where the first one was.
+    run_translation.main(arguments(corpus, tmp_path / "run", **options, seed=7))
+    moved = run_translation.main(arguments(corpus, tmp_path / "moved", **options))
+    assert moved["eval_perplexity"] == metrics["eval_perplexity"]
+    state = json.loads((tmp_path / "moved" / "trainer_state.json").read_text())
+    perplexities = [entry["eval_perplexity"] for entry in state["log_history"] if "eval_perplexity" in entry]
+    assert metrics["eval_perplexity"] == pytest.approx(min(perplexities), rel=1e-6)
+    assert min(perplexities) < perplexities[-1]
+    shutil.rmtree(tmp_path / "moved" / f"checkpoint-{state['best_global_step']}")
+    with pytest.raises(FileNotFoundError, match=f"of update {state['best_global_step']}, is not in"):
+        run_translation.main(arguments(corpus, tmp_path / "moved", **options))
+
+
+def test_another_start_of_the_same_last_name_makes_another_training():
+    noted = {"model": {"model_name_or_path": "me/base", "model_revision": "main"}}
+    for start, revision in (("you/base", "main"), ("me/base", "v2")):
+        asked = {"model": {"model_name_or_path": start, "model_revision": revision}}
+        assert different_training(noted, asked)["model"]
+    assert not different_training(noted, noted)["model"]
+    moved = {"model": {"model_name_or_path": "../me/base", "model_revision": "main"}}
+    assert not different_training(noted, moved)["model"]
