@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
+from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
 from .integration_ode_transformer import COEFFICIENTS, STARTS, ButcherTableau, resolve_multistep, resolve_tableau
@@ -331,7 +332,8 @@ class OdeTransformerConfig(PreTrainedConfig):
             code = Path(__file__).with_name(f"{entry['impl'].split('.')[0]}.py")
             if code.is_file() and code.parent.resolve() != folder.resolve():
                 folder.mkdir(parents=True, exist_ok=True)
-                shutil.copy(code, folder)
+                for file in (code, *get_relative_import_files(code)):
+                    shutil.copy(file, folder)
             elif not (folder / code.name).is_file():
                 del pipelines[task]
         super().save_pretrained(save_directory, *args, **kwargs)

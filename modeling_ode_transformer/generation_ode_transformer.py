@@ -1,21 +1,25 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Beam search as one function over tensors.
+"""`generate()` with beam search as one function over tensors, and with limits to lengths that depend on the source.
 
 `generate()` prepares inputs as in transformers, then calls `beam_search`, which finds what transformers' own search
-finds. What it does not do, as sampling, goes to transformers.
+finds. What it does not do, as sampling, goes to transformers. `max_len_a` and `max_len_b` are arguments of
+`generate()` that transformers lacks.
 """
 
+import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.generation import (
     EosTokenCriteria,
     GenerationConfig,
     GenerationMixin,
+    LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteriaList,
@@ -23,9 +27,10 @@ from transformers.generation import (
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
-from .lengths_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, option, position_limit
 
-
+MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
+# Options about tokens of the source, with the values that do nothing.
+OPTIONS_OF_SOURCES = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
 # What `beam_search` reads beside options of the generation configuration, and the options that it does not follow.
 SEARCH_INPUTS = {"input_ids", "attention_mask", "inputs_embeds", "encoder_outputs", "decoder_input_ids"}
 SEARCH_INPUTS |= {"decoder_attention_mask", "logits_processor", "prefix_allowed_tokens_fn", "tokenizer"}
@@ -44,6 +49,217 @@ IMPOSSIBLE = -1e9
 def added_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """What is added to attention's scores for a mask (rows, keys), 0 for padding: (rows, 1, 1, keys)."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask == 0, HIDDEN)[:, None, None]
+
+
+def check_max_len(max_len_a: float, max_len_b: float) -> None:
+    """Raises a ValueError unless both are finite numbers of at least 0 and one of them is more."""
+    for name, value in zip(MAX_LEN_OPTIONS, (max_len_a, max_len_b)):
+        if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+            raise ValueError(f"{name}={value!r} must be a number of at least 0.")
+    if max_len_a == max_len_b == 0:
+        raise ValueError("max_len_a=0 and max_len_b=0 allow no output: set one of them.")
+
+
+def position_limit(config: PreTrainedConfig) -> int | None:
+    """The most tokens of a sequence; None where positions are computed for any length."""
+    if getattr(config, "position_embedding_type", "learned") in ("learned", "absolute"):
+        return getattr(config, "max_position_embeddings", None)
+    return None
+
+
+def option(model: GenerationMixin, name: str, generation_config: GenerationConfig | None, given: Mapping) -> Any:
+    """The value of an option of `generate()`: given as an argument, in the configuration, or in the model's own."""
+    if name in given:
+        return given[name]
+    value = getattr(generation_config, name, None)
+    return getattr(model.generation_config, name, None) if value is None else value
+
+
+def with_option(name: str, value: Any, generation_config: GenerationConfig | None, given: dict) -> tuple:
+    """The configuration and the arguments with another value of an option, in copies."""
+    if generation_config is None:
+        return None, given | {name: value}
+    generation_config = copy.deepcopy(generation_config)
+    setattr(generation_config, name, value)
+    return generation_config, {other: each for other, each in given.items() if other != name}
+
+
+class SourceLengthLogitsProcessor(LogitsProcessor):
+    """Ends each output after `int(max_len_a * source length + max_len_b)` tokens: then only the end-of-sequence token,
+    which is not one of them, can follow, and its log-probability counts (`--max-len-a` and `--max-len-b` of fairseq's
+    sequence generator). The length is each source's own, padding excluded, so that an output does not depend on the
+    other sources of its batch (but for `early_stopping="never"`, which looks at the longest limit).
+
+    `OdeTransformerForConditionalGeneration` and ensembles make one themselves from `max_len_a` and `max_len_b`, given
+    to `generate()` or in the generation configuration. For any other encoder-decoder of transformers:
+
+    ```python
+    limit = SourceLengthLogitsProcessor(inputs["attention_mask"].sum(1), 1.2, 10, model.generation_config.eos_token_id)
+    model.generate(**inputs, logits_processor=LogitsProcessorList([limit]), max_new_tokens=limit.max_new_tokens)
+    ```
+
+    Args:
+        source_lengths: tokens of each source, its end token included: integers of shape (sources,).
+        max_len_a, max_len_b: numbers of at least 0.
+        eos_token_id: the end-of-sequence token, or several.
+        prompt_length: tokens that the decoder starts with.
+        min_new_tokens: what the limit is at least.
+        max_new_tokens: what an output with its end-of-sequence token has at most; None: any number.
+
+    Raises:
+        ValueError: `max_len_a` or `max_len_b` is negative or not a number, or there is no end-of-sequence token.
+    """
+
+    def __init__(
+        self,
+        source_lengths: torch.Tensor,
+        max_len_a: float,
+        max_len_b: float,
+        eos_token_id: int | list[int] | None,
+        prompt_length: int = 1,
+        min_new_tokens: int = 0,
+        max_new_tokens: int | None = None,
+    ):
+        check_max_len(max_len_a, max_len_b)
+        if eos_token_id is None:
+            raise ValueError("max_len_a and max_len_b end outputs with the end-of-sequence token: set eos_token_id.")
+        self.eos_token_ids = [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
+        self.prompt_length = prompt_length
+        limits = (max_len_a * source_lengths.double() + max_len_b).long().clamp(min=min_new_tokens)
+        self.limits = limits if max_new_tokens is None else limits.clamp(max=max_new_tokens - 1)
+        self.shortest = int(self.limits.min())
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The length of the longest output possible, its end-of-sequence token included."""
+        return int(self.limits.max()) + 1
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        length = input_ids.shape[1] - self.prompt_length
+        if length < self.shortest:
+            return scores
+        # A source has several rows, one after the other: its beams, or the sequences drawn for it.
+        ends = (self.limits <= length).repeat_interleave(len(scores) // len(self.limits)).to(scores.device)
+        ending = torch.full_like(scores, -math.inf)
+        ending[:, self.eos_token_ids] = scores[:, self.eos_token_ids]
+        return torch.where(ends.unsqueeze(1), ending, scores)
+
+
+def source_mask(
+    pad_token_id, inputs=None, input_ids=None, inputs_embeds=None, encoder_outputs=None, attention_mask=None, **others
+) -> torch.Tensor:
+    """1 for tokens of the sources, 0 for padding, (sources, length), from the arguments of `generate()`."""
+    if attention_mask is not None:
+        return attention_mask
+    ids = input_ids if inputs is None else inputs
+    if ids is not None and ids.ndim == 2 and pad_token_id is not None:
+        return ids != pad_token_id
+    states = [each for each in (ids, inputs_embeds) if each is not None] or [encoder_outputs[0]]
+    return torch.ones(states[0].shape[:2], device=states[0].device)
+
+
+def prepared_prompt_length(value: Callable[[str], Any], prompt: torch.LongTensor | None) -> int:
+    """The tokens that the decoder starts with: those given, (sources, length), after a start token in any case."""
+    if prompt is None:
+        return 1
+    start = value("bos_token_id") if value("decoder_start_token_id") is None else value("decoder_start_token_id")
+    return prompt.shape[1] + int((prompt[:, 0] != torch.as_tensor(start, device=prompt.device)).all())
+
+
+class RecomputedGenerationMixin(GenerationMixin):
+    """`generate()` goes without a cache where blocks are recomputed in training (gradient checkpointing), since these
+    fill none."""
+
+    def generate(self, inputs=None, generation_config=None, *args, **kwargs):
+        if self.recomputes():
+            generation_config, kwargs = with_option("use_cache", False, generation_config, kwargs)
+        return super().generate(inputs, generation_config, *args, **kwargs)
+
+    def recomputes(self) -> bool:
+        """Whether blocks or stages are recomputed in the mode that the model is in."""
+        flags = ("gradient_checkpointing", "recomputes_stages")
+        return self.training and any(getattr(module, flag, False) for module in self.modules() for flag in flags)
+
+
+class SourceLengthGenerationMixin(RecomputedGenerationMixin):
+    """For an encoder-decoder: `generate()` takes `max_len_a` and `max_len_b`, as arguments or from the generation
+    configuration, which saves and loads them; see `SourceLengthLogitsProcessor`. One that is missing is 0.
+
+    `min_length` and `min_new_tokens` hold for short sources too. A `max_length` or `max_new_tokens` that is set limits
+    all outputs; else the decoder's `max_position_embeddings` do, as in fairseq also where positions are computed. Set
+    a `max_length` for the evaluations of `Seq2SeqTrainer`, which else sets it to 20."""
+
+    def save_pretrained(self, *args, **kwargs):
+        # A generation configuration that is marked as made from the model's loses other options when it is loaded.
+        self.generation_config._from_model_config = False
+        return super().save_pretrained(*args, **kwargs)
+
+    def generate(self, inputs=None, generation_config=None, logits_processor=None, *args, **kwargs):
+        def value(name):
+            return option(self, name, generation_config, kwargs)
+
+        asked = [name for name, idle in OPTIONS_OF_SOURCES.items() if value(name) not in idle]
+        if asked and getattr(self.config, "decoder_vocab_size", None) is not None:
+            raise ValueError(
+                f"{' and '.join(asked)}: targets have other tokens than sources (decoder_vocab_size). Leave it out."
+            )
+        if value("prefill_chunk_size") is not None and (mask := kwargs.get("attention_mask")) is not None:
+            if not mask.all():
+                raise ValueError(
+                    f"prefill_chunk_size={value('prefill_chunk_size')}: transformers cuts the mask of padded sources "
+                    "into chunks of the decoder's prompt. Leave it out, or give sources of one length."
+                )
+        if kwargs.get("encoder_outputs") is not None:
+            # transformers repeats the states for beams in the object that it is given.
+            kwargs["encoder_outputs"] = copy.copy(kwargs["encoder_outputs"])
+        limits = [value(name) for name in MAX_LEN_OPTIONS]
+        kwargs = {name: each for name, each in kwargs.items() if name not in MAX_LEN_OPTIONS}
+        if limits != [None, None]:
+            limits = [limit or 0 for limit in limits]
+            check_max_len(*limits)
+            sources = source_mask(value("pad_token_id"), inputs, **kwargs)
+            prompt_length = prepared_prompt_length(value, kwargs.get("decoder_input_ids"))
+            shortest = value("min_new_tokens")
+            shortest = max((value("min_length") or 0) - prompt_length, 0) if shortest is None else shortest
+            longest = value("max_new_tokens")
+            if longest is None and value("max_length") is not None:
+                longest = value("max_length") - prompt_length
+            elif longest is None:
+                longest = int(limits[0] * sources.shape[1] + limits[1])
+                positions = getattr(self.config, "max_position_embeddings", None) or math.inf
+                longest = max(min(longest, positions - prompt_length), shortest) + 1
+                generation_config, kwargs = with_option("max_new_tokens", longest, generation_config, kwargs)
+            processor = SourceLengthLogitsProcessor(
+                sources.sum(1), *limits, value("eos_token_id"), prompt_length, shortest, longest
+            )
+            logits_processor = LogitsProcessorList([*(logits_processor or []), processor])
+        model = self._with_target_vocabulary()
+        return super(SourceLengthGenerationMixin, model).generate(
+            inputs, generation_config, logits_processor, *args, **kwargs
+        )
+
+    def prepare_inputs_for_generation(self, *args, tokenizer=None, **kwargs):
+        # generate() passes on the tokenizer that finds `stop_strings`, which is nothing to the model.
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        mask, made = kwargs.get("decoder_attention_mask"), inputs.get("decoder_attention_mask")
+        if mask is not None and made is not None and made.ndim > mask.ndim == 2:
+            # Of a static cache: padding before a prompt can no longer be told from the mask.
+            if getattr(self.config, "position_counting", None) == "mask":
+                positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+                inputs["position_ids"] = positions[:, -inputs["decoder_input_ids"].shape[1] :]
+        return inputs
+
+    def _with_target_vocabulary(self) -> "SourceLengthGenerationMixin":
+        """The model, where `config.get_text_config().vocab_size`, as generation reads it, is that of the targets."""
+        if getattr(self.config, "decoder_vocab_size", None) is None:
+            return self
+        model = copy.copy(self)
+        model.config = self.config.get_text_config(decoder=True)
+        return model
+
+    def compute_transition_scores(self, *args, **kwargs):
+        model = self._with_target_vocabulary()
+        return super(SourceLengthGenerationMixin, model).compute_transition_scores(*args, **kwargs)
 
 
 class BeamCache(Cache):

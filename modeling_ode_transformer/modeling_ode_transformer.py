@@ -33,7 +33,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
-from .generation_ode_transformer import BeamSearchGenerationMixin
+from .generation_ode_transformer import BeamSearchGenerationMixin, RecomputedGenerationMixin
 from .integration_ode_transformer import integrate, integrate_multistep, resolve_multistep
 from .layers_ode_transformer import (
     HISTORIES,
@@ -53,7 +53,6 @@ from .layers_ode_transformer import (
     parts_without,
     relative_distances,
 )
-from .lengths_ode_transformer import RecomputedGenerationMixin
 from .pretrained_ode_transformer import (
     OdeTransformerPreTrainedModel,
     as_encoder_output,

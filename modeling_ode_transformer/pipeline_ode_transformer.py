@@ -28,7 +28,7 @@ from transformers.dynamic_module_utils import custom_object_save
 from transformers.pipelines.base import ChunkPipeline
 from transformers.utils import cached_file, logging
 
-from .lengths_ode_transformer import position_limit
+from .generation_ode_transformer import position_limit
 from .scores_ode_transformer import generate_with_scores
 
 

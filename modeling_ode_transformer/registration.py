@@ -14,9 +14,9 @@ from .configuration_csa_ode import CsaOdeConfig
 from .configuration_ode_transformer import OdeTransformerConfig
 from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
 from .conversion.fairseq import convert_fairseq_state_dict
+from .generation_ode_transformer import SourceLengthLogitsProcessor
 from .inference.ensemble import EnsembleForConditionalGeneration
 from .integration_ode_transformer import ButcherTableau
-from .lengths_ode_transformer import SourceLengthLogitsProcessor
 from .modeling_csa_ode import CsaOdeForSequenceClassification, CsaOdeModel, CsaOdePreTrainedModel
 from .modeling_ode_transformer import (
     OdeTransformerForCausalLM,

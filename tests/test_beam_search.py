@@ -25,8 +25,13 @@ from modeling_ode_transformer import (
     SourceLengthLogitsProcessor,
 )
 from modeling_ode_transformer import generation_ode_transformer as generation
-from modeling_ode_transformer.generation_ode_transformer import BeamCache, BeamSearch, beam_search, top_log_probs
-from modeling_ode_transformer.lengths_ode_transformer import SourceLengthGenerationMixin
+from modeling_ode_transformer.generation_ode_transformer import (
+    BeamCache,
+    BeamSearch,
+    SourceLengthGenerationMixin,
+    beam_search,
+    top_log_probs,
+)
 from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
 
 from .conftest import assert_close, tiny_config

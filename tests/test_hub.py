@@ -31,10 +31,8 @@ PUBLISHED = (
     "layers_ode_transformer",
     "pretrained_ode_transformer",
     "generation_ode_transformer",
-    "lengths_ode_transformer",
     "integration_ode_transformer",
     "modeling_ode_transformer",
-    "recurrence_ode_transformer",
 )
 PUBLISHED_CSA_ODE = (
     "configuration_csa_ode",

@@ -39,7 +39,7 @@ from .test_hub import PACKAGE, run_python
 
 VOCABULARY = 80
 TEXTS = [english(number) for number in (7, 421_735, 100_001, 12)]
-FILES = ("pipeline_ode_transformer", "scores_ode_transformer", "generation_ode_transformer", "lengths_ode_transformer")
+FILES = ("pipeline_ode_transformer", "scores_ode_transformer", "generation_ode_transformer")
 
 
 @pytest.fixture(scope="module")

@@ -40,8 +40,8 @@ from contenders import (
 from transformers import LogitsProcessorList
 from transformers.utils import logging
 
+from modeling_ode_transformer.generation_ode_transformer import SourceLengthLogitsProcessor
 from modeling_ode_transformer.inference.cpu import Int8Linear, OneDnnLinear
-from modeling_ode_transformer.lengths_ode_transformer import SourceLengthLogitsProcessor
 
 
 class Report:

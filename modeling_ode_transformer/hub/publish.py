@@ -29,6 +29,7 @@ from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import save_file
 from transformers import AutoTokenizer, PreTrainedModel
 
+from modeling_ode_transformer.generation_ode_transformer import position_limit
 from modeling_ode_transformer.hub.model_card import (
     ARCHITECTURES,
     CLASSIFIER,
@@ -37,7 +38,6 @@ from modeling_ode_transformer.hub.model_card import (
     model_class,
     run_record,
 )
-from modeling_ode_transformer.lengths_ode_transformer import position_limit
 from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, TARGET_TOKENIZER, add_pipeline
 from modeling_ode_transformer.text_files import read_json
 

@@ -14,7 +14,7 @@ from transformers.generation import GenerationConfig, GenerationMode
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import ModelOutput
 
-from ..lengths_ode_transformer import SourceLengthGenerationMixin
+from ..generation_ode_transformer import SourceLengthGenerationMixin
 
 
 class EnsembleCache(Cache):

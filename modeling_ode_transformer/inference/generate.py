@@ -33,8 +33,8 @@ import torch
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
+from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
 from ..hub.model_card import versions
-from ..lengths_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
 from ..scores_ode_transformer import n_best
 from ..text_files import parse_overrides, read_json, read_lines
 from .cpu import optimize_for_cpu

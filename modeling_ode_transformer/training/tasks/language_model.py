@@ -22,7 +22,7 @@ from transformers import (
     set_seed,
 )
 
-from ...lengths_ode_transformer import position_limit
+from ...generation_ode_transformer import position_limit
 from ...metrics.perplexity import shift_blocks, split_words
 from ...text_files import parse_overrides, read_json, read_lines
 from ..arguments import BaseDataArguments, BaseModelArguments, check_run

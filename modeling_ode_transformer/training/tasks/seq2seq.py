@@ -10,9 +10,9 @@ import datasets
 from accelerate import PartialState
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, GenerationConfig, PreTrainedConfig
 
+from ...generation_ode_transformer import MAX_LEN_OPTIONS
 from ...hub.model_card import generation_text
 from ...inference.tokenizers import begin_with_language, check_target_tokenizer, load_tokenizers, marks_languages
-from ...lengths_ode_transformer import MAX_LEN_OPTIONS
 from ..models import check_vocabulary, config_with_overrides, load_checkpoint
 from ..task import Run, Task
 from ..trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments

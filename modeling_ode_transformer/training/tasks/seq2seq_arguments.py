@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from accelerate.utils import parse_flag_from_env
 from transformers import PreTrainedConfig
 
-from ...lengths_ode_transformer import position_limit
+from ...generation_ode_transformer import position_limit
 from ...pipeline_ode_transformer import TARGET_TOKENIZER
 from ..arguments import BaseDataArguments, BaseModelArguments, check_run
 from ..models import check_model
