@@ -534,9 +534,8 @@ def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path):
     model.push_to_hub("me/pushed")
     arguments = TrainingArguments(tmp_path / "trained", hub_model_id="me/trained", report_to="none", use_cpu=True)
     Trainer(model=model, args=arguments, processing_class=tokenizer).push_to_hub()
-    assert CODE - {"pipeline_ode_transformer.py", "scores_ode_transformer.py"} <= set(
-        hub.repositories["me/pushed"].files()
-    )
+    of_pipelines = {"pipeline_ode_transformer.py", "scores_ode_transformer.py"}
+    assert CODE - of_pipelines <= set(hub.repositories["me/pushed"].files())
     assert "tokenizer.json" in hub.repositories["me/trained"].files()
 
     loaded = clean_process(hub, tmp_path, "-c", LOAD, "me/model", "me/pushed", "me/trained")
