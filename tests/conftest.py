@@ -38,7 +38,9 @@ METRICS = Path(__file__).parent.parent / "modeling_ode_transformer" / "metrics"
 SOLVERS = ("euler", "rk2", "midpoint", "ralston", "rk3", "rk4", "rk4_38")
 
 
-def tiny_config(coefficients: str | None = None, **kwargs) -> OdeTransformerConfig:
+def tiny_config(
+    coefficients: str | None = None, config_class: type[OdeTransformerConfig] = OdeTransformerConfig, **kwargs
+) -> OdeTransformerConfig:
     """A tiny model's configuration. `coefficients` are those of every stack of several stages; None: a gate for two
     stages of a Runge-Kutta scheme, else the scheme's own."""
     fields = {**TINY, **kwargs}
@@ -47,13 +49,13 @@ def tiny_config(coefficients: str | None = None, **kwargs) -> OdeTransformerConf
         own = "gate" if tableau.num_stages == 2 and tableau.is_runge_kutta else "fixed"
         if tableau.num_stages > 1:
             fields.setdefault(f"{stack}_coefficients", coefficients or own)
-    return OdeTransformerConfig(**fields)
+    return config_class(**fields)
 
 
 def build(model_class=OdeTransformerForConditionalGeneration, **fields):
     """A tiny model, every parameter of which is off its default."""
     torch.manual_seed(0)
-    return randomize(model_class(tiny_config(**fields)))
+    return randomize(model_class(tiny_config(config_class=model_class.config_class, **fields)))
 
 
 def randomize(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:

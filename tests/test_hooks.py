@@ -6,7 +6,11 @@ import inspect
 
 import pytest
 
-from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerRecurrenceForConditionalGeneration,
+)
 from modeling_ode_transformer.inference.ensemble import EnsembleForConditionalGeneration
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
@@ -22,6 +26,11 @@ HOOKS = {
     OdeTransformerForConditionalGeneration: {
         **MODEL,
         "_resize_token_embeddings": "reaches the decoder's embeddings too, where they are its own",
+    },
+    OdeTransformerRecurrenceForConditionalGeneration: {
+        **MODEL,
+        "_resize_token_embeddings": "reaches the decoder's embeddings too, where they are its own",
+        "_prepare_static_cache": "the entries of the cross-attention hold the states of two encoders",
     },
     EnsembleForConditionalGeneration: {
         "_prepare_generation_config": "refuses modes and outputs that an ensemble does not have",

@@ -415,6 +415,8 @@ def to_residual(model: OdeTransformerForConditionalGeneration) -> PreTrainedMode
             f"module {type(model).__module__}."
         )
     config = model.config
+    if config.model_type != OdeTransformerConfig.model_type:
+        raise ValueError(f"A model of the type {config.model_type!r} has parts that a residual one does not have.")
     model_type = find_model_type(config)
     family = FAMILIES[model_type]
     check_residual(model, model_type)

@@ -18,11 +18,15 @@ from transformers.models.m2m_100.modeling_m2m_100 import shift_tokens_right
 from transformers.models.mbart.modeling_mbart import shift_tokens_right as wrap_tokens_right
 from transformers.models.pegasus.modeling_pegasus import PegasusSinusoidalPositionalEmbedding
 
-from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerRecurrenceForConditionalGeneration,
+)
 from modeling_ode_transformer.conversion.residual import from_residual, to_residual
 from modeling_ode_transformer.layers_ode_transformer import OdeTransformerVaswaniPositionalEmbedding
 
-from ..conftest import TINY, assert_close, randomize, tiny_config
+from ..conftest import TINY, assert_close, build, randomize, tiny_config
 
 
 FAMILIES = ("m2m_100", "mbart", "pegasus", "blenderbot")
@@ -511,3 +515,9 @@ def test_word_dropout_that_a_residual_model_has_not_is_reported(monkeypatch):
     messages = capture_warnings(monkeypatch)
     to_residual(OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, word_dropout=0.2)))
     assert len(messages) == 1 and "word_dropout=0.2" in messages[0]
+
+
+def test_a_model_with_a_second_encoder_cannot_be_written_as_a_residual_one():
+    model = build(OdeTransformerRecurrenceForConditionalGeneration)
+    with pytest.raises(ValueError, match="'ode_transformer_recurrence' has parts"):
+        to_residual(model)
