@@ -68,6 +68,27 @@ def run_checked(
     task: Task, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
 ) -> dict:
     """`run` with arguments that are checked, in a folder that is locked."""
+    runs = plan_runs(task, model_args, data_args, args)
+    make_smoke_data(task, data_args, args)
+    given = read_examples(task, data_args, needed_splits(args))
+    earlier = earlier_results(data_args, args) if task.has_results else {}
+    # Of each run a copy: no model is kept until the last one is trained.
+    measured = [run_model(replace(run, given=given)) if run.finished is None else run.finished for run in runs]
+    if not task.has_results:
+        return measured[0]
+    results = [{"seed": run.args.seed, "fold": run.fold} | earlier | metrics for run, metrics in zip(runs, measured)]
+    return write_results(results, args)
+
+
+def plan_runs(
+    task: Task, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
+) -> list[Run]:
+    """The runs of a call, each with the metrics of an earlier call that finished it, or the checkpoint to resume from.
+
+    Raises:
+        ValueError: an output folder holds something that the call must not replace, or another training.
+        FileNotFoundError: the checkpoint that is asked for is not there.
+    """
     inputs = task.read_inputs(data_args, args)
     plan = plan_models(data_args, args)
     if task.has_results:
@@ -75,22 +96,12 @@ def run_checked(
     runs = [Run(task, model_args, data_args, own, fold, inputs) for fold, own in plan]
     for run in runs:
         run.arguments = run_arguments(task.name, model_args, data_args, run.args)
-    measured = [finished_metrics(run.arguments, run.args) if len(runs) > 1 else None for run in runs]
-    unfinished = [run for run, metrics in zip(runs, measured) if metrics is None]
-    for run in unfinished:
-        run.checkpoint = find_checkpoint(run.arguments, run.args)
-
-    make_smoke_data(task, data_args, args)
-    given = read_examples(task, data_args, needed_splits(args))
-    earlier = earlier_results(data_args, args) if task.has_results else {}
-    for i, run in enumerate(runs):
-        if measured[i] is None:
-            # A copy: no model is kept until the last one is trained.
-            measured[i] = run_model(replace(run, given=given))
-    if not task.has_results:
-        return measured[0]
-    results = [{"seed": run.args.seed, "fold": run.fold} | earlier | metrics for run, metrics in zip(runs, measured)]
-    return write_results(results, args)
+    for run in runs if len(runs) > 1 else []:
+        run.finished = finished_metrics(run.arguments, run.args)
+    for run in runs:
+        if run.finished is None:
+            run.checkpoint = find_checkpoint(run.arguments, run.args)
+    return runs
 
 
 def make_smoke_data(task: Task, data_args: BaseDataArguments, args: TrainingArguments) -> None:

@@ -23,6 +23,7 @@ class Run:
         fold: The fold to test on in a cross-validation.
         inputs: What `Task.read_inputs` returned.
         arguments: What the run is, by `run_arguments`.
+        finished: The metrics of an earlier call that finished it.
         checkpoint: The checkpoint to resume from.
         given: The examples as they were read, by split.
         examples: Those of this model, by the splits that the call works on.
@@ -39,6 +40,7 @@ class Run:
     fold: int | None = None
     inputs: Any = None
     arguments: dict = field(default_factory=dict)
+    finished: dict | None = None
     checkpoint: str | None = None
     given: dict[str, Any] = field(default_factory=dict)
     examples: dict[str, Any] = field(default_factory=dict)
