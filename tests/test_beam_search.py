@@ -37,11 +37,11 @@ from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
 from .conftest import assert_close, tiny_config
 
 
-RK2 = {"decoder_solver": "rk2", "solver_coefficients": "fixed"}
+RK2 = {"decoder_solver": "rk2", "coefficients": "fixed"}
 CONFIGS = {
     "default": {},
     "rk2": RK2,
-    "rk4": {"decoder_solver": "rk4", "solver_coefficients": "fixed", "layer_history": "none"},
+    "rk4": {"decoder_solver": "rk4", "coefficients": "fixed", "layer_history": "none"},
     "no relative positions": {"max_relative_position": 0},
     "short relative positions": {"max_relative_position": 3},
     "learned positions": {"position_embedding_type": "learned"},

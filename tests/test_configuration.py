@@ -48,25 +48,47 @@ def test_an_unknown_preset_is_refused():
         OdeTransformerConfig.from_preset("large")
 
 
+def test_a_field_means_one_thing_whatever_others_say():
+    """Coefficients are fixed and padding is at position 1, whatever the schemes and the tokens are."""
+    for fields in ({}, {"encoder_solver": "midpoint", "decoder_solver": "rk4"}, {"pad_token_id": 3}):
+        config = OdeTransformerConfig(**fields)
+        assert (config.encoder_coefficients, config.decoder_coefficients) == ("fixed", "fixed")
+        assert config.padding_position == 1
+    assert len(set(OdeTransformerConfig.__annotations__)) <= 45
+
+
+def test_presets_have_the_papers_gate_unless_another_scheme_is_given():
+    assert OdeTransformerConfig.from_preset("base").encoder_coefficients == "gate"
+    rk4 = OdeTransformerConfig.from_preset("deep", encoder_solver="rk4")
+    assert (rk4.encoder_solver, rk4.encoder_coefficients, rk4.encoder_layers) == ("rk4", "fixed", 24)
+
+
 @pytest.mark.parametrize(
-    "encoder, decoder, resolved",
+    "older, encoder, decoder",
     [
-        ("rk2", "euler", "gate"),
-        ("midpoint", "ralston", "gate"),
-        ("euler", "rk2", "gate"),
-        ("rk4", "euler", "fixed"),
-        ("rk2", "rk4", "fixed"),
-        ("euler", "euler", "fixed"),
-        ("polynet", "euler", "fixed"),
-        ({"a": [[], [0.5]], "b": [0.5, 0.5]}, "euler", "gate"),
+        ({"solver_coefficients": "gate"}, "gate", "fixed"),
+        ({"encoder_solver": "euler", "solver_coefficients": "fixed"}, "fixed", "fixed"),
+        ({"encoder_solver": "euler", "decoder_solver": "rk2", "solver_coefficients": "gate"}, "fixed", "gate"),
+        ({"decoder_solver": "rk4", "solver_coefficients": "learned"}, "learned", "learned"),
+        ({"encoder_solver": "leapfrog", "layer_history": "none", "solver_coefficients": "ema"}, "fixed", "fixed"),
     ],
 )
-def test_coefficients_that_are_not_given_are_resolved_and_saved(encoder, decoder, resolved, tmp_path):
-    config = tiny_config(encoder_solver=encoder, decoder_solver=decoder)
-    assert config.solver_coefficients == resolved
+def test_older_configurations_are_read_with_their_meaning(older, encoder, decoder, tmp_path):
+    """One field for both stacks, without effect on stacks of one stage; without a recurrence encoder."""
+    older |= {"recurrence_encoder": "none", "recurrence_layers": 1, "padding_position": None, "pad_token_id": 5}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "ode_transformer", **older}))
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert (config.encoder_coefficients, config.decoder_coefficients) == (encoder, decoder)
+    assert config.padding_position == 5
     config.save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["solver_coefficients"] == resolved
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert not {"solver_coefficients", "recurrence_encoder", "recurrence_layers"} & saved.keys()
     assert AutoConfig.from_pretrained(tmp_path).to_diff_dict() == config.to_diff_dict()
+
+
+def test_former_fields_are_refused_and_what_has_taken_their_place_is_named():
+    with pytest.raises(ValueError, match="set encoder_coefficients and decoder_coefficients"):
+        tiny_config(solver_coefficients="gate")
 
 
 @pytest.mark.parametrize(
@@ -75,17 +97,17 @@ def test_coefficients_that_are_not_given_are_resolved_and_saved(encoder, decoder
         ({"encoder_solver": "rk5"}, "'rk5'.*choose one of euler"),
         ({"decoder_solver": "heun"}, "'heun'.*choose one of euler"),
         ({"encoder_solver": {"a": [[1.0]], "b": [1.0]}}, "strictly lower triangular"),
-        ({"encoder_solver": {"a": [[], [1.0]], "b": [0.5, 0.6]}, "solver_coefficients": "fixed"}, "sum to 1.1"),
+        ({"encoder_solver": {"a": [[], [1.0]], "b": [0.5, 0.6]}, "coefficients": "fixed"}, "sum to 1.1"),
         ({"encoder_solver": {"a": [[]], "b": [0.5]}}, "sum to 0.5"),
-        ({"encoder_solver": {"a": [[]], "b": [0.5]}, "solver_coefficients": "learned"}, "sum to 0.5"),
-        ({"encoder_solver": "rk4", "solver_coefficients": "gate"}, "encoder_solver='rk4' has 4"),
-        ({"decoder_solver": "rk3", "solver_coefficients": "gate"}, "decoder_solver='rk3' has 3"),
-        ({"encoder_solver": "euler", "solver_coefficients": "gate"}, "encoder_solver='euler' has 1"),
-        ({"solver_coefficients": "softmax"}, "'softmax' is unknown: choose one of fixed, ones"),
+        ({"encoder_solver": {"a": [[]], "b": [0.5]}, "encoder_coefficients": "learned"}, "sum to 0.5"),
+        ({"encoder_solver": "rk4", "coefficients": "gate"}, "encoder_solver='rk4' has 4"),
+        ({"decoder_solver": "rk3", "coefficients": "gate"}, "decoder_solver='rk3' has 3"),
+        ({"encoder_solver": "euler", "encoder_coefficients": "gate"}, "encoder_solver='euler' has 1"),
+        ({"encoder_coefficients": "softmax"}, "'softmax' is unknown: choose one of fixed, ones"),
         ({"coefficient_sharing": "model"}, "choose one of stack, layer, channel"),
-        ({"coefficient_sharing": "channel"}, "is for solver_coefficients learned or ema, not 'gate'"),
+        ({"coefficient_sharing": "channel"}, "is for coefficients learned or ema, not for .*gate"),
         ({"coefficient_start": "zeros"}, "'zeros' is unknown: choose one of ones, tableau, euler"),
-        ({"coefficient_start": "euler"}, "is for solver_coefficients='learned', not 'gate'"),
+        ({"coefficient_start": "euler"}, "is for 'learned' coefficients, not for .*gate"),
         ({"predictor_corrector": True, "layer_history": "none"}, "layer_history='none'"),
         (
             {"decoder_solver": "leapfrog", "vector_field": "ffn"},
@@ -128,34 +150,39 @@ def test_what_is_no_model_is_refused_at_construction_and_named(fields, message):
     assert isinstance(error.value, (ValueError, TypeError)) or "Strict" in type(error.value).__name__
 
 
-def test_a_tableau_may_be_an_object_or_a_file_and_is_saved_as_numbers(tmp_path):
+def test_a_tableau_may_be_an_object_and_is_saved_as_numbers(tmp_path):
     path = tmp_path / "ralston.json"
     path.write_text(json.dumps(TABLEAUS["ralston"].to_dict()))
     polynet = ButcherTableau(a=[[], [1]], b=[1, 1], y=[1, 0])
-    config = tiny_config(encoder_solver=str(path), decoder_solver=polynet)
-    path.unlink()
+    ralston = ButcherTableau.from_json_file(path)
+    config = OdeTransformerConfig(encoder_solver=ralston, decoder_solver=polynet)
     assert config.encoder_tableau == TABLEAUS["ralston"]
     config.save_pretrained(tmp_path)
     loaded = AutoConfig.from_pretrained(tmp_path)
     assert loaded.encoder_tableau == TABLEAUS["ralston"] and loaded.decoder_tableau == TABLEAUS["polynet"]
-    with pytest.raises(FileNotFoundError, match=r"ralston\.json"):
-        tiny_config(encoder_solver=str(path))
-    changed = tmp_path / "midpoint.json"
-    changed.write_text(json.dumps(TABLEAUS["midpoint"].to_dict()))
-    for solver in (TABLEAUS["midpoint"], str(changed)):
-        config = AutoConfig.from_pretrained(tmp_path, decoder_solver=solver)
-        assert json.loads(config.to_json_string())["decoder_solver"] == TABLEAUS["midpoint"].to_dict()
+    config = AutoConfig.from_pretrained(tmp_path, decoder_solver=TABLEAUS["midpoint"])
+    assert json.loads(config.to_json_string())["decoder_solver"] == TABLEAUS["midpoint"].to_dict()
+
+
+def test_assigning_a_field_opens_no_file(tmp_path):
+    path = tmp_path / "ralston.json"
+    path.write_text(json.dumps(TABLEAUS["ralston"].to_dict()))
+    with pytest.raises(ValueError, match=r"from a file: ButcherTableau\.from_json_file"):
+        OdeTransformerConfig(encoder_solver=str(path))
 
 
 def test_learned_coefficients_accept_weights_that_do_not_sum_to_one():
-    config = tiny_config(encoder_solver={"a": [[], [1.0]], "b": [0.5, 0.6]}, solver_coefficients="learned")
+    config = tiny_config(encoder_solver={"a": [[], [1.0]], "b": [0.5, 0.6]}, coefficients="learned")
     assert config.encoder_tableau.b == (0.5, 0.6)
 
 
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"encoder_solver": "euler", "solver_coefficients": "learned"}, "solver_coefficients='learned' has no effect"),
+        (
+            {"encoder_solver": "euler", "encoder_coefficients": "learned"},
+            "encoder_coefficients='learned' has no effect",
+        ),
         ({"encoder_solver": "euler", "normalize_stages": True}, "normalize_stages=True has no effect"),
         ({"encoder_solver": "euler", "stage_values": "output"}, "stage_values='output' has no effect"),
         ({"encoder_solver": "euler", "coefficient_sharing": "layer"}, "coefficient_sharing='layer' has no effect"),
@@ -172,7 +199,7 @@ def test_what_has_no_effect_or_a_doubtful_one_is_reported(fields, message, monke
 
 def test_a_configuration_without_encoder_weighs_the_decoders_stages():
     config = tiny_config(encoder_solver="rk4", decoder_solver="rk2", is_encoder_decoder=False)
-    assert config.solver_coefficients == "gate"
+    assert (config.encoder_coefficients, config.decoder_coefficients) == ("fixed", "gate")
 
 
 @pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
@@ -192,7 +219,7 @@ def test_caches_get_an_entry_for_each_evaluation_of_the_decoders_attention(cache
         ({"encoder_solver": "rk4", "decoder_solver": "rk3"}, [4, 4, 4], [3, 3]),
         ({"encoder_solver": "euler", "steps_per_layer": 2}, [2, 2, 2], [2, 2]),
         ({"encoder_solver": "leapfrog", "decoder_solver": "multistep"}, [1, 1, 1], [1, 1]),
-        ({"predictor_corrector": True, "solver_coefficients": "ema"}, [3, 3, 3], [1, 1]),
+        ({"predictor_corrector": True, "coefficients": "ema"}, [3, 3, 3], [1, 1]),
     ],
 )
 def test_function_evaluations_are_those_that_are_made(fields, encoder, decoder):

@@ -13,7 +13,7 @@ from modeling_ode_transformer.training.tasks import language_model
 
 def make_model(**changes):
     torch.manual_seed(0)
-    options = {"decoder_solver": "rk2", "solver_coefficients": "gate", "decoder_layers": 2, **changes}
+    options = {"decoder_solver": "rk2", "decoder_coefficients": "gate", "decoder_layers": 2, **changes}
     config = OdeTransformerConfig(vocab_size=30, d_model=16, decoder_attention_heads=2, decoder_ffn_dim=32, **options)
     return OdeTransformerForCausalLM(config).double()
 
@@ -76,7 +76,7 @@ def test_stages_are_described_by_their_size(blocks):
 
 def test_models_without_gates_are_refused(blocks):
     with pytest.raises(ValueError, match="no gate"):
-        inspect_gates.inspect_gates(make_model(solver_coefficients="fixed"), *blocks)
+        inspect_gates.inspect_gates(make_model(decoder_coefficients="fixed"), *blocks)
 
 
 def test_the_command_reads_whole_blocks_of_a_text(tmp_path, capsys):
