@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from modeling_ode_transformer.integration_ode_transformer import (
     integrate_multistep,
     resolve_tableau,
 )
+from modeling_ode_transformer.pretrained_ode_transformer import recomputed as recomputed_field
 
 from .conftest import SOLVERS, tiny_config
 
@@ -290,12 +292,14 @@ def test_all_evaluations_but_the_last_are_recomputed(name, num_steps):
         recomputed.append(evaluation)
         return checkpoint(function, z, evaluation, use_reentrant=False)
 
-    for each in (None, recompute):
+    layer = SimpleNamespace(num_steps=num_steps, tableau=TABLEAUS[name], training=True)
+    layer._gradient_checkpointing_func = recompute
+    for layer.recomputes_stages in (False, True):
         generator = torch.Generator().manual_seed(0)
         y, weight = (torch.randn(5, 5, dtype=torch.float64, generator=generator) / 2 for _ in range(2))
         y.requires_grad_(), weight.requires_grad_()
         norms = [torch.nn.LayerNorm(5).double() for _ in TABLEAUS[name].b]
-        state = integrate(field, y, TABLEAUS[name], None, 0.5, num_steps, norms, recompute=each)
+        state = integrate(recomputed_field(layer, field), y, TABLEAUS[name], None, 0.5, num_steps, norms)
         results.append((state, *torch.autograd.grad(state.square().sum(), (y, weight))))
     for expected, actual in zip(*results):
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
@@ -315,11 +319,12 @@ def test_all_evaluations_but_the_last_are_recomputed(name, num_steps):
         ([], [], "at least one stage"),
         ([[]], [float("nan")], "nan"),
         ([[]], [float("inf")], "inf"),
+        ([[]], [10**400], "b has 10000"),
         ([[]], ["1"], "'1'"),
         (1, [1], "a=1 of a Butcher tableau must be a list"),
         ({"0": []}, [1], "a={'0': \\[\\]} of a Butcher tableau must be a list"),
         ([[]], None, "b=None of a Butcher tableau must be a list"),
-        ([[], 1], [1, 0], "Row 1 of a Butcher tableau's `a` must be a list, but is 1"),
+        ([[], 1], [1, 0], "Row 1 of a=1 of a Butcher tableau must be a list"),
     ],
 )
 def test_an_invalid_tableau_is_refused_and_the_value_named(a, b, message):
@@ -340,7 +345,7 @@ def test_a_tableau_comes_from_a_json_file(tmp_path):
     path = tmp_path / "scheme.json"
     path.write_text(json.dumps(TABLEAUS["polynet"].to_dict()))
     assert ButcherTableau.from_json_file(path) == TABLEAUS["polynet"]
-    with pytest.raises(ValueError, match=r"`y` has 1 entries for 2 stages"):
+    with pytest.raises(ValueError, match=r"b` has 2 weights \(and `y`, if given, 1 entries\)"):
         ButcherTableau(a=[[], [1]], b=[0.5, 0.5], y=[1])
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"scheme\.json is not JSON"):

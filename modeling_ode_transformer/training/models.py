@@ -12,13 +12,15 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..integration_ode_transformer import ButcherTableau
 from ..metrics.perplexity import split_words
 from ..text_files import parse_overrides
 from .arguments import BaseModelArguments
 
 
 def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -> PreTrainedConfig:
-    """Configuration of a new model: `config_name`, then sizes and ids of the tokenizer, then `config_overrides`.
+    """Configuration of a new model: `config_name`, then sizes and ids of the tokenizer, then `config_overrides`, in
+    which the tableau of a solver may be the name of a `.json` file.
 
     Raises:
         ValueError: configurations of its type do not have one of the overrides.
@@ -27,6 +29,9 @@ def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -
     if args.config_name:
         values |= PreTrainedConfig.get_config_dict(args.config_name)[0]
     overrides = parse_overrides(args.config_overrides)
+    for name, value in overrides.items():
+        if name.endswith("_solver") and isinstance(value, str) and value.endswith(".json"):
+            overrides[name] = ButcherTableau.from_json_file(value)
     known = AutoConfig.for_model(values["model_type"])
     unknown = sorted(name for name in overrides if not hasattr(known, name))
     if unknown:
@@ -34,7 +39,7 @@ def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -
             f"--config_overrides: configurations of type {values['model_type']} have no {', '.join(unknown)}. "
             f"They have: {', '.join(sorted(known.to_dict()))}."
         )
-    return AutoConfig.for_model(**(values | values_of_tokenizer | overrides))
+    return type(known).from_dict(values | values_of_tokenizer | overrides)
 
 
 def check_model(args: BaseModelArguments, **values) -> PreTrainedConfig:
