@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install test quickstart quality style clean
+.PHONY: install test test-fast quickstart quality style clean
 
 # The stamp is newer than what it was installed from.
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
@@ -13,8 +13,15 @@ $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 
 install: $(VENV)/installed
 
+# A process for each core; tests of a file stay together, as they share trained models.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
 test: install
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# The tests that start no process and train nothing.
+test-fast: install
+	$(PYTEST) -m "not slow"
 
 quickstart: install
 	$(BIN)/python examples/quickstart.py quickstart_output
