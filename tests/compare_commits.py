@@ -407,7 +407,7 @@ def in_words(found: Counter) -> str:
 
 def start(role: str, code: Path, folder: Path) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": str(code), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-P", __file__, "--worker", role, str(code), str(folder)]
     with open(folder / f"{role}.log", "w") as log:
         return subprocess.Popen(command, env=environment, cwd=folder, stderr=log)
@@ -415,8 +415,12 @@ def start(role: str, code: Path, folder: Path) -> subprocess.Popen:
 
 def wait(folder: Path, processes: dict[str, subprocess.Popen]):
     for role, process in processes.items():
-        if process.wait():
-            raise SystemExit(f"{role}: {(folder / f'{role}.log').read_text()[-3000:]}")
+        if status := process.wait():
+            for other in processes.values():
+                other.kill()
+                other.wait()
+            log = (folder / f"{role}.log").read_text()[-3000:]
+            raise SystemExit(f"{log}\nThe process {role!r} ended with {status}.")
 
 
 def main() -> int:
