@@ -14,7 +14,7 @@ run the code that is stored with the model, TRUST_REMOTE_CODE=1.
 import os
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -28,8 +28,10 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.utils import cached_file
 
 
-with suppress(ImportError):  # without it: --trust_remote_code
-    import modeling_ode_transformer  # noqa: F401  (makes the Auto classes know it)
+try:
+    from modeling_ode_transformer.inference.cpu import optimize_for_cpu  # importing it registers the models
+except ImportError:  # without the package: --trust_remote_code
+    optimize_for_cpu = None
 
 
 TARGET_TOKENIZER = "target_tokenizer"  # the folder, in the model's, of a target tokenizer of its own
@@ -106,6 +108,8 @@ class TextModel:
             name, trust_remote_code=trust_remote_code, use_safetensors=True, attn_implementation="eager"
         )
         self.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+        if optimize_for_cpu is not None and not torch.cuda.is_available():
+            optimize_for_cpu(self.model)
         self.tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
         try:
             cached_file(name, f"{TARGET_TOKENIZER}/tokenizer_config.json")
@@ -141,7 +145,8 @@ class TextModel:
         self, source_ids: list[int], num_beams: int, number: int, length_penalty: float, max_new_tokens: int
     ) -> list[Output]:
         """The `number` best outputs of a beam search, the best first; ValueError if it has fewer beams. Other options
-        are those of the model's generation configuration."""
+        are those of the model's generation configuration. Scores are those of the package's `n_best`, computed in a
+        pass of their own: the file runs without the package."""
         if number > num_beams:
             raise ValueError(
                 f"{number} outputs need as many beams, not {num_beams}: choose more beams or fewer outputs."

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER
-from modeling_ode_transformer.text_files import read_lines
-from modeling_ode_transformer.training.arguments import parse_overrides
+from modeling_ode_transformer.text_files import parse_overrides, read_lines
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -10,8 +10,9 @@ errors in the arguments come at once.
 """
 
 import json
+import logging
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ TASKS = ("translation", "summarization", "text-correction", "text-generation", "
 SENTENCE_ENDS = ("newline", "period")
 ERRANT_CRITERIA = ("cs", "cse", "ds", "dt")
 ERRANT_TYPES = ("operation", "main", "all")
+DTYPES = ("auto", "fp32", "bf16", "fp16")
 BOOTSTRAP_METRICS = ("bleu", "tokenized_bleu", "compound_split_bleu", "m2")
 
 BLEU_DEFAULTS = {"tokenize": "13a", "lowercase": False, "moses_language": None}
@@ -61,7 +63,11 @@ def run(argv: list[str] | None = None) -> None:
         SystemExit: the arguments are malformed, or ask for help.
         ValueError, OSError, ImportError: a value, a file or an optional package is wrong or missing.
     """
-    args = make_parser().parse_args(argv)
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    if getattr(args, "recipe", None) is not None:
+        lay_recipe_under(args)
+        args = parser.parse_args(argv)
     from . import registration  # noqa: F401, the Auto classes know the package's models from here on
 
     args.run(args)
@@ -72,6 +78,7 @@ def make_parser() -> ArgumentParser:
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
     add_average(commands)
     add_convert_fairseq(commands)
+    add_generate(commands)
     add_publish(commands)
     add_card(commands)
     score = add_command(commands, "score", "compute a metric of the papers' tables", None)
@@ -159,6 +166,134 @@ def convert_fairseq(args: Namespace) -> None:
         args.output_dir,
         **{name: getattr(args, name) for name in names},
     )
+
+
+# Generation
+
+# What the arguments of `generate` hold beside the options.
+NOT_OPTIONS = {"subcommand", "run", "parser", "recipe"}
+
+
+def add_generate(commands: Any) -> None:
+    summary = "translate, summarize or correct texts with an encoder-decoder, or with an ensemble of several"
+    parser = add_command(commands, "generate", summary, generate)
+    parser.set_defaults(parser=parser)
+    parser.add_argument(
+        "recipe",
+        nargs="?",
+        metavar="RECIPE.json",
+        help="file of options by name, the first argument; the command line wins",
+    )
+    parser.add_argument(
+        "--model_name_or_path",
+        nargs="+",
+        default=[],
+        help="model folder or Hub name; several are an ensemble, whose probabilities are averaged; required here or "
+        "in the recipe",
+    )
+    parser.add_argument(
+        "--input", default="-", help="sources, one a line (.gz accepted); -: standard input; default: %(default)s"
+    )
+    parser.add_argument(
+        "--output", default="-", help="file to write (.gz accepted); -: standard output; default: %(default)s"
+    )
+    add_flag(parser, "--overwrite", "replace an --output that exists, or the part that a stopped call has written")
+    add_flag(parser, "--interactive", "ask for one source after the other, until an empty line, end of file or Ctrl-C")
+    parser.add_argument(
+        "--batch_size", type=int, help="sources of a batch; default: 32, or as many as --max_tokens_per_batch allows"
+    )
+    parser.add_argument(
+        "--max_tokens_per_batch",
+        type=int,
+        help="tokens of the sources of a batch, padding included, in place of --batch_size",
+    )
+    parser.add_argument(
+        "--max_source_length",
+        type=int,
+        help="longest source in tokens, end mark included; longer ones are cut; default: the model's limit",
+    )
+    parser.add_argument(
+        "--src_lang",
+        help="language of the sources, as a multilingual tokenizer calls it: en (M2M100), eng_Latn (NLLB), en_XX "
+        "(mBART); default: as saved with the tokenizer",
+    )
+    parser.add_argument("--tgt_lang", help="language of the outputs, likewise")
+    parser.add_argument(
+        "--num_beams", type=int, help="beams; default, as for the options below: as saved with the (first) model"
+    )
+    parser.add_argument(
+        "--length_penalty", type=float, help="finished beams score sum of log-probabilities / length ** this"
+    )
+    parser.add_argument(
+        "--max_len_a",
+        type=float,
+        help="an output has at most max_len_a * tokens of its source + max_len_b tokens (and at most a saved "
+        "max_length); 0 if only the other is set; default: 0 and 200 if no limit is set or saved",
+    )
+    parser.add_argument("--max_len_b", type=float, help="see --max_len_a")
+    parser.add_argument(
+        "--generation_options", help="other options of generate(), as no_repeat_ngram_size=3,do_sample=true or as JSON"
+    )
+    parser.add_argument(
+        "--num_return_sequences", type=int, default=1, help="outputs of each source; default: %(default)s"
+    )
+    add_flag(
+        parser,
+        "--scores",
+        "write scores; except in a beam search of this package's models, they take memory: 4 bytes * vocabulary * "
+        "beams * sources * output length",
+    )
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; default: cuda if there is one")
+    parser.add_argument(
+        "--dtype", default="auto", choices=DTYPES, help="precision of the models; default: %(default)s, as saved"
+    )
+    add_flag(parser, "--optimize_for_cpu", "on a CPU, use faster kernels than PyTorch's defaults", default=True)
+    parser.add_argument("--seed", type=int, default=42, help="seed of sampling; default: %(default)s")
+    parser.add_argument(
+        "--model_revision", default="main", help="branch, tag or commit of a Hub model; default: %(default)s"
+    )
+    add_flag(parser, "--trust_remote_code", "run modelling code stored with the model")
+
+
+def add_flag(parser: ArgumentParser, name: str, description: str, default: bool = False) -> None:
+    """An option that is true without a value, and true or false with one: a recipe's can be turned off."""
+    parser.add_argument(
+        name,
+        nargs="?",
+        const=True,
+        default=default,
+        type=true_or_false,
+        metavar="BOOL",
+        help=f"{description}; default: {str(default).lower()}",
+    )
+
+
+def true_or_false(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ArgumentTypeError(f"{text!r} must be true or false")
+    return text.lower() == "true"
+
+
+def lay_recipe_under(args: Namespace) -> None:
+    """Makes the options in a recipe the defaults of the subcommand's parser.
+
+    Raises:
+        ValueError: the recipe is not a mapping of options by their names.
+        FileNotFoundError: there is no such file.
+    """
+    recipe = read_json(args.recipe)
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{args.recipe} holds a {type(recipe).__name__}, and a recipe is a mapping.")
+    if unknown := sorted(recipe.keys() - (vars(args).keys() - NOT_OPTIONS)):
+        raise ValueError(f"{args.recipe} holds unknown arguments: {', '.join(unknown)} (--help lists all arguments).")
+    args.parser.set_defaults(**recipe)
+
+
+def generate(args: Namespace) -> None:
+    from .inference.generate import GenerateArguments, run
+
+    logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
+    run(GenerateArguments(**{name: value for name, value in vars(args).items() if name not in NOT_OPTIONS}))
 
 
 # The Hub

@@ -72,9 +72,10 @@ FORMER_FIELDS = {
 }
 
 
-def upgraded(config_dict: dict[str, Any]) -> dict[str, Any]:
-    """The fields that today's configuration has for those of an earlier version."""
-    fields = {name: value for name, value in config_dict.items() if name not in FORMER_FIELDS}
+def upgraded(config_dict: dict[str, Any], config_class: type) -> dict[str, Any]:
+    """The fields that a class of today's configurations has for those of an earlier version."""
+    former = [name for name in FORMER_FIELDS if not hasattr(config_class, name)]
+    fields = {name: value for name, value in config_dict.items() if name not in former}
     if (coefficients := config_dict.get("solver_coefficients")) is None:
         return fields
     for stack, default in (("encoder", "rk2"), ("decoder", "euler")):
@@ -308,13 +309,13 @@ class OdeTransformerConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerConfig":
         """As in transformers; configurations that older versions of this package saved are read with their meaning."""
         for relative in cls.__subclasses__():
-            if relative.is_meant_by(config_dict):
+            if relative.is_meant_by({**config_dict, **kwargs}):
                 return relative.from_dict(config_dict, **kwargs)
-        return super().from_dict(upgraded(config_dict), **kwargs)
+        return super().from_dict(upgraded(config_dict, cls), **kwargs)
 
     @classmethod
     def is_meant_by(cls, config_dict: dict[str, Any]) -> bool:
-        """Whether a configuration saved as one of the base class, before this class came out of it, is of this one."""
+        """Whether fields of the base class, saved before this class came out of it or set since, mean this one."""
         return False
 
     def save_pretrained(self, save_directory: str | Path, *args, **kwargs):

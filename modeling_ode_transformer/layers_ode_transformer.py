@@ -4,6 +4,8 @@ histories through which a block sees those below."""
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,8 +15,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, is_torchdynamo_compiling
 
-from .configuration_ode_transformer import OdeTransformerConfig
-from .integration_ode_transformer import weighted_sum
+from .configuration_ode_transformer import OdeTransformerConfig, Part
+from .integration_ode_transformer import COEFFICIENTS, MultistepScheme, StageCoefficients, weighted_sum
 
 
 class OdeTransformerScaledWordEmbedding(nn.Embedding):
@@ -393,3 +395,85 @@ class LearnedDenseLayerHistory(DenseLayerHistory):
 
 
 HISTORIES = {"learned_dense": LearnedDenseLayerHistory, "dense": DenseLayerHistory, "none": LayerHistory}
+
+
+@dataclass
+class SharedModules:
+    """What the layers of a stack share. It is an argument of each: accelerate moves a layer's tensors and modules to
+    the layer's device, which would tear modules from where their weights are, and leaves objects of other kinds."""
+
+    coefficients: StageCoefficients | None
+    stage_norms: nn.ModuleList | None
+    multistep: MultistepScheme | None
+    corrector: LearnedDenseLayerHistory | None
+
+
+@dataclass
+class BlockInputs:
+    """What the sublayers of a block read beside the state in one forward pass, and the attention weights ("self",
+    "cross") of the first stage."""
+
+    attention_mask: torch.Tensor | None
+    cache: Cache | None
+    source: tuple[torch.Tensor, torch.Tensor] | None
+    source_mask: torch.Tensor | None
+    options: dict[str, Any]
+    relative_distances: torch.Tensor | None = None
+    weights: dict[str, torch.Tensor | None] = field(default_factory=dict)
+
+
+def parts_without(absent: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Parts of a vector field without the sublayer of that name; one that has no other is left out."""
+    kept = (
+        part._replace(sublayers={name: weight for name, weight in part.sublayers.items() if name != absent})
+        for part in parts
+    )
+    return tuple(part for part in kept if part.sublayers)
+
+
+def clamp_half(x: torch.Tensor) -> torch.Tensor:
+    """Keeps float16 values finite, with room for an increment: the sums of a Runge-Kutta step are large."""
+    if x.dtype != torch.float16:
+        return x
+    limit = torch.finfo(torch.float16).max - 1000
+    return x.clamp(min=-limit, max=limit)
+
+
+def make_coefficients(config: OdeTransformerConfig, stack: str) -> StageCoefficients | None:
+    """The weights of the stages of a stack's blocks; None for blocks of one stage, which have nothing to weigh."""
+    tableau = getattr(config, f"{stack}_tableau")
+    if tableau.num_stages == 1:
+        return None
+    coefficients = COEFFICIENTS[getattr(config, f"{stack}_coefficients")]
+    per_channel = config.coefficient_sharing == "channel" and coefficients.can_be_per_channel
+    return coefficients(tableau, config.d_model, per_channel=per_channel, start=config.coefficient_start)
+
+
+def make_stage_norms(config: OdeTransformerConfig, stack: str) -> nn.ModuleList | None:
+    """A layer norm for each stage of a stack's blocks (PCformer), or None. A stage that never counts has none: its
+    parameters would have no gradient."""
+    tableau = getattr(config, f"{stack}_tableau")
+    if not config.normalize_stages or tableau.num_stages == 1:
+        return None
+    is_fixed = getattr(config, f"{stack}_coefficients") == "fixed"
+    return nn.ModuleList(
+        nn.Identity() if is_fixed and weight == 0.0 else nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        for weight in tableau.b
+    )
+
+
+def relative_distances(limit: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
+    """Position of the key minus that of the query, clipped and counted from 0: (1 or batch, 1, queries, keys), from
+    the positions of the queries and the keys, (1 or batch, length) each. None if the limit is 0."""
+    return (keys[:, None, None] - queries[:, None, :, None]).clamp(-limit, limit) + limit if limit else None
+
+
+def check_entries(cache: Cache, config: OdeTransformerConfig) -> None:
+    """Raises a ValueError if the cache has entries, and fewer than evaluations of the decoder's self-attentions."""
+    needed = config.decoder_layers * config.decoder_attention_evaluations
+    if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
+        raise ValueError(
+            f"past_key_values has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "
+            "evaluation of a block's attention: make it by the configuration, DynamicCache(config=model.config). "
+            "PEFT's prefix tuning makes one for each layer: it takes models whose decoder has one stage."
+        )

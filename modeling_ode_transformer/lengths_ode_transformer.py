@@ -175,6 +175,9 @@ class SourceLengthGenerationMixin(RecomputedGenerationMixin):
                     f"prefill_chunk_size={value('prefill_chunk_size')}: transformers cuts the mask of padded sources "
                     "into chunks of the decoder's prompt. Leave it out, or give sources of one length."
                 )
+        if kwargs.get("encoder_outputs") is not None:
+            # transformers repeats the states for beams in the object that it is given.
+            kwargs["encoder_outputs"] = copy.copy(kwargs["encoder_outputs"])
         limits = [value(name) for name in MAX_LEN_OPTIONS]
         kwargs = {name: each for name, each in kwargs.items() if name not in MAX_LEN_OPTIONS}
         if limits != [None, None]:

@@ -10,9 +10,6 @@ Where the equations are: a residual block y + F(y), eq. 3, and F itself: `OdeTra
 `LearnedDenseLayerHistory`; Shaw's relative keys: `OdeTransformerRelativeKeys`.
 """
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -35,28 +32,35 @@ from transformers.utils import TransformersKwargs, auto_docstring, can_return_tu
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig, Part
+from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
 from .generation_ode_transformer import BeamSearchGenerationMixin
-from .integration_ode_transformer import (
-    COEFFICIENTS,
-    MultistepScheme,
-    StageCoefficients,
-    integrate,
-    integrate_multistep,
-    resolve_multistep,
-)
+from .integration_ode_transformer import integrate, integrate_multistep, resolve_multistep
 from .layers_ode_transformer import (
     HISTORIES,
+    BlockInputs,
     EncoderDecoderEmbeddingsMixin,
     LearnedDenseLayerHistory,
     OdeTransformerAttention,
+    SharedModules,
     attended_positions,
+    check_entries,
+    clamp_half,
     count_positions,
+    make_coefficients,
     make_position_embedding,
+    make_stage_norms,
     make_word_embedding,
+    parts_without,
+    relative_distances,
 )
 from .lengths_ode_transformer import RecomputedGenerationMixin
-from .pretrained_ode_transformer import OdeTransformerPreTrainedModel
+from .pretrained_ode_transformer import (
+    OdeTransformerPreTrainedModel,
+    as_encoder_output,
+    decoder_inputs_from_labels,
+    recomputed,
+    select_positions,
+)
 
 
 logger = logging.get_logger(__name__)
@@ -110,15 +114,10 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             self.macaron_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.solver_coefficients = make_coefficients(config, stack) if config.coefficient_sharing == "layer" else None
 
-    @property
-    def num_function_evaluations(self) -> int:
-        """How often one forward pass evaluates F."""
-        return self.tableau.num_stages * self.num_steps + self.corrects
-
     def forward(
         self,
         hidden_states: torch.Tensor,
-        shared: "SharedModules",
+        shared: SharedModules,
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
@@ -147,7 +146,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
                     y = output(y, evaluation)
             else:
                 y = integrate(
-                    self.recomputed(output if self.integrates_outputs else increment),
+                    recomputed(self, output if self.integrates_outputs else increment),
                     y,
                     self.tableau,
                     shared.coefficients if self.solver_coefficients is None else self.solver_coefficients,
@@ -163,7 +162,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         return clamp_half(y), inputs.weights.get("self"), inputs.weights.get("cross"), steps
 
     def output(
-        self, sublayers: dict[str, float], inputs: "BlockInputs", z: torch.Tensor, evaluation: int = 0
+        self, sublayers: dict[str, float], inputs: BlockInputs, z: torch.Tensor, evaluation: int = 0
     ) -> torch.Tensor:
         """z + F(z): each sublayer adds to the output of the one before."""
         z = clamp_half(z)
@@ -172,7 +171,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         return z
 
     def increment(
-        self, sublayers: dict[str, float], inputs: "BlockInputs", z: torch.Tensor, evaluation: int = 0
+        self, sublayers: dict[str, float], inputs: BlockInputs, z: torch.Tensor, evaluation: int = 0
     ) -> torch.Tensor:
         """F(z), as A(z) + B(z + A(z)) of two sublayers: what `output` adds to z."""
         z = clamp_half(z)
@@ -183,7 +182,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         return total
 
     def sublayer(
-        self, name: str, weight: float, inputs: "BlockInputs", z: torch.Tensor, evaluation: int
+        self, name: str, weight: float, inputs: BlockInputs, z: torch.Tensor, evaluation: int
     ) -> torch.Tensor:
         increment = self.dropout(getattr(self, name)(inputs, z, evaluation))
         return increment if weight == 1.0 else weight * increment
@@ -213,20 +212,6 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
     def macaron_feed_forward(self, inputs, z, evaluation):
         z = self.activation_fn(self.macaron_fc1(self.macaron_layer_norm(z)))
         return self.macaron_fc2(self.activation_dropout(z))
-
-    def recomputed(self, vector_field):
-        """F, of which all evaluations but the last, which the gradient needs first, keep no activations if the stages
-        are recomputed in training."""
-        if not (self.recomputes_stages and self.training):
-            return vector_field
-        last = self.num_steps * self.tableau.num_stages - 1
-
-        def evaluate(z: torch.Tensor, evaluation: int) -> torch.Tensor:
-            if evaluation == last:
-                return vector_field(z, evaluation)
-            return self._gradient_checkpointing_func(vector_field, z, evaluation)
-
-        return evaluate
 
     def read(self, encoder_hidden_states, attention_mask, encoder_attention_mask, past_key_values, options):
         """What the sublayers read, from the arguments of `forward`."""
@@ -270,58 +255,6 @@ class OdeTransformerDecoderLayer(OdeTransformerLayer):
     """A block of the decoder."""
 
 
-@dataclass
-class SharedModules:
-    """What the layers of a stack share. It is an argument of each: accelerate moves a layer's tensors and modules to
-    the layer's device, which would tear modules from where their weights are, and leaves objects of other kinds."""
-
-    coefficients: StageCoefficients | None
-    stage_norms: nn.ModuleList | None
-    multistep: MultistepScheme | None
-    corrector: LearnedDenseLayerHistory | None
-
-
-@dataclass
-class BlockInputs:
-    """What the sublayers of a block read beside the state in one forward pass, and the attention weights ("self",
-    "cross") of the first stage."""
-
-    attention_mask: torch.Tensor | None
-    cache: Cache | None
-    source: tuple[torch.Tensor, torch.Tensor] | None
-    source_mask: torch.Tensor | None
-    options: dict[str, Any]
-    relative_distances: torch.Tensor | None = None
-    weights: dict[str, torch.Tensor | None] = field(default_factory=dict)
-
-
-def parts_without(absent: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Parts of a vector field without the sublayer of that name; one that has no other is left out."""
-    kept = (
-        part._replace(sublayers={name: weight for name, weight in part.sublayers.items() if name != absent})
-        for part in parts
-    )
-    return tuple(part for part in kept if part.sublayers)
-
-
-def clamp_half(x: torch.Tensor) -> torch.Tensor:
-    """Keeps float16 values finite, with room for an increment: the sums of a Runge-Kutta step are large."""
-    if x.dtype != torch.float16:
-        return x
-    limit = torch.finfo(torch.float16).max - 1000
-    return x.clamp(min=-limit, max=limit)
-
-
-def make_coefficients(config: OdeTransformerConfig, stack: str) -> StageCoefficients | None:
-    """The weights of the stages of a stack's blocks; None for blocks of one stage, which have nothing to weigh."""
-    tableau = getattr(config, f"{stack}_tableau")
-    if tableau.num_stages == 1:
-        return None
-    coefficients = COEFFICIENTS[getattr(config, f"{stack}_coefficients")]
-    per_channel = config.coefficient_sharing == "channel" and coefficients.can_be_per_channel
-    return coefficients(tableau, config.d_model, per_channel=per_channel, start=config.coefficient_start)
-
-
 class OdeTransformerStack(OdeTransformerPreTrainedModel):
     """What encoder and decoder have in common: embedding, positions, layers and their history."""
 
@@ -337,23 +270,14 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         if config.embedding_layer_norm:
             self.layernorm_embedding = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.dropout)
-        self.solver_coefficients = (
-            make_coefficients(config, self.stack) if config.coefficient_sharing != "layer" else None
-        )
+        self.solver_coefficients = None
+        if config.coefficient_sharing != "layer":
+            self.solver_coefficients = make_coefficients(config, self.stack)
         self.layers = nn.ModuleList(
             self.layer_class(config, self.stack, layer_idx, **layer_kwargs) for layer_idx in range(num_layers)
         )
         self.history = HISTORIES[config.layer_history](config, num_layers)
-        tableau = getattr(config, f"{self.stack}_tableau")
-        self.stage_norms = None
-        if config.normalize_stages and tableau.num_stages > 1:
-            # A stage that never counts has no norm: its parameters would have no gradient.
-            self.stage_norms = nn.ModuleList(
-                nn.Identity()
-                if getattr(config, f"{self.stack}_coefficients") == "fixed" and weight == 0.0
-                else nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-                for weight in tableau.b
-            )
+        self.stage_norms = make_stage_norms(config, self.stack)
         self.multistep = None
         if (scheme := resolve_multistep(getattr(config, f"{self.stack}_solver"))) is not None:
             self.multistep = scheme(sum(len(layer.parts) for layer in self.layers) * config.steps_per_layer)
@@ -365,19 +289,24 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def embed(
-        self,
-        inputs_embeds: torch.Tensor,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        past_length: int | torch.Tensor = 0,
-    ) -> torch.Tensor:
-        """The first state (batch, length, d), from scaled word embeddings of that shape: with word dropout, which
-        zeroes whole embeddings in training, positions (`count_positions`), and dropout."""
+    def embed_words(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+        """The scaled embeddings (batch, length, d) of words, or those given; word dropout zeroes some of them as a
+        whole in training.
+
+        Raises:
+            ValueError: both are given, or neither.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(f"The {self.stack} takes either ids or embeddings as input: give exactly one of them.")
+        y = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if not self.training or self.config.word_dropout == 0:
+            return y
+        return y * (torch.rand(y.shape[:2], device=y.device) >= self.config.word_dropout).unsqueeze(-1)
+
+    def embed(self, inputs_embeds, input_ids=None, attention_mask=None, position_ids=None, past_length=0):
+        """The first state (batch, length, d), from scaled word embeddings of that shape: with positions
+        (`count_positions`) and dropout."""
         y, config = inputs_embeds, self.config
-        if self.training and config.word_dropout > 0:
-            y = y * (torch.rand(y.shape[:2], device=y.device) >= config.word_dropout).unsqueeze(-1)
         if self.embed_positions is not None:
             counts_padding = self.stack == "decoder" and config.position_counting != "ids"
             positions = count_positions(
@@ -387,12 +316,6 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         if self.layernorm_embedding is not None:
             y = self.layernorm_embedding(y)
         return self.dropout(y)
-
-    def relative_distances(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
-        """Position of the key minus that of the query, clipped and counted from 0: (1 or batch, 1, queries, keys),
-        from the positions of the queries and the keys, (1 or batch, length) each."""
-        limit = self.config.max_relative_position
-        return (keys[:, None, None] - queries[:, None, :, None]).clamp(-limit, limit) + limit if limit else None
 
     def run_layers(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
         """The layers, each on its combination of the history, and the final norm. Arguments are those of the
@@ -426,16 +349,15 @@ class OdeTransformerEncoder(OdeTransformerStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("The encoder takes either input_ids or inputs_embeds: give exactly one of them.")
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
+        return self.encode(self.embed_words(input_ids, inputs_embeds), input_ids, attention_mask, **kwargs)
 
+    def encode(self, inputs_embeds, input_ids, attention_mask, **kwargs) -> BaseModelOutput:
+        """Encodes scaled word embeddings (batch, length, d); the ids and the mask are those of the tokens."""
         positions = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device).unsqueeze(0)
         hidden_states = self.run_layers(
             self.embed(inputs_embeds, input_ids, attention_mask),
             attention_mask=create_bidirectional_mask(self.config, inputs_embeds, attention_mask),
-            relative_distances=self.relative_distances(positions, positions),
+            relative_distances=relative_distances(self.config.max_relative_position, positions, positions),
             **kwargs,
         )
         return BaseModelOutput(last_hidden_state=hidden_states)
@@ -477,12 +399,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
             or sequence_length)`, and of all keys, the cache's first, of shape `(1 or batch_size, keys)`. By default
             tokens are in their order.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(
-                "The decoder takes either (decoder_)input_ids or (decoder_)inputs_embeds: give exactly one of them."
-            )
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
+        inputs_embeds = self.embed_words(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
             if self.config.is_encoder_decoder:
@@ -492,10 +409,10 @@ class OdeTransformerDecoder(OdeTransformerStack):
         if isinstance(past_key_values, EncoderDecoderCache):
             self_cache = past_key_values.self_attention_cache
         past_length = 0
-        if self_cache is not None:
-            self._check_entries(self_cache)
-            past_length = 0 if attention_positions is not None else self_cache.get_seq_length()
         if attention_positions is None:
+            if self_cache is not None:
+                check_entries(self_cache, self.config)
+                past_length = self_cache.get_seq_length()
             attention_positions = attended_positions(
                 inputs_embeds, attention_mask, position_ids, past_length, self_cache
             )
@@ -510,7 +427,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
             encoder_hidden_states,
             attention_mask=causal_mask,
             encoder_attention_mask=encoder_attention_mask,
-            relative_distances=self.relative_distances(*attention_positions),
+            relative_distances=relative_distances(self.config.max_relative_position, *attention_positions),
             past_key_values=past_key_values,
             **kwargs,
         )
@@ -524,19 +441,10 @@ class OdeTransformerDecoder(OdeTransformerStack):
             self.config, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
 
-    def _check_entries(self, cache: Cache) -> None:
-        """Raises a ValueError if the cache has entries, and fewer than evaluations of the layers' attention."""
-        needed = self.config.decoder_layers * self.config.decoder_attention_evaluations
-        if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
-            raise ValueError(
-                f"past_key_values has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "
-                "evaluation of a block's attention: make it by the configuration, DynamicCache(config=model.config). "
-                "PEFT's prefix tuning makes one for each layer: it takes models whose decoder has one stage."
-            )
-
 
 @auto_docstring
 class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTrainedModel):
+    encoder_class, decoder_class = OdeTransformerEncoder, OdeTransformerDecoder
     _tp_plan = {"shared": "embedding_rowwise"}
 
     def __init__(self, config: OdeTransformerConfig):
@@ -548,12 +456,10 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
             self.shared = make_word_embedding(config, config.vocab_size)
-            self._tied_weights_keys = {
-                "encoder.embed_tokens.weight": "shared.weight",
-                "decoder.embed_tokens.weight": "shared.weight",
-            }
-        self.encoder = OdeTransformerEncoder(config)
-        self.decoder = OdeTransformerDecoder(config)
+            names = (f"{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
+            self._tied_weights_keys = dict.fromkeys(names, "shared.weight")
+        self.encoder = self.encoder_class(config)
+        self.decoder = self.decoder_class(config)
         self.post_init()
 
     @can_return_tuple
@@ -571,22 +477,15 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        r"""
-        decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
-            Ids of the decoder's input, which starts with `decoder_start_token_id` (`</s>`).
-        decoder_attention_mask (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
-            1 for tokens of the decoder's input that are attended to, 0 for padding. The causal mask comes on top.
-        """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = as_encoder_output(encoder_outputs)
+        encoder_outputs = self.as_encoder_output(encoder_outputs)
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=self.source_states(encoder_outputs),
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
@@ -604,46 +503,13 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
             encoder_attentions=encoder_outputs.attentions,
         )
 
+    def as_encoder_output(self, encoder_outputs: Any) -> BaseModelOutput:
+        """What the encoder returns, from what a caller gives for it."""
+        return as_encoder_output(encoder_outputs)
 
-def as_encoder_output(encoder_outputs: Any) -> BaseModelOutput:
-    """What an encoder returns, from a tuple or a mapping of it, or another model's.
-
-    Raises:
-        ValueError: it has no `last_hidden_state`.
-    """
-    if isinstance(encoder_outputs, torch.Tensor):
-        raise ValueError(
-            f"encoder_outputs is a tensor {tuple(encoder_outputs.shape)}: give what the encoder returns, or its "
-            "states in a tuple."
-        )
-    names = ("last_hidden_state", "hidden_states", "attentions")
-    values = encoder_outputs if isinstance(encoder_outputs, Mapping) else dict(zip(names, encoder_outputs))
-    if "last_hidden_state" not in values:
-        raise ValueError(f"encoder_outputs has no last_hidden_state, only {', '.join(map(str, values))}.")
-    return BaseModelOutput(**{name: values[name] for name in names if name in values})
-
-
-def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int | None):
-    """Returns the decoder's input for `labels` (batch, length): the start token, then the labels but the last, with
-    pad tokens where labels are -100.
-
-    Raises:
-        ValueError: one of the two token ids is None.
-    """
-    for name, token_id in (("pad_token_id", pad_token_id), ("decoder_start_token_id", decoder_start_token_id)):
-        if token_id is None:
-            raise ValueError(f"config.{name} is None, and the decoder's input cannot be made from labels: set it.")
-    shifted = labels.new_zeros(labels.shape)
-    shifted[:, 1:] = labels[:, :-1]
-    shifted[:, 0] = decoder_start_token_id
-    return shifted.masked_fill_(shifted == -100, pad_token_id)
-
-
-def last_tokens(labels: torch.Tensor, pad_token_id: int) -> torch.Tensor:
-    """The last token, neither padding nor -100, of each row of right-padded `labels` (batch, length): (batch,)."""
-    lengths = ((labels != -100) & (labels != pad_token_id)).sum(dim=1, keepdim=True)
-    tokens = labels.gather(1, (lengths - 1).clamp(min=0)).squeeze(1)
-    return tokens.masked_fill(tokens == -100, pad_token_id)
+    def source_states(self, encoder_outputs: BaseModelOutput) -> torch.Tensor:
+        """What the decoder attends to, (sources, states, d)."""
+        return encoder_outputs.last_hidden_state
 
 
 @auto_docstring(
@@ -652,17 +518,17 @@ def last_tokens(labels: torch.Tensor, pad_token_id: int) -> torch.Tensor:
 class OdeTransformerForConditionalGeneration(
     EncoderDecoderEmbeddingsMixin, BeamSearchGenerationMixin, OdeTransformerPreTrainedModel
 ):
+    model_class = OdeTransformerModel
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: OdeTransformerConfig):
         super().__init__(config)
-        self.model = OdeTransformerModel(config)
+        self.model = self.model_class(config)
         vocab_size = config.decoder_vocab_size or config.vocab_size
         self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
         if config.tie_word_embeddings:
-            shared = config.share_encoder_decoder_embeddings
-            source = "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"
-            self._tied_weights_keys = {"lm_head.weight": source}
+            source = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
+            self._tied_weights_keys = {"lm_head.weight": f"model.{source}.weight"}
         self.post_init()
 
     @can_return_tuple
@@ -686,8 +552,6 @@ class OdeTransformerForConditionalGeneration(
         decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
             Ids of the decoder's input, which starts with `decoder_start_token_id` (`</s>`). If there are `labels` and
             no ids, they are the labels shifted to the right.
-        decoder_attention_mask (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
-            1 for tokens of the decoder's input that are attended to, 0 for padding. The causal mask comes on top.
         labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
             The target, which ends with `eos_token_id`; -100 where there is no loss. The loss is the mean cross
             entropy of the other tokens, or their sum divided by `num_items_in_batch`.
@@ -717,21 +581,8 @@ class OdeTransformerForConditionalGeneration(
         return Seq2SeqLMOutput(loss=loss, logits=logits, **states)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """The decoder's input for `labels` (batch, length); see `shift_tokens_right`. If the configuration says
-        `decoder_start_from_labels`, it starts with the last token of the labels in place of the start token."""
-        pad_token_id, start = self.config.pad_token_id, self.config.decoder_start_token_id
-        if self.config.decoder_start_from_labels:
-            start = pad_token_id
-        decoder_input_ids = shift_tokens_right(labels, pad_token_id, start)
-        if self.config.decoder_start_from_labels:
-            decoder_input_ids[:, 0] = last_tokens(labels, pad_token_id)
-        return decoder_input_ids
-
-
-def select_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
-    """The last `logits_to_keep` positions (0: all), or those that a tensor of indices names, of (batch, length, d)."""
-    positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-    return hidden_states[:, positions, :]
+        """The decoder's input for `labels` (batch, length); see `decoder_inputs_from_labels`."""
+        return decoder_inputs_from_labels(labels, self.config)
 
 
 @auto_docstring(
@@ -753,24 +604,6 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, RecomputedGenerat
         self.model = OdeTransformerDecoder(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
-        """As in transformers.
-
-        Raises:
-            OSError: there are no safetensors files.
-            ValueError: the weights are those of an encoder-decoder, of which a language model would take none.
-        """
-        model, report = super().from_pretrained(
-            pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-        )
-        if any(re.match(r"(model\.)?encoder\.", name) for name in report["unexpected_keys"]):
-            raise ValueError(
-                f"{pretrained_model_name_or_path} holds an encoder-decoder: open it with AutoModelForSeq2SeqLM. (A "
-                "new language model of its sizes is OdeTransformerForCausalLM(config).)"
-            )
-        return (model, report) if output_loading_info else model
 
     @can_return_tuple
     @auto_docstring

@@ -32,6 +32,11 @@ from .lengths_ode_transformer import position_limit
 from .scores_ode_transformer import generate_with_scores
 
 
+try:
+    from modeling_ode_transformer.inference.cpu import optimize_for_cpu as make_faster
+except ImportError:  # where the package is not installed, its CPU kernels are missing
+    make_faster = None
+
 logger = logging.get_logger(__name__)
 
 # The folder, in that of a model, of the target side's tokenizer where it is another one than the source's.
@@ -94,6 +99,8 @@ class TextToTextPipeline(ChunkPipeline):
         hub_options (`dict`, *optional*): `revision`, `token`, ... for finding `target_tokenizer` on the Hub; set by
             `from_pretrained`, but not by `pipeline()`. By default, the revision is that of this code if it comes from
             the Hub, else the main one, and the token is the stored one.
+        optimize_for_cpu (`bool`, *optional*, defaults to `True`): Whether a model on a CPU gets the faster kernels of
+            `modeling_ode_transformer.inference.cpu`, where the package is installed.
         batch_size (`int`, *optional*, defaults to 1): texts that are generated together; with `split_lines`, lines.
         truncation (`bool`, *optional*): What becomes of a text of more tokens than the model has positions for, or
             the tokenizer's `model_max_length` allows. None: it is cut, and a warning says so; True: it is cut;
@@ -131,6 +138,7 @@ class TextToTextPipeline(ChunkPipeline):
         target_tokenizer: PreTrainedTokenizerBase | str | os.PathLike | None = None,
         hub_options: dict[str, Any] | None = None,
         task: str = "",
+        optimize_for_cpu: bool = True,
         **kwargs: Any,
     ):
         if not model.config.is_encoder_decoder:
@@ -138,6 +146,8 @@ class TextToTextPipeline(ChunkPipeline):
         if tokenizer is None:
             raise ValueError(f"{type(self).__name__} needs the tokenizer of its model: give tokenizer=.")
         super().__init__(model, tokenizer, task=task or self.default_task, **kwargs)
+        if optimize_for_cpu and make_faster is not None and self.device.type == "cpu":
+            make_faster(self.model)
         if target_tokenizer is None:
             target_tokenizer = self._find_target_tokenizer(hub_options or {})
         elif isinstance(target_tokenizer, (str, os.PathLike)):
@@ -265,11 +275,7 @@ class TextToTextPipeline(ChunkPipeline):
             options["assistant_model"] = self.assistant_model
         if self.assistant_tokenizer is not None:
             options["assistant_tokenizer"] = self.assistant_tokenizer
-        if return_scores:
-            sequences, scores = generate_with_scores(self.model, inputs, **options)
-        else:
-            sequences = self.model.generate(**inputs, **options)
-            scores = torch.zeros(len(sequences))
+        sequences, scores = generate_with_scores(self.model, inputs, return_scores, **options)
         number = len(sequences) // len(inputs["input_ids"])
         return {
             "output_ids": sequences.unflatten(0, (-1, number)),

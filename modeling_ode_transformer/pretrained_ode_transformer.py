@@ -3,11 +3,14 @@
 resizing, and the plans of parallel training."""
 
 import re
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import auto_docstring
 
@@ -60,22 +63,38 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             super()._init_weights(module)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = True, **kwargs):
+    def from_pretrained(
+        cls, name, *args, use_safetensors: bool | None = True, output_loading_info: bool = False, **kwargs
+    ):
         """As in transformers, but only from safetensors unless `use_safetensors=False` asks for files of `torch.save`,
         of which `weights_only=True` lets nothing run. `None`, transformers' own default, asks for nothing.
 
         Raises:
             OSError: there are no safetensors files.
+            ValueError: the model is of another type, or an encoder-decoder, of which a language model would take
+                nothing.
         """
         use_safetensors = use_safetensors is not False
         try:
-            return super().from_pretrained(
-                pretrained_model_name_or_path, *args, use_safetensors=use_safetensors, **kwargs
+            model, report = super().from_pretrained(
+                name, *args, use_safetensors=use_safetensors, output_loading_info=True, **kwargs
             )
         except OSError as error:
             if use_safetensors and "safetensors" in str(error):
                 raise OSError(f"{error} Older files (.bin) are only read with use_safetensors=False.") from error
             raise
+        has_encoder = any(re.match(r"(model\.)?encoder\.", key) for key in report["unexpected_keys"])
+        if model.config.model_type != cls.config_class.model_type:
+            raise ValueError(
+                f"{name} is a model of the type {model.config.model_type!r}, not a {cls.__name__}: open it with an "
+                "Auto class."
+            )
+        if has_encoder and not model.config.is_encoder_decoder:
+            raise ValueError(
+                f"{name} holds an encoder-decoder: open it with AutoModelForSeq2SeqLM. (A new language model of its "
+                "sizes is OdeTransformerForCausalLM(config).)"
+            )
+        return (model, report) if output_loading_info else model
 
     def save_pretrained(self, *args, **kwargs):
         # PEFT sets the field to False where it merges an adapter of tied embeddings.
@@ -146,7 +165,10 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         Returns:
             The sum over all layers of all stacks; or `{"encoder": [2, 2, ...], "decoder": [1, 1, ...]}`.
         """
-        counts = {stack.stack: [layer.num_function_evaluations for layer in stack.layers] for stack in self.stacks()}
+        counts = {
+            stack.stack: [layer.tableau.num_stages * layer.num_steps + layer.corrects for layer in stack.layers]
+            for stack in self.stacks()
+        }
         return counts if per_layer else sum(sum(layers) for layers in counts.values())
 
     def get_position_embeddings(self) -> nn.Module | tuple[nn.Module, ...] | None:
@@ -190,3 +212,80 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
                 "'flex_attention', or a model with max_relative_position=0."
             )
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
+
+
+def recomputed(layer: nn.Module, vector_field: Callable) -> Callable:
+    """A layer's F, of which all evaluations but the last, which the gradient needs first, keep no activations if the
+    stages are recomputed in training."""
+    if not (layer.recomputes_stages and layer.training):
+        return vector_field
+    last = layer.num_steps * layer.tableau.num_stages - 1
+
+    def evaluate(z: torch.Tensor, evaluation: int) -> torch.Tensor:
+        if evaluation == last:
+            return vector_field(z, evaluation)
+        return layer._gradient_checkpointing_func(vector_field, z, evaluation)
+
+    return evaluate
+
+
+def as_encoder_output(
+    encoder_outputs: Any,
+    output_class: type[BaseModelOutput] = BaseModelOutput,
+    names: tuple[str, ...] = ("last_hidden_state", "hidden_states", "attentions"),
+) -> BaseModelOutput:
+    """What an encoder returns, from a mapping of it, or a tuple in the order of `names`; itself, if it is that.
+
+    Raises:
+        ValueError: it has no `last_hidden_state`.
+    """
+    if isinstance(encoder_outputs, BaseModelOutput):
+        return encoder_outputs
+    if isinstance(encoder_outputs, torch.Tensor):
+        raise ValueError(
+            f"encoder_outputs is a tensor {tuple(encoder_outputs.shape)}: give what the encoder returns, or its "
+            "states in a tuple."
+        )
+    values = encoder_outputs if isinstance(encoder_outputs, Mapping) else dict(zip(names, encoder_outputs))
+    if "last_hidden_state" not in values:
+        raise ValueError(f"encoder_outputs has no last_hidden_state, only {', '.join(map(str, values))}.")
+    return output_class(**{name: values[name] for name in names if name in values})
+
+
+def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int | None):
+    """Returns the decoder's input for `labels` (batch, length): the start token, then the labels but the last, with
+    pad tokens where labels are -100.
+
+    Raises:
+        ValueError: one of the two token ids is None.
+    """
+    for name, token_id in (("pad_token_id", pad_token_id), ("decoder_start_token_id", decoder_start_token_id)):
+        if token_id is None:
+            raise ValueError(f"config.{name} is None, and the decoder's input cannot be made from labels: set it.")
+    shifted = labels.new_zeros(labels.shape)
+    shifted[:, 1:] = labels[:, :-1]
+    shifted[:, 0] = decoder_start_token_id
+    return shifted.masked_fill_(shifted == -100, pad_token_id)
+
+
+def last_tokens(labels: torch.Tensor, pad_token_id: int) -> torch.Tensor:
+    """The last token, neither padding nor -100, of each row of right-padded `labels` (batch, length): (batch,)."""
+    lengths = ((labels != -100) & (labels != pad_token_id)).sum(dim=1, keepdim=True)
+    tokens = labels.gather(1, (lengths - 1).clamp(min=0)).squeeze(1)
+    return tokens.masked_fill(tokens == -100, pad_token_id)
+
+
+def decoder_inputs_from_labels(labels: torch.Tensor, config: OdeTransformerConfig) -> torch.Tensor:
+    """The decoder's input for `labels` (batch, length); see `shift_tokens_right`. If the configuration says
+    `decoder_start_from_labels`, it starts with the last token of the labels in place of the start token."""
+    if not config.decoder_start_from_labels:
+        return shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+    shifted = shift_tokens_right(labels, config.pad_token_id, config.pad_token_id)
+    shifted[:, 0] = last_tokens(labels, config.pad_token_id)
+    return shifted
+
+
+def select_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
+    """The last `logits_to_keep` positions (0: all), or those that a tensor of indices names, of (batch, length, d)."""
+    positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+    return hidden_states[:, positions, :]

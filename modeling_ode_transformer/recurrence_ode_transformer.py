@@ -13,20 +13,26 @@ from itertools import repeat
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .configuration_ode_transformer import OdeTransformerConfig
-from .cpu_ode_transformer import OdeTransformerLinear, are_operations_recorded, dropout, runs_on_processor
+from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
 
 
-def product(term: torch.Tensor, x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
-    """`term + x @ matrices` of batches of matrices. Two large products are sooner done on a processor than a batch of
-    two."""
-    if len(x) == 2 and runs_on_processor(x):
-        return torch.stack([torch.addmm(*each) for each in zip(term, x, matrices)])
-    return torch.baddbmm(term, x, matrices)
+# `term + x @ matrices` of batches of matrices.
+BatchedProduct = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def are_operations_recorded() -> bool:
+    """Whether operations are traced, compiled, or transformed by `torch.func` or forward-mode differentiation."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
 
 
 class RepeatedTerm(torch.autograd.Function):
@@ -35,10 +41,10 @@ class RepeatedTerm(torch.autograd.Function):
     gradient has none."""
 
     @staticmethod
-    def forward(ctx, term, matrices, inputs, num_uses, rows):
+    def forward(ctx, term, matrices, inputs, num_uses, rows, product):
         """`inputs` is a list that has to hold the input of each use, (batch, rows, in), by the time of the gradient.
         Returns (num_uses, batch, rows, out)."""
-        ctx.inputs = inputs
+        ctx.inputs, ctx.product = inputs, product
         return term.detach().expand(num_uses, -1, rows, -1)
 
     @staticmethod
@@ -48,18 +54,22 @@ class RepeatedTerm(torch.autograd.Function):
         inputs = torch.stack(ctx.inputs, dim=1).flatten(1, 2)  # (batch, num_uses * rows, in)
         gradients = gradients.transpose(0, 1).flatten(1, 2).transpose(1, 2)
         zero = gradients.new_zeros(1, 1, 1).expand(len(inputs), 1, inputs.shape[2])
-        of_matrices = product(zero, gradients, inputs).transpose(1, 2)
-        return of_term, of_matrices, None, None, None
+        of_matrices = ctx.product(zero, gradients, inputs).transpose(1, 2)
+        return of_term, of_matrices, None, None, None, None
 
 
 def repeated_product(
-    term: torch.Tensor, matrices: torch.Tensor, num_uses: int, rows: int
+    term: torch.Tensor,
+    matrices: torch.Tensor,
+    num_uses: int,
+    rows: int,
+    product: BatchedProduct = torch.baddbmm,
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """`x -> term + x @ matrices` as a function that is to be called `num_uses` times, with x of shape (batch, rows,
     in), a term (batch, 1, out) and matrices (batch, in, out)."""
     dtype, terms, inputs = matrices.dtype, repeat(term), []
     if torch.is_grad_enabled() and not are_operations_recorded():
-        terms = iter(RepeatedTerm.apply(term, matrices, inputs, num_uses, rows).unbind())
+        terms = iter(RepeatedTerm.apply(term, matrices, inputs, num_uses, rows, product).unbind())
         matrices = matrices.detach()
 
     def function(x):
@@ -73,6 +83,8 @@ def repeated_product(
 class OdeTransformerBidirectionalLinear(nn.Module):
     """Two linear layers of a recurrence, one for each direction."""
 
+    product: BatchedProduct = staticmethod(torch.baddbmm)
+
     def __init__(self, in_features: int, out_features: int):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
@@ -85,7 +97,8 @@ class OdeTransformerBidirectionalLinear(nn.Module):
         device, dtype = self.weight.device.type, self.weight.dtype
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
-        return repeated_product(self.bias.to(dtype), self.weight.to(dtype).transpose(1, 2), num_uses, rows)
+        matrices = self.weight.to(dtype).transpose(1, 2)
+        return repeated_product(self.bias.to(dtype), matrices, num_uses, rows, self.product)
 
 
 def mean_of_words(hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -98,7 +111,7 @@ def mean_of_words(hidden_states: torch.Tensor, mask: torch.Tensor | None) -> tor
 
 def orders_of_words(hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """The positions (2, batch, length) in which the two directions read: the words from the first to the last and
-    from the last to the first, then what is no word."""
+    from the last to the first, then what is not a word."""
     length = hidden_states.shape[1]
     positions = torch.arange(length, device=hidden_states.device).expand(hidden_states.shape[:2])
     if mask is None:
@@ -117,10 +130,10 @@ class OdeTransformerBiRnn(nn.Module):
     """A bidirectional GRU (eqs. 9-11) that reads words only, wherever padding is; its initial states are the mean of
     the input."""
 
-    def __init__(self, config: OdeTransformerConfig):
+    def __init__(self, config: OdeTransformerRecurrenceConfig):
         super().__init__()
         self.directions = nn.ModuleList(nn.GRU(config.d_model, config.d_model, batch_first=True) for _ in range(2))
-        self.merge = OdeTransformerLinear(2 * config.d_model, config.d_model)
+        self.merge = nn.Linear(2 * config.d_model, config.d_model)
 
     def forward(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """States (batch, length, d) of words that `mask` (batch, length) has; returns one for each."""
@@ -138,18 +151,18 @@ class OdeTransformerBiArn(nn.Module):
     from the mean of H. The directions are two networks side by side, of which the second's steps are counted from the
     end (eqs. 9 and 11). Nothing here knows the order of the words."""
 
-    def __init__(self, config: OdeTransformerConfig):
+    def __init__(self, config: OdeTransformerRecurrenceConfig):
         super().__init__()
         d = config.d_model
         self.num_steps = config.recurrence_steps
         self.head_dim = d // config.encoder_attention_heads
-        self.attention_dropout = config.attention_dropout
-        self.kv_proj = OdeTransformerLinear(d, 4 * d)  # the keys and the values of both directions
+        self.attention_dropout = nn.Dropout(config.attention_dropout)
+        self.kv_proj = nn.Linear(d, 4 * d)  # the keys and the values of both directions
         # What the previous state gives: the query, and the reset, update and new gates.
         self.state_proj = OdeTransformerBidirectionalLinear(d, 4 * d)
         self.out_proj = OdeTransformerBidirectionalLinear(d, d)
         self.context_proj = OdeTransformerBidirectionalLinear(d, 3 * d)
-        self.merge = OdeTransformerLinear(2 * d, d)
+        self.merge = nn.Linear(2 * d, d)
 
     def forward(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Attends to states (batch, length, d) that `mask` (batch, length) has; returns (batch, steps, d), or where
@@ -176,7 +189,7 @@ class OdeTransformerBiArn(nn.Module):
         def step(state: torch.Tensor) -> torch.Tensor:
             query, state_gates, state_new = state_proj(state).split((d, 2 * d, d), dim=-1)
             weights = score(query.reshape(len(keys), 1, self.head_dim) * self.head_dim**-0.5).softmax(dim=-1)
-            context = combine(dropout(weights, self.attention_dropout, self.training))
+            context = combine(self.attention_dropout(weights))
             context = context_proj(out_proj(context.reshape(2, batch_size, d)))
             context_gates, context_new = context.split((2 * d, d), dim=-1)
             reset, update = torch.sigmoid(context_gates + state_gates).chunk(2, dim=-1)
@@ -202,33 +215,30 @@ class OdeTransformerRecurrenceLayer(GradientCheckpointingLayer):
     """`C = LN(REC(H) + H)`, `H = LN(FFN(C) + C)` (eqs. 7-8); the bottom layer has no residual connection around REC,
     whose output may have another length."""
 
-    def __init__(self, config: OdeTransformerConfig, is_bottom: bool):
+    def __init__(self, config: OdeTransformerRecurrenceConfig, is_bottom: bool):
         super().__init__()
         self.is_bottom = is_bottom
-        self.dropout, self.activation_dropout = config.dropout, config.activation_dropout
+        self.dropout, self.activation_dropout = nn.Dropout(config.dropout), nn.Dropout(config.activation_dropout)
         self.recurrence = RECURRENCES[config.recurrence_encoder](config)
         self.recurrence_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.activation_fn = ACT2FN[config.activation_function]
-        self.fc1 = OdeTransformerLinear(config.d_model, config.encoder_ffn_dim)
-        self.fc2 = OdeTransformerLinear(config.encoder_ffn_dim, config.d_model)
+        self.fc1 = nn.Linear(config.d_model, config.encoder_ffn_dim)
+        self.fc2 = nn.Linear(config.encoder_ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def forward(self, hidden_states: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        c = dropout(self.recurrence(hidden_states, mask), self.dropout, self.training)
+        c = self.dropout(self.recurrence(hidden_states, mask))
         c = self.recurrence_layer_norm(c if self.is_bottom else c + hidden_states)
-        h = dropout(self.activation_fn(self.fc1(c)), self.activation_dropout, self.training)
-        return self.final_layer_norm(c + dropout(self.fc2(h), self.dropout, self.training))
+        h = self.activation_dropout(self.activation_fn(self.fc1(c)))
+        return self.final_layer_norm(c + self.dropout(self.fc2(h)))
 
 
-class OdeTransformerRecurrenceEncoder(nn.Module):
+class OdeTransformerRecurrentNetwork(nn.Module):
     """The recurrence encoder (section 3.1): layers over the scaled word embeddings, without positions."""
 
-    # The model takes over what its children do not want to be split: a name that is not in it, FSDP would refuse.
-    _no_split_modules = ["OdeTransformerRecurrenceLayer"]
-
-    def __init__(self, config: OdeTransformerConfig):
+    def __init__(self, config: OdeTransformerRecurrenceConfig):
         super().__init__()
-        self.dropout = config.dropout
+        self.dropout = nn.Dropout(config.dropout)
         self.has_words = config.recurrence_has_words
         self.layers = nn.ModuleList(
             OdeTransformerRecurrenceLayer(config, is_bottom=number == 0) for number in range(config.recurrence_layers)
@@ -250,7 +260,7 @@ class OdeTransformerRecurrenceEncoder(nn.Module):
                     f"recurrence encoder takes one of shape {tuple(inputs_embeds.shape[:2])}."
                 )
             mask = attention_mask != 0
-        hidden_states = dropout(inputs_embeds, self.dropout, self.training)
+        hidden_states = self.dropout(inputs_embeds)
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask)
             if not self.has_words:

@@ -12,6 +12,7 @@ from transformers import (
 
 from .configuration_csa_ode import CsaOdeConfig
 from .configuration_ode_transformer import OdeTransformerConfig
+from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
 from .conversion.fairseq import convert_fairseq_state_dict
 from .inference.ensemble import EnsembleForConditionalGeneration
 from .integration_ode_transformer import ButcherTableau
@@ -22,6 +23,11 @@ from .modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
     OdeTransformerPreTrainedModel,
+)
+from .modeling_recurrence_ode_transformer import (
+    OdeTransformerRecurrenceForConditionalGeneration,
+    OdeTransformerRecurrenceModel,
+    OdeTransformerRecurrencePreTrainedModel,
 )
 from .pipeline_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
 from .scores_ode_transformer import n_best
@@ -42,6 +48,10 @@ __all__ = [
     "OdeTransformerForConditionalGeneration",
     "OdeTransformerModel",
     "OdeTransformerPreTrainedModel",
+    "OdeTransformerRecurrenceConfig",
+    "OdeTransformerRecurrenceForConditionalGeneration",
+    "OdeTransformerRecurrenceModel",
+    "OdeTransformerRecurrencePreTrainedModel",
     "OdeTransformerTokenizer",
     "SourceLengthLogitsProcessor",
     "SummarizationPipeline",
@@ -51,19 +61,22 @@ __all__ = [
     "n_best",
 ]
 
-for config_class in (OdeTransformerConfig, CsaOdeConfig):
+for config_class in (OdeTransformerConfig, OdeTransformerRecurrenceConfig, CsaOdeConfig):
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
     config_class.register_for_auto_class()
 for auto_class, model_class in (
     (AutoModel, OdeTransformerModel),
     (AutoModelForSeq2SeqLM, OdeTransformerForConditionalGeneration),
     (AutoModelForCausalLM, OdeTransformerForCausalLM),
+    (AutoModel, OdeTransformerRecurrenceModel),
+    (AutoModelForSeq2SeqLM, OdeTransformerRecurrenceForConditionalGeneration),
     (AutoModel, CsaOdeModel),
     (AutoModelForSequenceClassification, CsaOdeForSequenceClassification),
 ):
     auto_class.register(model_class.config_class, model_class, exist_ok=True)
     model_class.register_for_auto_class(auto_class.__name__)
 # The last one is the default. A saved `OdeTransformerTokenizer` needs no code of this package.
-for tokenizer_class in (FairseqTokenizer, OdeTransformerTokenizer):
-    AutoTokenizer.register(OdeTransformerConfig, tokenizer_class=tokenizer_class, exist_ok=True)
+for config_class in (OdeTransformerConfig, OdeTransformerRecurrenceConfig):
+    for tokenizer_class in (FairseqTokenizer, OdeTransformerTokenizer):
+        AutoTokenizer.register(config_class, tokenizer_class=tokenizer_class, exist_ok=True)
 FairseqTokenizer.register_for_auto_class()

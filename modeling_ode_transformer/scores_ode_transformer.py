@@ -1,6 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What `generate()` finds, with scores, and n-best lists: of this package's models, other encoder-decoders of
-transformers, and ensembles."""
+"""What `generate()` finds, with scores or without, and n-best lists: of this package's models, other encoder-decoders
+of transformers, and ensembles."""
 
 import copy
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from .generation_ode_transformer import BeamSearchGenerationMixin, beam_search, 
 
 
 def generate_with_scores(
-    model, inputs: Mapping[str, torch.Tensor], **options
+    model, inputs: Mapping[str, torch.Tensor], return_scores: bool = True, **options
 ) -> tuple[torch.LongTensor, torch.FloatTensor]:
     """What `generate()` returns, token ids of shape (sources * num_return_sequences, length), and the score of each.
 
@@ -22,20 +22,24 @@ def generate_with_scores(
     Args:
         model: an encoder-decoder of transformers, or an ensemble.
         inputs: `input_ids` and `attention_mask` of the sources, (sources, length) each.
-        options: those of `generate()`.
+        return_scores: False: the scores are 0, and cost nothing.
+        options: those of `generate()`. A `tokenizer` is ignored where nothing needs it.
 
     But for a beam search of this package's models, `generate()` keeps the scores of all tokens at all steps: 4 * steps
     * sources * beams * vocabulary bytes. Give fewer sources at a time than without scores.
     """
-    if isinstance(model, BeamSearchGenerationMixin) and model.searches_beams(**inputs, **options):
-        return model.generate(**inputs, **options, custom_generate=beam_search, return_scores=True)
     given = options.get("generation_config")
 
     def value(name):
         return option(model, name, given, options)
 
-    if value("stop_strings") is None:
+    if not (value("stop_strings") or value("token_healing") or options.get("assistant_tokenizer")):
         options.pop("tokenizer", None)  # generate() would pass it on to the model
+    if not return_scores:
+        sequences = model.generate(**inputs, **options)
+        return sequences, torch.zeros(len(sequences), device=sequences.device)
+    if isinstance(model, BeamSearchGenerationMixin) and model.searches_beams(**inputs, **options):
+        return model.generate(**inputs, **options, custom_generate=beam_search, return_scores=True)
     is_beam_search = (value("num_beams") or 1) > 1
     asked = {"return_dict_in_generate": True, "output_scores": is_beam_search, "output_logits": not is_beam_search}
     if given is not None:
@@ -62,13 +66,15 @@ def generate_with_scores(
     return outputs.sequences, log_probabilities.where(counts, 0).sum(1) / counts.sum(1)
 
 
-def n_best(model, tokenizer, inputs: Mapping[str, torch.Tensor], **options) -> list[list[tuple[str, float]]]:
+def n_best(
+    model, tokenizer, inputs: Mapping[str, torch.Tensor], return_scores: bool = True, **options
+) -> list[list[tuple[str, float]]]:
     """Generates, and returns for each source its `num_return_sequences` outputs as (text, score), the best first.
 
     `tokenizer` is the target's, which finds `stop_strings` too; for the score, the memory and the other arguments see
     `generate_with_scores`.
     """
-    sequences, scores = generate_with_scores(model, inputs, **{"tokenizer": tokenizer, **options})
+    sequences, scores = generate_with_scores(model, inputs, return_scores, **{"tokenizer": tokenizer, **options})
     texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
     hypotheses = list(zip((text.strip() for text in texts), scores.tolist()))
     number = len(hypotheses) // len(inputs["input_ids"])

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Text files of one text a line, and JSON files: UTF-8, gzipped or not."""
+"""Text files of one text a line, JSON files (UTF-8, gzipped or not), and options that are written as text."""
 
 import gzip
 import json
@@ -56,3 +56,26 @@ def read_json(path: str | Path):
             return json.load(file)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path} is not JSON ({error}).") from error
+
+
+def parse_overrides(text: str | dict | None) -> dict:
+    """`{"d_model": 256, "encoder_solver": "rk4"}` from that mapping, its JSON, or "d_model=256,encoder_solver=rk4"."""
+    if not text or isinstance(text, dict):
+        return dict(text or {})
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"Cannot read {text!r}: it is not a JSON object ({error}).") from error
+    overrides = {}
+    for item in text.split(","):
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise ValueError(f"Cannot read {item!r} in {text!r}: write name=value,name=value or a JSON object.")
+        try:
+            overrides[name.strip()] = json.loads(value, parse_constant=str)
+        except json.JSONDecodeError:
+            value = value.strip()
+            words = {"None": None, "True": True, "False": False, "TRUE": True, "FALSE": False}
+            overrides[name.strip()] = words.get(value, value)
+    return overrides

@@ -318,6 +318,16 @@ def test_a_given_cache_is_filled_and_returned(source, watched):
     assert torch.equal(outputs.sequences, generate(model, source, num_beams=4))
 
 
+def test_encoder_outputs_that_are_given_stay_as_they_are(source):
+    model = lively()
+    encoder_outputs = model.get_encoder()(**source)
+    given = {"encoder_outputs": encoder_outputs, "attention_mask": source["attention_mask"]}
+    expected = generate(model, source, num_beams=4)
+    for options in ({}, {"use_cache": False}, {}):
+        assert torch.equal(generate(model, given, num_beams=4, **options), expected)
+        assert len(encoder_outputs.last_hidden_state) == 6
+
+
 @pytest.mark.parametrize("name, value", [("synced_gpus", False), ("stopping_criteria", StoppingCriteriaList())])
 def test_arguments_that_ask_for_nothing_change_nothing(name, value, source, watched):
     assert len(lively().generate(**source, num_beams=3, **{name: value})) == 6 and watched.searches == 1

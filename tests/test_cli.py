@@ -1,6 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The command `ode-transformer`: help without torch, and a message in place of a traceback where a file is missing."""
 
+import dataclasses
+import json
+import runpy
 import subprocess
 import sys
 
@@ -8,14 +11,17 @@ import pytest
 
 from modeling_ode_transformer import cli
 from modeling_ode_transformer.hub.model_card import TASKS
+from modeling_ode_transformer.inference.generate import DTYPES, GenerateArguments
 from modeling_ode_transformer.metrics import bootstrap, errant, rouge
 
+from .conftest import EXAMPLES
 from .test_hub import run_python
 
 
 COMMANDS = {
     "average": "{missing}",
     "convert-fairseq": "{missing} --source_dict {missing} --target_dict {missing} --output_dir {out}",
+    "generate": "--model_name_or_path {missing} --input {missing}",
     "publish": "{missing} --repo_id me/model --dry_run",
     "card": "{missing}.json",
     "score bleu": "--hypotheses {missing} --references {missing}",
@@ -80,7 +86,9 @@ for words in sys.argv[1:]:
             main([*words.split(), "--help"])
     except SystemExit as exit:
         assert exit.code == 0
-    assert printed.getvalue().startswith(" ".join(["usage: ode-transformer", *words.split()])), printed.getvalue()
+    printed = printed.getvalue()
+    assert printed.startswith(" ".join(["usage: ode-transformer", *words.split()])), printed
+    assert " object at " not in printed and "None" not in printed, printed
 heavy = {"torch", "transformers", "datasets", "evaluate", "numpy"}
 assert not heavy & set(sys.modules) - {"torchao"}, heavy & set(sys.modules)
 
@@ -107,5 +115,53 @@ def test_choices_are_those_of_the_modules():
     assert set(cli.TASKS) == set(TASKS)
     assert set(cli.SENTENCE_ENDS) == set(rouge.SENTENCE_SPLITS)
     assert set(cli.ERRANT_CRITERIA) == set(errant.CRITERIA) and set(cli.ERRANT_TYPES) == set(errant.TYPES)
+    assert set(cli.DTYPES) == set(DTYPES)
     assert set(cli.BOOTSTRAP_METRICS) == set(bootstrap.METRICS)
     assert set(cli.BLEU_DEFAULTS) == set(bootstrap.METRICS["bleu"].options)
+
+
+def generate_arguments(monkeypatch, *argv):
+    """What `ode-transformer generate` would run with."""
+    found = []
+    monkeypatch.setattr("modeling_ode_transformer.inference.generate.run", found.append)
+    cli.run(["generate", *map(str, argv)])
+    return dataclasses.asdict(*found)
+
+
+def test_generate_has_the_defaults_of_its_arguments(monkeypatch):
+    expected = dataclasses.asdict(GenerateArguments(["one", "two"]))
+    assert generate_arguments(monkeypatch, "--model_name_or_path", "one", "two") == expected
+
+
+def test_the_command_line_of_generate_wins_over_its_recipe(monkeypatch, tmp_path):
+    recipe = tmp_path / "recipe.json"
+    options = {"model_name_or_path": "one", "num_beams": 8, "scores": True, "optimize_for_cpu": False, "seed": 7}
+    recipe.write_text(json.dumps(options | {"generation_options": {"no_repeat_ngram_size": 3}}))
+    expected = dataclasses.asdict(GenerateArguments("one", scores=True, optimize_for_cpu=False, seed=7))
+    expected |= {"num_beams": 8, "generation_options": {"no_repeat_ngram_size": 3}}
+    assert generate_arguments(monkeypatch, recipe) == expected
+    changed = {"model_name_or_path": ["two"], "num_beams": 2, "scores": False, "overwrite": True}
+    given = "--num_beams 2 --scores false --overwrite --model_name_or_path two".split()
+    assert generate_arguments(monkeypatch, recipe, *given) == expected | changed
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ('{"num_beem": 3, "run": 1}', r"recipe.json holds unknown arguments: num_beem, run \(--help"),
+        ("[]", "recipe.json holds a list, and a recipe is a mapping"),
+        ('{"dtype": "fp64", "model_name_or_path": ["one"]}', "--dtype fp64 must be one of auto, "),
+        ("{}", "give --model_name_or_path"),
+    ],
+)
+def test_a_wrong_recipe_is_an_error(text, message, tmp_path):
+    (tmp_path / "recipe.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        cli.run(["generate", str(tmp_path / "recipe.json")])
+
+
+def test_the_script_is_the_subcommand(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["generate.py", "--help"])
+    with pytest.raises(SystemExit) as exit:
+        runpy.run_path(str(EXAMPLES / "generate.py"), run_name="__main__")
+    assert exit.value.code == 0 and "--num_return_sequences" in capsys.readouterr().out

@@ -421,6 +421,8 @@ def test_n_best_goes_by_a_given_generation_configuration(options, batch):
     model.generation_config.num_beams = 1 if options else 3
     given = GenerationConfig(max_new_tokens=6, **{"num_beams": 1, **options})
     assert n_best(model, Spelling(), source_of(batch), generation_config=given) == expected
+    unscored = [[(text, 0.0) for text, _ in each] for each in expected]
+    assert n_best(model, Spelling(), source_of(batch), return_scores=False, generation_config=given) == unscored
 
 
 @pytest.mark.parametrize("decoder_vocab_size", [45, 75])

@@ -11,24 +11,41 @@ from modeling_ode_transformer.inference.ensemble import EnsembleForConditionalGe
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
 
-MODEL = ("_apply", "_check_and_adjust_attn_implementation", "_get_files_timestamps", "_get_resized_lm_head")
-MODEL += ("_init_weights",)
+# The methods, each with the reason why no public one would do.
+MODEL = {
+    "_check_and_adjust_attn_implementation": "flash attention cannot add the scores of relative positions: refused",
+    "_get_resized_lm_head": "new rows of an output projection start as those of a new model",
+    "_init_weights": "transformers' own way to initialise parameters",
+}
 HOOKS = {
     OdeTransformerForCausalLM: MODEL,
-    OdeTransformerForConditionalGeneration: (
-        *MODEL,
-        "_resize_token_embeddings",
-    ),
-    EnsembleForConditionalGeneration: (
-        *("_prepare_generation_config", "_prepare_cache_for_generation"),
-        "_prepare_text_encoder_decoder_kwargs_for_generation",
-    ),
-    TokenSeq2SeqTrainer: (
-        *("_evaluate", "_finalize_training", "_get_eval_sampler", "_get_grad_norm", "_get_train_sampler"),
-        *("_issue_warnings_after_load", "_load_callback_state", "_load_rng_state", "_prepare_for_training"),
-        *("_prepare_inputs", "_run_epoch", "_save", "_save_checkpoint", "_save_rng_state"),
-        *("_set_signature_columns_if_needed",),
-    ),
+    OdeTransformerForConditionalGeneration: {
+        **MODEL,
+        "_resize_token_embeddings": "reaches the decoder's embeddings too, where they are its own",
+    },
+    EnsembleForConditionalGeneration: {
+        "_prepare_generation_config": "refuses modes and outputs that an ensemble does not have",
+        "_prepare_cache_for_generation": "each member has a cache",
+        "_prepare_text_encoder_decoder_kwargs_for_generation": "each member has an encoder",
+    },
+    TokenSeq2SeqTrainer: {
+        "_evaluate": "a resumed run does not repeat the evaluation of `eval_on_start`",
+        "_finalize_training": "the last checkpoint is removed by its number",
+        "_get_eval_sampler": "batches of similar lengths, for evaluations too",
+        "_get_grad_norm": "stops at a gradient that is not finite, and names the examples",
+        "_get_train_sampler": "the order of examples follows from seed and epoch",
+        "_issue_warnings_after_load": "no warnings of weights that are tied",
+        "_load_callback_state": "callbacks get their states back",
+        "_load_rng_state": "dropout goes on where it stopped",
+        "_prepare_for_training": "tied embeddings under FSDP 2",
+        "_push_from_checkpoint": "no token is in the arguments that are uploaded",
+        "_prepare_inputs": "notes the examples of an update, and makes the decoder's input",
+        "_run_epoch": "a resumed run starts in the middle of an epoch",
+        "_save": "the class of a sharded model",
+        "_save_checkpoint": "checkpoints are removed by their numbers",
+        "_save_rng_state": "dropout goes on where it stopped",
+        "_set_signature_columns_if_needed": "the column of the examples' numbers stays",
+    },
 }
 
 
@@ -41,6 +58,10 @@ def parameters_of(function):
     parameters = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]
     named = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     return named, len(named) < len(parameters)
+
+
+def test_a_sequence_to_sequence_model_overrides_at_most_five():
+    assert len(HOOKS[OdeTransformerForConditionalGeneration]) <= 5
 
 
 @pytest.mark.parametrize("cls", HOOKS)

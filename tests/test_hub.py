@@ -28,7 +28,8 @@ from .conftest import randomize, tiny_config
 PACKAGE = Path(modeling_ode_transformer.__file__).parent
 PUBLISHED = (
     "configuration_ode_transformer",
-    "cpu_ode_transformer",
+    "layers_ode_transformer",
+    "pretrained_ode_transformer",
     "generation_ode_transformer",
     "lengths_ode_transformer",
     "integration_ode_transformer",

@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 
-import generate
 import pytest
 import run_translation
 import sentencepiece
@@ -22,8 +21,9 @@ from transformers import (
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES as M2M100_CODES
 from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES as MBART_CODES
 
-from modeling_ode_transformer import TranslationPipeline
+from modeling_ode_transformer import TranslationPipeline, cli
 from modeling_ode_transformer.conversion.residual import from_residual
+from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
 
@@ -133,9 +133,8 @@ def test_outputs_are_those_of_the_original_as_its_documentation_has_them(trained
     assert read_lines(folder / "output" / "generated_predictions.txt") == expected
 
     # The saved model and its tokenizer need not be told again.
-    generate.main(
-        f"--model_name_or_path {folder / 'output'} --input {corpus / 'test.en'} --output {folder / 'out.txt'}".split()
-    )
+    files = f"--input {corpus / 'test.en'} --output {folder / 'out.txt'}"
+    cli.run(f"generate --model_name_or_path {folder / 'output'} {files}".split())
     assert read_lines(folder / "out.txt") == expected
     translate = TranslationPipeline.from_pretrained(folder / "output")
     assert [output["translation_text"].strip() for output in translate(sources)] == expected
@@ -143,7 +142,7 @@ def test_outputs_are_those_of_the_original_as_its_documentation_has_them(trained
 
 def test_a_trained_pair_has_the_marks_of_its_languages(trained):
     folder, _, languages, place = trained
-    tokenizer, _ = seq2seq_texts.load_tokenizers(folder / "tokenizer", None, *languages)
+    tokenizer, _ = load_tokenizers(folder / "tokenizer", None, *languages)
     args = translation.DataArguments()
     pair = seq2seq_texts.encode_split([("one", "eins")], "train", tokenizer, tokenizer, args)[0]
     for ids, language in zip((pair["input_ids"], pair["labels"]), languages):
@@ -162,7 +161,7 @@ def test_generate_takes_other_languages(trained, corpus):  # noqa: F811
     for languages in ((source, target), (source, source), (target, target)):
         out = folder / "told.txt"
         files = f"--model_name_or_path {folder / 'start'} --input {corpus / 'test.en'} --output {out} --overwrite"
-        generate.main([*files.split(), *search.split(), "--src_lang", languages[0], "--tgt_lang", languages[1]])
+        cli.run(["generate", *files.split(), *search.split(), "--src_lang", languages[0], "--tgt_lang", languages[1]])
         outputs.append(read_lines(out))
     assert outputs[0] == read_lines(folder / "output" / "generated_predictions.txt")
     assert outputs[0] != outputs[1] and outputs[0] != outputs[2]
@@ -175,13 +174,13 @@ def test_generate_needs_to_know_the_language(trained, corpus, tmp_path):  # noqa
     tokenizer.save_pretrained(folder / "start")
     files = f"--input {corpus / 'test.en'} --output {tmp_path / 'out.txt'}"
     with pytest.raises(ValueError, match="none is saved with it: give --src_lang and --tgt_lang"):
-        generate.main(f"--model_name_or_path {folder / 'start'} {files}".split())
+        cli.run(f"generate --model_name_or_path {folder / 'start'} {files}".split())
     shutil.copytree(folder / "output", tmp_path / "other")
     AutoTokenizer.from_pretrained(folder / "output", tgt_lang=source).save_pretrained(tmp_path / "other")
     models = f"{folder / 'output'} {tmp_path / 'other'}"
     with pytest.raises(ValueError, match=f"is saved with tgt_lang '{source}', .* with '{target}': give --tgt_lang"):
-        generate.main(f"--model_name_or_path {models} {files}".split())
-    generate.main(f"--model_name_or_path {models} {files} --src_lang {source} --tgt_lang {target}".split())
+        cli.run(f"generate --model_name_or_path {models} {files}".split())
+    cli.run(f"generate --model_name_or_path {models} {files} --src_lang {source} --tgt_lang {target}".split())
 
 
 def test_languages_that_are_missing_or_unknown_are_named(trained, corpus, tmp_path):  # noqa: F811
@@ -198,7 +197,7 @@ def test_languages_that_are_missing_or_unknown_are_named(trained, corpus, tmp_pa
 def test_two_tokenizers_and_those_without_marks_are_refused(trained, corpus, tmp_path):  # noqa: F811
     folder, _, languages, _ = trained
     with pytest.raises(ValueError, match="is that of both sides"):
-        seq2seq_texts.load_tokenizers(folder / "tokenizer", folder / "tokenizer", *languages)
+        load_tokenizers(folder / "tokenizer", folder / "tokenizer", *languages)
     options = {"src_lang": "en", "tgt_lang": "de", "max_steps": 1}
     with pytest.raises(ValueError, match=r"--src_lang en: \w+ \(.*\) does not mark languages"):
         run_translation.main(arguments(corpus, tmp_path, **options))

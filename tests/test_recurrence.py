@@ -1,34 +1,25 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The recurrence encoder: its equations in plain PyTorch, one sentence at a time, and what is done with a model."""
+"""The recurrence encoder: its equations in plain PyTorch, one sentence at a time; padding, caches and outputs."""
 
 import itertools
 
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    AutoModel,
-    AutoModelForSeq2SeqLM,
-    DynamicCache,
-    EncoderDecoderCache,
-    Trainer,
-    TrainingArguments,
-)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from modeling_ode_transformer import (
-    EnsembleForConditionalGeneration,
     OdeTransformerConfig,
-    OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
-    OdeTransformerModel,
+    OdeTransformerRecurrenceConfig,
+    OdeTransformerRecurrenceForConditionalGeneration,
+    OdeTransformerRecurrenceModel,
 )
-from modeling_ode_transformer.cache_ode_transformer import BeamSearchCache
-from modeling_ode_transformer.conversion.residual import from_residual, to_residual
-from modeling_ode_transformer.recurrence_ode_transformer import OdeTransformerRecurrenceEncoder
+from modeling_ode_transformer.recurrence_ode_transformer import OdeTransformerRecurrentNetwork
 
-from .conftest import SOLVERS, assert_close, randomize, tiny_config
-from .test_cache import generate, lively, source, watched  # noqa: F401
+from .conftest import SOLVERS, TINY, assert_close, randomize
 
 
 KINDS = {
@@ -46,6 +37,7 @@ BLOCKS = [
     *({"encoder_solver": solver, "decoder_solver": solver} for solver in SOLVERS),
     {"encoder_solver": "leapfrog", "decoder_solver": "dlcl", "vector_field": "sublayers", "steps_per_layer": 2},
     {"decoder_solver": "multistep", "layer_history": "none"},
+    {"decoder_solver": "ralston", "decoder_coefficients": "gate", "coefficient_sharing": "layer"},
     *({"decoder_solver": "rk2", "vector_field": field} for field in ("attention", "ffn", "sublayers", "macaron")),
     {"decoder_solver": "rk4", "stage_values": "output"},
     {"decoder_solver": "rk2", "predictor_corrector": True, "normalize_stages": True},
@@ -61,21 +53,23 @@ EVERY_BLOCK = pytest.mark.parametrize(
 WITHOUT_DROPOUT = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
 
 
-def build(model_class=OdeTransformerForConditionalGeneration, **fields):
+def recurrence_config(**fields) -> OdeTransformerRecurrenceConfig:
+    return OdeTransformerRecurrenceConfig(**{**TINY, **fields})
+
+
+def build(model_class=OdeTransformerRecurrenceForConditionalGeneration, **fields):
     """No parameter at its start: the new sublayer counts."""
     torch.manual_seed(0)
-    return randomize(model_class(tiny_config(**fields)))
+    return randomize(model_class(recurrence_config(**fields)))
 
 
-def lively_with(**fields):
-    """As `lively`, with a new sublayer that counts as much as the others, and more tokens that end an output."""
-    model = lively(**fields)
-    model.generation_config.eos_token_id = [2, 5, 7, 8, 11, 13, 17]
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("recurrence_attn.out_proj.weight"):
-                parameter.normal_(std=0.5)
-    return model
+def without_recurrence(model: OdeTransformerRecurrenceForConditionalGeneration):
+    """The model of the core with the parameters that it has of another."""
+    fields = {name: value for name, value in model.config.to_dict().items() if not name.startswith("recurrence_")}
+    plain = OdeTransformerForConditionalGeneration(OdeTransformerConfig.from_dict(fields)).to(model.dtype).eval()
+    report = plain.load_state_dict(model.state_dict(), strict=False)
+    assert not report.missing_keys and all("recurrence" in name for name in report.unexpected_keys)
+    return plain
 
 
 # The equations, for one sentence of (words, d) without padding
@@ -140,8 +134,9 @@ def reference(encoder, config, words):
 @pytest.mark.parametrize("kind", KINDS)
 def test_states_and_gradients_are_those_of_the_equations(kind, layers, batch):
     """In float64, of a padded batch against one sentence at a time in loops; padding at both ends and in between."""
-    config = tiny_config(**KINDS[kind], recurrence_layers=layers, **WITHOUT_DROPOUT)
-    encoder = build(OdeTransformerModel, **config.to_diff_dict()).encoder.recurrence.double().train()
+    fields = {**KINDS[kind], "recurrence_layers": layers, **WITHOUT_DROPOUT}
+    config = recurrence_config(**fields)
+    encoder = build(OdeTransformerRecurrenceModel, **fields).encoder.recurrence.double().train()
     mask = torch.ones(4, 9).long()
     mask[1, 6:] = mask[2, :5] = mask[3, 2] = mask[3, 5:] = 0
     torch.manual_seed(1)
@@ -169,7 +164,7 @@ def test_states_and_gradients_are_those_of_the_equations(kind, layers, batch):
 def test_only_a_recurrent_network_knows_the_order_of_words():
     embeddings = torch.randn(2, 7, 32, generator=torch.Generator().manual_seed(0))
     for kind in ("birnn", "biarn"):
-        encoder = build(OdeTransformerModel, **KINDS[kind]).encoder.recurrence
+        encoder = build(OdeTransformerRecurrenceModel, **KINDS[kind]).encoder.recurrence
         difference = (encoder(embeddings) - encoder(embeddings.flip(1))).abs().max()
         assert (difference < 1e-5) == (kind == "biarn")
 
@@ -277,99 +272,8 @@ def check_cache(form, batch):
         logits.append(outputs.logits)
     assert_close(torch.cat(logits, 1), expected)
     assert not projected
-    plain = build(**{**form, "recurrence_encoder": "none"}).double()
+    plain = without_recurrence(model)
     assert (plain(**batch).logits - expected).abs().max() > 1e-3
-
-
-SEARCHES = {
-    "greedy": {},
-    "4 beams": {"num_beams": 4, "early_stopping": True},
-    "3 of 3 beams": {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.6},
-    "prompt": {"num_beams": 5, "decoder_input_ids": torch.arange(10, 34).view(6, 4)},
-    "beam sampling": {"num_beams": 3, "do_sample": True},
-    "sampling": {"do_sample": True, "num_return_sequences": 3},
-}
-
-
-@SOME_FORMS
-def test_every_search_finds_what_it_finds_without_a_cache(form, source, watched):  # noqa: F811
-    model = lively_with(**form, decoder_solver="rk2", solver_coefficients="fixed")
-    states = model.get_encoder()(**source)
-    for name, options in SEARCHES.items():
-        used = watched.used
-        tokens = generate(model, source, **options)
-        assert (watched.used > used) == ("num_beams" in options), name
-        assert torch.equal(tokens, generate(model, source, use_cache=False, **options)), name
-        given = {"encoder_outputs": states, "attention_mask": source["attention_mask"]}
-        assert torch.equal(tokens, generate(model, given, **options)), name
-    assert watched.moves and watched.leaves
-    options = SEARCHES["4 beams"]
-    expected = generate(model, source, **options)
-    used = watched.used
-    own = EncoderDecoderCache(*(DynamicCache(config=model.config) for _ in range(2)))
-    others = [
-        generate(model, source, past_key_values=own, **options),
-        generate(model, source, cache_implementation="static", disable_compile=True, **options),
-        generate(model, source, return_dict_in_generate=True, **options).sequences,
-    ]
-    assert watched.used == used
-    assert all(torch.equal(other, expected) for other in others)
-    without = lively(**{**form, "recurrence_encoder": "none"}, decoder_solver="rk2", solver_coefficients="fixed")
-    assert not torch.equal(generate(without, source, **options), expected)
-
-
-@SOME_FORMS
-def test_assisted_decoding_is_greedy_search(form, source):  # noqa: F811
-    model = lively_with(**form, decoder_solver="rk2", solver_coefficients="fixed")
-    one = source["input_ids"][:1]
-    expected = model.generate(one, num_beams=1).tolist()
-    for assistant in (lively(), lively_with(**form), model):
-        assert model.generate(one, num_beams=1, assistant_model=assistant).tolist() == expected
-    assert model.generate(one, num_beams=1, prompt_lookup_num_tokens=2).tolist() == expected
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_beam_search_keeps_one_copy_for_each_source(kind, source, monkeypatch):  # noqa: F811
-    model = lively_with(**KINDS[kind], recurrence_decoder_layers="all")
-    rows, projected = [], []
-    model.model.decoder.register_forward_pre_hook(
-        lambda module, args, kwargs: rows.append(
-            (len(kwargs["input_ids"]) // 4, len(kwargs["recurrence_hidden_states"]))
-        ),
-        with_kwargs=True,
-    )
-    for layer in model.model.decoder.layers:
-        layer.recurrence_attn.k_proj.register_forward_hook(lambda _, args, output: projected.append(len(output)))
-    caches = []
-    select = BeamSearchCache.batch_select_indices
-    monkeypatch.setattr(
-        BeamSearchCache, "batch_select_indices", lambda self, kept: caches.append(len(kept)) or select(self, kept)
-    )
-    generate(model, source, num_beams=4, early_stopping=True)
-    assert projected == [6, 6]
-    assert caches and min(caches) < 6
-    assert all(targets == states for targets, states in rows) and rows[-1][0] == caches[-1]
-
-
-@SOME_FORMS
-def test_packed_and_joined_projections_compute_the_same(form, source):  # noqa: F811
-    model = lively_with(**form)
-    expected = generate(model, source, num_beams=3)
-    logits = model(**source, decoder_input_ids=source["input_ids"]).logits
-    packed = model.pack_for_inference()
-    assert_close(packed(**source, decoder_input_ids=source["input_ids"]).logits, logits, scale=100)
-    assert torch.equal(generate(packed, source, num_beams=3), expected)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_ensemble_of_one_searches_as_its_member(kind, source):  # noqa: F811
-    model = lively_with(**KINDS[kind])
-    other = lively_with(seed=1)
-    for options in ({"num_beams": 4}, {}, {"num_beams": 3, "cache_implementation": "static", "disable_compile": True}):
-        alone = EnsembleForConditionalGeneration([model]).generate(**source, **options)
-        assert torch.equal(alone, model.generate(**source, **options))
-    both = EnsembleForConditionalGeneration([model, other]).generate(**source, num_beams=3)
-    assert torch.equal(both, EnsembleForConditionalGeneration([other, model]).generate(**source, num_beams=3))
 
 
 # Outputs of the encoder
@@ -416,6 +320,45 @@ def test_encoder_outputs_without_the_recurrence_are_refused(batch):
         model(batch["input_ids"], torch.ones(3, 1, 9, 9), batch["decoder_input_ids"])
 
 
+def test_encoder_outputs_may_be_any_that_have_the_states(batch):
+    model = build(**KINDS["birnn"])
+    outputs = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
+    arguments = {name: batch[name] for name in ("attention_mask", "decoder_input_ids")}
+    more = {**outputs, "pooler_output": outputs.last_hidden_state[:, 0]}
+    assert torch.equal(model(**arguments, encoder_outputs=more).logits, model(**batch).logits)
+    with pytest.raises(ValueError, match=r"encoder_outputs is a tensor \(3, 9, 32\)"):
+        model(**arguments, encoder_outputs=outputs.last_hidden_state)
+    with pytest.raises(ValueError, match="encoder_outputs has no last_hidden_state, only pooler_output"):
+        model(**arguments, encoder_outputs={"pooler_output": more["pooler_output"]})
+    with pytest.raises(ValueError, match="has 8 states beside 9 of the encoder, where this model has 9"):
+        few = outputs.recurrence_last_hidden_state[:, :8]
+        model(**arguments, encoder_outputs=(outputs.last_hidden_state, few))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(**arguments, encoder_outputs=(torch.zeros(3, 9, 8), torch.zeros(3, 9, 8)))
+
+
+def test_cross_attention_under_flash_attention_knows_the_padding_of_sources(batch, monkeypatch):
+    """As with the model without a recurrence encoder: for both encoders."""
+
+    def kernel(module, query, key, value, attention_mask, **kwargs):
+        assert not module.is_cross_attention or attention_mask is None
+        if attention_mask is not None:
+            attention_mask = attention_mask[:, None, None].bool()
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+    model = build(max_relative_position=0, **KINDS["birnn"], eos_token_id=None)
+    expected = model(**batch).logits
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", kernel)
+    model.config._attn_implementation_internal = "flash_attention_2"
+    assert_close(model(**batch).logits, expected)
+
+
+def test_every_mask_is_one_of_words():
+    encoder = OdeTransformerRecurrentNetwork(recurrence_config(**KINDS["biarn"]))
+    with pytest.raises(ValueError, match=r"shape \(2, 1\).*takes one of shape \(2, 3\)"):
+        encoder(torch.zeros(2, 3, 32), torch.ones(2, 1))
+
+
 def test_a_dropped_word_is_dropped_for_both_encoders(batch):
     model = build(**KINDS["biarn"], **WITHOUT_DROPOUT, word_dropout=1 - 1e-7).model.train()
     zeros = torch.zeros(3, 9, 32)
@@ -423,76 +366,12 @@ def test_a_dropped_word_is_dropped_for_both_encoders(batch):
     assert_close(states, model.encoder.recurrence(zeros, batch["attention_mask"]))
 
 
-# Starting from a trained model without it
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("layers", ["top", "all"])
-def test_a_trained_model_starts_with_its_own_outputs(kind, layers, tmp_path, batch):
-    for number, fields in enumerate(({}, {"decoder_solver": "rk4", "vector_field": "sublayers"})):
-        trained = build(**fields)
-        trained.save_pretrained(tmp_path / str(number))
-        model, report = OdeTransformerForConditionalGeneration.from_pretrained(
-            tmp_path / str(number), **KINDS[kind], recurrence_decoder_layers=layers, output_loading_info=True
-        )
-        assert report["missing_keys"] and all("recurrence" in name for name in report["missing_keys"])
-        assert not report["unexpected_keys"] and not report["mismatched_keys"]
-        assert torch.equal(model(**batch).logits, trained(**batch).logits)
-        # One update, and it is put to use.
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model(**batch, labels=batch["decoder_input_ids"]).loss.backward()
-        optimizer.step()
-        new = model.model.decoder.layers[-1].recurrence_attn.out_proj.weight
-        assert new.abs().max() > 1e-4
-        model.zero_grad()
-        model(**batch, labels=batch["decoder_input_ids"]).loss.backward()
-        for name, parameter in model.named_parameters():
-            assert parameter.grad is not None and (parameter.grad.abs().max() > 0 or "k_proj.bias" in name), name
-
-
-def test_a_gated_sum_starts_with_other_outputs(tmp_path, batch):
-    trained = build()
-    trained.save_pretrained(tmp_path)
-    model = OdeTransformerForConditionalGeneration.from_pretrained(
-        tmp_path, **KINDS["biarn"], recurrence_integration="gated_sum"
-    )
-    assert (model(**batch).logits - trained(**batch).logits).abs().max() > 1e-3
-
-
-def test_new_parameters_have_their_initial_values(tmp_path):
-    """Xavier's bounds of the matrices as they are stored, biases 0, the new sublayer's output 0 where no gate weighs
-    it; of a new model and of one that is loaded without them."""
-    fields = {"d_model": 256, "encoder_ffn_dim": 512}
-    OdeTransformerForConditionalGeneration(tiny_config(**fields)).save_pretrained(tmp_path)
-    for kind in (*KINDS.values(), {**KINDS["birnn"], "recurrence_integration": "gated_sum"}):
-        torch.manual_seed(0)
-        new = OdeTransformerForConditionalGeneration(tiny_config(**fields, **kind))
-        loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path, **kind)
-        for model in (new, loaded):
-            parameters = dict(model.model.encoder.recurrence.named_parameters())
-            top = model.model.decoder.layers[-1]
-            if top.recurrence_gate is not None:
-                parameters |= top.recurrence_gate.named_parameters(prefix="gate")
-            else:
-                output = top.recurrence_attn.out_proj
-                assert output.weight.abs().max() == output.bias.abs().max() == 0
-            assert ("gate.weight" in parameters) == ("recurrence_integration" in kind)
-            for name, parameter in parameters.items():
-                if "norm" in name:
-                    assert (parameter == (1 if "weight" in name else 0)).all()
-                elif "bias" in name:
-                    assert (parameter == 0).all(), name
-                else:
-                    bound = (6 / sum(parameter.shape[-2:])) ** 0.5
-                    assert 0.99 * bound < parameter.abs().max().item() <= bound, name
-
-
 # Sizes
 
 
-def count(**fields):
+def count(model_class, **fields):
     with torch.device("meta"):
-        model = OdeTransformerForConditionalGeneration(OdeTransformerConfig(**fields))
+        model = model_class(model_class.config_class(**fields))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -505,180 +384,10 @@ def test_parameters_are_those_of_the_closed_form():
     rest = linear(2 * d, d) + linear(d, ffn) + linear(ffn, d) + 2 * norm
     recurrent = {"birnn": 2 * gru + rest, "biarn": 2 * (attention + gru) + rest}
     added = {"stack": attention + norm, "gated_sum": attention + norm + 2 * d + 1}
-    base = count()
+    base = count(OdeTransformerForConditionalGeneration)
     for kind, layers, (integration, where) in itertools.product(recurrent, (1, 3), INTEGRATIONS):
         form = {"recurrence_encoder": kind, "recurrence_layers": layers, "recurrence_integration": integration}
         expected = layers * recurrent[kind] + (6 if where == "all" else 1) * added[integration]
-        assert count(**form, recurrence_decoder_layers=where) - base == expected
+        model_class = OdeTransformerRecurrenceForConditionalGeneration
+        assert count(model_class, **form, recurrence_decoder_layers=where) - base == expected
     assert recurrent["biarn"] + added["stack"] == 8_931_328
-
-
-# Training
-
-
-@SOME_FORMS
-@pytest.mark.parametrize("arguments", [{}, {"use_reentrant": True}, {"stages": True}], ids=str)
-def test_checkpointing_changes_no_gradient(form, arguments, batch):
-    gradients = []
-    for checkpointing in (False, True):
-        model = build(**form, **WITHOUT_DROPOUT, decoder_solver="rk2").double().train()
-        if checkpointing:
-            model.activation_checkpointing_enable(dict(arguments))
-            model.enable_input_require_grads()
-            layers = model.model.encoder.recurrence.layers
-            assert all(layer.gradient_checkpointing == ("stages" not in arguments) for layer in layers)
-        model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss.backward()
-        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    for name, gradient in gradients[0].items():
-        assert gradient is not None, name
-        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("form", [FORMS[0], FORMS[4], FORMS[7], FORMS[8]], ids=str)
-def test_the_trainer_lowers_the_loss(form, tmp_path, batch):
-    torch.manual_seed(0)
-    model = OdeTransformerForConditionalGeneration(tiny_config(**form))
-    labels = batch.pop("decoder_input_ids")
-    examples = [{name: tensor[i] for name, tensor in {**batch, "labels": labels}.items()} for i in range(3)]
-    options = {"max_steps": 8, "per_device_train_batch_size": 3, "learning_rate": 3e-3, "logging_steps": 1}
-    arguments = TrainingArguments(tmp_path, report_to=[], use_cpu=True, save_strategy="no", **options)
-    trainer = Trainer(model, arguments, train_dataset=examples)
-    before = model.model.encoder.recurrence.layers[0].fc1.weight.clone()
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert losses[-1] < losses[0] - 0.5
-    assert not torch.equal(model.model.encoder.recurrence.layers[0].fc1.weight, before)
-
-
-@EVERY_FORM
-def test_autocast_has_nearly_the_gradients_of_float32(form, batch):
-    model = build(**form, **WITHOUT_DROPOUT).train()
-    gradients = []
-    for enabled in (False, True):
-        model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            loss = model(**batch, labels=batch["decoder_input_ids"]).loss
-        loss.backward()
-        gradients.append([parameter.grad for parameter in model.model.encoder.recurrence.parameters()])
-    for exact, rounded in zip(*gradients):
-        assert rounded.dtype == torch.float32
-        assert (exact - rounded).norm() < 0.2 * exact.norm() + 1e-6
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@EVERY_FORM
-def test_half_precision_is_close_and_finite(dtype, form, batch):
-    model = build(**form)
-    expected = model(**batch).logits
-    actual = model.to(dtype)(**batch).logits
-    assert actual.dtype == dtype
-    assert_close(actual, expected.to(dtype), scale=3)
-
-
-# Compiled, exported, saved, converted
-
-
-@pytest.mark.parametrize("form", [FORMS[7], FORMS[8]], ids=str)
-def test_the_forward_pass_compiles_into_one_graph(form, batch):
-    model = build(**form)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        assert_close(compiled(**batch, use_cache=False).logits, model(**batch).logits)
-
-
-@pytest.mark.parametrize("form", [FORMS[0], FORMS[4], FORMS[7], FORMS[8]], ids=str)
-def test_the_forward_pass_exports(form, batch):
-    model = build(**form)
-    exported = torch.export.export(model, (), {**batch, "use_cache": False}, strict=False)
-    with torch.no_grad():
-        assert_close(exported.module()(**batch, use_cache=False).logits, model(**batch).logits)
-
-
-@SOME_FORMS
-def test_saved_models_come_back_through_the_auto_classes(form, tmp_path, batch):
-    model = build(**form)
-    model.save_pretrained(tmp_path)
-    for auto_class in (AutoModelForSeq2SeqLM, AutoModel):
-        loaded, report = auto_class.from_pretrained(tmp_path, output_loading_info=True)
-        assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-        expected = model.state_dict() if auto_class is AutoModelForSeq2SeqLM else model.model.state_dict()
-        assert loaded.state_dict().keys() == expected.keys()
-        assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in expected.items())
-    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_weights_on_disk_are_read_when_needed(kind, tmp_path, batch):
-    model = build(**KINDS[kind])
-    model.save_pretrained(tmp_path / "model")
-    loaded = OdeTransformerForConditionalGeneration.from_pretrained(
-        tmp_path / "model", device_map={"": "disk"}, offload_folder=tmp_path / "offload"
-    )
-    with torch.no_grad():
-        assert_close(loaded(**batch).logits, model(**batch).logits)
-
-
-def test_a_configuration_of_before_has_no_recurrence_encoder(tmp_path):
-    fields = tiny_config().to_dict()
-    old = {name: value for name, value in fields.items() if not name.startswith("recurrence_")}
-    assert OdeTransformerConfig.from_dict(old).to_dict() == fields
-    assert OdeTransformerModel(tiny_config()).encoder.recurrence is None
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"recurrence_encoder": "lstm"}, "recurrence_encoder='lstm' is unknown: choose one of none, birnn, biarn"),
-        ({"recurrence_integration": "sum"}, "choose one of stack, gated_sum"),
-        ({"recurrence_decoder_layers": "bottom"}, "choose one of top, all"),
-        ({"recurrence_layers": 0}, "recurrence_layers=0 must be at least 1"),
-        ({"recurrence_steps": 0}, "recurrence_steps=0 must be at least 1, or None"),
-        ({"recurrence_steps": "8"}, "recurrence_steps"),
-    ],
-)
-def test_what_is_no_recurrence_encoder_is_refused(fields, message):
-    with pytest.raises(Exception, match=message):
-        tiny_config(**{"recurrence_encoder": "biarn", **fields})
-
-
-def test_fields_without_effect_are_named(monkeypatch):
-    messages = []
-    module = "modeling_ode_transformer.configuration_ode_transformer.logger.warning_once"
-    monkeypatch.setattr(module, messages.append)
-    tiny_config(recurrence_layers=2, recurrence_integration="gated_sum")
-    tiny_config(recurrence_encoder="birnn", recurrence_steps=4)
-    for form in FORMS:
-        tiny_config(**form)
-    assert [message.split(" has no effect: ") for message in messages] == [
-        ["recurrence_layers=2, recurrence_integration='gated_sum'", "recurrence_encoder='none'."],
-        ["recurrence_steps=4", "recurrence_encoder='birnn'."],
-    ]
-
-
-def test_a_language_model_has_no_second_encoder_either():
-    with pytest.raises(ValueError, match="recurrence_encoder='biarn' is a second encoder"):
-        OdeTransformerForCausalLM(tiny_config(**KINDS["biarn"]))
-
-
-def test_no_residual_model_has_a_recurrence_encoder():
-    plain = {"encoder_solver": "euler", "layer_history": "none", "max_relative_position": 0}
-    model = build(**KINDS["biarn"], **plain)
-    with pytest.raises(ValueError, match="recurrence_encoder='biarn' would have to be 'none'"):
-        to_residual(model)
-    residual = to_residual(build(**plain, recurrence_layers=2))
-    with pytest.raises(ValueError, match=r"recurrence_encoder='birnn' has parameters.*give it to from_pretrained"):
-        from_residual(residual, recurrence_encoder="birnn")
-
-
-def test_every_mask_is_one_of_words():
-    encoder = OdeTransformerRecurrenceEncoder(tiny_config(**KINDS["biarn"]))
-    with pytest.raises(ValueError, match=r"shape \(2, 1\).*takes one of shape \(2, 3\)"):
-        encoder(torch.zeros(2, 3, 32), torch.ones(2, 1))
-
-
-@pytest.mark.parametrize("kind", ["none", "biarn"])
-def test_modules_not_to_be_split_are_in_the_model(kind):
-    """FSDP refuses the name of a class that the model does not have."""
-    model = OdeTransformerForConditionalGeneration(tiny_config(recurrence_encoder=kind))
-    assert model._no_split_modules <= {type(module).__name__ for module in model.modules()}
-    assert ("OdeTransformerRecurrenceLayer" in model._no_split_modules) == (kind != "none")

@@ -21,8 +21,12 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer import (
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerRecurrenceForConditionalGeneration,
+)
 from modeling_ode_transformer.conversion.residual import from_residual
+from modeling_ode_transformer.inference.cpu import optimize_for_cpu
 
 
 VOCAB_SIZE = 34040
@@ -64,20 +68,24 @@ def ode_transformer(
 ) -> OdeTransformerForConditionalGeneration:
     """An ODE Transformer with the weights of a residual model: its learned coefficients are those of Euler's scheme,
     so that it evaluates all stages and computes the residual model's function."""
-    return from_residual(residual or m2m100(), solver)
+    return optimize_for_cpu(from_residual(residual or m2m100(), solver))
 
 
 def base_preset(solver: str, **fields) -> OdeTransformerForConditionalGeneration:
-    """The paper's base model, with relative positions and a learned combination of the layers; with other `fields` of
-    the configuration."""
+    """The paper's base model, with relative positions and a learned combination of the layers; RK2 has a gate, and
+    other `fields` are those of the configuration, or of that of a model with a recurrence encoder."""
     torch.manual_seed(0)
-    return OdeTransformerForConditionalGeneration(OdeTransformerConfig(encoder_solver=solver, **fields)).eval()
+    model_class = OdeTransformerForConditionalGeneration
+    if "recurrence_encoder" in fields:
+        model_class = OdeTransformerRecurrenceForConditionalGeneration
+    scheme = {"encoder_solver": solver, "encoder_coefficients": "gate" if solver == "rk2" else "fixed"}
+    return optimize_for_cpu(model_class(model_class.config_class.from_preset("base", **scheme, **fields)).eval())
 
 
 def prepared(model, dtype: str = "float32", packing: str | None = None):
     """A copy in a dtype, with packed weights if `packing` is "packed" or "int8"."""
     model = copy.deepcopy(model).to(DTYPES[dtype])
-    return model if packing is None else model.pack_for_inference(int8=packing == "int8")
+    return model if packing is None else optimize_for_cpu(model, packing)
 
 
 def translate(connection, folder: str, compute_type: str, threads: int) -> None:

@@ -6,7 +6,7 @@
 
 M2M100 has the weights of the ODE Transformer it is compared with, whose learned coefficients are Euler's: the two
 generate the same tokens, which is checked before they are timed. The contenders take turns; a ratio is the median of
-the rounds' ratios. Contenders that end in "packed" or "int8" were given `pack_for_inference()`.
+the rounds' ratios. Contenders that end in "packed" or "int8" have such weights (`optimize_for_cpu`).
 """
 
 import json
@@ -40,7 +40,7 @@ from contenders import (
 from transformers import LogitsProcessorList
 from transformers.utils import logging
 
-from modeling_ode_transformer.cpu_ode_transformer import Int8Linear, OneDnnLinear
+from modeling_ode_transformer.inference.cpu import Int8Linear, OneDnnLinear
 from modeling_ode_transformer.lengths_ode_transformer import SourceLengthLogitsProcessor
 
 

@@ -26,6 +26,7 @@ import modeling_ode_transformer
 from modeling_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
 from modeling_ode_transformer.configuration_csa_ode import CsaOdeConfig
 from modeling_ode_transformer.configuration_ode_transformer import OdeTransformerConfig
+from modeling_ode_transformer.configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
 from modeling_ode_transformer.integration_ode_transformer import resolve_multistep, resolve_tableau
 from modeling_ode_transformer.text_files import read_json
 from modeling_ode_transformer.training.checkpoints import TRAINER_STATE
@@ -165,6 +166,7 @@ def csa_ode_facts(model: PreTrainedModel) -> dict:
 # By `model_type`.
 ARCHITECTURES = {
     OdeTransformerConfig.model_type: Architecture("ode-transformer", ode_transformer_facts),
+    OdeTransformerRecurrenceConfig.model_type: Architecture("ode-transformer", ode_transformer_facts),
     CsaOdeConfig.model_type: Architecture("csaode", csa_ode_facts),
 }
 
@@ -181,6 +183,9 @@ class ModelClass(NamedTuple):
 MODEL_CLASSES = {
     "OdeTransformerForConditionalGeneration": ModelClass(
         "an encoder-decoder", OdeTransformerConfig.model_type, (SEQ2SEQ, "AutoModel")
+    ),
+    "OdeTransformerRecurrenceForConditionalGeneration": ModelClass(
+        "an encoder-decoder", OdeTransformerRecurrenceConfig.model_type, (SEQ2SEQ, "AutoModel")
     ),
     "OdeTransformerForCausalLM": ModelClass("a decoder alone", OdeTransformerConfig.model_type, (CAUSAL,)),
     "CsaOdeForSequenceClassification": ModelClass("a classifier", CsaOdeConfig.model_type, (CLASSIFIER, "AutoModel")),

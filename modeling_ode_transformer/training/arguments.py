@@ -1,7 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The arguments that all tasks share, and how they are parsed: recipes, `--config_overrides`, `--smoke`."""
 
-import json
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import ClassVar
 
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, TrainingArguments
 
-from ..text_files import read_json
+from ..text_files import parse_overrides, read_json
 from .smoke import SMOKE_VALUES
 
 
@@ -196,33 +195,6 @@ def smoke_variant(recipe: dict, known: set[str], sources: set[str], smoke_values
     if "output_dir" in recipe:
         values["output_dir"] = f"{recipe['output_dir']}_smoke"
     return recipe | dict.fromkeys(sources) | values
-
-
-def parse_overrides(text: str | dict | None) -> dict:
-    """`{"d_model": 256, "encoder_solver": "rk4"}` from that mapping, its JSON, or "d_model=256,encoder_solver=rk4".
-
-    Raises:
-        ValueError: the text is neither JSON nor such pairs.
-    """
-    if not text or isinstance(text, dict):
-        return dict(text or {})
-    if text.lstrip().startswith("{"):
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"Cannot read {text!r}: it is not a JSON object ({error}).") from error
-    overrides = {}
-    for item in text.split(","):
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise ValueError(f"Cannot read {item!r} in {text!r}: write name=value,name=value or a JSON object.")
-        try:
-            overrides[name.strip()] = json.loads(value, parse_constant=str)
-        except json.JSONDecodeError:
-            value = value.strip()
-            words = {"None": None, "True": True, "False": False, "TRUE": True, "FALSE": False}
-            overrides[name.strip()] = words.get(value, value)
-    return overrides
 
 
 def check_run(

@@ -13,7 +13,8 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..metrics.perplexity import split_words
-from .arguments import BaseModelArguments, parse_overrides
+from ..text_files import parse_overrides
+from .arguments import BaseModelArguments
 
 
 def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -> PreTrainedConfig:

@@ -21,7 +21,8 @@ from pathlib import Path
 from transformers import TrainingArguments
 
 from ..hub.model_card import held_out, split_sources, training_arguments, versions
-from .arguments import DATA_FILES, BaseDataArguments, BaseModelArguments, needed_splits, parse_overrides
+from ..text_files import parse_overrides
+from .arguments import DATA_FILES, BaseDataArguments, BaseModelArguments, needed_splits
 from .data import read_dataset
 
 

@@ -28,10 +28,11 @@ from torch.utils.data import DataLoader
 from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_utils import has_length
 
-from ..cpu_ode_transformer import cross_entropy
+from ..inference.cpu import cross_entropy, optimize_for_cpu
 from ..integration_ode_transformer import StageCoefficients
-from ..modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
+from ..modeling_ode_transformer import OdeTransformerStack
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
+from ..pretrained_ode_transformer import shift_tokens_right
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from .samplers import TokenBudgetBatchSampler, pair_lengths
 
@@ -137,6 +138,8 @@ class TokenTrainerMixin(ResumableTrainerMixin):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, compute_loss_func=self.mean_loss, **kwargs)
+        if self.args.optimize_for_cpu and self.args.device.type == "cpu":
+            optimize_for_cpu(self.model)
         self._batch_index = None
         self._update_index = []
         self._generates = False
@@ -240,6 +243,9 @@ class TokenTrainerMixin(ResumableTrainerMixin):
 class TokenTrainingArguments(ResumableTrainingArguments):
     """TrainingArguments for which a low perplexity is best; a resumed run gets back the states of its callbacks."""
 
+    optimize_for_cpu: bool = field(
+        default=True, metadata={"help": "On a CPU, train with faster kernels than PyTorch's defaults."}
+    )
     log_coefficients: bool = field(
         default=False,
         metadata={"help": "Add to the metrics of evaluations how much each stage of each layer counts on average."},

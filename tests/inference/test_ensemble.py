@@ -11,6 +11,7 @@ from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
 )
+from modeling_ode_transformer.inference.cpu import optimize_for_cpu
 
 from ..conftest import TINY, assert_close, randomize, tiny_config
 
@@ -51,7 +52,7 @@ def test_members_may_be_packed(source):
     for int8 in (False, True):
         members = [ode_transformer(seed) for seed in (0, 1)]
         before = EnsembleForConditionalGeneration(members)
-        members[1].pack_for_inference(int8=int8)
+        optimize_for_cpu(members[1], "int8" if int8 else "packed")
         after = EnsembleForConditionalGeneration(members)
         assert torch.equal(after.generate(**source, num_beams=3), before.generate(**source, num_beams=3))
 

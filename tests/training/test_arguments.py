@@ -7,7 +7,7 @@ import json
 import pytest
 import run_translation
 
-from modeling_ode_transformer.training.arguments import parse_overrides
+from modeling_ode_transformer.text_files import parse_overrides
 from modeling_ode_transformer.training.models import word_level_tokenizer
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import translation

@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from modeling_ode_transformer import OdeTransformerForCausalLM
-from modeling_ode_transformer.training.arguments import parse_overrides
+from modeling_ode_transformer.text_files import parse_overrides
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import language_model
 
@@ -31,7 +31,7 @@ MODEL = {
     "decoder_attention_heads": 2,
     "decoder_ffn_dim": 32,
     "decoder_solver": "rk2",
-    "solver_coefficients": "gate",
+    "decoder_coefficients": "gate",
     "layer_history": "none",
 }
 WORDS = "the a company bank market said fell rose quickly N shares of <unk> to in".split()
@@ -381,7 +381,7 @@ def test_command_line_overrides_change_single_fields_of_a_recipe(tmp_path):
             ["--config_overrides", "decoder_solver=euler,d_model=64"],
             MODEL | {"decoder_solver": "euler", "d_model": 64},
         ),
-        (["--config_overrides", '{"solver_coefficients": null}'], MODEL | {"solver_coefficients": None}),
+        (["--config_overrides", '{"vocab_size": null}'], MODEL | {"vocab_size": None}),
         (["--config_overrides", "", "--model_name_or_path", "somewhere"], {}),
     ):
         model_args, _, _ = parse_arguments(language_model.LANGUAGE_MODEL, argv + given)
@@ -398,12 +398,12 @@ def test_command_line_overrides_change_single_fields_of_a_recipe(tmp_path):
     "solver, coefficients",
     [
         ({}, "gate"),
-        ({"decoder_solver": "euler"}, "fixed"),
-        ({"decoder_solver": "leapfrog"}, "fixed"),
-        ({"decoder_solver": "rk4"}, "fixed"),
-        ({"solver_coefficients": "fixed"}, "fixed"),
-        ({"solver_coefficients": "ones"}, "ones"),
-        ({"solver_coefficients": "learned"}, "learned"),
+        ({"decoder_solver": "euler", "decoder_coefficients": "fixed"}, "fixed"),
+        ({"decoder_solver": "leapfrog", "decoder_coefficients": "fixed"}, "fixed"),
+        ({"decoder_solver": "rk4", "decoder_coefficients": "fixed"}, "fixed"),
+        ({"decoder_coefficients": "fixed"}, "fixed"),
+        ({"decoder_coefficients": "ones"}, "ones"),
+        ({"decoder_coefficients": "learned"}, "learned"),
     ],
 )
 def test_recipe_is_valid(tmp_path, solver, coefficients):
@@ -416,7 +416,7 @@ def test_recipe_is_valid(tmp_path, solver, coefficients):
     config = language_model.new_config(model_args, language_model.build_tokenizer(["a"]))
     assert (config.vocab_size, config.d_model, config.decoder_layers) == (5, 512, 1)
     assert {name: getattr(config, name) for name in solver} == solver
-    assert config.solver_coefficients == coefficients
+    assert config.decoder_coefficients == coefficients
     model = OdeTransformerForCausalLM(config)
     assert model.config.decoder_solver == model.config.encoder_solver == solver.get("decoder_solver", "rk2")
 

@@ -12,6 +12,7 @@ import pytest
 import run_translation
 
 from modeling_ode_transformer.hub.model_card import run_record
+from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
 from modeling_ode_transformer.training.same_training import changed_data, data_note, different_training
@@ -106,7 +107,7 @@ def test_another_training_in_the_folder_of_one_is_refused(corpus, tmp_path, capl
     """Else the weights of the first would be saved, and scored, as those of the second."""
     options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
     run_translation.main(arguments(corpus, tmp_path, **options))
-    rk4 = json.dumps(MODEL | {"encoder_solver": "rk4", "solver_coefficients": "fixed"})
+    rk4 = json.dumps(MODEL | {"encoder_solver": "rk4"})
     with pytest.raises(ValueError, match=r"another training; .* config_overrides=.*rk4.*; learning_rate=5\.0 in pl"):
         run_translation.main(arguments(corpus, tmp_path, **options, learning_rate=5) + ["--config_overrides", rk4])
     with pytest.raises(ValueError, match=r"this one has max_source_length=7 in place of 256\."):
@@ -285,7 +286,7 @@ def test_a_target_tokenizer_of_an_earlier_start_is_not_used(corpus, tmp_path):
     for joint in (False, True):
         args = Seq2SeqModelArguments(vocab_size=300, joint_tokenizer=joint)
         seq2seq_texts.train_tokenizers(pairs, args, tmp_path)
-        source, target = seq2seq_texts.load_tokenizers(tmp_path)
+        source, target = load_tokenizers(tmp_path)
         assert (source is target) == joint
 
 

@@ -16,6 +16,7 @@ import train_tokenizer
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.text_files import read_aligned_lines, read_lines
 from modeling_ode_transformer.training.run import run as run_task
 from modeling_ode_transformer.training.samplers import LengthGroupedSampler
@@ -332,7 +333,7 @@ def test_train_tokenizer_for_each_language(corpus, tmp_path, capsys):
     argv = ["--files", str(corpus / "train.en"), "--target_files", str(corpus / "train.de"), "--model_type", "unigram"]
     argv += ["--vocab_size", "310", "--target_vocab_size", "300", "--output_dir", str(output_dir)]
     train_tokenizer.main(argv + ["--options", "split_digits=true"])
-    source, target = seq2seq_texts.load_tokenizers(str(output_dir))
+    source, target = load_tokenizers(str(output_dir))
     assert (len(source), len(target)) == (310, 300)
     assert "310 pieces (unigram) from 60 lines" in capsys.readouterr().out
     with pytest.raises(ValueError, match="is not empty"):

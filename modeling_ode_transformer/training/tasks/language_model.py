@@ -24,8 +24,8 @@ from transformers import (
 
 from ...lengths_ode_transformer import position_limit
 from ...metrics.perplexity import shift_blocks, split_words
-from ...text_files import read_json, read_lines
-from ..arguments import BaseDataArguments, BaseModelArguments, check_run, parse_overrides
+from ...text_files import parse_overrides, read_json, read_lines
+from ..arguments import BaseDataArguments, BaseModelArguments, check_run
 from ..data import read_dataset
 from ..models import check_model, check_vocabulary, config_with_overrides, load_checkpoint, word_level_tokenizer
 from ..smoke import SIZES

@@ -11,8 +11,8 @@ from accelerate import PartialState
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, GenerationConfig, PreTrainedConfig
 
 from ...hub.model_card import generation_text
+from ...inference.tokenizers import begin_with_language, check_target_tokenizer, load_tokenizers, marks_languages
 from ...lengths_ode_transformer import MAX_LEN_OPTIONS
-from ...pipeline_ode_transformer import TARGET_TOKENIZER, needs_target_tokenizer
 from ..models import check_vocabulary, config_with_overrides, load_checkpoint
 from ..task import Run, Task
 from ..trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
@@ -22,14 +22,7 @@ from .seq2seq_arguments import (
     Seq2SeqModelArguments,
     check_arguments,
 )
-from .seq2seq_texts import (
-    begin_with_language,
-    decode,
-    encode_split,
-    load_tokenizers,
-    marks_languages,
-    train_tokenizers,
-)
+from .seq2seq_texts import decode, encode_split, train_tokenizers
 
 
 logger = logging.getLogger(__name__)
@@ -109,15 +102,6 @@ def new_config(args: Seq2SeqModelArguments, tokenizer, target_tokenizer) -> PreT
     if target_tokenizer is not tokenizer:
         values |= {"decoder_vocab_size": len(target_tokenizer), "share_encoder_decoder_embeddings": False}
     return config_with_overrides(args, values)
-
-
-def check_target_tokenizer(model, tokenizer, target_tokenizer) -> None:
-    """ValueError if a saved model has a vocabulary of its own for the target, and only the source's tokenizer."""
-    if target_tokenizer is tokenizer and needs_target_tokenizer(model.config, tokenizer):
-        raise ValueError(
-            f"{model.name_or_path} has a vocabulary of its own for the target, but no folder {TARGET_TOKENIZER}: save "
-            "the target's tokenizer there."
-        )
 
 
 def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):

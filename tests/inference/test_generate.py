@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""examples/generate.py: against each model's generate() on one line at a time."""
+"""`ode-transformer generate`: against each model's generate() on one line at a time."""
 
 import gzip
 import io
@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 
-import generate
 import pytest
 import quickstart
 import torch
@@ -18,15 +17,21 @@ from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
+    cli,
 )
+from modeling_ode_transformer.inference import generate
 
-from .conftest import TINY, killed_at_each_operation, randomize, tiny_config
+from ..conftest import TINY, killed_at_each_operation, randomize, tiny_config
 
 
 VOCABULARY = 300
 # Of different lengths, not in their order; line 3 and the last one are empty.
 LINES = [quickstart.english(number) for number in (7, 421_735, 0, 12, 100_001, 999_999, 40)]
 LINES[2], LINES[6:] = "  ", ["forty", ""]
+
+
+def run(argv):
+    cli.run(["generate", *argv])
 
 
 def save(model, tokenizers, folder):
@@ -64,14 +69,14 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def translate(models, tmp_path):
-    """Runs the script on LINES and returns the lines that it writes."""
+    """Runs the command on LINES and returns the lines that it writes."""
 
     def translate(*names, lines=LINES, **options):
         source, output = tmp_path / "source.txt", tmp_path / "output.txt"
         source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         options = {"device": "cpu", "input": source, "output": output, "overwrite": True} | options
         arguments = [str(item) for name, value in options.items() for item in (f"--{name}", value)]
-        generate.main(["--model_name_or_path", *(str(models / name) for name in names), *arguments])
+        run(["--model_name_or_path", *(str(models / name) for name in names), *arguments])
         text = output.read_text(encoding="utf-8")
         assert text.endswith("\n") and not (tmp_path / "output.txt.partial").exists()
         return text.removesuffix("\n").split("\n")
@@ -163,7 +168,7 @@ def test_standard_input_to_standard_output(translate, monkeypatch, capsys, model
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + text.encode())))
     expected = translate("ode")
     capsys.readouterr()
-    generate.main(["--model_name_or_path", str(models / "ode"), "--device", "cpu"])
+    run(["--model_name_or_path", str(models / "ode"), "--device", "cpu"])
     captured = capsys.readouterr()
     assert captured.out == "".join(f"{line}\n" for line in expected)
     assert f"{len(LINES) - 2}/{len(LINES) - 2}" in captured.err  # the progress bar
@@ -173,7 +178,7 @@ def test_gzipped_files(translate, models, tmp_path):
     expected = translate("ode")
     (tmp_path / "source.txt.gz").write_bytes(gzip.compress((tmp_path / "source.txt").read_bytes()))
     files = ["--input", str(tmp_path / "source.txt.gz"), "--output", str(tmp_path / "out.gz")]
-    generate.main(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
+    run(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
     assert gzip.decompress((tmp_path / "out.gz").read_bytes()).decode().split("\n")[:-1] == expected
 
 
@@ -193,7 +198,7 @@ def test_interactive(keys, answers, models, monkeypatch, capsys, translate):
 
     monkeypatch.setattr("builtins.input", answer)
     capsys.readouterr()
-    generate.main(
+    run(
         ["--model_name_or_path", str(models / "ode"), "--interactive", "--num_return_sequences", "2"]
         + ["--device", "cpu"]
     )
@@ -247,7 +252,7 @@ def test_an_interruption_leaves_no_output(translate, tmp_path, monkeypatch):
 
 @pytest.fixture
 def command(models, tmp_path, monkeypatch):
-    """The script in windows of two batches of two lines, of which LINES has two, to an output in `tmp_path`. With
+    """The command in windows of two batches of two lines, of which LINES has two, to an output in `tmp_path`. With
     `batches` it is killed, in a process of its own, after so many; else it returns how many it took."""
     monkeypatch.setattr(generate, "WINDOW", 2)
     (tmp_path / "source.txt").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
@@ -272,14 +277,14 @@ def command(models, tmp_path, monkeypatch):
                 torch.set_num_threads(1)
                 generate.TextGenerator.generate = counted
                 try:
-                    generate.main(argv)
+                    run(argv)
                 finally:
                     os._exit(1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
             return batches
         with monkeypatch.context() as patch:
             patch.setattr(generate.TextGenerator, "generate", counted)
-            generate.main(argv)
+            run(argv)
         return taken
 
     return command
@@ -363,7 +368,7 @@ def test_outputs_are_printed_as_they_come(translate, monkeypatch, capsys, models
     capsys.readouterr()
     files = ["--input", str(tmp_path / "source.txt"), "--batch_size", "2"]
     with pytest.raises(KeyboardInterrupt):
-        generate.main(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
+        run(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
     assert capsys.readouterr().out.split("\n")[:-1] == expected[:5]  # four with text, and the empty one among them
 
 
@@ -387,14 +392,14 @@ def test_standard_output_is_utf8_in_any_locale(translate, monkeypatch, models, t
     output = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="ascii"))
     files = ["--input", str(tmp_path / "source.txt")]
-    generate.main(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
+    run(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
     sys.stdout.flush()
     assert output.getvalue().decode("utf-8").split("\n")[:-1] == expected
 
 
 def test_a_model_has_to_be_named():
     with pytest.raises(ValueError, match="give --model_name_or_path"):
-        generate.main([])
+        run([])
 
 
 def test_batches_fill_the_budget():

@@ -1,0 +1,145 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What an ODE Transformer with a recurrence encoder is: the fields of an ODE Transformer, and five more."""
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers.utils import logging
+
+from .configuration_ode_transformer import OdeTransformerConfig
+
+
+logger = logging.get_logger(__name__)
+
+
+RECURRENCE_CHOICES: dict[str, tuple[str, ...]] = {
+    "recurrence_encoder": ("birnn", "biarn"),
+    "recurrence_integration": ("stack", "gated_sum"),
+    "recurrence_decoder_layers": ("top", "all"),
+}
+
+
+@strict
+class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
+    r"""
+    The configuration of an ODE Transformer with a second encoder over the word embeddings, the recurrence encoder of
+    Hao et al., "Modeling Recurrence for Transformer" (NAACL 2019), to which the decoder attends too.
+
+    Args:
+        recurrence_encoder (`str`, defaults to `"biarn"`): `"birnn"`, a bidirectional GRU, or `"biarn"`, the attentive
+            recurrent network.
+        recurrence_layers (`int`, defaults to 1): Its layers.
+        recurrence_steps (`int`, *optional*, defaults to 8): Recurrent steps of `"biarn"`, which are also the states
+            that the decoder sees; `None`: as many as the source has words, as `"birnn"` has anyway.
+        recurrence_integration (`str`, defaults to `"stack"`): How the decoder attends to it: in a residual sublayer
+            of its own after the cross-attention (`"stack"`), or beside the cross-attention, the two weighed by a gate
+            for each token (`"gated_sum"`).
+        recurrence_decoder_layers (`str`, defaults to `"top"`): Which layers of the decoder do: the `"top"` one or
+            `"all"`.
+        kwargs: the fields of `OdeTransformerConfig`.
+
+    Raises:
+        As `OdeTransformerConfig`, and `ValueError` for a decoder alone (`is_encoder_decoder=False`).
+
+    Example:
+
+    ```python
+    >>> from modeling_ode_transformer import (
+    ...     OdeTransformerRecurrenceConfig,
+    ...     OdeTransformerRecurrenceForConditionalGeneration,
+    ... )
+
+    >>> configuration = OdeTransformerRecurrenceConfig(recurrence_encoder="birnn", d_model=256)
+    >>> model = OdeTransformerRecurrenceForConditionalGeneration(configuration)
+    ```"""
+
+    model_type = "ode_transformer_recurrence"
+    model_classes = {
+        "model": {
+            "AutoConfig": "configuration_recurrence_ode_transformer.OdeTransformerRecurrenceConfig",
+            "AutoModel": "modeling_recurrence_ode_transformer.OdeTransformerRecurrenceModel",
+            "AutoModelForSeq2SeqLM": (
+                "modeling_recurrence_ode_transformer.OdeTransformerRecurrenceForConditionalGeneration"
+            ),
+        },
+    }
+    base_model_tp_plan = {
+        **OdeTransformerConfig.base_model_tp_plan,
+        "layers.*.recurrence_attn.q_proj": "colwise",
+        "layers.*.recurrence_attn.k_proj": "colwise",
+        "layers.*.recurrence_attn.v_proj": "colwise",
+        "layers.*.recurrence_attn.out_proj": "rowwise",
+    }
+
+    recurrence_encoder: str = "biarn"
+    recurrence_layers: int = 1
+    recurrence_steps: int | None = 8
+    recurrence_integration: str = "stack"
+    recurrence_decoder_layers: str = "top"
+
+    @classmethod
+    def get_config_dict(cls, *args, **kwargs) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As in transformers; the configuration of an `OdeTransformerForConditionalGeneration` is read as that of a
+        model to which a recurrence encoder is added."""
+        config_dict, kwargs = super().get_config_dict(*args, **kwargs)
+        if config_dict.get("model_type") == OdeTransformerConfig.model_type:
+            config_dict = {**config_dict, "model_type": cls.model_type}
+        return config_dict, kwargs
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerRecurrenceConfig":
+        config_dict = {name: value for name, value in config_dict.items() if name != "model_type"}
+        if config_dict.get("recurrence_encoder") == "none":  # of a model that had none
+            del config_dict["recurrence_encoder"]
+        return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
+    def is_meant_by(cls, config_dict: dict[str, Any]) -> bool:
+        return config_dict.get("recurrence_encoder", "none") != "none"
+
+    @property
+    def recurrence_has_words(self) -> bool:
+        """Whether the recurrence encoder has a state for each word of the source, not for each of a fixed number of
+        steps."""
+        return self.recurrence_encoder == "birnn" or self.recurrence_steps is None
+
+    def num_recurrence_states(self, source_length: int) -> int:
+        """How many states the recurrence encoder has for sources that are padded to `source_length` words."""
+        return source_length if self.recurrence_has_words else self.recurrence_steps
+
+    def source_length(self, num_states: int) -> int:
+        """The length that sources are padded to, from the number of states that both encoders have together."""
+        return num_states // 2 if self.recurrence_has_words else num_states - self.recurrence_steps
+
+    def for_decoder_alone(self):
+        raise ValueError(
+            f"recurrence_encoder={self.recurrence_encoder!r} is a second encoder, and a causal language model has "
+            "none: make its configuration as an OdeTransformerConfig."
+        )
+
+    def validate_architecture(self):
+        """Part of the validation at construction and on save, as in the base class."""
+        for field, allowed in RECURRENCE_CHOICES.items():
+            if getattr(self, field) not in allowed:
+                raise ValueError(f"{field}={getattr(self, field)!r} is unknown: choose one of {', '.join(allowed)}.")
+        if self.recurrence_layers < 1:
+            raise ValueError(f"recurrence_layers={self.recurrence_layers} must be at least 1.")
+        if self.recurrence_steps is not None and self.recurrence_steps < 1:
+            raise ValueError(
+                f"recurrence_steps={self.recurrence_steps} must be at least 1, or None for as many as the source has "
+                "words."
+            )
+        if not self.is_encoder_decoder:
+            raise ValueError(
+                f"is_encoder_decoder=False is a decoder alone, and recurrence_encoder={self.recurrence_encoder!r} an "
+                "encoder: make the configuration as an OdeTransformerConfig."
+            )
+        if self.recurrence_encoder == "birnn" and self.recurrence_steps not in (None, type(self).recurrence_steps):
+            logger.warning_once(
+                f"recurrence_steps={self.recurrence_steps} has no effect: recurrence_encoder='birnn' has a state for "
+                "each word."
+            )
+        super().validate_architecture()
+
+
+__all__ = ["OdeTransformerRecurrenceConfig"]

@@ -1,0 +1,571 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Faster CPU kernels than PyTorch's defaults, put into a model from outside: `optimize_for_cpu`, and `restore`.
+
+A module is replaced by giving it another class, a subclass of its own: parameters, their names, hooks and tied weights
+stay what they are. The classes here fall back to what they replace wherever their kernels do not apply: on other
+devices, in other dtypes, traced, compiled or differentiated by `torch.func`. Only packed weights need new modules.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+from transformers import PreTrainedModel
+from transformers.loss.loss_utils import ForCausalLMLoss
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+IS_X86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+WEIGHTS = ("keep", "packed", "int8")
+
+
+# What is called
+
+
+def optimize_for_cpu(model: nn.Module, weights: str = "keep") -> nn.Module:
+    """Replaces modules of a model, in place, by faster ones for CPUs.
+
+    With `weights="keep"` the model trains, generates, saves and loads as before, with the same parameters of the same
+    names; moved to another device or converted to another dtype, it runs as if it had not been optimized. In float32,
+    outputs and gradients are the same to rounding; dropout draws other random numbers. `restore` undoes it.
+
+    Replaced are linear layers (products by oneDNN, on x86), dropout (16 random bits for each entry), the loss of
+    language models (computed for a part of the tokens at a time), and in this package's models attention with few
+    queries and sinusoidal positions (computed once). Other models of transformers have the first three.
+
+    Packed weights are for inference with this package's models, in float32 or bfloat16: each weight is laid out anew,
+    for oneDNN, projections of the same input become one product, and a ReLU a part of the product before it. The model
+    is put into evaluation mode, without gradients. It cannot be saved, copied, moved or converted any more: its
+    modules raise a `RuntimeError`. Weights of adapters and quantizers stay as they are. A model whose weights cannot
+    be packed keeps them, and a warning says why.
+
+    Args:
+        model: any `nn.Module` on the CPU, as a model of transformers or of PEFT. On another device nothing is
+            replaced, and a warning says so.
+        weights: `"keep"`; `"packed"`; or `"int8"`, packed as 8-bit integers with a scale for each output. Inputs then
+            become 8-bit integers, with a scale for each call, and outputs are no longer the same. It takes a model in
+            float32.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        ValueError: `weights` is something else.
+    """
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights={weights!r} must be one of {', '.join(map(repr, WEIGHTS))}.")
+    devices = {parameter.device.type for parameter in model.parameters()}
+    if devices - {"cpu"}:
+        logger.warning(f"The model is not optimized for CPUs: it is on {', '.join(sorted(devices))}.")
+        return model
+    count_products()
+    for module in model.modules():
+        if (replacement := replacement_of(module)) is not None:
+            module.__class__ = replaced(type(module), replacement)
+        if isinstance(module, PreTrainedModel) and loss_of(module) is ForCausalLMLoss:
+            module.loss_function = language_model_loss
+    return model if weights == "keep" else pack_weights(model, int8=weights == "int8")
+
+
+def restore(model: nn.Module) -> nn.Module:
+    """Undoes `optimize_for_cpu(model)` in place, and returns the model.
+
+    Raises:
+        RuntimeError: the weights are packed.
+    """
+    if any(isinstance(module, PackedLinear) for module in model.modules()):
+        raise RuntimeError("A packed model no longer has its original weights: load or make the model again.")
+    for module in model.modules():
+        if isinstance(module, Replacement):
+            module.forget()
+            module.__class__ = module.original
+        if isinstance(module, PreTrainedModel) and loss_of(module) is language_model_loss:
+            module.loss_function = ForCausalLMLoss
+    return model
+
+
+def is_optimized(model: nn.Module) -> bool:
+    """Whether any of the model's modules has been replaced by `optimize_for_cpu`."""
+    return any(isinstance(module, (Replacement, PackedLinear)) for module in model.modules())
+
+
+# Kernels
+
+
+def runs_on_cpu(x: torch.Tensor) -> bool:
+    """Whether operations on `x` run here and now on the CPU: they are neither traced, compiled, nor transformed by
+    `torch.func` or forward-mode differentiation."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) is torch.Tensor
+        and x.device.type == "cpu"
+        and not torch.jit.is_tracing()
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
+    )
+
+
+def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    """`nn.functional.dropout`, which on a CPU draws a random number for each entry on one core. Here 16 random bits
+    decide, so that `p` is rounded to a multiple of 2**-16. The mask that is kept for the gradient has one byte for
+    each entry."""
+    if not training or p == 0:
+        return x
+    dropped = round(p * 2**16)
+    if not 0 < dropped < 2**16 or not runs_on_cpu(x):
+        return nn.functional.dropout(x, p, training)
+    bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
+    bits = bits.view(torch.int16)
+    is_kept = (bits[: x.numel()] >= dropped - 2**15).view(x.shape)
+    return (x * is_kept).mul_(1 / (1 - dropped / 2**16))
+
+
+def cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0, ignore_index: int = -100
+) -> torch.Tensor:
+    """Cross entropy in nats of each token. On a CPU a part of the tokens is computed at a time: a tensor that does not
+    fit the cache takes several times as long.
+
+    Args:
+        logits: (tokens, vocabulary), of any floating-point dtype.
+        labels: (tokens,), int64.
+        label_smoothing: as in `nn.functional.cross_entropy`.
+        ignore_index: what labels are where there is no loss.
+
+    Returns:
+        (tokens,), float32, 0 where there is no loss.
+
+    Raises:
+        ValueError: there are not as many labels as logits.
+    """
+    if logits.shape[:1] != labels.shape:
+        raise ValueError(f"Logits of {logits.shape[0]} tokens need as many labels, not {tuple(labels.shape)}.")
+    tokens = max(1, 2**19 // logits.shape[-1]) if runs_on_cpu(logits) else max(1, len(labels))
+    losses = [
+        nn.functional.cross_entropy(
+            part.float(), targets, label_smoothing=label_smoothing, ignore_index=ignore_index, reduction="none"
+        )
+        for part, targets in zip(logits.split(tokens), labels.split(tokens))
+    ]
+    return torch.cat(losses)
+
+
+def language_model_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor | None,
+    vocab_size: int,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    ignore_index: int = -100,
+    shift_labels: torch.Tensor | None = None,
+    **kwargs,
+) -> torch.Tensor:
+    """transformers' `ForCausalLMLoss` by `cross_entropy`: the mean over the tokens, or the sum divided by
+    `num_items_in_batch`, as a float32 scalar.
+
+    Args:
+        logits: (batch, length, vocab_size), of any floating-point dtype.
+        labels: (batch, length), int64, the input itself; they are shifted here, unless `shift_labels` are given.
+        ignore_index: what labels are where there is no loss.
+
+    Raises:
+        ValueError: there are not as many labels as logits.
+    """
+    if shift_labels is None:
+        shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    shift_labels = shift_labels.flatten().to(logits.device)
+    losses = cross_entropy(logits.view(-1, vocab_size), shift_labels, ignore_index=ignore_index)
+    number = (shift_labels != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
+    return losses.sum() / (number.to(losses.device) if torch.is_tensor(number) else number)
+
+
+def loss_of(model: PreTrainedModel) -> Any:
+    """The model's loss function; None where transformers has none for its class, and would warn."""
+    has_own = "_loss_function" in vars(model)
+    return model.loss_function if has_own or getattr(model, "loss_type", None) is not None else None
+
+
+def onednn_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str = "none"
+) -> torch.Tensor:
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, activation, [], "")
+
+
+class OneDnnProduct(torch.autograd.Function):
+    """`onednn_linear` of a matrix, with gradients: the input's by oneDNN too, the weight's and gradients of gradients
+    by PyTorch's choice. (What it returns may be changed in place. PyTorch forbids that for a view made in `forward`,
+    as oneDNN's result is if the input has other than two dimensions.)"""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        return onednn_linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        product = nn.functional.linear if torch.is_grad_enabled() else onednn_linear
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        return (
+            product(gradient, weight.t(), None) if of_x else None,
+            # oneDNN would need a copy of the transposed gradient.
+            gradient.t() @ x if of_weight else None,
+            gradient.sum(dim=0) if of_bias else None,
+        )
+
+
+def count_products() -> None:
+    """Makes `FlopCounterMode` count oneDNN's products."""
+    if HAS_ONEDNN and torch.ops.mkldnn._linear_pointwise not in flop_registry:
+
+        @register_flop_formula(torch.ops.mkldnn._linear_pointwise)
+        def linear_pointwise_flop(x_shape, weight_shape, *args, out_shape=None, **kwargs) -> int:
+            return 2 * math.prod(x_shape[:-1]) * math.prod(weight_shape)
+
+
+def few_queries_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    position_bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """What "sdpa" computes (in 16 bits what "eager" does, whose softmax rounds), without gradients and dropout. On
+    CPUs, batched matrix products are faster here than a fused kernel per head.
+
+    Args:
+        query, key, value: (batch, heads, queries or keys, head_dim).
+        attention_mask: (1 or batch, 1 or heads, 1 or queries, keys), bool, or what is added to the scores.
+        position_bias: what is added to the scores too, (batch, heads, queries, keys).
+
+    Returns:
+        (batch, queries, heads, head_dim).
+    """
+    if key.dtype != torch.float32:
+        key = key.contiguous()  # oneDNN, which multiplies in 16 bits, takes longer for a part of a cache
+    scores = torch.bmm(query.flatten(0, 1) * scaling, key.flatten(0, 1).transpose(1, 2)).unflatten(0, query.shape[:2])
+    if position_bias is not None:
+        scores += position_bias
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores.masked_fill_(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores += attention_mask
+    output = torch.bmm(scores.softmax(dim=-1).flatten(0, 1), value.flatten(0, 1))
+    return output.unflatten(0, query.shape[:2]).transpose(1, 2)
+
+
+# Replacements, which keep the weights
+
+
+class Replacement:
+    """A class that comes before the class `original` of a module, and computes the same."""
+
+    original: type[nn.Module]
+    replacement: type["Replacement"]
+
+    def forget(self) -> None:
+        """Deletes what the replacement has stored in the module."""
+
+    def __reduce_ex__(self, protocol):
+        _, _, *state = super().__reduce_ex__(protocol)
+        return new_module, (self.original, self.replacement), *state
+
+
+@cache
+def replaced(original: type[nn.Module], replacement: type[Replacement]) -> type[nn.Module]:
+    names = {"original": original, "replacement": replacement, "__module__": __name__, "__doc__": replacement.__doc__}
+    return type(f"Cpu{original.__name__}", (replacement, original), names)
+
+
+def new_module(original: type[nn.Module], replacement: type[Replacement]) -> nn.Module:
+    """A replaced module without its state, for copying and unpickling."""
+    cls = replaced(original, replacement)
+    return cls.__new__(cls)
+
+
+class FastLinear(Replacement):
+    """A linear layer. In float32 oneDNN multiplies in the place of PyTorch's choice, MKL, which takes longer on some
+    CPUs, most of all with the few rows of a step of generation. With other dtypes, devices and weights (autocast, a
+    quantizer's, a tensor parallel's, exported and compiled models) it is `nn.Linear`."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if (
+            x.is_cpu
+            and x.dtype is torch.float32
+            and type(self.weight) is nn.Parameter
+            and self.weight.dtype is torch.float32
+            and self.weight.is_cpu
+            and x.shape[-1:] == self.weight.shape[1:]
+            and not torch.is_autocast_enabled("cpu")
+            and runs_on_cpu(x)
+            and x.numel()
+        ):
+            if not torch.is_grad_enabled():
+                return onednn_linear(x, self.weight, self.bias)
+            product = OneDnnProduct.apply(torch.atleast_2d(x).flatten(0, -2), self.weight, self.bias)
+            return product.view(*x.shape[:-1], self.out_features)
+        return super().forward(x)
+
+
+class FastDropout(Replacement):
+    """Dropout by 16 random bits for each entry."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if self.inplace else dropout(x, self.p, self.training)
+
+
+class KeptPositions(Replacement):
+    """Sinusoidal positions that are kept once they have been computed."""
+
+    most_kept = 2**14
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        if not runs_on_cpu(positions) or positions.numel() == 0:
+            return super().forward(positions)
+        first, last = (int(position) for position in positions.aminmax())
+        if first < 0 or last >= self.most_kept:
+            return super().forward(positions)
+        kept = vars(self).get("kept", ())
+        if last >= len(kept):
+            # Another thread may compute more at the same time.
+            kept = super().forward(torch.arange(max(last + 1, 2 * len(kept)), device=positions.device))
+            self.kept = max(kept, vars(self).get("kept", ()), key=len)
+        return kept[positions]
+
+    def forget(self):
+        vars(self).pop("kept", None)
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "kept"}
+
+
+class FewQueriesAttention(Replacement):
+    """Attention of this package's models, faster where a source has few queries, as the beams of a search are."""
+
+    def attend(self, query, key, value, attention_mask, relative_distances, **kwargs):
+        if not self.has_few_queries(query, key, attention_mask):
+            return super().attend(query, key, value, attention_mask, relative_distances, **kwargs)
+        position_bias = None
+        if self.relative_keys is not None and relative_distances.shape[2] == 1:
+            # All queries are at one position: adding the vectors to the keys serves them all.
+            key = key + self.relative_keys.weight[relative_distances.squeeze(2)]
+        elif self.relative_keys is not None:
+            position_bias = self.relative_keys(query, relative_distances)
+        return few_queries_attention(query, key, value, attention_mask, self.scaling, position_bias), None
+
+    def has_few_queries(self, query, key, attention_mask) -> bool:
+        """Whether `few_queries_attention` applies, and is faster: for many sources and heads, with several queries,
+        and few keys, each."""
+        return (
+            1 < query.shape[2]
+            and query.shape[2] * key.shape[2] <= 512
+            and query.shape[0] * query.shape[1] >= 32
+            and not torch.is_grad_enabled()
+            and self.config._attn_implementation == "sdpa"
+            and not (self.training and self.dropout)
+            and not (attention_mask is None and self.is_causal)
+            and runs_on_cpu(query)
+        )
+
+
+# By the name of the class, or of one that it is derived from: code of a repository comes with classes of its own.
+REPLACEMENTS = {
+    "OdeTransformerAttention": FewQueriesAttention,
+    "OdeTransformerSinusoidalPositionalEmbedding": KeptPositions,
+}
+
+
+def replacement_of(module: nn.Module) -> type[Replacement] | None:
+    """What replaces a module, None for most."""
+    if isinstance(module, Replacement):
+        return None
+    if type(module) is nn.Dropout:
+        return FastDropout
+    if is_linear(module):
+        return FastLinear if HAS_ONEDNN and IS_X86 else None
+    names = (cls.__name__ for cls in type(module).__mro__)
+    return next((REPLACEMENTS[name] for name in names if name in REPLACEMENTS), None)
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether it is `nn.Linear`, or a class of this package that differs in the name only; replaced or not."""
+    cls = module.original if isinstance(module, Replacement) else type(module)
+    is_own = issubclass(cls, nn.Linear) and cls.__name__.startswith("OdeTransformer")
+    return cls is nn.Linear or (is_own and cls.forward is nn.Linear.forward)
+
+
+# Packed weights
+
+
+def refuse_to_move(*args, **kwargs):
+    raise RuntimeError("A packed model stays on its device and in its dtype: move it before optimize_for_cpu().")
+
+
+class PackedLinear(nn.Module):
+    """A linear layer, or several of the same input side by side, whose weights are packed once. It is for inference:
+    it has no parameters, and can be neither trained nor saved nor moved.
+
+    Args:
+        linears: the layers; their outputs are concatenated.
+        rectify: whether negative outputs become 0, as by a ReLU that follows.
+
+    `forward` takes a tensor of shape (..., in_features), and returns one in the layers' dtype.
+    """
+
+    def __init__(self, linears: Iterable[nn.Linear], rectify: bool = False):
+        super().__init__()
+        linears = list(linears)
+        self.rectify = rectify
+        self.in_features = linears[0].in_features
+        self.out_features = sum(linear.out_features for linear in linears)
+        weight = torch.cat([linear.weight.detach() for linear in linears])
+        self.dtype = weight.dtype
+        biases = [linear.bias for linear in linears]
+        bias = None if biases[0] is None else torch.cat([each.detach() for each in biases])
+        self.pack(weight, bias)
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+    def __reduce_ex__(self, protocol):
+        raise RuntimeError("A packed model cannot be copied or pickled: do it before optimize_for_cpu().")
+
+    def _save_to_state_dict(self, *args, **kwargs):
+        raise RuntimeError("A packed model has no weights to save: save it before optimize_for_cpu().")
+
+    def _apply(self, *args, **kwargs):
+        refuse_to_move()
+
+
+class OneDnnLinear(PackedLinear):
+    """In float32 or bfloat16, by oneDNN. Products are those of `nn.Linear` to rounding."""
+
+    # What oneDNN chooses the layout for: a number of rows other than 1. It computes any number.
+    rows = 64
+
+    def pack(self, weight, bias):
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), self.rows)
+        self.bias = bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return onednn_linear(x.to(self.dtype), self.weight, self.bias, "relu" if self.rectify else "none")
+
+
+class Int8Linear(PackedLinear):
+    """With weights as 8-bit integers, scaled for each output, and inputs as 8-bit integers, scaled for each call; sums
+    and outputs in float32."""
+
+    # From here on, as for a vocabulary, oneDNN is faster than PyTorch's first choice, FBGEMM.
+    many_outputs = 8192
+
+    def pack(self, weight, bias):
+        limit = weight.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's plan to replace quantized tensors
+            zeros = torch.zeros_like(limit, dtype=torch.int64)
+            weight = torch.quantize_per_channel(weight, limit.double() / 127, zeros, 0, torch.qint8)
+            engine = torch.backends.quantized.engine
+            if self.out_features >= self.many_outputs and "onednn" in torch.backends.quantized.supported_engines:
+                torch.backends.quantized.engine = "onednn"
+            self.weight = torch.ops.quantized.linear_prepack(weight, bias)
+            torch.backends.quantized.engine = engine
+        # Without VNNI, sums of two products of 8 bits would saturate: then inputs have 7.
+        self.reduce_range = not torch.cpu._is_vnni_supported()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ops = torch.ops.quantized
+        linear = ops.linear_relu_dynamic.default if self.rectify else ops.linear_dynamic.default
+        return linear(x.to(self.dtype), self.weight, self.reduce_range)
+
+
+class PackedAttention(FewQueriesAttention):
+    """Attention whose projections of the same input are one product: of "qkv", in a cross-attention of "kv"."""
+
+    def project(self, hidden_states, names):
+        if names not in self.joint_projections:
+            return super().project(hidden_states, names)
+        projected = self.joint_projections[names](hidden_states).chunk(len(names), dim=-1)
+        return tuple(map(self.split_heads, projected))
+
+
+def can_be_packed(module: nn.Module) -> bool:
+    """Whether it is a linear layer with weights of the usual kind: not an adapter's, not quantized, not packed."""
+    return is_linear(module) and type(module.weight) is nn.Parameter and module.weight.is_floating_point()
+
+
+def pack_weights(model: nn.Module, int8: bool) -> nn.Module:
+    """Packs the linear layers of an optimized model in place; see `optimize_for_cpu`."""
+    packed, reason = packed_class(model, int8)
+    if packed is None:
+        logger.warning(f"The model's weights are not packed: {reason}.")
+        return model
+    model.eval().requires_grad_(False)
+    modules = list(model.modules())
+    adapters = set()  # as PEFT puts them beside the layer that they adapt
+    for module in modules:
+        if hasattr(module, "base_layer"):
+            adapters.update(
+                part for child in module.children() if child is not module.base_layer for part in child.modules()
+            )
+    for module in (module for module in modules if module not in adapters):
+        if isinstance(module, FewQueriesAttention):
+            join_projections(module, packed)
+        if any(cls.__name__ == "OdeTransformerLayer" for cls in type(module).__mro__):
+            rectify_first_products(module, packed)
+        for name, child in list(module.named_children()):
+            if can_be_packed(child):
+                setattr(module, name, packed([child]))
+    for module in modules:
+        module._apply = refuse_to_move  # before any of its parts is moved
+    return model
+
+
+def join_projections(attention: nn.Module, packed: type[PackedLinear]) -> None:
+    """Puts one packed layer in the place of the projections of one input."""
+    names = "kv" if attention.is_cross_attention else "qkv"
+    linears = [getattr(attention, f"{name}_proj", None) for name in names]
+    if all(can_be_packed(linear) for linear in linears):
+        attention.joint_projections = nn.ModuleDict({names: packed(linears)})
+        attention.__class__ = replaced(attention.original, PackedAttention)
+        for name in names:
+            delattr(attention, f"{name}_proj")
+
+
+def rectify_first_products(layer: nn.Module, packed: type[PackedLinear]) -> None:
+    """Makes the ReLU of a block's feed-forward sublayers, if it is one, a part of their first products."""
+    names = [name for name in ("fc1", "macaron_fc1") if hasattr(layer, name)]
+    if isinstance(layer.activation_fn, nn.ReLU) and all(can_be_packed(getattr(layer, name)) for name in names):
+        for name in names:
+            setattr(layer, name, packed([getattr(layer, name)], rectify=True))
+        layer.activation_fn = nn.Identity()
+
+
+def packed_class(model: nn.Module, int8: bool) -> tuple[type[PackedLinear] | None, str]:
+    """The class of the model's packed layers; or None and why there is none."""
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    if int8:
+        if dtypes != {torch.float32}:
+            return None, f"it is in {', '.join(sorted(map(str, dtypes)))}, and weights='int8' takes a model in float32"
+        if not hasattr(torch.ops.quantized, "linear_dynamic"):
+            return None, "this PyTorch has no dynamically quantized products"
+        return Int8Linear, ""
+    if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.bfloat16}:
+        return None, f"it is in {', '.join(sorted(map(str, dtypes)))}, and not in float32 or in bfloat16"
+    if not HAS_ONEDNN:
+        return None, "this PyTorch has no oneDNN"
+    if dtypes == {torch.bfloat16} and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return None, "this CPU has no bfloat16 products"
+    return OneDnnLinear, ""

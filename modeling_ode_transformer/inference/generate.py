@@ -1,0 +1,452 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Translate, summarize or correct text with a trained encoder-decoder, or with an ensemble of several.
+
+    ode-transformer generate --model_name_or_path FOLDER --input source.txt --output output.txt
+    ode-transformer generate --model_name_or_path FOLDER1 FOLDER2 --num_beams 8 < source.txt > output.txt
+    ode-transformer generate --model_name_or_path FOLDER --interactive
+
+A source is a line (`.gz` accepted). The output has a line for each, in their order: its text; `score<TAB>text` with
+`--scores`; with `--num_return_sequences N`, N such lines after the number of the source's line, `number<TAB>text` or
+`number<TAB>score<TAB>text`, the best first. A score is a log-probability, divided by the output's length, in a
+beam search to the power of `--length_penalty`. An empty line has an empty output, with the score 0.
+
+Outputs are written as they come, to `NAME.partial` until all are there. The same command goes on where it was stopped
+or killed, with the outputs of a run that was not; `NAME.partial.json` says what they are of. Outputs that are drawn
+begin anew.
+"""
+
+import gzip
+import hashlib
+import json
+import logging
+import math
+import shutil
+import sys
+import tempfile
+from bisect import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
+
+from ..hub.model_card import versions
+from ..lengths_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
+from ..scores_ode_transformer import n_best
+from ..text_files import parse_overrides, read_json, read_lines
+from .cpu import optimize_for_cpu
+from .ensemble import EnsembleForConditionalGeneration
+from .tokenizers import begin_with_language, check_target_tokenizer, encode_texts, load_tokenizers, marks_languages
+
+
+logger = logging.getLogger(__name__)
+
+# Sources are sorted by length, and written together, in windows of so many batches.
+WINDOW = 64
+NOT_OF_THE_OUTPUTS = {"input", "output", "overwrite", "interactive"}
+DTYPES = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class GenerateArguments:
+    """The models, the texts, and the search: the options of `ode-transformer generate`, which says what they mean.
+
+    Raises:
+        ValueError: there is no model, or a value is impossible.
+    """
+
+    model_name_or_path: list[str] = field(default_factory=list)
+    input: str = "-"
+    output: str = "-"
+    overwrite: bool = False
+    interactive: bool = False
+    batch_size: int | None = None
+    max_tokens_per_batch: int | None = None
+    max_source_length: int | None = None
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    num_beams: int | None = None
+    length_penalty: float | None = None
+    max_len_a: float | None = None
+    max_len_b: float | None = None
+    generation_options: str | dict | None = None
+    num_return_sequences: int = 1
+    scores: bool = False
+    device: str | None = None
+    dtype: str = "auto"
+    optimize_for_cpu: bool = True
+    seed: int = 42
+    model_revision: str = "main"
+    trust_remote_code: bool = False
+
+    def __post_init__(self):
+        if not self.model_name_or_path:
+            raise ValueError("There must be a model to run: give --model_name_or_path.")
+        if isinstance(self.model_name_or_path, str):  # in a recipe
+            self.model_name_or_path = [self.model_name_or_path]
+        if self.dtype not in DTYPES:
+            raise ValueError(f"--dtype {self.dtype} must be one of {', '.join(DTYPES)}.")
+        if self.interactive and (self.input, self.output) != ("-", "-"):
+            raise ValueError("--interactive reads and writes the terminal: leave out --input and --output.")
+        if self.batch_size is not None and self.max_tokens_per_batch is not None:
+            raise ValueError("Give --batch_size or --max_tokens_per_batch, not both.")
+        for name in ("batch_size", "max_tokens_per_batch", "max_source_length", "num_beams", "num_return_sequences"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} {value} must be at least 1.")
+
+    @property
+    def hub_options(self) -> dict:
+        """Of what `from_pretrained` opens."""
+        return {"revision": self.model_revision, "trust_remote_code": self.trust_remote_code}
+
+
+def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
+    """The encoder-decoders, in evaluation mode on their device; ValueError if one is a language model."""
+    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    models = []
+    for name in args.model_name_or_path:
+        config = AutoConfig.from_pretrained(name, **args.hub_options)
+        if not config.is_encoder_decoder:
+            raise ValueError(
+                f"{name} is a language model ({config.model_type}), and generate needs an encoder-decoder: "
+                "run_language_modeling.py --prompt continues texts."
+            )
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[args.dtype], **args.hub_options)
+        models.append(model.to(device))
+        if args.optimize_for_cpu and device.type == "cpu":
+            optimize_for_cpu(model)
+    return models
+
+
+def load_common_tokenizers(args: GenerateArguments):
+    """The source and the target tokenizer of the models; ValueError if they have different ones."""
+    options = args.hub_options | {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
+    first, *others = (load_tokenizers(name, **options) for name in args.model_name_or_path)
+    for name, other in zip(args.model_name_or_path[1:], others):
+        for language in ("src_lang", "tgt_lang") if marks_languages(first[0]) else ():
+            one, another = (getattr(tokenizer, language, None) for tokenizer, _ in (first, other))
+            if one != another:
+                raise ValueError(
+                    f"{name} is saved with {language} {another!r}, {args.model_name_or_path[0]} with {one!r}: give "
+                    f"--{language}."
+                )
+        for side, one, another in zip(("source", "target"), first, other):
+            if one.get_vocab() != another.get_vocab():
+                raise ValueError(
+                    f"{name} has another {side} vocabulary than {args.model_name_or_path[0]}: an ensemble has one."
+                )
+    return first
+
+
+def source_limit(models: list[PreTrainedModel], asked: int | None) -> int | None:
+    """The most tokens of a source: what is asked for, or what all models have positions for; None: any number."""
+    limit = min((limit for model in models if (limit := position_limit(model.config)) is not None), default=None)
+    if asked is not None and limit is not None and asked > limit:
+        raise ValueError(f"--max_source_length {asked} exceeds the model's max_position_embeddings, {limit}.")
+    return asked or limit
+
+
+def set_generation_options(config: GenerationConfig, args: GenerateArguments) -> None:
+    """Puts the arguments over a model's generation configuration."""
+    options = parse_overrides(args.generation_options)
+    if doubled := sorted(options.keys() & vars(args).keys()):
+        raise ValueError(f"--generation_options: give --{' and --'.join(doubled)} outside of them.")
+    if options.get("return_dict_in_generate"):
+        raise ValueError("--generation_options: return_dict_in_generate changes no output: leave it out.")
+    if unknown := sorted(options.keys() - vars(GenerationConfig()).keys() - set(MAX_LEN_OPTIONS)):
+        raise ValueError(f"--generation_options: generate() has no option {', '.join(unknown)}.")
+    for name in ("num_beams", "length_penalty", "num_return_sequences", *MAX_LEN_OPTIONS):
+        if getattr(args, name) is not None:
+            options[name] = getattr(args, name)
+    config.update(**options, allow_custom_entries=True)
+    limits = ("max_length", "max_new_tokens", *MAX_LEN_OPTIONS)
+    if all(getattr(config, name, None) is None for name in limits):
+        config.max_len_a, config.max_len_b = 0, 200  # fairseq's
+
+
+def make_windows(costs: Sequence[float]) -> list[int]:
+    """The ends of windows of sources, each of which fills `WINDOW` batches; `costs` are the sources' shares of one."""
+    ends, total = [], 0.0
+    for end, cost in enumerate(costs, 1):
+        total += cost
+        if total >= WINDOW or end == len(costs):
+            ends.append(end)
+            total = 0.0
+    return ends
+
+
+def make_batches(lengths: list[int], batch_size: int | None, max_tokens: int | None) -> list[list[int]]:
+    """Indices of sources in batches of similar length, the longest first. A source of more than `max_tokens` tokens is
+    alone in its batch."""
+    batches = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        size = len(batches[-1]) + 1 if batches else 0
+        if size and size <= (batch_size or math.inf) and size * lengths[batches[-1][0]] <= (max_tokens or math.inf):
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+class TextGenerator:
+    """A model or an ensemble, with its tokenizers and the arguments of the search."""
+
+    def __init__(self, args: GenerateArguments):
+        self.args = args
+        self.models = models = load_models(args)
+        self.tokenizer, self.target_tokenizer = load_common_tokenizers(args)
+        for model in models:
+            check_target_tokenizer(model, self.tokenizer, self.target_tokenizer)
+        self.limit = source_limit(models, args.max_source_length)
+        self.model = models[0]
+        # Alone in an ensemble, any model knows max_len_a and max_len_b.
+        if len(models) > 1 or not isinstance(models[0], SourceLengthGenerationMixin):
+            self.model = EnsembleForConditionalGeneration(models)
+        if marks_languages(self.tokenizer) and self.tokenizer.tgt_lang is not None:
+            begin_with_language(self.model, self.tokenizer)
+        config = self.model.generation_config
+        set_generation_options(config, args)
+        starts_plainly = config.decoder_start_token_id in (None, self.tokenizer.eos_token_id)
+        if marks_languages(self.tokenizer) and config.forced_bos_token_id is None and starts_plainly:
+            raise ValueError(
+                f"{type(self.tokenizer).__name__} ({self.tokenizer.name_or_path}) marks every text with its language, "
+                "and none is saved with it: give --src_lang and --tgt_lang."
+            )
+
+    def encode(self, sources: list[str]) -> list[list[int] | None]:
+        """The token ids of sources, None of empty ones."""
+        full = [source for source in sources if source.strip()]
+        encoded, number_cut = encode_texts(full, self.tokenizer, self.limit) if full else ([], 0)
+        if number_cut:
+            logger.warning("%d of %d sources cut to %d tokens", number_cut, len(full), self.limit)
+        remaining = iter(encoded)
+        return [next(remaining) if source.strip() else None for source in sources]
+
+    @property
+    def batch_size(self) -> int | None:
+        return self.args.batch_size or (None if self.args.max_tokens_per_batch else 32)
+
+    def window_ends(self, encoded: list[list[int] | None]) -> list[int]:
+        """Where the windows of encoded sources end."""
+        size, tokens = self.batch_size, self.args.max_tokens_per_batch
+        return make_windows([0 if ids is None else 1 / size if size else len(ids) / tokens for ids in encoded])
+
+    def windows(
+        self, encoded: list[list[int] | None], start: int = 0, progress: bool = False
+    ) -> Iterator[list[list[tuple[str, float]]]]:
+        """Window after window, from the one that begins with the source `start`, for each source its outputs as (text,
+        score), the best first. Without `--scores`, the scores are 0."""
+        full = [ids is not None for ids in encoded]
+        with tqdm(total=sum(full), initial=sum(full[:start]), unit="line", disable=not progress) as bar:
+            for end in self.window_ends(encoded):
+                if end <= start:
+                    continue
+                results = [[("", 0.0)] * self.args.num_return_sequences for _ in range(start, end)]
+                indices = [i for i in range(start, end) if full[i]]
+                lengths = [len(encoded[i]) for i in indices]
+                for batch in make_batches(lengths, self.batch_size, self.args.max_tokens_per_batch):
+                    batch = [indices[i] for i in batch]
+                    inputs = self.tokenizer.pad({"input_ids": [encoded[i] for i in batch]}, return_tensors="pt")
+                    for i, outputs in zip(batch, self.generate(inputs.to(self.model.device)), strict=True):
+                        results[i - start] = [(" ".join(text.split("\n")), score) for text, score in outputs]
+                    bar.update(len(batch))
+                yield results
+                start = end
+
+    def __call__(self, sources: list[str]) -> list[list[tuple[str, float]]]:
+        """For each source its outputs."""
+        return [outputs for window in self.windows(self.encode(sources)) for outputs in window]
+
+    def note(self, sources: list[str]) -> dict:
+        """All that the outputs of sources depend on; of models, tokenizers and sources hashes."""
+        hashes = {name: hashlib.blake2b(digest_size=16) for name in ("input", "models", "tokenizers")}
+        for source in sources:
+            hashes["input"].update(f"{source}\n".encode("utf-8", "surrogatepass"))
+        for model in self.models:
+            hashes["models"].update(model.config.to_json_string().encode())
+            for name, tensor in model.state_dict().items():
+                hashes["models"].update(name.encode())
+                hashes["models"].update(tensor.cpu().flatten().view(torch.uint8).numpy())
+        hashes["models"].update(self.model.generation_config.to_json_string().encode())
+        with tempfile.TemporaryDirectory() as folder:
+            for side, tokenizer in (("source", self.tokenizer), ("target", self.target_tokenizer)):
+                tokenizer.save_pretrained(Path(folder) / side)
+            for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
+                hashes["tokenizers"].update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
+        options = {name: value for name, value in vars(self.args).items() if name not in NOT_OF_THE_OUTPUTS}
+        values = {f"--{name}": value for name, value in options.items()} | {"device": str(self.model.device)}
+        return values | versions() | {name: value.hexdigest() for name, value in hashes.items()}
+
+    def generate(self, inputs) -> list[list[tuple[str, float]]]:
+        """For each source of a batch its outputs as (text, score), the best first."""
+        return n_best(self.model, self.target_tokenizer, inputs, return_scores=self.args.scores)
+
+
+def format_outputs(outputs: list[tuple[str, float]], scores: bool, number: int | None = None) -> str:
+    """The lines of a source's outputs, each after the source's number if there is one."""
+    start = "" if number is None else f"{number}\t"
+    return "".join(f"{start}{score:.4f}\t{text}\n" if scores else f"{start}{text}\n" for text, score in outputs)
+
+
+def read_sources(name: str) -> list[str]:
+    """The lines of a file, or of standard input if its name is -; ValueError if they are not UTF-8."""
+    if name != "-":
+        return read_lines(name)
+    sys.stdin.reconfigure(encoding="utf-8-sig", newline="\n")
+    try:
+        return [line.rstrip("\r\n") for line in sys.stdin]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"The standard input is not UTF-8 text ({error}): convert it first.") from error
+
+
+class PartialOutput:
+    """The outputs of the first sources, in `NAME.partial`, and what they are of, in `NAME.partial.json`, until all are
+    there.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path):
+        self.path, self.partial, self.note_file = path, Path(f"{path}.partial"), Path(f"{path}.partial.json")
+        with self.partial.open("ab"):
+            pass
+        if not self.partial.stat().st_size:
+            self.remove()
+
+    def remove(self) -> None:
+        for file in (self.partial, self.note_file):
+            file.unlink(missing_ok=True)
+
+    def number_of_lines(self) -> int:
+        if not self.partial.is_file():
+            return 0
+        with self.partial.open("rb") as file:
+            return sum(line.endswith(b"\n") for line in file)
+
+    def begin(self, note: dict, is_drawn: bool) -> None:
+        """Notes what the outputs are of.
+
+        Raises:
+            ValueError: the part that is there is of something else.
+        """
+        if self.number_of_lines() and is_drawn:
+            logger.warning("%s: outputs that are drawn cannot be continued: starting anew", self.partial)
+            self.remove()
+        if self.number_of_lines():
+            noted = read_json(self.note_file) if self.note_file.is_file() else {}
+            different = sorted(name for name in note.keys() | noted.keys() if noted.get(name) != note.get(name))
+            if different:
+                raise ValueError(
+                    f"{self.partial} holds outputs of another call ({', '.join(different) if noted else 'unknown'} "
+                    "differ): start that one again, give --overwrite to start anew, or name another --output."
+                )
+        else:
+            self.note_file.write_text(json.dumps(note, indent=1), encoding="utf-8")
+
+    def cut(self, lines: int) -> None:
+        """Keeps only so many lines."""
+        with self.partial.open("ab+") as file:
+            file.seek(0)
+            file.truncate(sum(map(len, islice(file, lines))))
+
+    def write(self, text: str) -> None:
+        with self.partial.open("ab") as file:
+            file.write(text.encode("utf-8"))
+
+    def finish(self) -> None:
+        """Puts the whole output in its place."""
+        if self.path.suffix == ".gz":
+            packed = Path(f"{self.partial}.gz")
+            with self.partial.open("rb") as file, packed.open("wb") as target:
+                with gzip.GzipFile("", "wb", fileobj=target, mtime=0) as packer:
+                    shutil.copyfileobj(file, packer)
+            packed.replace(self.path)
+        else:
+            self.partial.replace(self.path)
+        self.remove()
+
+
+def check_output(args: GenerateArguments) -> PartialOutput | None:
+    """The --output, of which a part may be there; None for standard output.
+
+    Raises:
+        OSError: it cannot be written, or exists.
+        ValueError: it is no file.
+    """
+    path = Path(args.output)
+    if args.output == "-":
+        return None
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}.")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"--output {path} is a folder or a device: name a file.")
+    if path.exists() and not args.overwrite:
+        raise FileExistsError(f"--output {path} exists: name another file, or give --overwrite.")
+    return PartialOutput(path)
+
+
+def write_outputs(generator: TextGenerator, sources: list[str], output: PartialOutput | None) -> None:
+    """Writes the outputs of sources as they come, to standard output if there is no other; what is there of an earlier
+    call stays."""
+    args, start = generator.args, 0
+    number = args.num_return_sequences
+    encoded = generator.encode(sources)
+    if output is None:
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    else:
+        if args.overwrite:
+            output.remove()
+        output.begin(generator.note(sources), bool(generator.model.generation_config.do_sample))
+        ends = [0, *generator.window_ends(encoded)]
+        start = ends[bisect(ends, output.number_of_lines() // number) - 1]
+        output.cut(start * number)
+        if start:
+            logger.warning("%s: going on after %d of %d sources", output.partial, start, len(sources))
+    try:
+        for window in generator.windows(encoded, start, progress=True):
+            lines = [
+                format_outputs(outputs, args.scores, i if number > 1 else None)
+                for i, outputs in enumerate(window, start + 1)
+            ]
+            if output is None:
+                print("".join(lines), end="", flush=True)
+            else:
+                output.write("".join(lines))
+            start += len(window)
+    except BaseException:
+        if output is not None and start == 0:
+            output.remove()
+        raise
+    if output is not None:
+        output.finish()
+
+
+def interact(generator: TextGenerator) -> None:
+    """Asks for sources and prints outputs, until an empty line, the end of the input or Ctrl-C."""
+    try:
+        while (source := input("> ")).strip():
+            print(format_outputs(generator([source])[0], generator.args.scores), end="", flush=True)
+    except (EOFError, KeyboardInterrupt):
+        print()
+
+
+def run(args: GenerateArguments) -> None:
+    """Generates what the arguments ask for.
+
+    Raises:
+        OSError: a file or a model is missing, or the output cannot be written.
+        ValueError: the models do not fit together, or an option does not fit them.
+    """
+    set_seed(args.seed)
+    output = check_output(args)
+    sources = None if args.interactive else read_sources(args.input)
+    generator = TextGenerator(args)
+    if sources is None:
+        interact(generator)
+    else:
+        write_outputs(generator, sources, output)

@@ -1,0 +1,237 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The ODE Transformer with a recurrence encoder (Hao et al., "Modeling Recurrence for Transformer", NAACL 2019).
+
+Beside the encoder, a recurrent network reads the word embeddings of the source, and the decoder attends to the states
+of both. Here is what that adds to the ODE Transformer; the network is in `recurrence_ode_transformer.py`. Equation
+numbers are that paper's.
+
+The decoder has one source: the states of both encoders, one after the other. So have caches, whose entries hold the
+keys and values of both: whatever becomes of an entry in a search becomes of both.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import auto_docstring
+
+from .configuration_ode_transformer import Part
+from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
+from .integration_ode_transformer import StageGate
+from .layers_ode_transformer import OdeTransformerAttention
+from .modeling_ode_transformer import (
+    OdeTransformerDecoder,
+    OdeTransformerDecoderLayer,
+    OdeTransformerEncoder,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerModel,
+    as_encoder_output,
+)
+from .pretrained_ode_transformer import OdeTransformerPreTrainedModel
+from .recurrence_ode_transformer import OdeTransformerBidirectionalLinear, OdeTransformerRecurrentNetwork
+
+
+class OdeTransformerSilentProjection(nn.Linear):
+    """The output projection of a residual sublayer that starts at zero: the model computes what it would without the
+    sublayer, and training it puts the sublayer to use."""
+
+
+class OdeTransformerRecurrenceDecoderLayer(OdeTransformerDecoderLayer):
+    """A block of the decoder, with an attention to the recurrence encoder in the layers that have one: D is the output
+    of the cross-attention, R that of the other attention.
+
+    "stack" (eq. 18): a sublayer after the cross-attention, R of D.
+    "gated_sum" (eqs. 14, 15 and 17): g * D + (1 - g) * R, g = sigmoid of a linear layer of [D, R].
+    """
+
+    def __init__(
+        self, config: OdeTransformerRecurrenceConfig, stack: str, layer_idx: int, has_cross_attention: bool = True
+    ):
+        super().__init__(config, stack, layer_idx, has_cross_attention)
+        self.config = config
+        self.recurrence_attn = self.recurrence_gate = None
+        is_top = layer_idx == config.decoder_layers - 1
+        if not (is_top or config.recurrence_decoder_layers == "all"):
+            return
+        # Modules are in the order of the computation, which that of initial values and optimizer states follows.
+        names = [name for name, _ in self.named_children()]
+        later = {name: getattr(self, name) for name in names[names.index("encoder_attn_layer_norm") + 1 :]}
+        for name in later:
+            delattr(self, name)
+        self.recurrence_attn = OdeTransformerAttention(config, config.decoder_attention_heads, is_cross_attention=True)
+        self.recurrence_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        if config.recurrence_integration == "gated_sum":
+            self.recurrence_gate = StageGate(2 * config.d_model, 1)
+        else:
+            self.recurrence_attn.out_proj = OdeTransformerSilentProjection(config.d_model, config.d_model)
+            self.parts = tuple(with_recurrence(self.parts))
+        for name, module in later.items():
+            setattr(self, name, module)
+
+    def project_source(self, encoder_hidden_states):
+        length = self.config.source_length(encoder_hidden_states.shape[1])
+        keys_and_values = super().project_source(encoder_hidden_states[:, :length])
+        if self.recurrence_attn is None:
+            return keys_and_values
+        others = self.recurrence_attn.project(encoder_hidden_states[:, length:], "kv")
+        return tuple(torch.cat(pair, dim=2) for pair in zip(keys_and_values, others))
+
+    def read(self, encoder_hidden_states, *args):
+        inputs = super().read(encoder_hidden_states, *args)
+        if inputs.source is not None:
+            end = encoder_hidden_states.shape[1]  # a static cache may be longer
+            length = self.config.source_length(end)
+            inputs.recurrence = tuple(states[:, :, length:end] for states in inputs.source)
+            inputs.source = tuple(states[:, :, :length] for states in inputs.source)
+            inputs.source_mask, inputs.recurrence_mask = inputs.source_mask
+        return inputs
+
+    def cross_attention(self, inputs, z, evaluation):
+        output = super().cross_attention(inputs, z, evaluation)
+        if self.recurrence_gate is None:
+            return output
+        other = self.recurrence_attention(inputs, z, evaluation)
+        gate = torch.sigmoid(self.recurrence_gate(torch.cat([z + output, z + other], dim=-1)))
+        return gate * output + (1 - gate) * other
+
+    def recurrence_attention(self, inputs, z, evaluation):
+        output, _ = self.recurrence_attn(
+            self.recurrence_attn_layer_norm(z), inputs.recurrence, inputs.recurrence_mask, **inputs.options
+        )
+        return output
+
+
+def with_recurrence(parts: Iterable[Part]) -> Iterable[Part]:
+    """Parts of a vector field with the attention to the recurrence encoder after the cross-attention: in the same
+    part, or in one of its own where each sublayer has one."""
+    for part in parts:
+        if list(part.sublayers) == ["cross_attention"]:
+            yield part
+            yield part._replace(sublayers={"recurrence_attention": 1.0})
+        else:
+            sublayers = {}
+            for name, weight in part.sublayers.items():
+                sublayers[name] = weight
+                if name == "cross_attention":
+                    sublayers["recurrence_attention"] = weight
+            yield part._replace(sublayers=sublayers)
+
+
+@auto_docstring
+class OdeTransformerRecurrencePreTrainedModel(OdeTransformerPreTrainedModel):
+    config: OdeTransformerRecurrenceConfig
+    config_class = OdeTransformerRecurrenceConfig
+    _no_split_modules = [
+        "OdeTransformerEncoderLayer",
+        "OdeTransformerRecurrenceLayer",
+        "OdeTransformerRecurrenceDecoderLayer",
+    ]
+
+    def _init_weights(self, module):
+        if isinstance(module, OdeTransformerSilentProjection):
+            init.zeros_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, OdeTransformerBidirectionalLinear):
+            bound = math.sqrt(6 / (module.in_features + module.out_features))  # Xavier's, for each direction
+            init.uniform_(module.weight, -bound, bound)
+            init.zeros_(module.bias)
+        elif isinstance(module, nn.GRU):
+            for name, parameter in module.named_parameters():
+                init.zeros_(parameter) if name.startswith("bias") else init.xavier_uniform_(parameter)
+        else:
+            super()._init_weights(module)
+
+
+@dataclass
+class OdeTransformerRecurrenceEncoderOutput(BaseModelOutput):
+    """
+    What the encoder of a model with a recurrence encoder returns; as a tuple (`return_dict=False`) in the order
+    `last_hidden_state`, `recurrence_last_hidden_state`, `hidden_states`, `attentions`, without those that are None.
+
+    Args:
+        recurrence_last_hidden_state (`torch.FloatTensor` of shape `(batch_size, states, hidden_size)`, *optional*):
+            The states of the recurrence encoder: `recurrence_steps`, or one for each word, of which those of padding
+            are not to be used.
+    """
+
+    recurrence_last_hidden_state: torch.FloatTensor | None = None
+
+
+class OdeTransformerRecurrenceEncoder(OdeTransformerRecurrencePreTrainedModel, OdeTransformerEncoder):
+    def post_init(self):
+        layer_norm = self.layer_norm  # as in the blocks: modules are in the order of the computation
+        del self.layer_norm
+        self.recurrence = OdeTransformerRecurrentNetwork(self.config)
+        self.layer_norm = layer_norm
+        super().post_init()
+
+    def encode(self, inputs_embeds, input_ids, attention_mask, **kwargs) -> OdeTransformerRecurrenceEncoderOutput:
+        recurrence_states = self.recurrence(inputs_embeds, attention_mask)
+        outputs = super().encode(inputs_embeds, input_ids, attention_mask, **kwargs)
+        return OdeTransformerRecurrenceEncoderOutput(
+            last_hidden_state=outputs.last_hidden_state, recurrence_last_hidden_state=recurrence_states
+        )
+
+
+class OdeTransformerRecurrenceDecoder(OdeTransformerRecurrencePreTrainedModel, OdeTransformerDecoder):
+    layer_class = OdeTransformerRecurrenceDecoderLayer
+
+    def source_mask(self, inputs_embeds, encoder_hidden_states, encoder_attention_mask):
+        """The masks of the attentions to the two encoders."""
+        length = self.config.source_length(encoder_hidden_states.shape[1])
+        mask = super().source_mask(inputs_embeds, encoder_hidden_states[:, :length], encoder_attention_mask)
+        return mask, mask if self.config.recurrence_has_words else None
+
+
+@auto_docstring
+class OdeTransformerRecurrenceModel(OdeTransformerRecurrencePreTrainedModel, OdeTransformerModel):
+    encoder_class = OdeTransformerRecurrenceEncoder
+    decoder_class = OdeTransformerRecurrenceDecoder
+
+    def as_encoder_output(self, encoder_outputs) -> BaseModelOutput:
+        names = ("last_hidden_state", "recurrence_last_hidden_state", "hidden_states", "attentions")
+        return as_encoder_output(encoder_outputs, OdeTransformerRecurrenceEncoderOutput, names)
+
+    def source_states(self, encoder_outputs: BaseModelOutput) -> torch.Tensor:
+        """The states of both encoders, one after the other: (sources, length + recurrence states, d).
+
+        Raises:
+            ValueError: those of the recurrence encoder are missing, or they are not as many as the configuration says.
+        """
+        states, others = encoder_outputs.last_hidden_state, encoder_outputs.get("recurrence_last_hidden_state")
+        if others is None:
+            raise ValueError(
+                f"A model with recurrence_encoder={self.config.recurrence_encoder!r} attends to two states of the "
+                "source, last_hidden_state and recurrence_last_hidden_state, but one is missing: give as "
+                "encoder_outputs what its encoder returns."
+            )
+        if others.shape[1] != (expected := self.config.num_recurrence_states(states.shape[1])):
+            raise ValueError(
+                f"recurrence_last_hidden_state has {others.shape[1]} states beside {states.shape[1]} of the encoder, "
+                f"where this model has {expected}: give as encoder_outputs what its encoder returns."
+            )
+        return torch.cat([states, others], dim=1)
+
+
+@auto_docstring(custom_intro="The ODE Transformer with a recurrence encoder and a language modeling head.")
+class OdeTransformerRecurrenceForConditionalGeneration(
+    OdeTransformerRecurrencePreTrainedModel, OdeTransformerForConditionalGeneration
+):
+    model_class = OdeTransformerRecurrenceModel
+
+    def _prepare_static_cache(self, *args, model_kwargs, **kwargs):
+        # Its size is that of the states that the decoder attends to.
+        states = self.model.source_states(self.model.as_encoder_output(model_kwargs["encoder_outputs"]))
+        model_kwargs = {**model_kwargs, "encoder_outputs": (states,)}
+        return super()._prepare_static_cache(*args, model_kwargs=model_kwargs, **kwargs)
+
+
+__all__ = [
+    "OdeTransformerRecurrenceForConditionalGeneration",
+    "OdeTransformerRecurrenceModel",
+    "OdeTransformerRecurrencePreTrainedModel",
+]

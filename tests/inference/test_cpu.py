@@ -1,0 +1,311 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Replaced modules: against the modules that they replace, and PyTorch's and transformers' own functions."""
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
+
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerModel,
+)
+from modeling_ode_transformer.inference import cpu
+from modeling_ode_transformer.inference.cpu import (
+    Replacement,
+    is_optimized,
+    optimize_for_cpu,
+    restore,
+)
+
+from ..conftest import TINY, assert_close, build
+from .conftest import optimized
+
+
+MODELS = (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM, OdeTransformerModel)
+FORMS = [
+    {},
+    {"encoder_solver": "rk2", "encoder_coefficients": "gate", "max_relative_position": 0, "layer_history": "none"},
+    {"decoder_solver": "rk4", "decoder_coefficients": "learned", "vector_field": "macaron"},
+    {"encoder_solver": "leapfrog", "position_embedding_type": "learned", "tie_word_embeddings": False},
+]
+DROPOUTS = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.3}
+
+
+def inputs_of(model, batch):
+    return batch if model.config.is_encoder_decoder else {"input_ids": batch["decoder_input_ids"]}
+
+
+# The whole model
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("model_class", MODELS)
+def test_outputs_and_gradients_are_the_same(model_class, form, batch, onednn_calls):
+    results = []
+    for optimize in (lambda model: model, optimize_for_cpu):
+        model = build(model_class, **form)
+        assert optimize(model) is model
+        inputs = inputs_of(model, batch)
+        states = model(**inputs)[0]
+        states.tanh().sum().backward()
+        results.append((states.detach(), {name: p.grad for name, p in model.named_parameters()}))
+        with torch.no_grad():
+            assert_close(model(**inputs)[0], states, scale=max(1, states.abs().max().item()))
+    (expected, gradients), (actual, others) = results
+    assert_close(actual, expected, scale=max(1, expected.abs().max().item()))
+    assert list(gradients) == list(others) and onednn_calls
+    for name, gradient in gradients.items():
+        assert (gradient is None) == (others[name] is None), name
+        if gradient is not None:
+            assert_close(others[name], gradient, scale=10 * max(1, gradient.abs().max().item()))
+
+
+@pytest.mark.parametrize("model_class", MODELS[:2])
+def test_the_model_generates_the_same(model_class, batch):
+    model = build(model_class)
+    model.lm_head.weight = nn.Parameter(10 * torch.randn(model.lm_head.weight.shape) / 32**0.5)
+    options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "return_dict_in_generate": True}
+    options |= {"output_logits": True, **inputs_of(model, batch)}
+    options.pop("decoder_input_ids", None)
+    expected, actual = model.generate(**options), optimize_for_cpu(model).generate(**options)
+    assert torch.equal(actual.sequences, expected.sequences)
+    assert_close(torch.stack(actual.logits), torch.stack(expected.logits), scale=100)
+
+
+def snapshot(model):
+    """What a model is made of: classes, parameters and whatever else its modules hold, hooks included."""
+    return [(name, type(each), dict(vars(each)), dict(each._parameters)) for name, each in model.named_modules()]
+
+
+@pytest.mark.parametrize("model_class", MODELS)
+def test_restoring_leaves_nothing_behind(model_class, batch):
+    model = build(model_class)
+    calls = []
+    first = next(module for module in model.modules() if isinstance(module, nn.Linear))
+    first.register_forward_hook(lambda *args: calls.append(args))
+    inputs, before, parameters = inputs_of(model, batch), snapshot(model), list(model.parameters())
+    names, loss = list(model.state_dict()), getattr(model, "loss_function", None)
+    expected = model(**inputs)[0]
+    evaluations = len(calls)
+    assert not is_optimized(model) and evaluations
+    optimize_for_cpu(optimize_for_cpu(model))
+    assert is_optimized(model) and list(model.state_dict()) == names
+    assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
+    model(**inputs)
+    assert len(calls) == 2 * evaluations
+    assert restore(restore(model)) is model and not is_optimized(model)
+    after = snapshot(model)
+    for (name, cls, values, own), (other_name, other_cls, other_values, other_own) in zip(before, after, strict=True):
+        other_values.pop("_loss_function", None)
+        assert (name, cls, values.keys()) == (other_name, other_cls, other_values.keys())
+        assert all(own[key] is other_own[key] for key in own)
+    assert model.loss_function is loss
+    assert torch.equal(model(**inputs)[0], expected)
+
+
+def test_an_optimized_model_learns_the_same(batch):
+    """By the optimizer that was made before, over several steps."""
+    losses = []
+    for optimize in (lambda model: model, optimize_for_cpu):
+        model = build(encoder_solver="rk2", **dict.fromkeys(DROPOUTS, 0.0)).train()
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        optimize(model)
+        for _ in range(4):
+            loss = model(**batch, labels=batch["decoder_input_ids"]).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_saving_and_loading_know_nothing_of_it(tied, tmp_path, batch):
+    model = build(tie_word_embeddings=tied)
+    model.save_pretrained(tmp_path / "before")
+    expected = model(**batch).logits
+    optimize_for_cpu(model).save_pretrained(tmp_path / "after")
+    for path in (tmp_path / "before").iterdir():
+        assert path.read_bytes() == (tmp_path / "after" / path.name).read_bytes(), path.name
+    assert len(list((tmp_path / "before").iterdir())) == len(list((tmp_path / "after").iterdir()))
+    other = optimized(tie_word_embeddings=tied, attention_dropout=0.1)
+    nn.init.normal_(other.lm_head.weight)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(**batch).logits, model(**batch).logits)
+    loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path / "after")
+    assert not is_optimized(loaded) and torch.equal(loaded(**batch).logits, expected)
+    assert (model.lm_head.weight is model.model.shared.weight) == tied
+
+
+def test_saved_code_does_not_mention_it(tmp_path, batch):
+    """A process that cannot import the package opens the model; and a repository's own classes are replaced, too."""
+    model = optimized()
+    model.save_pretrained(tmp_path / "saved")
+    files = list((tmp_path / "saved").glob("*.py"))
+    assert files and not any("inference.cpu" in path.read_text() for path in files)
+    torch.save((batch, model(**batch).logits), tmp_path / "expected.pt")
+    script = (
+        "import sys, torch; sys.modules['modeling_ode_transformer'] = None\n"
+        "from transformers import AutoModelForSeq2SeqLM\n"
+        f"batch, expected = torch.load({str(tmp_path / 'expected.pt')!r})\n"
+        f"model = AutoModelForSeq2SeqLM.from_pretrained({str(tmp_path / 'saved')!r}, trust_remote_code=True)\n"
+        "assert (model(**batch).logits - expected).abs().max() < 1e-4\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path)
+    remote = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
+    layer = optimize_for_cpu(remote).model.decoder.layers[0]
+    for module in (
+        layer.self_attn,
+        layer.self_attn.q_proj,
+        layer.fc1,
+        layer.dropout,
+        remote.model.encoder.embed_positions,
+    ):
+        assert isinstance(module, Replacement)
+    assert_close(remote(**batch).logits, model(**batch).logits, scale=10)
+
+
+def test_flops_are_counted_once_a_model_has_been_optimized(batch):
+    script = (
+        "import torch; from torch.utils.flop_counter import flop_registry\n"
+        "from modeling_ode_transformer.inference import cpu\n"
+        "operator = torch.ops.mkldnn._linear_pointwise if cpu.HAS_ONEDNN else None\n"
+        "assert operator not in flop_registry\n"
+        "cpu.optimize_for_cpu(torch.nn.Linear(2, 2))\n"
+        "assert operator in flop_registry or operator is None\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    counts = []
+    for model in (optimized(encoder_solver="rk2"), build(encoder_solver="rk2")):
+        for gradients in (True, False):
+            with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(gradients):
+                model(**batch)
+            counts.append(counter.get_total_flops())
+    assert counts[:2] == counts[2:] and min(counts) > 0
+
+
+@pytest.mark.parametrize("copied", ["deepcopy", "pickle", "torch.save"])
+def test_an_optimized_model_is_copied(copied, batch):
+    model = optimized()
+    expected = model(**batch).logits
+    if copied == "torch.save":
+        buffer = io.BytesIO()
+        torch.save(model, buffer)
+        copy_of_it = torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)
+    else:
+        copy_of_it = copy.deepcopy(model) if copied == "deepcopy" else pickle.loads(pickle.dumps(model))
+    assert torch.equal(copy_of_it(**batch).logits, expected)
+    assert [type(each) for each in copy_of_it.modules()] == [type(each) for each in model.modules()]
+    assert restore(copy_of_it).lm_head.weight is not model.lm_head.weight and is_optimized(model)
+    assert type(copy_of_it.lm_head) is nn.Linear
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_converted_model_runs_as_if_it_had_not_been_optimized(dtype, batch, onednn_calls):
+    model = optimized().to(dtype)
+    actual = model(**batch).logits
+    assert torch.equal(actual, restore(model)(**batch).logits) and actual.dtype == dtype and not onednn_calls
+    ids = {"input_ids": torch.ones(3, 5, dtype=torch.long), "decoder_input_ids": torch.ones(3, 6, dtype=torch.long)}
+    assert optimized().to("meta")(**{name: each.to("meta") for name, each in ids.items()}).logits.shape == actual.shape
+
+
+@pytest.mark.parametrize("checkpointing", [{}, {"stages": True}], ids=["blocks", "stages"])
+def test_activation_checkpointing_draws_the_same_masks_again(checkpointing, batch):
+    gradients = []
+    for kwargs in (None, checkpointing):
+        model = optimized(encoder_solver="rk4", **DROPOUTS).train()
+        if kwargs is not None:
+            model.gradient_checkpointing_enable(kwargs)
+        torch.manual_seed(5)
+        model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for actual, expected in zip(*gradients):
+        assert_close(actual, expected, scale=10)
+
+
+def test_an_optimized_model_compiles_and_exports(batch):
+    model = optimized(encoder_solver="rk2")
+    inputs = {**batch, "labels": batch["decoder_input_ids"], "use_cache": False}
+    with torch.no_grad():
+        expected = model(**inputs)
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs)
+        exported = torch.export.export(model, (), inputs, strict=False).module()(**inputs)
+    for outputs in (compiled, exported):
+        assert_close(outputs.logits, expected.logits, scale=10)
+        assert_close(outputs.loss, expected.loss)
+
+
+def test_adapters_are_put_around_replaced_layers(batch, onednn_calls):
+    peft = pytest.importorskip("peft")
+    results = []
+    for optimize in (lambda model: model, optimize_for_cpu):
+        torch.manual_seed(1)
+        config = peft.LoraConfig(target_modules=["q_proj", "fc1"], init_lora_weights=False)
+        model = peft.get_peft_model(optimize(build()), config).eval()
+        assert isinstance(model.base_model.model.model.encoder.layers[0].fc1.base_layer, nn.Linear)
+        logits = model(**batch).logits
+        optimize(model)
+        assert_close(model(**batch).logits, logits, scale=10)
+        assert_close(model.merge_and_unload()(**batch).logits, logits, scale=10)
+        results.append(logits)
+    assert_close(results[1], results[0], scale=10)
+    assert onednn_calls
+
+
+def test_embeddings_are_resized_as_before():
+    model = optimized(tie_word_embeddings=False)
+    old = model.lm_head.weight.clone()
+    model.resize_token_embeddings(70)
+    assert model.lm_head.weight.shape == (70, 32) and torch.equal(model.lm_head.weight[:61], old)
+    assert not isinstance(model.lm_head, Replacement)
+    assert isinstance(optimize_for_cpu(model).lm_head, Replacement)
+    assert type(restore(model).lm_head) is nn.Linear
+
+
+def test_other_devices_are_left_alone_with_a_line_that_says_so(warned):
+    model = build().to("meta")
+    for weights in cpu.WEIGHTS:
+        assert optimize_for_cpu(model, weights) is model and not is_optimized(model)
+    assert warned == ["The model is not optimized for CPUs: it is on meta."] * 3
+    with pytest.raises(ValueError, match="weights='int4' must be one of 'keep', 'packed', 'int8'"):
+        optimize_for_cpu(build(), "int4")
+
+
+def test_other_models_of_transformers_have_their_linear_layers_replaced(batch, onednn_calls):
+    torch.manual_seed(0)
+    model = M2M100ForConditionalGeneration(M2M100Config(**TINY, dropout=0.0)).eval()
+    expected = model(**batch).logits
+    optimize_for_cpu(model)
+    assert not onednn_calls
+    assert_close(model(**batch).logits, expected)
+    assert isinstance(model.model.encoder.layers[0].fc1, Replacement) and onednn_calls
+    attention = nn.MultiheadAttention(8, 2)
+    assert not is_optimized(optimize_for_cpu(attention))  # its projection is a class of its own
+
+
+def test_a_trainer_trains_an_optimized_model(tmp_path):
+    data = [{"input_ids": torch.arange(4 + i, 11 + i), "labels": torch.arange(20 + i, 26 + i)} for i in range(4)]
+    options = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "max_steps": 2}
+    model = optimized(**DROPOUTS)
+    before = model.lm_head.weight.clone()
+    trainer = Seq2SeqTrainer(model=model, args=Seq2SeqTrainingArguments(str(tmp_path), **options), train_dataset=data)
+    trainer.train()
+    trainer.save_model(tmp_path / "saved")
+    assert not torch.equal(model.lm_head.weight, before)
+    loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path / "saved")
+    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)

@@ -1,0 +1,378 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Kernels: against PyTorch's, float64, and statistics of random numbers."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.loss.loss_utils import ForCausalLMLoss
+
+from modeling_ode_transformer import OdeTransformerForCausalLM
+from modeling_ode_transformer.inference import cpu
+from modeling_ode_transformer.inference.cpu import dropout, language_model_loss, optimize_for_cpu, restore
+from modeling_ode_transformer.layers_ode_transformer import SINUSOIDS
+
+from ..conftest import assert_close, build
+from .conftest import optimized
+
+
+# Linear layers
+
+
+def fast(*args, **kwargs):
+    return optimize_for_cpu(nn.Linear(*args, **kwargs))
+
+
+def inputs_of_a_layer():
+    """Inputs of 48 features, whose memory is laid out in several ways."""
+    return torch.randn(5, 3, 48), torch.randn(7, 96)[:, ::2], torch.randn(4, 9, 48)[:, -1:], torch.randn(0, 48)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_has_the_numbers_of_nn_linear(bias, onednn_calls):
+    layer = fast(48, 70, bias=bias)
+    for x in inputs_of_a_layer():
+        expected = x.double() @ layer.weight.double().T + (layer.bias.double() if bias else 0)
+        with torch.no_grad():
+            assert torch.allclose(layer(x).double(), expected, atol=1e-5)
+        assert torch.allclose(layer(x).double(), expected, atol=1e-5)
+    assert len(onednn_calls) == 6
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_has_the_gradients_of_nn_linear(bias, onednn_calls):
+    layer = fast(48, 70, bias=bias)
+    reference = copy.deepcopy(layer).double()
+    for x in inputs_of_a_layer():
+        for is_leaf in (True, False):
+            for expand in (True, False):
+                # The gradient of a sum is one number, expanded.
+                weights = torch.ones(()) if expand else torch.randn(70, *x.shape[:-1]).movedim(0, -1)
+                ours, theirs = x.clone().requires_grad_(is_leaf), x.double().requires_grad_(is_leaf)
+                (layer(ours) * weights).sum().backward()
+                nn.Linear.forward(reference, theirs).mul(weights.double()).sum().backward()
+                pairs = [*zip(layer.parameters(), reference.parameters()), *([(ours, theirs)] if is_leaf else [])]
+                for given, expected in pairs:
+                    assert torch.allclose(given.grad.double(), expected.grad, atol=1e-5)
+                layer.zero_grad()
+                reference.zero_grad()
+    assert onednn_calls
+
+
+@pytest.mark.parametrize("shape", [(48,), (5, 48), (5, 3, 48)], ids=str)
+def test_what_a_layer_returns_may_be_changed_in_place(shape, onednn_calls):
+    layer, x = fast(48, 7), torch.randn(shape, requires_grad=True)
+    gradients = []
+    for forward in (layer, partial(nn.Linear.forward, layer)):
+        y = forward(x)
+        y[..., 2] = 0
+        y[..., 3:].mul_(2)
+        gradients.append(torch.autograd.grad(y.tanh().sum(), [x, *layer.parameters()]))
+    assert all(torch.allclose(given, expected, atol=1e-5) for given, expected in zip(*gradients))
+    assert onednn_calls
+
+
+def test_gradients_of_gradients_and_of_each_example(onednn_calls):
+    layer, x = fast(6, 4), torch.randn(3, 6, requires_grad=True)
+    plain = partial(nn.Linear.forward, layer)
+    norms = []
+    for forward in (layer, plain):
+        (gradient,) = torch.autograd.grad(forward(x).tanh().sum(), x, create_graph=True)
+        norms.append(torch.autograd.grad(gradient.square().sum(), [x, *layer.parameters()]))
+    assert all(torch.allclose(given, expected, atol=1e-6) for given, expected in zip(*norms))
+    parameters = dict(layer.named_parameters())
+
+    def loss(parameters, row):
+        return torch.func.functional_call(layer, parameters, row).square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x.detach())
+    for row, gradient in zip(x.detach(), each["weight"]):
+        (expected,) = torch.autograd.grad(plain(row).square().sum(), layer.weight)
+        assert torch.allclose(gradient, expected, atol=1e-5)
+
+
+def test_a_layer_multiplies_by_onednn_only_where_that_can(onednn_calls):
+    layer, x = fast(8, 4), torch.randn(2, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(x).sum().backward()
+    for enabled in (False, True):
+        with torch.set_grad_enabled(enabled):
+            layer.double()(x.double())
+            layer.bfloat16()(x.bfloat16())
+            layer.float()
+            layer(x[:0])
+            torch.jit.trace(layer, x, check_trace=False)
+            torch.export.export(layer, (x,))
+            with torch.autocast("cpu", torch.bfloat16):
+                assert layer(x).dtype == torch.bfloat16
+            assert not onednn_calls
+            layer(x)
+            assert len(onednn_calls) == 1
+            onednn_calls.clear()
+    layer(x.requires_grad_()).sum().backward()
+    assert len(onednn_calls) == 2  # the output and the input's gradient
+
+
+def test_forward_mode_derivatives_are_those_of_backpropagation(batch):
+    """oneDNN's products have none."""
+    model = optimized(attn_implementation="eager")
+    x = torch.randn(3, 5, model.config.d_model, requires_grad=True)
+    mask = torch.ones(3, 5, dtype=torch.long)
+    logits = model(inputs_embeds=x, attention_mask=mask, decoder_input_ids=batch["decoder_input_ids"]).logits
+    direction, weights = torch.randn_like(x), torch.randn_like(logits)
+    expected = (torch.autograd.grad(logits, x, weights)[0] * direction).sum().item()
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients), forward_ad.dual_level():
+            dual = forward_ad.make_dual(x.detach(), direction)
+            outputs = model(inputs_embeds=dual, attention_mask=mask, decoder_input_ids=batch["decoder_input_ids"])
+            tangent = forward_ad.unpack_dual(outputs.logits).tangent
+        assert (tangent * weights).sum().item() == pytest.approx(expected, rel=1e-4)
+
+
+# Attention of few queries
+
+
+@pytest.fixture
+def attention_calls(monkeypatch):
+    calls, function = [], cpu.few_queries_attention
+    monkeypatch.setattr(cpu, "few_queries_attention", lambda *args: calls.append(args) or function(*args))
+    return calls
+
+
+@pytest.mark.parametrize("max_relative_position", [0, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_queries_at_one_position_attend_as_before(max_relative_position, dtype, attention_calls):
+    """As a beam search has them: five hypotheses of a source, each of which sees the entries of its own."""
+    model = build(max_relative_position=max_relative_position).to(dtype)
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(16, 7, 32, generator=generator).to(dtype)
+    source_mask = torch.arange(7) < torch.randint(1, 8, (16, 1), generator=generator)
+    prompt, ids = (
+        torch.randint(4, 61, (16, 4), generator=generator),
+        torch.randint(4, 61, (16, 5), generator=generator),
+    )
+    visible = torch.rand(16, 1, 5, 9, generator=generator) < 0.5
+    visible[:, :, :, 4:] = torch.eye(5, dtype=torch.bool)
+    results = []
+    for _ in range(2):
+        cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+        options = {"encoder_hidden_states": states, "encoder_attention_mask": source_mask, "past_key_values": cache}
+        model.model.decoder(prompt, **options)
+        attention_calls.clear()
+        outputs = model.model.decoder(
+            ids,
+            attention_mask=visible,
+            position_ids=torch.full((16, 5), 4),
+            attention_positions=(torch.tensor([[4]]), torch.tensor([[0, 1, 2, 3, 4, 4, 4, 4, 4]])),
+            **options,
+        )
+        results.append(outputs.last_hidden_state)
+        optimize_for_cpu(model)
+    assert len(attention_calls) == 2 * model.config.decoder_layers
+    assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("max_relative_position", [0, 3])
+def test_attention_of_few_queries_is_for_few_queries_without_gradients_and_dropout(
+    max_relative_position, batch, attention_calls
+):
+    model = optimized(
+        max_relative_position=max_relative_position, **dict.fromkeys(("dropout", "attention_dropout"), 0.1)
+    )
+    ids = torch.randint(4, 61, (16, 6), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids}
+    expected = model(**inputs).logits
+    model.train()
+    with torch.no_grad():
+        model(**inputs)
+        model.eval()
+        assert not attention_calls
+        for implementation in ("eager", "sdpa"):
+            model.set_attn_implementation(implementation)
+            assert_close(model(**inputs).logits, expected, scale=10)
+            assert bool(attention_calls) == (implementation == "sdpa")
+        # Enough of the keys for the fused kernel, and a single query.
+        for shape in ((16, 40), (16, 1), (1, 6)):
+            attention_calls.clear()
+            model.model.encoder(torch.full(shape, 5))
+            assert not attention_calls
+
+
+# Loss
+
+
+@pytest.mark.parametrize("vocab_size", [5, 2**18 - 1, 2**19 + 1], ids=["one part", "parts of two", "parts of one"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("number", [None, 7, torch.tensor(7)], ids=str)
+def test_loss_and_gradients_are_those_of_transformers(vocab_size, dtype, number):
+    logits = torch.randn(1, 7, vocab_size, dtype=dtype)
+    labels = torch.randint(vocab_size, (1, 7))
+    labels[0, 3] = -100
+    results = []
+    for function in (language_model_loss, ForCausalLMLoss):
+        leaf = logits.clone().requires_grad_()
+        loss = function(logits=leaf, labels=labels, vocab_size=vocab_size, num_items_in_batch=number)
+        loss.backward()
+        results.append((loss, leaf.grad))
+    (loss, gradient), (expected, expected_gradient) = results
+    assert loss.dtype == torch.float32 and gradient.dtype == dtype
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert torch.allclose(gradient, expected_gradient, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("kept", [15, 30])
+def test_labels_that_are_not_those_of_the_logits_are_refused(kept):
+    """With a vocabulary so large that the loss comes in parts, of which these logits fill some."""
+    model = optimized(OdeTransformerForCausalLM, vocab_size=34040)
+    ids = torch.randint(4, 1000, (1, 31))
+    with pytest.raises(ValueError, match=f"Logits of {kept} tokens need as many labels, not .31,"):
+        model(ids, labels=ids, logits_to_keep=kept)
+
+
+# Positions that are kept
+
+
+@pytest.mark.parametrize("kind", SINUSOIDS)
+@pytest.mark.parametrize("padding_position", [None, 1])
+@pytest.mark.parametrize("size", [12, 9])
+def test_positions_that_are_kept_are_those_computed_afresh(kind, padding_position, size):
+    """Growing, in any order, with padding, and each by itself."""
+    module = optimize_for_cpu(SINUSOIDS[kind](size, padding_position))
+    generator = torch.Generator().manual_seed(0)
+    for length in (1, 3, 4, 30, 2, 31, 200, 7):
+        positions = torch.randint(0, length, (3, 5), generator=generator)
+        positions[0, 0], positions[1, 2:] = length - 1, 1
+        # Of another module, one position at a time: none can come from what is kept.
+        fresh = SINUSOIDS[kind](size, padding_position)
+        expected = torch.stack([fresh(position[None, None])[0, 0] for position in positions.flatten()])
+        actual = module(positions)
+        assert actual.dtype == torch.float32
+        assert_close(actual, expected.view(3, 5, size))
+        assert padding_position is None or not actual[1, 2:].any()
+    assert len(module.kept) >= 200 and not module.state_dict()
+    assert not hasattr(copy.deepcopy(module), "kept") and not hasattr(restore(module), "kept")
+
+
+def test_a_model_trains_on_positions_kept_by_inference(batch):
+    model = optimized()
+    with torch.inference_mode():
+        expected = model(**batch).logits.clone()
+    outputs = model.train()(**batch, labels=batch["decoder_input_ids"])
+    outputs.loss.backward()
+    assert_close(model.eval()(**batch).logits, expected)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
+def test_dropout_zeroes_the_share_p_and_keeps_the_mean(p):
+    torch.manual_seed(0)
+    x = torch.randn(7, 14285).exp()
+    output = dropout(x, p, True)
+    sigma = (p * (1 - p) / x.numel()) ** 0.5
+    assert abs((output == 0).double().mean().item() - p) < 5 * sigma
+    ones = dropout(torch.ones(99991), p, True)
+    assert abs(ones.double().mean().item() - 1) < 5 * sigma / (1 - p)
+    scale = 1 / (1 - round(p * 2**16) / 2**16)
+    kept = output != 0
+    assert torch.equal(output[kept], x[kept] * scale) and set(ones.tolist()) == {0, torch.tensor(scale).item()}
+    # Masks of rows, columns and calls have nothing to do with each other.
+    again = dropout(x, p, True) != 0
+    for other in (again, kept.roll(1, 0), kept.roll(1, 1), kept.roll(4, 1)):
+        both = ((p - kept.logical_not().double()) * (p - other.logical_not().double())).mean().item()
+        assert abs(both) < 5 * p * (1 - p) / x.numel() ** 0.5
+
+
+def test_dropout_is_reproduced_by_the_seed():
+    x = torch.ones(40, 50)
+    masks = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        masks.append([dropout(x, 0.4, True) for _ in range(2)])
+    assert torch.equal(masks[0][0], masks[1][0]) and torch.equal(masks[0][1], masks[1][1])
+    assert not torch.equal(masks[0][0], masks[0][1]) and not torch.equal(masks[0][0], masks[2][0])
+
+
+def test_all_16_bits_of_each_number_of_dropout_are_uniform():
+    """The same bits are compared with 15 limits, which sorts entries into 16 classes, for each of the four places in a
+    random number of 64 bits. Chi-square of 15 degrees is above 50 with a probability of 1e-5."""
+    count = 2**16
+    classes = torch.zeros(4 * count, dtype=torch.long)
+    for limit in range(1, 16):
+        torch.manual_seed(3)
+        classes += dropout(torch.ones(4 * count), limit / 16, True) != 0
+    for lane in classes.view(-1, 4).unbind(1):
+        observed = torch.bincount(lane, minlength=16).double()
+        assert ((observed - count / 16) ** 2 / (count / 16)).sum() < 50
+    # The four are independent: all 16 patterns of kept and dropped are as frequent.
+    torch.manual_seed(4)
+    kept = (dropout(torch.ones(count, 4), 0.5, True) != 0).long()
+    observed = torch.bincount(kept @ torch.tensor([8, 4, 2, 1]), minlength=16).double()
+    assert ((observed - count / 16) ** 2 / (count / 16)).sum() < 50
+    # The last of the bits: 2**-16 of a million entries are about 16.
+    torch.manual_seed(5)
+    assert 0 < (dropout(torch.ones(2**20), 2**-16, True) == 0).sum() < 40
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 0), (5, 7), (2, 3, 5), (4, 4)])
+def test_dropout_takes_any_size_and_layout(shape):
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    for each in (x, x.mT if x.ndim > 1 else x):
+        output = dropout(each, 0.3, True)
+        assert output.shape == each.shape
+        (gradient,) = torch.autograd.grad((3 * output).sum(), x)
+        scale = 1 / (1 - round(0.3 * 2**16) / 2**16)
+        expected = 3 * scale * (output != 0).double()
+        assert torch.equal(gradient, expected if each is x else expected.mT)
+        assert torch.equal(output, each * (output != 0) * scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_dropout_keeps_the_dtype(dtype):
+    output = dropout(torch.full((1000,), 2.0, dtype=dtype), 0.25, True)
+    assert output.dtype == dtype and set(output.tolist()) == {0, torch.tensor(8 / 3, dtype=dtype).item()}
+
+
+def test_dropout_of_nothing_and_of_all():
+    x = torch.randn(50)
+    before = x.clone()
+    assert dropout(x, 0.0, True) is x and dropout(x, 0.5, False) is x
+    assert dropout(x, 1.0, True).tolist() == [0] * 50
+    dropout(x, 0.5, True)
+    assert torch.equal(x, before)
+
+
+def test_kept_positions_never_shrink():
+    """Another thread may compute more while one does."""
+    module = optimize_for_cpu(SINUSOIDS["sinusoidal"](8, 1))
+    compute = module.angles
+
+    def angles(positions):
+        module.angles = compute
+        module(torch.arange(50))
+        return compute(positions)
+
+    module.angles = angles
+    module(torch.arange(10))
+    assert len(module.kept) >= 50
+
+
+@pytest.mark.parametrize("positions", [[[-1, 5]], [[3, 10**9]], [[]]])
+def test_positions_that_are_not_kept_have_their_vectors(positions):
+    module, positions = SINUSOIDS["sinusoidal"](8, 1), torch.tensor(positions, dtype=torch.int64)
+    expected = module(positions)
+    assert torch.equal(optimize_for_cpu(module)(positions), expected) and not hasattr(module, "kept")
+
+
+def test_dropout_goes_where_its_argument_is():
+    with torch.device("meta"):
+        assert dropout(torch.ones(5, device="cpu"), 0.5, True).device.type == "cpu"
+    assert dropout(torch.ones(5), 1 - 1e-6, True).shape == (5,)

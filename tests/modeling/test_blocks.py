@@ -1,0 +1,398 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The blocks: against transformers' M2M100 and hand-written steps; initialisation and dropout."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+)
+
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerModel,
+)
+from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS
+
+from ..conftest import TINY, assert_close, build, randomize, tiny_config
+
+
+PLAIN = {"layer_history": "none", "max_relative_position": 0}
+FIGURE_4 = ("layer", "attention", "ffn", "sublayers")
+
+
+def m2m100(dtype=torch.float64):
+    """transformers' pre-norm model at the tiny size, with random weights."""
+    names = {name: value for name, value in TINY.items() if name != "max_position_embeddings"}
+    config = M2M100Config(**names, encoder_layerdrop=0.0, decoder_layerdrop=0.0)
+    torch.manual_seed(0)
+    return randomize(M2M100ForConditionalGeneration(config)).to(dtype)
+
+
+def with_weights_of(other, **kwargs):
+    model = OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **kwargs})).to(other.dtype).eval()
+    missing, unexpected = model.load_state_dict(other.state_dict(), strict=False)
+    assert not unexpected and not [name for name in missing if "coefficients" not in name]
+    return model
+
+
+def reference_encoder(model, batch, step):
+    """The encoder of M2M100 with `step(layer, y)` in place of its layers; the mask is that of no padding."""
+    encoder = model.model.encoder
+    y = encoder.embed_tokens(batch["input_ids"])
+    y = y + encoder.embed_positions(batch["input_ids"])
+    for layer in encoder.layers:
+        y = step(layer, y)
+    return encoder.layer_norm(y)
+
+
+@pytest.fixture
+def full_batch(batch):
+    """The batch without padding."""
+    ids = torch.randint(4, 61, (3, 9), generator=torch.Generator().manual_seed(2))
+    return {**batch, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+# The blocks
+
+
+def test_euler_is_the_plain_pre_norm_model_exactly(batch):
+    reference = m2m100(torch.float32)
+    model = with_weights_of(reference, encoder_solver="euler")
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        reference.set_attn_implementation(implementation)
+        actual, expected = model(**batch), reference(**batch)
+        real = batch["attention_mask"].bool()
+        assert_close(actual.encoder_last_hidden_state[real], expected.encoder_last_hidden_state[real], scale=0.2)
+        assert_close(actual.logits, expected.logits, scale=0.2)
+
+
+def f(layer):
+    """The increment of a whole M2M100 layer."""
+    return lambda z: layer(z, None) - z
+
+
+def A(layer):
+    return lambda z: layer.self_attn(layer.self_attn_layer_norm(z))[0]
+
+
+def B(layer):
+    return lambda z: layer.fc2(torch.relu(layer.fc1(layer.final_layer_norm(z))))
+
+
+def rk2(F, y):
+    return y + (F(y) + F(y + F(y))) / 2
+
+
+def rk4(F, y):
+    k1 = F(y)
+    k2 = F(y + k1 / 2)
+    k3 = F(y + k2 / 2)
+    return y + (k1 + 2 * k2 + 2 * k3 + F(y + k3)) / 6
+
+
+@pytest.mark.parametrize("solver, by_hand", [("rk2", rk2), ("rk4", rk4)])
+@pytest.mark.parametrize("field", FIGURE_4)
+def test_vector_fields_are_those_of_figure_4(solver, by_hand, field, full_batch):
+    def step(layer, y):
+        if field == "layer":
+            return by_hand(f(layer), y)
+        y = by_hand(A(layer), y) if field in ("attention", "sublayers") else y + A(layer)(y)
+        return by_hand(B(layer), y) if field in ("ffn", "sublayers") else y + B(layer)(y)
+
+    reference = m2m100()
+    model = with_weights_of(reference, encoder_solver=solver, coefficients="fixed", vector_field=field)
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def released_rk2(F, y):
+    k1 = y + F(y)
+    k2 = (y + k1) + F(y + k1)
+    return y + (k1 + k2) / 2
+
+
+@pytest.mark.parametrize(
+    "fields, by_hand",
+    [
+        ({"encoder_solver": "rk2", "coefficients": "ones"}, lambda F, y: y + F(y) + F(y + F(y))),
+        (
+            {"encoder_solver": {"a": [[], [0.5]], "b": [0.25, 0.75]}, "coefficients": "fixed"},
+            lambda F, y: y + F(y) / 4 + 3 * F(y + F(y) / 2) / 4,
+        ),
+        ({"encoder_solver": "rk2", "coefficients": "fixed", "stage_values": "output"}, released_rk2),
+        ({"encoder_solver": "euler", "step_size": 0.5}, lambda F, y: y + F(y) / 2),
+        ({"encoder_solver": "polynet"}, lambda F, y: y + F(y) + F(F(y))),
+    ],
+)
+def test_other_blocks_are_their_equations(fields, by_hand, full_batch):
+    reference = m2m100()
+    model = with_weights_of(reference, **fields)
+    expected = reference_encoder(reference, full_batch, lambda layer, y: by_hand(f(layer), y))
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def test_the_gate_weighs_each_token(full_batch):
+    reference = m2m100()
+    model = with_weights_of(reference, encoder_solver="rk2", coefficients="gate")
+    gate = model.model.encoder.solver_coefficients.gate
+
+    def step(layer, y):
+        f1 = f(layer)(y)
+        f2 = f(layer)(y + f1)
+        g = torch.sigmoid(torch.cat([f1, f2], -1) @ gate.weight.T + gate.bias)
+        assert g.shape == (3, 9, 1)
+        return y + g * f1 + (1 - g) * f2
+
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def test_two_steps_in_a_block_are_two_blocks_with_the_same_weights(full_batch):
+    reference = m2m100()
+    model = with_weights_of(reference, encoder_solver="euler", steps_per_layer=2)
+    expected = reference_encoder(reference, full_batch, lambda layer, y: layer(layer(y, None), None))
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("field", FIGURE_4)
+def test_the_decoders_blocks_are_runge_kutta_steps_too(field, full_batch):
+    reference = m2m100()
+    reference.set_attn_implementation("eager")
+    model = with_weights_of(
+        reference, encoder_solver="euler", decoder_solver="rk2", coefficients="fixed", vector_field=field
+    )
+    memory = reference.model.encoder(full_batch["input_ids"]).last_hidden_state
+    ids = full_batch["decoder_input_ids"]
+    causal = torch.full((6, 6), float("-inf"), dtype=torch.float64).triu(1)[None, None]
+    decoder = reference.model.decoder
+    y = decoder.embed_tokens(ids) + decoder.embed_positions(ids)
+    for layer in decoder.layers:
+
+        def A(z, layer=layer):
+            return layer.self_attn(layer.self_attn_layer_norm(z), attention_mask=causal)[0]
+
+        def C(z, layer=layer):
+            return layer.encoder_attn(layer.encoder_attn_layer_norm(z), key_value_states=memory)[0]
+
+        def whole(z, A=A, C=C, layer=layer):
+            x = z + A(z)
+            x = x + C(x)
+            return x + B(layer)(x) - z
+
+        if field == "layer":
+            y = rk2(whole, y)
+            continue
+        y = rk2(A, y) if field in ("attention", "sublayers") else y + A(y)
+        y = rk2(C, y) if field == "sublayers" else y + C(y)
+        y = rk2(B(layer), y) if field in ("ffn", "sublayers") else y + B(layer)(y)
+    expected = reference.lm_head(decoder.layer_norm(y))
+    assert_close(model(**full_batch).logits, expected)
+
+
+def states_of(reference, batch, next_state):
+    """The encoder of M2M100 whose states follow from all before: `next_state(layers, states)`."""
+    encoder = reference.model.encoder
+    states = [encoder.embed_tokens(batch["input_ids"]) + encoder.embed_positions(batch["input_ids"])]
+    for t in range(len(encoder.layers)):
+        states.append(next_state([f(layer) for layer in encoder.layers[: t + 1]], states))
+    return encoder.layer_norm(states[-1])
+
+
+@pytest.mark.parametrize("solver", MULTISTEPS)
+def test_multistep_schemes_of_table_7_step_over_the_layers(solver, full_batch):
+    reference = m2m100()
+    model = OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, encoder_solver=solver)).double().eval()
+    model.load_state_dict(reference.state_dict(), strict=False)
+    scheme = randomize(model.model.encoder.multistep)
+
+    def next_state(fields, states):
+        t, increment = len(states) - 1, fields[-1](states[-1])
+        if solver == "dlcl":
+            return states[0] + sum(scheme.weight[t, i] * F(y) for i, (F, y) in enumerate(zip(fields, states)))
+        if t == 0:
+            return states[0] + increment
+        if solver == "leapfrog":
+            return states[-2] + 2 * increment
+        return scheme.weight[t] * states[-1] + (1 - scheme.weight[t]) * states[-2] + increment
+
+    expected = states_of(reference, full_batch, next_state)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def test_a_multistep_scheme_over_sublayers_steps_over_each(full_batch):
+    reference = m2m100()
+    fields = {"encoder_solver": "leapfrog", "vector_field": "sublayers"}
+    model = OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, **fields)).double().eval()
+    model.load_state_dict(reference.state_dict(), strict=False)
+    states = []
+
+    def step(layer, y):
+        for F in (A(layer), B(layer)):
+            states.append(y)
+            y = y + F(y) if len(states) == 1 else states[-2] + 2 * F(y)
+        return y
+
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("field, last", [("macaron", 0.5), ("macaron_released", 1.0)])
+def test_macaron_is_a_split_step(field, last, full_batch):
+    reference = m2m100()
+    model = OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, encoder_solver="euler", vector_field=field))
+    randomize(model).double().load_state_dict(reference.state_dict(), strict=False)
+    blocks = iter(model.model.encoder.layers)
+
+    def step(layer, y):
+        block = next(blocks)
+        y = y + block.macaron_fc2(torch.relu(block.macaron_fc1(block.macaron_layer_norm(y)))) / 2
+        y = y + A(layer)(y)
+        return y + last * B(layer)(y)
+
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def test_the_predictor_corrector_block_is_that_of_pcformer(full_batch):
+    """P = y + sum_i alpha (1 - alpha)^(n - i) LN_i(F_i), corrected by one evaluation at a sum over the history."""
+    reference = m2m100()
+    fields = {"encoder_solver": "rk2", "coefficients": "ema", "predictor_corrector": True}
+    config = tiny_config(max_relative_position=0, normalize_stages=True, **fields)
+    model = randomize(OdeTransformerForConditionalGeneration(config)).double()
+    model.load_state_dict(reference.state_dict(), strict=False)
+    encoder = model.model.encoder
+    alpha, (norm_1, norm_2) = encoder.solver_coefficients.weight, encoder.stage_norms
+    predicting, correcting = encoder.corrector, encoder.history
+    ids = full_batch["input_ids"]
+    history = [reference.model.encoder.embed_tokens(ids) + reference.model.encoder.embed_positions(ids)]
+    y = correcting.weight[0, 0] * history[0]
+    for t, layer in enumerate(reference.model.encoder.layers):
+        F1 = f(layer)(y)
+        F2 = f(layer)(y + F1)
+        P = y + alpha * (1 - alpha) * norm_1(F1) + alpha * norm_2(F2)
+        newest = [*history, predicting.layer_norms[t](P)]
+        x = sum(w * h for w, h in zip(predicting.weight[t + 1], newest))
+        history.append(correcting.layer_norms[t](layer(x, None)))
+        y = sum(w * h for w, h in zip(correcting.weight[t + 1], history))
+    expected = reference.model.encoder.layer_norm(y)
+    assert_close(encoder(ids).last_hidden_state, expected)
+
+
+def test_a_stage_of_weight_0_in_the_tableau_is_normalised_where_weights_are_learned(full_batch):
+    """y + sum_i gamma_i LN_i(F_i) with the stages of the midpoint scheme, whose own weights are 0 and 1."""
+    reference = m2m100()
+    fields = {"encoder_solver": "midpoint", "coefficients": "learned", "normalize_stages": True}
+    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, **fields))).double()
+    model.load_state_dict(reference.state_dict(), strict=False)
+    encoder = model.model.encoder
+    (gamma_1, gamma_2), norms = encoder.solver_coefficients.weight, encoder.stage_norms
+
+    def step(layer, y):
+        stages = [f(layer)(y)]
+        stages.append(f(layer)(y + stages[0] / 2))
+        F1, F2 = (nn.functional.layer_norm(F, (32,), norm.weight, norm.bias) for F, norm in zip(stages, norms))
+        return y + gamma_1 * F1 + gamma_2 * F2
+
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def test_dense_history_is_the_start_of_the_learned_one(batch):
+    learned = OdeTransformerModel(tiny_config(layer_history="learned_dense")).eval()
+    dense = OdeTransformerModel(tiny_config(layer_history="dense")).eval()
+    dense.load_state_dict({k: v for k, v in learned.state_dict().items() if not k.endswith("history.weight")})
+    assert_close(dense(**batch).last_hidden_state, learned(**batch).last_hidden_state)
+    assert learned.encoder.history.weight[2].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+
+
+# Embeddings, initialisation, dropout
+
+
+def test_positions_are_the_originals(batch):
+    """Concatenated sines and cosines, divisor half - 1; the first token has position 2, padding the zero vector."""
+    encoder = OdeTransformerModel(tiny_config()).encoder.eval()
+    for ids in (batch["input_ids"], batch["input_ids"].flip(1)):
+        embedded = encoder.embed(torch.zeros(3, 9, 32), ids)
+        for row, tokens in zip(embedded, ids.tolist()):
+            position = 1
+            for vector, token in zip(row, tokens):
+                position += token != 1
+                angles = [position / 10000 ** (i / 15) for i in range(16)]
+                expected = [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
+                assert vector.tolist() == pytest.approx(expected if token != 1 else [0.0] * 32, abs=1e-5)
+
+
+def test_learned_positions_have_a_limit_that_is_named():
+    model = OdeTransformerModel(tiny_config(position_embedding_type="learned")).eval()
+    assert model.encoder.embed_positions.weight.shape == (40 + 2, 32)
+    ids = torch.randint(4, 61, (1, 41))
+    model.encoder(ids[:, :40])
+    with pytest.raises(ValueError, match="41 tokens is longer than max_position_embeddings=40"):
+        model.encoder(ids)
+    cache = model.decoder(ids[:, :40], use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="41 tokens is longer than max_position_embeddings=40"):
+        model.decoder(ids[:, 40:], past_key_values=cache)
+
+
+def test_without_positions_the_encoder_is_equivariant():
+    torch.manual_seed(0)
+    model = randomize(OdeTransformerModel(tiny_config(position_embedding_type="none", max_relative_position=0)))
+    ids, order = torch.randint(4, 61, (1, 7)), torch.randperm(7)
+    expected = model.encoder(ids).last_hidden_state[:, order]
+    assert_close(model.encoder(ids[:, order]).last_hidden_state, expected)
+
+
+def test_initialisation_is_the_originals():
+    torch.manual_seed(0)
+    model = OdeTransformerForConditionalGeneration(
+        tiny_config(vocab_size=4000, d_model=256, encoder_ffn_dim=512, coefficients="learned")
+    )
+    shared = model.model.shared.weight
+    assert shared[1].abs().max() == 0
+    assert shared[2:].std().item() == pytest.approx(256**-0.5, rel=0.01)
+    layer = model.model.encoder.layers[0]
+    for linear, bound in (
+        (layer.self_attn.q_proj, math.sqrt(6 / (256 + 3 * 256))),
+        (layer.self_attn.out_proj, math.sqrt(6 / (256 + 256))),
+        (layer.fc1, math.sqrt(6 / (256 + 512))),
+    ):
+        assert 0.99 * bound < linear.weight.abs().max().item() <= bound
+        assert linear.bias.abs().max() == 0
+    keys, bound = layer.self_attn.relative_keys.weight, math.sqrt(6 / (17 + 64))
+    assert keys.shape == (17, 64) and 0.99 * bound < keys.abs().max().item() <= bound
+    assert model.model.encoder.solver_coefficients.weight.tolist() == [1, 1]
+
+
+def test_an_untied_head_starts_as_the_embeddings():
+    """As the original's `embed_out`, not as a linear layer; a bias at 0."""
+    torch.manual_seed(0)
+    config = tiny_config(vocab_size=4000, d_model=256, tie_word_embeddings=False, lm_head_bias=True)
+    for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM):
+        head = model_class(config).lm_head
+        assert head.weight.std().item() == pytest.approx(256**-0.5, rel=0.01)
+        assert head.bias.shape == (4000,) and head.bias.abs().max() == 0
+
+
+def test_word_dropout_zeroes_whole_embeddings_without_rescaling():
+    torch.manual_seed(0)
+    encoder = OdeTransformerModel(tiny_config(word_dropout=0.2)).encoder
+    embedded = encoder.train().embed_words(None, torch.full((50, 40, 32), 3.0))
+    assert set(embedded.unique().tolist()) == {0.0, 3.0}
+    assert (embedded == embedded[..., :1]).all()
+    assert (embedded == 0).float().mean().item() == pytest.approx(0.2, abs=0.03)
+    assert (encoder.eval().embed_words(None, torch.full((2, 4, 32), 3.0)) == 3).all()
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
+def test_word_dropout_is_of_both_stacks(name):
+    """With nearly all words dropped, what is left is that of zero vectors at the same positions."""
+    others = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    stack = getattr(build(OdeTransformerModel, word_dropout=1 - 1e-7, **others), name).train()
+    expected = stack(inputs_embeds=torch.zeros(2, 7, 32)).last_hidden_state
+    assert_close(stack(torch.randint(4, 61, (2, 7))).last_hidden_state, expected)

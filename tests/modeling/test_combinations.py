@@ -1,0 +1,232 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Whatever can be combined: models against themselves computed in another way."""
+
+import itertools
+
+import pytest
+import torch
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+)
+from modeling_ode_transformer.configuration_ode_transformer import VECTOR_FIELDS
+from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS, MULTISTEPS
+
+from ..conftest import SOLVERS, assert_close, build, tiny_config
+
+
+# Everything that can be combined
+
+
+def all_forms():
+    """One configuration for each choice, in encoder and decoder."""
+    for solver in SOLVERS:
+        yield {"encoder_solver": solver, "decoder_solver": solver}
+    for coefficients in COEFFICIENTS:
+        yield {"decoder_solver": "rk2", "coefficients": coefficients, "coefficient_sharing": "layer"}
+        yield {"decoder_solver": "rk2", "coefficients": coefficients}
+    for solver in (*MULTISTEPS, "polynet"):
+        yield {"encoder_solver": solver, "decoder_solver": solver}
+    yield {"encoder_solver": "leapfrog", "decoder_solver": "dlcl", "vector_field": "sublayers", "steps_per_layer": 2}
+    for coefficients in ("learned", "ema"):
+        yield {"decoder_solver": "rk2", "coefficients": coefficients, "coefficient_sharing": "channel"}
+    yield {"predictor_corrector": True, "coefficients": "ema", "normalize_stages": True}
+    yield {"decoder_solver": "midpoint", "coefficients": "fixed", "normalize_stages": True}
+    for field, history in itertools.product(VECTOR_FIELDS, ("learned_dense", "dense", "none")):
+        yield {"decoder_solver": "rk2", "vector_field": field, "layer_history": history}
+    yield {"decoder_solver": "rk4", "stage_values": "output"}
+    yield {"decoder_solver": "rk2", "steps_per_layer": 2, "step_size": 0.5}
+    yield {"decoder_solver": "rk2", "max_relative_position": 0, "position_embedding_type": "learned"}
+    yield {"decoder_solver": "rk2", "position_embedding_type": "none", "scale_embedding": False}
+    yield {"decoder_solver": {"a": [[], [0.3]], "b": [0.2, 0.8]}, "coefficients": "fixed"}
+
+
+FORMS = pytest.mark.parametrize("form", list(all_forms()), ids=str)
+
+
+@FORMS
+def test_cached_and_uncached_logits_agree(form, batch):
+    """Step by step with the cache, from a prefix of two, and all at once; in both kinds of model."""
+    model = build(**form).double()
+    ids = batch["decoder_input_ids"]
+    arguments = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    expected = model(**batch).logits
+    outputs = model(**arguments, decoder_input_ids=ids[:, :2])
+    logits = [outputs.logits]
+    for position in range(2, 6):
+        outputs = model(
+            **arguments,
+            decoder_input_ids=ids[:, position : position + 1],
+            past_key_values=outputs.past_key_values,
+        )
+        logits.append(outputs.logits)
+    assert_close(torch.cat(logits, 1), expected)
+
+    # A causal language model has no encoder, whose blocks a corrector could correct.
+    language_model = build(OdeTransformerForCausalLM, **form | {"predictor_corrector": False}).double()
+    expected = language_model(ids).logits
+    first = language_model(ids[:, :3])
+    second = language_model(ids[:, 3:], past_key_values=first.past_key_values)
+    assert_close(torch.cat([first.logits, second.logits], 1), expected)
+
+
+@FORMS
+def test_padding_changes_nothing(form, batch):
+    model = build(**form).double()
+    expected = model(**batch).logits
+    for i, length in enumerate((9, 7, 4)):
+        ids = batch["input_ids"][i : i + 1, :length]
+        alone = model(ids, decoder_input_ids=batch["decoder_input_ids"][i : i + 1]).logits
+        assert_close(alone[0], expected[i])
+        left = torch.cat([torch.ones(1, 3, dtype=torch.long), ids], 1)
+        padded = model(left, (left != 1).long(), batch["decoder_input_ids"][i : i + 1]).logits
+        assert_close(padded[0], expected[i])
+
+
+@FORMS
+def test_gradient_checkpointing_changes_no_gradient(form, batch):
+    gradients = []
+    for checkpointing in (False, True):
+        model = build(**form, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0).double().train()
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss.backward()
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        assert gradient is not None, name
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", [{"encoder_solver": "leapfrog"}, {"predictor_corrector": True}])
+def test_reentrant_checkpointing_is_refused_where_blocks_share_states(form):
+    with pytest.raises(ValueError, match="use_reentrant=False"):
+        build(**form).activation_checkpointing_enable({"use_reentrant": True})
+    build().activation_checkpointing_enable({"use_reentrant": True})
+
+
+@FORMS
+def test_outputs_come_once_for_each_layer_and_eager_is_sdpa(form, batch):
+    model = build(**form)
+    sdpa = model(**batch).logits
+    model.set_attn_implementation("eager")
+    outputs = model(**batch, output_attentions=True, output_hidden_states=True)
+    assert_close(outputs.logits, sdpa)
+    assert [len(x) for x in (outputs.encoder_hidden_states, outputs.decoder_hidden_states)] == [4, 3]
+    assert [tuple(x.shape) for x in outputs.encoder_attentions] == [(3, 4, 9, 9)] * 3
+    assert [tuple(x.shape) for x in outputs.decoder_attentions] == [(3, 2, 6, 6)] * 2
+    assert [tuple(x.shape) for x in outputs.cross_attentions] == [(3, 2, 6, 9)] * 2
+    assert_close(outputs.decoder_attentions[0].sum(-1), torch.ones(3, 2, 6))
+    assert outputs.decoder_attentions[0].triu(1).abs().max() == 0
+
+
+def test_attentions_of_a_block_are_those_of_its_first_stage(batch):
+    """Which in the first block is that of Euler's step."""
+    outputs = []
+    for solver in ("euler", "rk2"):
+        fields = {"encoder_solver": "euler", "decoder_solver": solver, "coefficients": "fixed"}
+        outputs.append(build(**fields, attn_implementation="eager")(**batch, output_attentions=True))
+    for name in ("decoder_attentions", "cross_attentions"):
+        (expected, later), (actual, other) = (output[name] for output in outputs)
+        assert_close(actual, expected)
+        assert (later - other).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("decoder_solver", ["euler", "rk4"])
+def test_half_precision_is_close_and_finite(dtype, decoder_solver, batch):
+    model = build(decoder_solver=decoder_solver, coefficients="fixed")
+    expected = model(**batch).logits
+    actual = model.to(dtype)(**batch).logits
+    assert actual.dtype == dtype
+    assert_close(actual, expected.to(dtype), scale=3)
+
+
+def test_large_half_precision_states_are_clamped(batch):
+    model = build(layer_history="none", stage_values="output", encoder_layers=12).half()
+    model.model.shared.weight.data *= 3000
+    assert torch.isfinite(model.model.encoder(batch["input_ids"]).last_hidden_state).all()
+
+
+def test_inner_states_of_a_step_are_clamped_with_room_for_increments():
+    """Near the largest number of half precision, 65504, each sublayer adds about 400."""
+    fields = {"encoder_solver": "rk2", "coefficients": "ones", "layer_history": "none"}
+    encoder = build(**fields).half().model.encoder
+    with torch.no_grad():
+        for layer in encoder.layers:
+            layer.self_attn.out_proj.bias += 400
+            layer.fc2.bias += 400
+    outputs = encoder(inputs_embeds=torch.full((1, 5, 32), 64000.0).half(), output_hidden_states=True)
+    assert all(state.isfinite().all() for state in outputs.hidden_states)
+    assert outputs.hidden_states[-2].max() > 64000
+
+
+def test_flex_attention_adds_the_relative_positions(batch):
+    encoder = build(d_model=64, encoder_attention_heads=2, decoder_attention_heads=2).model.encoder
+    arguments = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    real = batch["attention_mask"].bool()
+    expected = encoder(**arguments).last_hidden_state[real]
+    encoder.set_attn_implementation("flex_attention")
+    with torch.no_grad():
+        assert_close(encoder(**arguments).last_hidden_state[real], expected)
+
+
+def test_flash_attention_is_refused_where_it_would_drop_the_relative_positions():
+    model = build()
+    for name in ("flash_attention_2", "flash_attention_3", "kernels-community/flash-attn"):
+        with pytest.raises(ValueError, match=rf"{name}.*max_relative_position=8.*choose 'sdpa'"):
+            model.set_attn_implementation(name)
+    with pytest.raises(ValueError, match=r"max_relative_position=8"):
+        OdeTransformerForConditionalGeneration._from_config(tiny_config(), attn_implementation="flash_attention_2")
+    with pytest.raises(ImportError, match="FlashAttention2"):
+        build(max_relative_position=0).set_attn_implementation("flash_attention_2")
+
+
+@pytest.mark.parametrize("recurrence", ["none", "birnn"])
+def test_cross_attention_under_flash_attention_knows_the_padding_of_sources(recurrence, batch, monkeypatch):
+    """Flash kernels take a mask (sources, keys) as one of the queries, where these are of another number. In their
+    place: a function that has only self-attentions, in the encoder with such a mask, in the decoder without."""
+
+    def kernel(module, query, key, value, attention_mask, **kwargs):
+        assert not module.is_cross_attention or attention_mask is None
+        if attention_mask is not None:
+            attention_mask = attention_mask[:, None, None].bool()
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+    model = build(max_relative_position=0, recurrence_encoder=recurrence, eos_token_id=None)
+    options = {"num_beams": 3, "max_new_tokens": 5, "do_sample": False}
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    expected = model(**batch).logits, model.generate(**source, **options)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", kernel)
+    model.config._attn_implementation_internal = "flash_attention_2"
+    assert_close(model(**batch).logits, expected[0])
+    assert torch.equal(model.generate(**source, **options), expected[1])
+
+
+TRACED = pytest.mark.parametrize(
+    "form",
+    [
+        {"decoder_solver": "euler"},
+        {"decoder_solver": "rk2"},
+        {"decoder_solver": "dlcl", "predictor_corrector": True, "normalize_stages": True},
+    ],
+    ids=str,
+)
+
+
+@TRACED
+def test_the_forward_pass_compiles_into_one_graph(form, batch):
+    model = build(**form)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert_close(compiled(**batch, use_cache=False).logits, model(**batch).logits)
+
+
+@TRACED
+def test_the_forward_pass_exports(form, batch):
+    model = build(**form)
+    exported = torch.export.export(model, (), {**batch, "use_cache": False}, strict=False)
+    with torch.no_grad():
+        assert_close(exported.module()(**batch, use_cache=False).logits, model(**batch).logits)

@@ -1,0 +1,182 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Embeddings that are resized, saved and loaded."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    PreTrainedModel,
+)
+
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerModel,
+)
+from modeling_ode_transformer import modeling_ode_transformer as modeling
+
+from ..conftest import assert_close, build
+
+
+# Embeddings
+
+
+def test_resizing_reaches_every_embedding():
+    shared = build()
+    shared.resize_token_embeddings(70)
+    separate_matrices = build(share_encoder_decoder_embeddings=False, tie_word_embeddings=False)
+    separate_matrices.resize_token_embeddings(70)
+    for model in (shared, separate_matrices):
+        assert model.config.vocab_size == 70 and model.config.decoder_vocab_size is None
+        for matrix in (model.model.encoder.embed_tokens, model.model.decoder.embed_tokens, model.lm_head):
+            assert matrix.weight.shape == (70, 32)
+        assert model(torch.full((1, 3), 69), decoder_input_ids=torch.full((1, 3), 69)).logits.shape == (1, 3, 70)
+    assert shared.lm_head.weight is shared.model.encoder.embed_tokens.weight
+    assert shared.model.encoder.embed_tokens.embed_scale == pytest.approx(math.sqrt(32))
+
+
+@pytest.mark.parametrize("model_class", [OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM])
+def test_a_resized_output_projection_is_what_it_was(model_class):
+    """Its class, its old rows, and how new ones start: as those of a new model."""
+    model = build(model_class, tie_word_embeddings=False)
+    old = model.lm_head.weight.clone()
+    model.resize_token_embeddings(1061, mean_resizing=False)
+    assert type(model.lm_head) is nn.Linear
+    assert torch.equal(model.lm_head.weight[:61], old) and model.lm_head.weight.requires_grad
+    assert model.lm_head.weight[61:].std().item() == pytest.approx(32**-0.5, rel=0.05)
+    model.resize_token_embeddings(40)
+    assert type(model.lm_head) is nn.Linear and torch.equal(model.lm_head.weight, old[:40])
+    # Nothing takes it for a layer that has not been initialized.
+    model.init_weights()
+    assert torch.equal(model.lm_head.weight, old[:40])
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
+def test_new_embeddings_of_either_stack_start_as_those_of_a_new_model(name):
+    model = build(share_encoder_decoder_embeddings=False)
+    embeddings = getattr(model.model, name).embed_tokens.weight.clone()
+    model.resize_token_embeddings(1061, mean_resizing=False)
+    resized = getattr(model.model, name).embed_tokens.weight
+    assert torch.equal(resized[:61], embeddings)
+    assert resized[61:].std().item() == pytest.approx(32**-0.5, rel=0.05)
+
+
+def test_old_rows_stay_where_a_process_holds_none_of_them(monkeypatch):
+    """As DeepSpeed's ZeRO-3 does, whose weights are empty but where they are gathered."""
+    model = build(tie_word_embeddings=False)
+    old, head = model.lm_head.weight.clone(), model.lm_head
+
+    def resize(self, old_lm_head, new_num_tokens=None, *args):
+        new = torch.nn.Linear(32, new_num_tokens, bias=False)
+        new.weight.data[:61] = old
+        return new
+
+    monkeypatch.setattr(PreTrainedModel, "_get_resized_lm_head", resize)
+    head.weight.data = torch.empty(0)
+    new = model._get_resized_lm_head(head, 1061, mean_resizing=False)
+    assert torch.equal(new.weight[:61], old)
+    assert new.weight[61:].std().item() == pytest.approx(32**-0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("field", ["dropout", "activation_dropout"])
+def test_each_dropout_is_where_it_belongs(field):
+    """With nearly all dropped: embeddings and what sublayers add (`dropout`), or what the activation gives."""
+    fields = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, field: 0.999}
+    encoder = build(OdeTransformerModel, encoder_solver="euler", coefficients="fixed", **fields).encoder.train()
+    layer, x = encoder.layers[0], torch.randn(3, 40, 32)
+    hooked = {}
+    layer.register_forward_pre_hook(lambda module, inputs: hooked.update(layer=inputs[0]))
+    layer.fc2.register_forward_pre_hook(lambda module, inputs: hooked.update(fc2=inputs[0]))
+    output = encoder(inputs_embeds=x).last_hidden_state
+    assert output.shape == x.shape
+    zeros = {name: (tensor == 0).float().mean().item() for name, tensor in hooked.items()}
+    if field == "dropout":
+        assert zeros["layer"] > 0.99 and zeros["fc2"] < 0.9
+        states = encoder(inputs_embeds=x, output_hidden_states=True).hidden_states
+        assert ((states[1] - states[0]) == 0).float().mean() > 0.99
+    else:
+        assert zeros["layer"] < 0.01 and zeros["fc2"] > 0.99
+
+
+def test_dropout_of_attention_does_not_need_gradients():
+    """Sampling with dropout on: two passes of a model in training mode differ, whatever the number of targets."""
+    model = build(dropout=0.0, attention_dropout=0.5, activation_dropout=0.0).train()
+    # Only the attention of the decoder to the encoder's output is left to have dropout.
+    for module in model.modules():
+        module.train(isinstance(module, modeling.OdeTransformerAttention) or module is model)
+    for layer in (*model.model.encoder.layers, *model.model.decoder.layers):
+        layer.self_attn.eval()
+    ids = torch.randint(4, 61, (20, 7))
+    states = model.model.encoder(input_ids=ids).last_hidden_state
+    for targets in (1, 2):
+        options = {"encoder_outputs": (states,), "decoder_input_ids": torch.full((20 * targets, 1), 2)}
+        with torch.no_grad():
+            first, second = (model(**options).logits for _ in range(2))
+        assert not torch.equal(first, second), targets
+
+
+def test_two_vocabularies_are_resized_one_by_one():
+    model = build(share_encoder_decoder_embeddings=False, decoder_vocab_size=40)
+    model.resize_token_embeddings(70)
+    assert model.config.vocab_size == 70 and model.lm_head.weight.shape == (40, 32)
+    model.resize_decoder_token_embeddings(45)
+    assert model.config.decoder_vocab_size == 45 and model.lm_head.weight.shape == (45, 32)
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+    assert model(torch.full((1, 3), 69), decoder_input_ids=torch.full((1, 3), 44)).logits.shape == (1, 3, 45)
+    with pytest.raises(ValueError, match="use resize_token_embeddings"):
+        build().resize_decoder_token_embeddings(70)
+
+
+@pytest.mark.parametrize("shared, tied", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("model_class", [OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM])
+def test_saved_models_come_back(model_class, shared, tied, tmp_path, batch):
+    fields = {
+        "share_encoder_decoder_embeddings": shared,
+        "tie_word_embeddings": tied,
+        "coefficients": "learned",
+    }
+    model = build(model_class, decoder_solver="rk4", **fields)
+    model.save_pretrained(tmp_path)
+    loaded, information = model_class.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(information[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+    if model_class is OdeTransformerForConditionalGeneration:
+        matrices = {id(m.weight) for m in (loaded.model.encoder.embed_tokens, loaded.model.decoder.embed_tokens)}
+        assert len(matrices) == (1 if shared else 2)
+        assert (loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight) == tied
+    half = model_class.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+
+
+def test_weights_on_disk_are_read_when_needed(tmp_path, batch):
+    model = build(coefficients="learned")
+    model.save_pretrained(tmp_path / "model")
+    loaded = OdeTransformerForConditionalGeneration.from_pretrained(
+        tmp_path / "model", device_map={"": "disk"}, offload_folder=tmp_path / "offload"
+    )
+    with torch.no_grad():
+        assert_close(loaded(**batch).logits, model(**batch).logits)
+
+
+def test_missing_parameters_are_initialised_not_garbage(tmp_path):
+    build().save_pretrained(tmp_path)
+    fields = {"coefficients": "learned", "max_relative_position": 4, "layer_history": "learned_dense"}
+    model = OdeTransformerForConditionalGeneration.from_pretrained(
+        tmp_path, **fields, encoder_solver="rk4", ignore_mismatched_sizes=True
+    )
+    assert model.model.encoder.solver_coefficients.weight.tolist() == [1.0] * 4
+    # 2 * 4 + 1 vectors of 8 numbers
+    keys, bound = model.model.encoder.layers[0].self_attn.relative_keys.weight, math.sqrt(6 / (9 + 8))
+    assert keys.shape == (9, 8) and 0.9 * bound < keys.abs().max().item() <= bound
+    fields = {"coefficients": "ema", "coefficient_sharing": "channel", "predictor_corrector": True}
+    model = OdeTransformerForConditionalGeneration.from_pretrained(
+        tmp_path, **fields, encoder_solver="rk2", decoder_solver="multistep", normalize_stages=True
+    )
+    assert model.model.encoder.solver_coefficients.weight.tolist() == [0.5] * 32
+    assert model.model.encoder.corrector.weight[1].tolist() == [0.5, 0.5, 0, 0]
+    assert model.model.encoder.stage_norms[1].weight.tolist() == [1] * 32
+    assert model.model.decoder.multistep.weight.tolist() == [1, 1]

@@ -1,0 +1,333 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Losses, labels, masks and other inputs of the models."""
+
+import logging
+import re
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
+from transformers.trainer_pt_utils import LabelSmoother
+
+from modeling_ode_transformer import (
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerModel,
+)
+
+from ..conftest import assert_close, build, tiny_config
+
+
+# Loss
+
+
+def test_the_loss_is_the_cross_entropy_of_unshifted_labels(batch):
+    model = build()
+    labels = torch.randint(4, 61, (3, 6))
+    labels[1, 4:] = -100
+    shifted = torch.cat([torch.full((3, 1), 2), labels[:, :-1].masked_fill(labels[:, :-1] == -100, 1)], 1)
+    arguments = {**batch, "decoder_input_ids": shifted}
+    expected = nn.functional.cross_entropy(model(**arguments).logits.flatten(0, 1), labels.flatten())
+    batch.pop("decoder_input_ids")
+    assert model(**batch, labels=labels).loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert model(**batch, labels=labels, num_items_in_batch=7).loss.item() == pytest.approx(
+        expected.item() * 16 / 7, rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_losses_of_micro_batches_add_up_to_that_of_the_batch(smoothing, batch):
+    """As Trainer computes them: by the model, or by its label smoother from the model's decoder input."""
+    model = build()
+    labels = batch["decoder_input_ids"].clone()
+    labels[0, 2:] = -100
+    number = (labels != -100).sum()
+    expected = nn.functional.cross_entropy(
+        model(
+            batch["input_ids"], batch["attention_mask"], model.prepare_decoder_input_ids_from_labels(labels)
+        ).logits.flatten(0, 1),
+        labels.flatten(),
+        label_smoothing=smoothing,
+    )
+    total = 0.0
+    for i in range(3):
+        arguments = {"input_ids": batch["input_ids"][i : i + 1], "attention_mask": batch["attention_mask"][i : i + 1]}
+        if smoothing:
+            decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels[i : i + 1])
+            outputs = model(**arguments, decoder_input_ids=decoder_input_ids, num_items_in_batch=number)
+            total += LabelSmoother(smoothing)(outputs, labels[i : i + 1], num_items_in_batch=number).item()
+        else:
+            total += model(**arguments, labels=labels[i : i + 1], num_items_in_batch=number).loss.item()
+    assert total == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_shift_labels_take_the_place_of_labels(batch):
+    model = build()
+    labels = torch.randint(4, 61, (3, 6))
+    expected = nn.functional.cross_entropy(model(**batch).logits.flatten(0, 1), labels.flatten())
+    loss = model(**batch, labels=batch["decoder_input_ids"], shift_labels=labels).loss
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_loss_of_the_callers_own_is_used(batch):
+    model = build()
+    model.loss_function = lambda logits, labels, vocab_size, shift_labels, **kwargs: logits.square().mean()
+    outputs = model(**batch, labels=batch["decoder_input_ids"])
+    assert outputs.loss.item() == pytest.approx(outputs.logits.square().mean().item())
+    assert build()(**batch, labels=batch["decoder_input_ids"]).loss != outputs.loss
+
+
+def test_fields_that_are_set_after_construction_are_checked(tmp_path):
+    build().save_pretrained(tmp_path)
+    for fields, message in (
+        ({"stage_values": "outputs"}, "stage_values='outputs'"),
+        ({"dropout": 1.5}, "dropout"),
+        ({"layer_history": "Dense"}, "layer_history='Dense'"),
+        ({"recurrence_encoder": "lstm"}, "recurrence_encoder='lstm'"),
+    ):
+        with pytest.raises(Exception, match=message):
+            OdeTransformerForConditionalGeneration.from_pretrained(tmp_path, **fields)
+
+
+def test_a_decoder_alone_is_no_encoder_decoder(tmp_path):
+    config = tiny_config(is_encoder_decoder=False)
+    for model_class in (OdeTransformerModel, OdeTransformerForConditionalGeneration):
+        with pytest.raises(ValueError, match=r"a decoder alone .* open it as OdeTransformerForCausalLM"):
+            model_class(config)
+    OdeTransformerForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="AutoModelForCausalLM"):
+        AutoModel.from_pretrained(tmp_path)
+
+
+def test_the_mask_may_have_a_row_for_each_target(batch):
+    """Of two targets for each source, by a mask of the sources or of the targets."""
+    model = build()
+    encoder_outputs = model.get_encoder()(batch["input_ids"], attention_mask=batch["attention_mask"])
+    targets = torch.randint(4, 61, (2 * len(batch["input_ids"]), 4))
+    mask = batch["attention_mask"]
+    expected = model(encoder_outputs=encoder_outputs, attention_mask=mask, decoder_input_ids=targets).logits
+    rows = mask.repeat_interleave(2, dim=0)
+    actual = model(encoder_outputs=encoder_outputs, attention_mask=rows, decoder_input_ids=targets).logits
+    assert mask.min() == 0 and torch.equal(actual, expected)
+    rows[0, 0] = 1 - rows[0, 0]
+    for bad in (rows, rows[1:]):
+        with pytest.raises(ValueError, match=f"of {len(bad)} rows does not fit 3 sources with 6 targets"):
+            model(encoder_outputs=encoder_outputs, attention_mask=bad, decoder_input_ids=targets)
+
+
+@pytest.mark.parametrize("form", [{"recurrence_encoder": "biarn"}, {"encoder_solver": "rk2"}], ids=str)
+def test_tensor_parallel_plans_name_what_any_layer_has(form):
+    """With recurrence_decoder_layers="top", only the last layer attends to the recurrence."""
+    model = build(decoder_layers=2, **form)
+    names = {re.sub(r"\.\d+\.", ".*.", name) for name, _ in model.named_modules()}
+    attentions = {name for name in names if re.fullmatch(r"model\.decoder\.layers\.\*\.\w+_attn\.\w_proj", name)}
+    assert len(attentions) == 3 * (3 if "recurrence_encoder" in form else 2)
+    assert attentions <= set(model.tp_plan) and set(model.tp_plan) <= names
+
+
+def test_continuous_batching_is_refused():
+    with pytest.raises(NotImplementedError, match="call `generate`"):
+        build(OdeTransformerForCausalLM).generate_batch(inputs=[[5, 6]])
+
+
+@pytest.mark.parametrize("form", [{}, {"recurrence_encoder": "biarn"}], ids=str)
+def test_forward_mode_derivatives_are_those_of_backpropagation(form, batch):
+    model = build(attn_implementation="eager", **form)
+    x = torch.randn(3, 5, model.config.d_model, requires_grad=True)
+    mask = torch.ones(3, 5, dtype=torch.long)
+    logits = model(inputs_embeds=x, attention_mask=mask, decoder_input_ids=batch["decoder_input_ids"]).logits
+    direction, weights = torch.randn_like(x), torch.randn_like(logits)
+    expected = (torch.autograd.grad(logits, x, weights)[0] * direction).sum().item()
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients), forward_ad.dual_level():
+            dual = forward_ad.make_dual(x.detach(), direction)
+            outputs = model(inputs_embeds=dual, attention_mask=mask, decoder_input_ids=batch["decoder_input_ids"])
+            tangent = forward_ad.unpack_dual(outputs.logits).tangent
+        assert (tangent * weights).sum().item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_mask_of_the_callers_own_places_tokens_by_their_positions():
+    """Two continuations of one prefix, packed into one row with a 4D mask, are those of two rows."""
+    model = build(OdeTransformerForCausalLM, decoder_solver="rk2").double()
+    prefix, ends = torch.tensor([[5, 9, 11]]), torch.tensor([[7, 8], [12, 13]])
+    expected = model(torch.cat([prefix.expand(2, -1), ends], 1)).logits[:, 3:]
+    mask = torch.tril(torch.ones(7, 7, dtype=torch.bool))
+    mask[5:, 3:5] = False
+    packed = torch.cat([prefix, ends.view(1, 4)], 1)
+    positions = torch.tensor([[0, 1, 2, 3, 4, 3, 4]])
+    actual = model(packed, attention_mask=mask[None, None], position_ids=positions).logits[:, 3:]
+    assert_close(actual.view(2, 2, -1), expected)
+    # The same where the prefix is in a cache, behind padding too.
+    for padding in (0, 2):
+        length = 3 + padding
+        padded = torch.cat([torch.ones(1, padding, dtype=torch.long), prefix], 1)
+        seen = torch.ones(1, 4, length, dtype=torch.bool)
+        seen[:, :, :padding] = False
+        cache = model(padded, attention_mask=seen[:, 0].long(), use_cache=True).past_key_values
+        own = torch.cat([seen, mask[None, 3:, 3:]], 2)[:, None]
+        options = {"position_ids": positions[:, 3:], "past_key_values": cache}
+        actual = model(ends.view(1, 4), attention_mask=own, **options).logits
+        assert_close(actual.view(2, 2, -1), expected)
+
+
+@pytest.mark.parametrize("embedding", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("old, new", [(1, 0), (1, 7), (None, 2)])
+def test_positions_stay_where_the_padding_token_changes(embedding, old, new, tmp_path):
+    """As in transformers' Trainer, which takes the tokenizer's, and where users of language models set it."""
+    ids = torch.randint(8, 61, (2, 6))
+    for model_class in (OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration):
+        model = build(model_class, pad_token_id=old, position_embedding_type=embedding)
+        inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})
+        expected = model(**inputs).logits
+        model.config.pad_token_id = new
+        assert torch.equal(model(**inputs).logits, expected)
+        model.save_pretrained(tmp_path)
+        assert torch.equal(model_class.from_pretrained(tmp_path)(**inputs).logits, expected)
+
+
+def test_a_repeated_cache_serves_as_many_targets(batch):
+    """Each source of a padded batch four times, as contrastive search repeats what it has computed."""
+    model = build(decoder_solver="rk2").double()
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    encoded = model.get_encoder()(**source)
+    cache = model(**source, decoder_input_ids=batch["decoder_input_ids"][:, :3], use_cache=True).past_key_values
+    cache.batch_repeat_interleave(4)
+    tokens = torch.randint(4, 61, (12, 1))
+    mask = source["attention_mask"]
+    inputs = {"encoder_outputs": encoded, "attention_mask": mask, "past_key_values": cache}
+    actual = model(**inputs, decoder_input_ids=tokens).logits
+    prompts = torch.cat([batch["decoder_input_ids"][:, :3].repeat_interleave(4, 0), tokens], 1)
+    repeated = {name: value.repeat_interleave(4, 0) for name, value in source.items()}
+    assert_close(actual, model(**repeated, decoder_input_ids=prompts).logits[:, -1:])
+
+
+def test_the_language_model_predicts_the_next_token():
+    model = build(OdeTransformerForCausalLM, decoder_solver="rk2")
+    ids = torch.randint(4, 61, (2, 8))
+    outputs = model(ids, labels=ids)
+    expected = nn.functional.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    assert outputs.loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert model.model.layers[0].encoder_attn is None
+    changed = torch.cat([ids[:, :5], torch.randint(4, 61, (2, 3))], 1)
+    assert_close(model(changed).logits[:, :5], outputs.logits[:, :5])
+
+
+def test_trainers_label_smoothing_is_of_the_next_token(tmp_path):
+    """transformers' Trainer shifts labels of the classes that it knows for language models."""
+    model = build(OdeTransformerForCausalLM, decoder_solver="rk2").eval()
+    ids = torch.randint(4, 61, (3, 8))
+    logits = model(ids).logits[:, :-1].flatten(0, 1)
+    for smoothing in (0.0, 0.1):
+        arguments = TrainingArguments(tmp_path, label_smoothing_factor=smoothing, use_cpu=True, report_to="none")
+        actual = Trainer(model, arguments).compute_loss(model, {"input_ids": ids, "labels": ids.clone()})
+        expected = nn.functional.cross_entropy(logits, ids[:, 1:].flatten(), label_smoothing=smoothing)
+        assert actual.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_language_model_is_not_made_of_an_encoder_decoder(tmp_path):
+    """Of which it would take no weights; its configuration does not name classes that cannot open it."""
+    for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerModel):
+        model_class(tiny_config()).save_pretrained(tmp_path / "pair")
+        for opened_by in (AutoModelForCausalLM, OdeTransformerForCausalLM):
+            with pytest.raises(ValueError, match="pair holds an encoder-decoder: open it with AutoModelForSeq2SeqLM"):
+                opened_by.from_pretrained(tmp_path / "pair")
+    config = AutoConfig.from_pretrained(tmp_path / "pair")
+    assert {"AutoModel", "AutoModelForSeq2SeqLM"} <= set(config.auto_map)
+    OdeTransformerForCausalLM(config).save_pretrained(tmp_path / "alone")
+    alone, report = OdeTransformerForCausalLM.from_pretrained(tmp_path / "alone", output_loading_info=True)
+    assert set(alone.config.auto_map) == {"AutoConfig", "AutoModelForCausalLM"} and not report["missing_keys"]
+
+
+@pytest.mark.parametrize("form", [{}, {"recurrence_encoder": "birnn"}])
+def test_encoder_outputs_may_be_any_that_have_the_states(form, batch):
+    model = build(**form).eval()
+    outputs = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
+    arguments = {name: batch[name] for name in ("attention_mask", "decoder_input_ids")}
+    expected = model(**arguments, encoder_outputs=outputs).logits
+    more = {**outputs, "pooler_output": outputs.last_hidden_state[:, 0]}
+    assert torch.equal(model(**arguments, encoder_outputs=more).logits, expected)
+    with pytest.raises(TypeError, match=r"encoder_outputs is a tensor \(3, 9, 32\)"):
+        model(**arguments, encoder_outputs=outputs.last_hidden_state)
+    with pytest.raises(ValueError, match="encoder_outputs has no last_hidden_state, only pooler_output"):
+        model(**arguments, encoder_outputs={"pooler_output": more["pooler_output"]})
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(**arguments, encoder_outputs=(torch.zeros(3, 9, 8), torch.zeros(3, 9, 8)))
+
+
+def test_a_field_without_effect_is_named_once_for_all_stacks(monkeypatch):
+    messages = []
+    logger = logging.getLogger("modeling_ode_transformer.configuration_ode_transformer")
+    monkeypatch.setattr(logger, "warning", messages.append)
+    # A solver that no other test has, since a process says the same only once.
+    solver = {"a": [[]], "b": [1.0]}
+    OdeTransformerForConditionalGeneration(tiny_config(encoder_solver=solver, normalize_stages=True))
+    assert len(messages) == 1 and "normalize_stages=True has no effect" in messages[0]
+
+
+def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_path, monkeypatch):
+    model = OdeTransformerForCausalLM(tiny_config(encoder_solver="rk2", decoder_solver="euler"))
+    assert (model.config.encoder_solver, model.config.solver_coefficients) == ("euler", "fixed")
+    assert (model.config.encoder_layers, model.num_function_evaluations()) == (2, 2)
+    model.save_pretrained(tmp_path)
+    assert OdeTransformerForCausalLM.from_pretrained(tmp_path).config.encoder_solver == "euler"
+    decoder_config = partial(tiny_config, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=40)
+    messages = []
+    monkeypatch.setattr(
+        logging.getLogger("modeling_ode_transformer.configuration_ode_transformer"), "warning", messages.append
+    )
+    OdeTransformerForCausalLM(decoder_config(encoder_solver="rk4"))
+    assert len(messages) == 1 and messages[0].startswith(
+        "encoder_solver='rk4' (beside decoder_solver='euler') has no effect"
+    )
+    # The default, an encoder of RK2 blocks with a gate, makes a plain residual language model.
+    OdeTransformerForCausalLM(decoder_config())
+    assert len(messages) == 2 and "solver_coefficients='gate' has no effect" in messages[1]
+    OdeTransformerForCausalLM(decoder_config(decoder_solver="euler", coefficients="fixed"))
+    OdeTransformerForCausalLM(decoder_config(decoder_solver="rk2"))
+    OdeTransformerForCausalLM.from_pretrained(tmp_path)
+    # Nothing here is residual, or was asked for of an encoder.
+    OdeTransformerForCausalLM(decoder_config(decoder_solver="leapfrog", layer_history="none"))
+    OdeTransformerForCausalLM.from_pretrained(tmp_path, decoder_solver="rk2")
+    assert len(messages) == 2
+    # The names that transformers has for all models are the encoder's here.
+    fields = {"num_hidden_layers": 3, "encoder_attention_heads": 1}
+    OdeTransformerForCausalLM(decoder_config(**fields, decoder_solver="rk2"))
+    OdeTransformerForCausalLM(decoder_config(**fields, decoder_solver="rk2", is_encoder_decoder=False))
+    assert messages[2].startswith("encoder_layers=3 (beside decoder_layers=2), encoder_attention_heads=1 (")
+    assert messages[3:] == messages[2:3]
+    with pytest.raises(ValueError, match="a causal language model has none"):
+        OdeTransformerForCausalLM(tiny_config(predictor_corrector=True))
+
+
+@pytest.mark.parametrize("sharing", ["stack", "channel"])
+def test_a_residual_language_model_has_no_choices_of_coefficients(sharing):
+    """Those of an encoder's learned ones, which fixed ones would refuse."""
+    learned = {"coefficients": "learned", "coefficient_start": "euler", "coefficient_sharing": sharing}
+    model = OdeTransformerForCausalLM(tiny_config(encoder_solver="rk2", decoder_solver="euler", **learned))
+    fields = ("solver_coefficients", "coefficient_start", "coefficient_sharing")
+    assert [getattr(model.config, field) for field in fields] == ["fixed", "ones", "stack"]
+
+
+def test_labels_without_a_start_token_are_refused():
+    model = build()
+    model.config.decoder_start_token_id = None
+    with pytest.raises(ValueError, match=r"config\.decoder_start_token_id is None"):
+        model(torch.ones(1, 2, dtype=torch.long), labels=torch.ones(1, 2, dtype=torch.long))
+
+
+def test_inputs_are_given_once():
+    model = build()
+    ids = torch.full((1, 3), 4)
+    with pytest.raises(ValueError, match="exactly one"):
+        model.model.encoder(input_ids=ids, inputs_embeds=torch.zeros(1, 3, 32))
+    with pytest.raises(ValueError, match="exactly one"):
+        model(input_ids=ids)

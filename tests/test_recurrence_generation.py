@@ -1,0 +1,171 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Every way of generating with a recurrence encoder."""
+
+import pytest
+import torch
+from transformers import DynamicCache, EncoderDecoderCache
+
+from modeling_ode_transformer import (
+    EnsembleForConditionalGeneration,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerRecurrenceForConditionalGeneration,
+)
+
+from .conftest import assert_close, tiny_config
+from .test_recurrence import KINDS, SOME_FORMS, WITHOUT_DROPOUT, recurrence_config, without_recurrence
+
+
+def lively(config, model_class=OdeTransformerRecurrenceForConditionalGeneration, seed=0):
+    """A model whose beams change places, whose sources end at different steps, and whose new sublayer counts as much
+    as the others."""
+    torch.manual_seed(seed)
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(2)
+            if name.endswith("recurrence_attn.out_proj.weight"):
+                parameter.normal_(std=0.5)
+        model.lm_head.weight.normal_(std=0.3)
+    ends = [2, 5, 7, 8, 11, 13, 17]
+    model.generation_config.update(do_sample=False, max_length=None, max_new_tokens=16, eos_token_id=ends)
+    return model
+
+
+LIVELY = {"vocab_size": 60, "encoder_layers": 2, "tie_word_embeddings": False}
+
+
+def lively_with(seed=0, **fields):
+    return lively(recurrence_config(**LIVELY, **fields), seed=seed)
+
+
+def lively_without(seed=0, **fields):
+    return lively(tiny_config(**LIVELY, **fields), OdeTransformerForConditionalGeneration, seed)
+
+
+@pytest.fixture
+def source():
+    """Six sources of 9 tokens, every other one padded on the right."""
+    ids = torch.randint(9, 60, (6, 9), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[::2, 6:] = 0
+    return {"input_ids": ids.masked_fill(mask == 0, 1), "attention_mask": mask}
+
+
+def generate(model, source, **options):
+    torch.manual_seed(0)
+    return model.generate(**source, **options)
+
+
+SEARCHES = {
+    "greedy": {},
+    "4 beams": {"num_beams": 4, "early_stopping": True},
+    "3 of 3 beams": {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.6},
+    "prompt": {"num_beams": 5, "decoder_input_ids": torch.arange(10, 34).view(6, 4)},
+    "beam sampling": {"num_beams": 3, "do_sample": True},
+    "sampling": {"do_sample": True, "num_return_sequences": 3},
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+@SOME_FORMS
+def test_every_search_finds_what_it_finds_without_a_cache(form, name, source):
+    model, options = lively_with(**form, decoder_solver="rk2"), SEARCHES[name]
+    tokens = generate(model, source, **options)
+    assert torch.equal(tokens, generate(model, source, use_cache=False, **options))
+    states = model.get_encoder()(**source)
+    given = {"encoder_outputs": states, "attention_mask": source["attention_mask"]}
+    assert torch.equal(tokens, generate(model, given, **options))
+    plain = without_recurrence(model)
+    targets = {**source, "decoder_input_ids": source["input_ids"]}
+    assert (plain(**targets).logits - model(**targets).logits).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["greedy", "4 beams"])
+@SOME_FORMS
+def test_every_cache_has_the_same_tokens(form, name, source):
+    model, options = lively_with(**form, decoder_solver="rk2"), SEARCHES[name]
+    expected = generate(model, source, **options)
+    own = EncoderDecoderCache(*(DynamicCache(config=model.config.get_text_config(decoder=True)) for _ in range(2)))
+    others = [
+        generate(model, source, past_key_values=own, **options),
+        generate(model, source, cache_implementation="static", disable_compile=True, **options),
+        generate(model, source, return_dict_in_generate=True, **options).sequences,
+    ]
+    assert all(torch.equal(other, expected) for other in others)
+
+
+@SOME_FORMS
+def test_a_static_cache_takes_encoder_outputs_of_any_form(form, source):
+    model = lively_with(**form)
+    options = {"cache_implementation": "static", "disable_compile": True}
+    expected = generate(model, source)
+    states = model.get_encoder()(**source)
+    given = {"encoder_outputs": states, "attention_mask": source["attention_mask"]}
+    assert torch.equal(generate(model, given, **options), expected)
+
+
+@pytest.mark.parametrize("stages", [False, True])
+def test_what_is_recomputed_in_training_generates_without_a_cache(stages, source):
+    """In the mode of training, with the outputs that the model has without recomputing."""
+    model = lively_with(**KINDS["biarn"], decoder_solver="rk2", **WITHOUT_DROPOUT)
+    expected = generate(model, source)
+    model.activation_checkpointing_enable({"stages": stages})
+    assert torch.equal(generate(model.train(), source), expected)
+
+
+@SOME_FORMS
+def test_assisted_decoding_is_greedy_search(form, source):
+    model = lively_with(**form, decoder_solver="rk2")
+    one = source["input_ids"][:1]
+    expected = model.generate(one, num_beams=1).tolist()
+    for assistant in (lively_without(), lively_with(**form), model):
+        assert model.generate(one, num_beams=1, assistant_model=assistant).tolist() == expected
+    assert model.generate(one, num_beams=1, prompt_lookup_num_tokens=2).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_beam_search_keeps_one_copy_for_each_source(kind, source):
+    """The keys of both encoders are made once, and finished sources leave."""
+    model = lively_with(**KINDS[kind], recurrence_decoder_layers="all")
+    sources, projected = [], []
+    model.model.decoder.register_forward_pre_hook(
+        lambda module, args, kwargs: sources.append(len(kwargs["encoder_hidden_states"])), with_kwargs=True
+    )
+    for layer in model.model.decoder.layers:
+        layer.recurrence_attn.k_proj.register_forward_hook(lambda _, args, output: projected.append(len(output)))
+    generate(model, source, num_beams=4, early_stopping=True)
+    assert projected == [6, 6]
+    assert sources[0] == 6 and sources[-1] < 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_ensemble_of_one_searches_as_its_member(kind, source):
+    model = lively_with(**KINDS[kind])
+    other = lively_without(seed=1)
+    for options in ({"num_beams": 4}, {}, {"num_beams": 3, "cache_implementation": "static", "disable_compile": True}):
+        alone = EnsembleForConditionalGeneration([model]).generate(**source, **options)
+        assert torch.equal(alone, model.generate(**source, **options))
+    both = EnsembleForConditionalGeneration([model, other]).generate(**source, num_beams=3)
+    assert torch.equal(both, EnsembleForConditionalGeneration([other, model]).generate(**source, num_beams=3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_takes_the_beams_of_a_source_as_the_words_of_one_sentence(kind, source):
+    """One row of states for each source, and (sources, beams) tokens in the places of the first word: what a beam
+    search over tensors of one shape passes through the decoder."""
+    model = lively_with(**KINDS[kind]).double()
+    states = model.get_encoder()(**source)
+    tokens = torch.randint(4, 60, (6, 4))
+    visible = torch.full((4, 4), torch.finfo(model.dtype).min, dtype=model.dtype).fill_diagonal_(0).expand(6, 1, 4, 4)
+    actual = model(
+        encoder_outputs=states,
+        attention_mask=source["attention_mask"],
+        decoder_input_ids=tokens,
+        decoder_attention_mask=visible,
+        position_ids=torch.zeros_like(tokens),
+        attention_positions=(torch.zeros(1, 4).long(), torch.zeros(1, 4).long()),
+        use_cache=False,
+    ).logits
+    for beam in range(4):
+        alone = model(**source, decoder_input_ids=tokens[:, beam : beam + 1]).logits
+        assert_close(actual[:, beam : beam + 1], alone, scale=10)

@@ -1,0 +1,390 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Models with a recurrence encoder: starting from one without, training, compiling, saving, and what is refused."""
+
+import json
+import logging
+import re
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, TrainingArguments
+
+from modeling_ode_transformer import (
+    OdeTransformerConfig,
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerRecurrenceConfig,
+    OdeTransformerRecurrenceForConditionalGeneration,
+    OdeTransformerRecurrenceModel,
+    OdeTransformerTokenizer,
+)
+
+from .conftest import assert_close, randomize, tiny_config
+from .test_hub import run_python
+from .test_recurrence import EVERY_FORM, FORMS, KINDS, SOME_FORMS, WITHOUT_DROPOUT, build, recurrence_config
+
+
+def build_without(**fields):
+    """A model of the core, off its start."""
+    torch.manual_seed(0)
+    return randomize(OdeTransformerForConditionalGeneration(tiny_config(**fields)))
+
+
+# Starting from a trained model without it
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layers", ["top", "all"])
+def test_a_trained_model_starts_with_its_own_outputs(kind, layers, tmp_path, batch):
+    for number, fields in enumerate(({}, {"decoder_solver": "rk4", "vector_field": "sublayers"})):
+        trained = build_without(**fields)
+        trained.save_pretrained(tmp_path / str(number))
+        model, report = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(
+            tmp_path / str(number), **KINDS[kind], recurrence_decoder_layers=layers, output_loading_info=True
+        )
+        assert report["missing_keys"] and all("recurrence" in name for name in report["missing_keys"])
+        assert not report["unexpected_keys"] and not report["mismatched_keys"]
+        assert_close(model(**batch).logits, trained(**batch).logits)
+        # One update, and it is put to use.
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(**batch, labels=batch["decoder_input_ids"]).loss.backward()
+        optimizer.step()
+        new = model.model.decoder.layers[-1].recurrence_attn.out_proj.weight
+        assert new.abs().max() > 1e-4
+        model.zero_grad()
+        model(**batch, labels=batch["decoder_input_ids"]).loss.backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None and (parameter.grad.abs().max() > 0 or "k_proj.bias" in name), name
+
+
+def test_a_gated_sum_starts_with_other_outputs(tmp_path, batch):
+    trained = build_without()
+    trained.save_pretrained(tmp_path)
+    model = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(
+        tmp_path, **KINDS["biarn"], recurrence_integration="gated_sum"
+    )
+    assert (model(**batch).logits - trained(**batch).logits).abs().max() > 1e-3
+
+
+def test_new_parameters_have_their_initial_values(tmp_path):
+    """Xavier's bounds of the matrices as they are stored, biases 0, the new sublayer's output 0 where no gate weighs
+    it; of a new model and of one that is loaded without them."""
+    fields = {"d_model": 256, "encoder_ffn_dim": 512}
+    OdeTransformerForConditionalGeneration(tiny_config(**fields)).save_pretrained(tmp_path)
+    for kind in (*KINDS.values(), {**KINDS["birnn"], "recurrence_integration": "gated_sum"}):
+        torch.manual_seed(0)
+        new = OdeTransformerRecurrenceForConditionalGeneration(recurrence_config(**fields, **kind))
+        loaded = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(tmp_path, **kind)
+        for model in (new, loaded):
+            parameters = dict(model.model.encoder.recurrence.named_parameters())
+            top = model.model.decoder.layers[-1]
+            if top.recurrence_gate is not None:
+                parameters |= top.recurrence_gate.named_parameters(prefix="gate")
+            else:
+                output = top.recurrence_attn.out_proj
+                assert output.weight.abs().max() == output.bias.abs().max() == 0
+            assert ("gate.weight" in parameters) == ("recurrence_integration" in kind)
+            for name, parameter in parameters.items():
+                if "norm" in name:
+                    assert (parameter == (1 if "weight" in name else 0)).all()
+                elif "bias" in name:
+                    assert (parameter == 0).all(), name
+                else:
+                    bound = (6 / sum(parameter.shape[-2:])) ** 0.5
+                    assert 0.99 * bound < parameter.abs().max().item() <= bound, name
+
+
+# Training
+
+
+@SOME_FORMS
+@pytest.mark.parametrize("arguments", [{}, {"use_reentrant": True}, {"stages": True}], ids=str)
+def test_checkpointing_changes_no_gradient(form, arguments, batch):
+    gradients = []
+    for checkpointing in (False, True):
+        model = build(**form, **WITHOUT_DROPOUT, decoder_solver="rk2").double().train()
+        if checkpointing:
+            model.activation_checkpointing_enable(dict(arguments))
+            model.enable_input_require_grads()
+            layers = model.model.encoder.recurrence.layers
+            assert all(layer.gradient_checkpointing == ("stages" not in arguments) for layer in layers)
+        model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss.backward()
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        assert gradient is not None, name
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[4], FORMS[7], FORMS[8]], ids=str)
+def test_the_trainer_lowers_the_loss(form, tmp_path, batch):
+    torch.manual_seed(0)
+    model = OdeTransformerRecurrenceForConditionalGeneration(recurrence_config(**form))
+    labels = batch.pop("decoder_input_ids")
+    examples = [{name: tensor[i] for name, tensor in {**batch, "labels": labels}.items()} for i in range(3)]
+    options = {"max_steps": 8, "per_device_train_batch_size": 3, "learning_rate": 3e-3, "logging_steps": 1}
+    arguments = TrainingArguments(tmp_path, report_to=[], use_cpu=True, save_strategy="no", **options)
+    trainer = Trainer(model, arguments, train_dataset=examples)
+    before = model.model.encoder.recurrence.layers[0].fc1.weight.clone()
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0] - 0.5
+    assert not torch.equal(model.model.encoder.recurrence.layers[0].fc1.weight, before)
+
+
+@EVERY_FORM
+def test_autocast_has_nearly_the_gradients_of_float32(form, batch):
+    model = build(**form, **WITHOUT_DROPOUT).train()
+    gradients = []
+    for enabled in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            loss = model(**batch, labels=batch["decoder_input_ids"]).loss
+        loss.backward()
+        gradients.append([parameter.grad for parameter in model.model.encoder.recurrence.parameters()])
+    for exact, rounded in zip(*gradients):
+        assert rounded.dtype == torch.float32
+        assert (exact - rounded).norm() < 0.2 * exact.norm() + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@EVERY_FORM
+def test_half_precision_is_close_and_finite(dtype, form, batch):
+    model = build(**form)
+    expected = model(**batch).logits
+    actual = model.to(dtype)(**batch).logits
+    assert actual.dtype == dtype
+    assert_close(actual, expected.to(dtype), scale=3)
+
+
+# Compiled, exported, saved, converted
+
+
+@pytest.mark.parametrize("form", [FORMS[7], FORMS[8]], ids=str)
+def test_the_forward_pass_compiles_into_one_graph(form, batch):
+    model = build(**form)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert_close(compiled(**batch, use_cache=False).logits, model(**batch).logits)
+
+
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[7]], ids=str)
+def test_forward_mode_derivatives_are_those_of_backpropagation(form, batch):
+    model = build(attn_implementation="eager", **form)
+    x = torch.randn(3, 5, model.config.d_model, requires_grad=True)
+    given = {"attention_mask": torch.ones(3, 5).long(), "decoder_input_ids": batch["decoder_input_ids"]}
+    logits = model(inputs_embeds=x, **given).logits
+    direction, weights = torch.randn_like(x), torch.randn_like(logits)
+    expected = (torch.autograd.grad(logits, x, weights)[0] * direction).sum().item()
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients), forward_ad.dual_level():
+            dual = forward_ad.make_dual(x.detach(), direction)
+            tangent = forward_ad.unpack_dual(model(inputs_embeds=dual, **given).logits).tangent
+        assert (tangent * weights).sum().item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[4], FORMS[7], FORMS[8]], ids=str)
+def test_the_forward_pass_exports(form, batch):
+    model = build(**form)
+    exported = torch.export.export(model, (), {**batch, "use_cache": False}, strict=False)
+    with torch.no_grad():
+        assert_close(exported.module()(**batch, use_cache=False).logits, model(**batch).logits)
+
+
+@SOME_FORMS
+def test_saved_models_come_back_through_the_auto_classes(form, tmp_path, batch):
+    model = build(**form)
+    model.save_pretrained(tmp_path)
+    for auto_class in (AutoModelForSeq2SeqLM, AutoModel):
+        loaded, report = auto_class.from_pretrained(tmp_path, output_loading_info=True)
+        assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        expected = model.state_dict() if auto_class is AutoModelForSeq2SeqLM else model.model.state_dict()
+        assert loaded.state_dict().keys() == expected.keys()
+        assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in expected.items())
+    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_on_disk_are_read_when_needed(kind, tmp_path, batch):
+    model = build(**KINDS[kind])
+    model.save_pretrained(tmp_path / "model")
+    loaded = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(
+        tmp_path / "model", device_map={"": "disk"}, offload_folder=tmp_path / "offload"
+    )
+    with torch.no_grad():
+        assert_close(loaded(**batch).logits, model(**batch).logits)
+
+
+def as_of_before(folder, **fields):
+    """Makes the configuration of a saved model that of an earlier version, with one class for all models."""
+    path = folder / "config.json"
+    saved = {**json.loads(path.read_text()), "model_type": "ode_transformer", **fields}
+    path.write_text(json.dumps({name: value for name, value in saved.items() if value != "left out"}))
+
+
+@SOME_FORMS
+def test_a_model_of_before_comes_back_as_one_of_today(form, tmp_path, batch):
+    model = build(**form)
+    model.save_pretrained(tmp_path)
+    gone = dict.fromkeys(("encoder_coefficients", "decoder_coefficients", "auto_map"), "left out")
+    as_of_before(tmp_path, solver_coefficients="fixed", **gone)
+    assert type(AutoConfig.from_pretrained(tmp_path)) is OdeTransformerRecurrenceConfig
+    for auto_class, model_class in (
+        (AutoModel, OdeTransformerRecurrenceModel),
+        (AutoModelForSeq2SeqLM, OdeTransformerRecurrenceForConditionalGeneration),
+    ):
+        loaded, report = auto_class.from_pretrained(tmp_path, output_loading_info=True)
+        assert type(loaded) is model_class and not any(report[key] for key in ("missing_keys", "mismatched_keys"))
+    assert not report["unexpected_keys"]
+    assert_close(loaded(**batch).logits, model(**batch).logits)
+    assert loaded.config.to_diff_dict() | {"auto_map": model.config.auto_map} == model.config.to_diff_dict()
+    loaded.save_pretrained(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["model_type"] == "ode_transformer_recurrence"
+    with pytest.raises(ValueError, match="of the type 'ode_transformer_recurrence', not a OdeTransformerForCond"):
+        OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
+
+
+def test_a_model_of_before_without_a_recurrence_encoder_stays_without(tmp_path, batch):
+    model = build_without()
+    model.save_pretrained(tmp_path)
+    as_of_before(tmp_path, recurrence_encoder="none", recurrence_layers=1)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert type(loaded) is OdeTransformerForConditionalGeneration
+    assert_close(loaded(**batch).logits, model(**batch).logits)
+    assert not any(name.startswith("recurrence") for name in loaded.config.to_dict())
+    added = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(tmp_path)
+    assert added.config.recurrence_encoder == "biarn"
+
+
+def test_an_auto_class_adds_a_recurrence_encoder_too(tmp_path, batch, caplog):
+    """Without a word of types that differ, which transformers has for a configuration of another class."""
+    trained = build_without()
+    trained.save_pretrained(tmp_path)
+    logger = logging.getLogger("transformers.configuration_utils")
+    for opened_by in (AutoModelForSeq2SeqLM, OdeTransformerRecurrenceForConditionalGeneration):
+        with caplog.at_level(logging.WARNING, logger.name):
+            logger.addHandler(caplog.handler)
+            model = opened_by.from_pretrained(tmp_path, recurrence_encoder="birnn")
+            logger.removeHandler(caplog.handler)
+        assert type(model) is OdeTransformerRecurrenceForConditionalGeneration
+        assert model.config.recurrence_encoder == "birnn" and "model of type" not in caplog.text
+        assert_close(model(**batch).logits, trained(**batch).logits)
+    with pytest.raises(ValueError, match="open it with an Auto class"):
+        OdeTransformerForConditionalGeneration.from_pretrained(tmp_path, recurrence_encoder="birnn")
+
+
+WITHOUT_PACKAGE = """
+import sys, torch
+sys.modules["modeling_ode_transformer"] = None
+from transformers import AutoModelForSeq2SeqLM
+first, second = sys.argv[1:]
+for source, target in ((first, second), (second, None)):
+    model = AutoModelForSeq2SeqLM.from_pretrained(source, trust_remote_code=True).eval()
+    assert type(model).__module__.startswith("transformers_modules."), type(model)
+    if target:
+        model.save_pretrained(target)
+    assert model.generate(torch.arange(4, 9)[None], min_new_tokens=3, max_new_tokens=4).shape[1] <= 5
+    output = model(torch.arange(4, 9)[None], decoder_input_ids=torch.arange(4, 9)[None])
+    print("sum", output.logits.double().sum().item())
+"""
+
+
+def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
+    """Also one that began as a model without a recurrence encoder, whose configuration names other classes."""
+    build_without().save_pretrained(tmp_path / "core")
+    model = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(tmp_path / "core", **KINDS["biarn"])
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    randomize(model).save_pretrained(folders[0])
+    AutoModelForSeq2SeqLM.from_pretrained(folders[0]).save_pretrained(folders[1])
+    printed = run_python(WITHOUT_PACKAGE, tmp_path, str(folders[1]), str(folders[2]))
+    numbers = [float(number) for number in re.findall(r"^sum (\S+)$", printed, re.MULTILINE)]
+    ids = torch.arange(4, 9)[None]
+    expected = model(ids, decoder_input_ids=ids).logits.double().sum().item()
+    assert numbers == pytest.approx([expected] * 2, abs=1e-3)
+    own = ("configuration_recurrence_ode_transformer", "modeling_recurrence_ode_transformer")
+    for folder in folders:
+        files = {path.stem for path in folder.glob("*.py")}
+        assert {*own, "recurrence_ode_transformer", "modeling_ode_transformer"} <= files
+        auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
+        assert auto_map == {
+            "AutoConfig": f"{own[0]}.OdeTransformerRecurrenceConfig",
+            "AutoModel": f"{own[1]}.OdeTransformerRecurrenceModel",
+            "AutoModelForSeq2SeqLM": f"{own[1]}.OdeTransformerRecurrenceForConditionalGeneration",
+        }
+
+
+def test_a_saved_tokenizer_opens_beside_the_model(tmp_path):
+    build(**KINDS["biarn"]).config.save_pretrained(tmp_path)
+    OdeTransformerTokenizer.train(["two dogs run"] * 3, 275).save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path)("two dogs")["input_ids"]
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"recurrence_encoder": "lstm"}, "recurrence_encoder='lstm' is unknown: choose one of birnn, biarn"),
+        ({"recurrence_integration": "sum"}, "choose one of stack, gated_sum"),
+        ({"recurrence_decoder_layers": "bottom"}, "choose one of top, all"),
+        ({"recurrence_layers": 0}, "recurrence_layers=0 must be at least 1"),
+        ({"recurrence_steps": 0}, "recurrence_steps=0 must be at least 1, or None"),
+        ({"recurrence_steps": "8"}, "recurrence_steps"),
+    ],
+)
+def test_what_is_not_a_recurrence_encoder_is_refused(fields, message):
+    with pytest.raises(Exception, match=message):
+        recurrence_config(**{"recurrence_encoder": "biarn", **fields})
+
+
+def test_a_field_without_effect_is_named(monkeypatch):
+    messages = []
+    module = "modeling_ode_transformer.configuration_recurrence_ode_transformer.logger.warning_once"
+    monkeypatch.setattr(module, messages.append)
+    recurrence_config(recurrence_encoder="birnn", recurrence_steps=4)
+    for form in FORMS:
+        recurrence_config(**form)
+    assert [message.split(" has no effect: ")[0] for message in messages] == ["recurrence_steps=4"]
+
+
+def test_the_core_takes_no_field_of_it():
+    with pytest.raises(Exception, match=r"recurrence_encoder='biarn' is no longer a field: .*Recurrence"):
+        OdeTransformerConfig(recurrence_encoder="biarn")
+
+
+def test_a_language_model_has_no_second_encoder_either():
+    with pytest.raises(ValueError, match="recurrence_encoder='biarn' is a second encoder"):
+        OdeTransformerForCausalLM(recurrence_config(**KINDS["biarn"]))
+    with pytest.raises(Exception, match="is_encoder_decoder=False is a decoder alone"):
+        recurrence_config(is_encoder_decoder=False)
+
+
+# Parallel
+
+
+def test_modules_not_to_be_split_are_in_the_model():
+    """FSDP refuses the name of a class that the model does not have."""
+    model = build(**KINDS["biarn"])
+    assert model._no_split_modules <= {type(module).__name__ for module in model.modules()}
+    assert "OdeTransformerRecurrenceLayer" in model._no_split_modules
+
+
+@pytest.mark.parametrize("layers", ["top", "all"])
+def test_tensor_parallel_plans_name_what_any_layer_has(layers):
+    """With recurrence_decoder_layers="top", only the last layer attends to the recurrence."""
+    model = build(**KINDS["biarn"], recurrence_decoder_layers=layers)
+    names = {re.sub(r"\.\d+\.", ".*.", name) for name, _ in model.named_modules()}
+    attentions = {name for name in names if re.fullmatch(r"model\.decoder\.layers\.\*\.\w+_attn\.\w_proj", name)}
+    assert len(attentions) == 9
+    assert attentions <= set(model.tp_plan) and set(model.tp_plan) <= names
+
+
+@SOME_FORMS
+def test_a_batch_may_be_split(form, batch):
+    """As by data parallelism, encoder outputs included: a part has the outputs that it has in the batch."""
+    model = build(**form)
+    expected = model(**batch)
+    outputs = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
+    for part in (slice(0, 1), slice(1, 3)):
+        rows = {name: tensor[part] for name, tensor in batch.items()}
+        assert_close(model(**rows).logits, expected.logits[part])
+        rows["encoder_outputs"] = type(outputs)(**{name: states[part] for name, states in outputs.items()})
+        assert_close(model(**rows).logits, expected.logits[part])
