@@ -16,7 +16,7 @@ from .conftest import EXAMPLES
 def runs(tmp_path_factory):
     """A residual and an RK2 model of one layer, each trained for two updates with an evaluation after each."""
     folder = tmp_path_factory.mktemp("runs")
-    overrides = {"residual": "decoder_solver=euler,solver_coefficients=fixed", "rk2": "decoder_solver=rk2"}
+    overrides = {"residual": "decoder_solver=euler,decoder_coefficients=fixed", "rk2": "decoder_solver=rk2"}
     return [train(folder / name, given) for name, given in overrides.items()]
 
 
@@ -33,7 +33,7 @@ def test_runs_are_put_side_by_side(runs, tmp_path, capsys):
     written = json.loads((tmp_path / "runs.json").read_text())
     assert header[:4] == ["run", "overrides", "parameters", "updates"] and "test perplexity" in header
     assert [row[:2] for row in rows] == [
-        ["residual", "`decoder_solver=euler,solver_coefficients=fixed`"],
+        ["residual", "`decoder_solver=euler,decoder_coefficients=fixed`"],
         ["RK2", "`decoder_solver=rk2`"],
     ]
     for folder, name, row in zip(runs, written, rows):
