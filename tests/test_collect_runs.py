@@ -34,7 +34,7 @@ def test_runs_are_put_side_by_side(runs, tmp_path, capsys):
     assert header[:4] == ["run", "overrides", "parameters", "updates"] and "test perplexity" in header
     assert [row[:2] for row in rows] == [
         ["residual", "`decoder_solver=euler,decoder_coefficients=fixed`"],
-        ["RK2", "`decoder_solver=rk2`"],
+        ["RK2", "`decoder_solver=rk2,decoder_coefficients=gate`"],
     ]
     for folder, name, row in zip(runs, written, rows):
         with open(f"{folder}/all_results.json", encoding="utf-8") as file:

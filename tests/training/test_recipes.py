@@ -98,8 +98,8 @@ def test_values_are_those_of_the_paper(name):
     assert model["dropout"] == {"wmt14_en_de_big": 0.3, "bea2019_gec_base": 0.2}.get(name, 0.1)
     assert ("word_dropout" in model) == ("gec" in name)
     assert model["max_relative_position"] == 8 and model["layer_history"] == "learned_dense"
-    scheme = {name: model[name] for name in ("encoder_solver", "encoder_coefficients", "decoder_solver")}
-    assert tuple(scheme.values()) == ("rk2", "gate", "euler")
+    schemes = ("encoder_solver", "encoder_coefficients", "decoder_solver")
+    assert tuple(model[name] for name in schemes) == ("rk2", "gate", "euler")
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
