@@ -421,6 +421,8 @@ class OdeTransformerConfig(PreTrainedConfig):
             setattr(config, name, own)
         if idle and not is_saved:
             logger.warning(f"{', '.join(idle)} has no effect: a causal language model has a decoder only.")
+        if config.decoder_tableau.num_stages == 1:  # nothing to weigh, whatever the encoder's coefficients were
+            config.coefficient_sharing, config.coefficient_start = "stack", "ones"
         if config.decoder_vocab_size is not None:
             config.vocab_size, config.decoder_vocab_size = config.decoder_vocab_size, None
         return config

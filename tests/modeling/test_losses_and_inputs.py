@@ -19,12 +19,13 @@ from transformers import (
 from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_ode_transformer import (
+    OdeTransformerConfig,
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
 )
 
-from ..conftest import assert_close, build, tiny_config
+from ..conftest import TINY, assert_close, build, tiny_config
 
 
 # Loss
@@ -108,22 +109,6 @@ def test_a_decoder_alone_is_no_encoder_decoder(tmp_path):
         AutoModel.from_pretrained(tmp_path)
 
 
-def test_the_mask_may_have_a_row_for_each_target(batch):
-    """Of two targets for each source, by a mask of the sources or of the targets."""
-    model = build()
-    encoder_outputs = model.get_encoder()(batch["input_ids"], attention_mask=batch["attention_mask"])
-    targets = torch.randint(4, 61, (2 * len(batch["input_ids"]), 4))
-    mask = batch["attention_mask"]
-    expected = model(encoder_outputs=encoder_outputs, attention_mask=mask, decoder_input_ids=targets).logits
-    rows = mask.repeat_interleave(2, dim=0)
-    actual = model(encoder_outputs=encoder_outputs, attention_mask=rows, decoder_input_ids=targets).logits
-    assert mask.min() == 0 and torch.equal(actual, expected)
-    rows[0, 0] = 1 - rows[0, 0]
-    for bad in (rows, rows[1:]):
-        with pytest.raises(ValueError, match=f"of {len(bad)} rows does not fit 3 sources with 6 targets"):
-            model(encoder_outputs=encoder_outputs, attention_mask=bad, decoder_input_ids=targets)
-
-
 @pytest.mark.parametrize("form", [{"recurrence_encoder": "biarn"}, {"encoder_solver": "rk2"}], ids=str)
 def test_tensor_parallel_plans_name_what_any_layer_has(form):
     """With recurrence_decoder_layers="top", only the last layer attends to the recurrence."""
@@ -194,22 +179,6 @@ def test_positions_stay_where_the_padding_token_changes(embedding, old, new, tmp
         assert torch.equal(model_class.from_pretrained(tmp_path)(**inputs).logits, expected)
 
 
-def test_a_repeated_cache_serves_as_many_targets(batch):
-    """Each source of a padded batch four times, as contrastive search repeats what it has computed."""
-    model = build(decoder_solver="rk2").double()
-    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    encoded = model.get_encoder()(**source)
-    cache = model(**source, decoder_input_ids=batch["decoder_input_ids"][:, :3], use_cache=True).past_key_values
-    cache.batch_repeat_interleave(4)
-    tokens = torch.randint(4, 61, (12, 1))
-    mask = source["attention_mask"]
-    inputs = {"encoder_outputs": encoded, "attention_mask": mask, "past_key_values": cache}
-    actual = model(**inputs, decoder_input_ids=tokens).logits
-    prompts = torch.cat([batch["decoder_input_ids"][:, :3].repeat_interleave(4, 0), tokens], 1)
-    repeated = {name: value.repeat_interleave(4, 0) for name, value in source.items()}
-    assert_close(actual, model(**repeated, decoder_input_ids=prompts).logits[:, -1:])
-
-
 def test_the_language_model_predicts_the_next_token():
     model = build(OdeTransformerForCausalLM, decoder_solver="rk2")
     ids = torch.randint(4, 61, (2, 8))
@@ -275,11 +244,12 @@ def test_a_field_without_effect_is_named_once_for_all_stacks(monkeypatch):
 
 def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_path, monkeypatch):
     model = OdeTransformerForCausalLM(tiny_config(encoder_solver="rk2", decoder_solver="euler"))
-    assert (model.config.encoder_solver, model.config.solver_coefficients) == ("euler", "fixed")
+    assert (model.config.encoder_solver, model.config.encoder_coefficients) == ("euler", "fixed")
     assert (model.config.encoder_layers, model.num_function_evaluations()) == (2, 2)
     model.save_pretrained(tmp_path)
     assert OdeTransformerForCausalLM.from_pretrained(tmp_path).config.encoder_solver == "euler"
-    decoder_config = partial(tiny_config, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=40)
+    sizes = {"encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 40}
+    decoder_config = partial(OdeTransformerConfig, **{**TINY, **sizes})
     messages = []
     monkeypatch.setattr(
         logging.getLogger("modeling_ode_transformer.configuration_ode_transformer"), "warning", messages.append
@@ -288,22 +258,19 @@ def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_pa
     assert len(messages) == 1 and messages[0].startswith(
         "encoder_solver='rk4' (beside decoder_solver='euler') has no effect"
     )
-    # The default, an encoder of RK2 blocks with a gate, makes a plain residual language model.
+    # Nothing here was asked for of an encoder.
     OdeTransformerForCausalLM(decoder_config())
-    assert len(messages) == 2 and "solver_coefficients='gate' has no effect" in messages[1]
-    OdeTransformerForCausalLM(decoder_config(decoder_solver="euler", coefficients="fixed"))
-    OdeTransformerForCausalLM(decoder_config(decoder_solver="rk2"))
+    OdeTransformerForCausalLM(decoder_config(decoder_solver="rk2", decoder_coefficients="gate"))
     OdeTransformerForCausalLM.from_pretrained(tmp_path)
-    # Nothing here is residual, or was asked for of an encoder.
     OdeTransformerForCausalLM(decoder_config(decoder_solver="leapfrog", layer_history="none"))
     OdeTransformerForCausalLM.from_pretrained(tmp_path, decoder_solver="rk2")
-    assert len(messages) == 2
+    assert len(messages) == 1
     # The names that transformers has for all models are the encoder's here.
     fields = {"num_hidden_layers": 3, "encoder_attention_heads": 1}
     OdeTransformerForCausalLM(decoder_config(**fields, decoder_solver="rk2"))
     OdeTransformerForCausalLM(decoder_config(**fields, decoder_solver="rk2", is_encoder_decoder=False))
-    assert messages[2].startswith("encoder_layers=3 (beside decoder_layers=2), encoder_attention_heads=1 (")
-    assert messages[3:] == messages[2:3]
+    assert messages[1].startswith("encoder_layers=3 (beside decoder_layers=2), encoder_attention_heads=1 (")
+    assert messages[2:] == messages[1:2]
     with pytest.raises(ValueError, match="a causal language model has none"):
         OdeTransformerForCausalLM(tiny_config(predictor_corrector=True))
 
@@ -313,7 +280,7 @@ def test_a_residual_language_model_has_no_choices_of_coefficients(sharing):
     """Those of an encoder's learned ones, which fixed ones would refuse."""
     learned = {"coefficients": "learned", "coefficient_start": "euler", "coefficient_sharing": sharing}
     model = OdeTransformerForCausalLM(tiny_config(encoder_solver="rk2", decoder_solver="euler", **learned))
-    fields = ("solver_coefficients", "coefficient_start", "coefficient_sharing")
+    fields = ("decoder_coefficients", "coefficient_start", "coefficient_sharing")
     assert [getattr(model.config, field) for field in fields] == ["fixed", "ones", "stack"]
 
 
