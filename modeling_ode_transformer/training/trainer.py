@@ -104,8 +104,8 @@ def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = 
 
     for module in model.modules():
         if isinstance(module, OdeTransformerStack):
-            for layer in module.layers:
-                name = f"{module.stack}_{layer.layer_idx}"
+            for number, layer in enumerate(module.layers):
+                name = f"{module.stack}_{number}"
                 hooks.append(layer.register_forward_pre_hook(partial(enter, name=name)))
                 hooks.append(layer.register_forward_hook(leave, always_call=True))
         elif isinstance(module, StageCoefficients) and any(True for _ in module.parameters()):
