@@ -323,7 +323,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         """As in transformers; beside a model's code, the configuration names the class for each Auto class that can
         open the model, and brings along the code of the pipelines that it names."""
         folder, classes = Path(save_directory), self.model_classes["model" if self.is_encoder_decoder else "decoder"]
-        module = next(iter(classes.values())).split(".")[0]
+        module = [*classes.values()][-1].split(".")[0]
         if (folder / f"{module}.py").is_file():
             others = {key: name for key, name in (self.auto_map or {}).items() if not str(name).startswith(module)}
             self.auto_map = others | classes

@@ -175,6 +175,12 @@ class RecomputedGenerationMixin(GenerationMixin):
             generation_config, kwargs = with_option("use_cache", False, generation_config, kwargs)
         return super().generate(inputs, generation_config, *args, **kwargs)
 
+    def init_continuous_batching(self, *args, **kwargs):
+        raise NotImplementedError(
+            "Continuous batching (`generate_batch`) has no place for the keys of every evaluation of a block, nor for "
+            "relative positions: call `generate` with batches."
+        )
+
     def recomputes(self) -> bool:
         """Whether blocks or stages are recomputed in the mode that the model is in."""
         flags = ("gradient_checkpointing", "recomputes_stages")

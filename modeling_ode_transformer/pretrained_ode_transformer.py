@@ -237,12 +237,13 @@ def as_encoder_output(
     """What an encoder returns, from a mapping of it, or a tuple in the order of `names`; itself, if it is that.
 
     Raises:
+        TypeError: it is a tensor.
         ValueError: it has no `last_hidden_state`.
     """
     if isinstance(encoder_outputs, BaseModelOutput):
         return encoder_outputs
     if isinstance(encoder_outputs, torch.Tensor):
-        raise ValueError(
+        raise TypeError(
             f"encoder_outputs is a tensor {tuple(encoder_outputs.shape)}: give what the encoder returns, or its "
             "states in a tuple."
         )

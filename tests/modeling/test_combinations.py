@@ -11,6 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
+    OdeTransformerRecurrenceForConditionalGeneration,
 )
 from modeling_ode_transformer.configuration_ode_transformer import VECTOR_FIELDS
 from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS, MULTISTEPS
@@ -184,8 +185,11 @@ def test_flash_attention_is_refused_where_it_would_drop_the_relative_positions()
         build(max_relative_position=0).set_attn_implementation("flash_attention_2")
 
 
-@pytest.mark.parametrize("recurrence", ["none", "birnn"])
-def test_cross_attention_under_flash_attention_knows_the_padding_of_sources(recurrence, batch, monkeypatch):
+RECURRENCE = {"model_class": OdeTransformerRecurrenceForConditionalGeneration, "recurrence_encoder": "birnn"}
+
+
+@pytest.mark.parametrize("form", [{}, RECURRENCE], ids=["core", "recurrence"])
+def test_cross_attention_under_flash_attention_knows_the_padding_of_sources(form, batch, monkeypatch):
     """Flash kernels take a mask (sources, keys) as one of the queries, where these are of another number. In their
     place: a function that has only self-attentions, in the encoder with such a mask, in the decoder without."""
 
@@ -195,7 +199,7 @@ def test_cross_attention_under_flash_attention_knows_the_padding_of_sources(recu
             attention_mask = attention_mask[:, None, None].bool()
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
-    model = build(max_relative_position=0, recurrence_encoder=recurrence, eos_token_id=None)
+    model = build(max_relative_position=0, eos_token_id=None, **form)
     options = {"num_beams": 3, "max_new_tokens": 5, "do_sample": False}
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
     expected = model(**batch).logits, model.generate(**source, **options)

@@ -111,7 +111,8 @@ def test_dropout_of_attention_does_not_need_gradients():
     ids = torch.randint(4, 61, (20, 7))
     states = model.model.encoder(input_ids=ids).last_hidden_state
     for targets in (1, 2):
-        options = {"encoder_outputs": (states,), "decoder_input_ids": torch.full((20 * targets, 1), 2)}
+        repeated = states.repeat_interleave(targets, 0)
+        options = {"encoder_outputs": (repeated,), "decoder_input_ids": torch.full((20 * targets, 1), 2)}
         with torch.no_grad():
             first, second = (model(**options).logits for _ in range(2))
         assert not torch.equal(first, second), targets
@@ -164,7 +165,7 @@ def test_weights_on_disk_are_read_when_needed(tmp_path, batch):
 
 def test_missing_parameters_are_initialised_not_garbage(tmp_path):
     build().save_pretrained(tmp_path)
-    fields = {"coefficients": "learned", "max_relative_position": 4, "layer_history": "learned_dense"}
+    fields = {"encoder_coefficients": "learned", "max_relative_position": 4, "layer_history": "learned_dense"}
     model = OdeTransformerForConditionalGeneration.from_pretrained(
         tmp_path, **fields, encoder_solver="rk4", ignore_mismatched_sizes=True
     )
@@ -172,7 +173,7 @@ def test_missing_parameters_are_initialised_not_garbage(tmp_path):
     # 2 * 4 + 1 vectors of 8 numbers
     keys, bound = model.model.encoder.layers[0].self_attn.relative_keys.weight, math.sqrt(6 / (9 + 8))
     assert keys.shape == (9, 8) and 0.9 * bound < keys.abs().max().item() <= bound
-    fields = {"coefficients": "ema", "coefficient_sharing": "channel", "predictor_corrector": True}
+    fields = {"encoder_coefficients": "ema", "coefficient_sharing": "channel", "predictor_corrector": True}
     model = OdeTransformerForConditionalGeneration.from_pretrained(
         tmp_path, **fields, encoder_solver="rk2", decoder_solver="multistep", normalize_stages=True
     )
