@@ -217,7 +217,11 @@ def test_a_language_model_is_not_made_of_an_encoder_decoder(tmp_path):
     assert set(alone.config.auto_map) == {"AutoConfig", "AutoModelForCausalLM"} and not report["missing_keys"]
 
 
-@pytest.mark.parametrize("form", [{}, {"model_class": OdeTransformerRecurrenceForConditionalGeneration}], ids=str)
+@pytest.mark.parametrize(
+    "form",
+    [{}, {"model_class": OdeTransformerRecurrenceForConditionalGeneration, "recurrence_encoder": "birnn"}],
+    ids=["core", "recurrence"],
+)
 def test_encoder_outputs_may_be_any_that_have_the_states(form, batch):
     model = build(**form).eval()
     outputs = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
