@@ -53,12 +53,14 @@ TRAINING = {
     "seed": 1,
     "use_cpu": True,
 }
-SOLVERS = {"RK2 (gate)": "rk2", "residual": "euler"}
+# Names, solvers and coefficients.
+SCHEMES = {"RK2 (gate)": ("rk2", "gate"), "residual": ("euler", "fixed")}
 
 
-def arguments(corpus: Path, output_dir: Path, solver: str, tokenizer: Path | None) -> list[str]:
+def arguments(corpus: Path, output_dir: Path, solver: str, coefficients: str, tokenizer: Path | None) -> list[str]:
     """Arguments of run_translation.py that train, evaluate and test one model."""
-    values = TRAINING | {"config_overrides": json.dumps(MODEL | {"encoder_solver": solver})}
+    scheme = {"encoder_solver": solver, "encoder_coefficients": coefficients}
+    values = TRAINING | {"config_overrides": json.dumps(MODEL | scheme)}
     for split in SIZES:
         values |= {f"{split}_source_file": corpus / f"{split}.en", f"{split}_target_file": corpus / f"{split}.de"}
     if tokenizer is not None:
@@ -68,10 +70,11 @@ def arguments(corpus: Path, output_dir: Path, solver: str, tokenizer: Path | Non
     return [argument for name, value in values.items() for argument in (f"--{name}", str(value))]
 
 
-def run_solver(name: str, solver: str, corpus: Path, output_dir: Path, tokenizer: Path | None) -> dict:
+def run_scheme(name: str, corpus: Path, output_dir: Path, tokenizer: Path | None) -> dict:
     """Trains and tests one model; its losses, scores and translations."""
-    print(f"\n=== {name}: encoder_solver={solver!r}", flush=True)
-    metrics = run_translation.main(arguments(corpus, output_dir, solver, tokenizer))
+    solver, coefficients = SCHEMES[name]
+    print(f"\n=== {name}: encoder_solver={solver!r}, encoder_coefficients={coefficients!r}", flush=True)
+    metrics = run_translation.main(arguments(corpus, output_dir, solver, coefficients, tokenizer))
     history = json.loads((output_dir / "trainer_state.json").read_text())["log_history"]
     predictions = read_lines(output_dir / "generated_predictions.txt")
     references = read_lines(corpus / "test.de")
@@ -116,16 +119,16 @@ def main(argv: list[str] | None = None) -> list[dict]:
     print(f"{SIZES['train']} training pairs in {corpus}, e.g. {english(421_735)!r} -> {german(421_735)!r}")
 
     results, tokenizer = [], None
-    for name, solver in SOLVERS.items():
+    for name, (solver, _) in SCHEMES.items():
         output_dir = folder / solver
-        results.append(run_solver(name, solver, corpus, output_dir, tokenizer))
+        results.append(run_scheme(name, corpus, output_dir, tokenizer))
         tokenizer = tokenizer or output_dir
     (folder / "results.json").write_text(json.dumps(results, indent=2), encoding="utf-8")
 
     print("\nUnseen numbers, translated by the saved models:")
     sources = read_lines(corpus / "test.en")[:4]
     references = read_lines(corpus / "test.de")[:4]
-    translations = [translate(folder / solver, sources) for solver in SOLVERS.values()]
+    translations = [translate(folder / solver, sources) for solver, _ in SCHEMES.values()]
     for source, reference, *outputs in zip(sources, references, *translations):
         print(f"\n  {source}\n  {'reference':<12}{reference}")
         for name, output in zip(SOLVERS, outputs):
