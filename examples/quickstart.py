@@ -131,7 +131,7 @@ def main(argv: list[str] | None = None) -> list[dict]:
     translations = [translate(folder / solver, sources) for solver, _ in SCHEMES.values()]
     for source, reference, *outputs in zip(sources, references, *translations):
         print(f"\n  {source}\n  {'reference':<12}{reference}")
-        for name, output in zip(SOLVERS, outputs):
+        for name, output in zip(SCHEMES, outputs):
             print(f"  {name:<12}{output}")
 
     print(f"\n{report(results)}")
