@@ -47,3 +47,7 @@ def arguments(corpus, out, **values):
 def losses(output_dir):
     history = json.loads((output_dir / "trainer_state.json").read_text())["log_history"]
     return {entry["step"]: entry["loss"] for entry in history if "loss" in entry}
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

@@ -1,26 +1,17 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Training: token budgets, runs that are killed and resumed, several processes, values that are not finite."""
+"""The trainer: checkpoints, losses, evaluations, values that are not finite."""
 
 import json
 import os
-import re
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 from functools import partial
 from types import SimpleNamespace
 
 import datasets
-import numpy as np
 import pytest
-import run_translation
 import torch
 from transformers import (
-    AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
-    EarlyStoppingCallback,
     GenerationConfig,
     M2M100Config,
     M2M100ForConditionalGeneration,
@@ -29,350 +20,16 @@ from transformers import (
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.integration_ode_transformer import StageCoefficients
 from modeling_ode_transformer.training.checkpoints import (
-    incomplete_reason,
-    last_complete_checkpoint,
     numbered_checkpoints,
     rotate_checkpoints,
 )
-from modeling_ode_transformer.training.samplers import TokenBudgetBatchSampler
-from modeling_ode_transformer.training.smoke import number_names
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from ..conftest import EXAMPLES, files_of, killed_at_each_operation, randomize, tiny_config
-from .runs import MODEL, arguments, losses
+from ..conftest import files_of, killed_at_each_operation, randomize, tiny_config
+from .runs import cut
 
 
 MARKS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus")
-    number_names.write_corpus(folder, {"train": 120, "validation": 12, "test": 11})
-    return folder
-
-
-@pytest.fixture
-def lengths():
-    """Correlated lengths of sources and targets with a long tail, as those of sentences."""
-    generator = np.random.default_rng(0)
-    sources = 1 + generator.gamma(3, 6, size=2000).astype(int)
-    return np.stack([sources, np.maximum(1, sources + generator.integers(-4, 5, size=2000))], axis=1)
-
-
-def padded(batch, lengths, multiple=1):
-    return len(batch) * (-(-lengths[batch] // multiple) * multiple).max(axis=0)
-
-
-@pytest.mark.parametrize("multiple", [1, 8])
-def test_batches_fill_the_budget_on_both_sides(lengths, multiple):
-    sampler = TokenBudgetBatchSampler(lengths, 1000, pad_to_multiple_of=multiple)
-    batches = list(sampler)
-    assert len(batches) == len(sampler)
-    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
-    fill = [padded(batch, lengths, multiple).max() for batch in batches]
-    assert max(fill) <= 1000
-    assert np.mean(fill) > 950
-    report = sampler.report()
-    total = sum(padded(batch, lengths, multiple).sum() for batch in batches)
-    assert report["padding"] == pytest.approx(1 - lengths.sum() / total)
-    assert report["updates_per_epoch"] == len(batches)
-    assert report["source_tokens_per_update"] == pytest.approx(lengths[:, 0].sum() / len(batches))
-    sentences = np.random.default_rng(1).permutation(len(lengths)).reshape(-1, 40)
-    assert report["padding"] < 0.4 * (1 - lengths.sum() / sum(padded(batch, lengths).sum() for batch in sentences))
-
-
-def test_epochs_are_shuffled_from_the_seed(lengths):
-    def epoch(number, seed=3):
-        sampler = TokenBudgetBatchSampler(lengths, 1000, seed)
-        sampler.set_epoch(number)
-        return list(sampler)
-
-    assert epoch(1) == epoch(1)
-    first, second, other = epoch(0), epoch(1), epoch(0, seed=4)
-    assert len(first) == len(second) == len(other)
-    for batches in (second, other):
-        assert batches != first
-        # Other mixtures, not only another order of the same batches.
-        assert {frozenset(batch) for batch in batches} != {frozenset(batch) for batch in first}
-    widths = [lengths[batch].max() for batch in first]
-    assert abs(np.corrcoef(widths, range(len(widths)))[0, 1]) < 0.3
-
-
-@pytest.mark.parametrize("replicas, steps", [(2, 1), (3, 2), (8, 4)])
-def test_processes_have_as_many_updates_and_see_what_one_process_accumulates(lengths, replicas, steps):
-    one = TokenBudgetBatchSampler(lengths, 900, accumulation_steps=replicas * steps)
-    parts = [
-        TokenBudgetBatchSampler(lengths, 900, num_replicas=replicas, rank=rank, accumulation_steps=steps)
-        for rank in range(replicas)
-    ]
-    assert {len(part) for part in parts} == {len(one) // replicas}
-    assert len(parts[0]) % steps == 0
-    assert [batch for together in zip(*parts) for batch in together] == list(one)
-    assert max(padded(batch, lengths).max() for batch in one) <= 900
-
-
-def test_a_budget_that_cannot_be_kept_is_refused(lengths):
-    with pytest.raises(ValueError, match=r"Pair \d+ has \d+ source and \d+ target tokens .* raise max_tokens_per_bat"):
-        TokenBudgetBatchSampler(lengths, int(lengths.max()) - 1)
-    assert TokenBudgetBatchSampler(lengths, int(lengths.max()))
-    with pytest.raises(ValueError, match=r"3 pairs cannot fill the 4 batches of one update \(2 processes, 2"):
-        TokenBudgetBatchSampler([[1, 2]] * 3, 100, num_replicas=2, accumulation_steps=2)
-    assert len(TokenBudgetBatchSampler([[1, 2]] * 4, 100, num_replicas=2, accumulation_steps=2)) == 2
-    with pytest.raises(ValueError, match="0 pairs cannot fill the 1 batches"):
-        TokenBudgetBatchSampler([], 100)
-    with pytest.raises(ValueError, match="--max_tokens_per_batch 0"):
-        TokenSeq2SeqTrainingArguments("out", max_tokens_per_batch=0)
-    with pytest.raises(ValueError, match="already groups pairs by length"):
-        TokenSeq2SeqTrainingArguments("out", max_tokens_per_batch=9, train_sampling_strategy="group_by_length")
-
-
-def test_batches_of_one_pair_come_again_where_they_do_not_fill_the_last_update():
-    """Five pairs, each as long as the budget, in updates of four batches."""
-    sampler = TokenBudgetBatchSampler([[10, 7]] * 5, 10, accumulation_steps=4)
-    batches = list(sampler)
-    assert len(batches) == len(sampler) == 8 and batches[5:] == batches[:3]
-    assert sorted(batches[:5]) == [[0], [1], [2], [3], [4]]
-    expected = {"updates_per_epoch": 2, "pairs_per_update": 4, "padding": 0}
-    expected |= {"source_tokens_per_update": 40, "target_tokens_per_update": 28}
-    assert sampler.report() == expected
-
-
-def test_pairs_without_tokens_are_batched_too():
-    assert sorted(next(iter(TokenBudgetBatchSampler([[0, 0], [1, 2], [0, 0]], 10)))) == [0, 1, 2]
-
-
-def options(**values):
-    """Token budgets, accumulated, in 4 updates an epoch; logs and checkpoints that do not coincide."""
-    return {
-        "max_tokens_per_batch": 300,
-        "gradient_accumulation_steps": 2,
-        "train_sampling_strategy": None,
-        "per_device_train_batch_size": None,
-        "max_steps": 11,
-        "label_smoothing_factor": 0.1,
-        "logging_steps": 3,
-        "save_strategy": "steps",
-        "save_steps": 4,
-        "do_eval": True,
-        "eval_strategy": "steps",
-        "eval_steps": 5,
-    } | values
-
-
-@pytest.fixture(scope="module")
-def whole(corpus, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole") / "output"
-    run_translation.main(arguments(corpus, folder, **options()))
-    return folder
-
-
-KILL = """
-import os, signal, sys
-sys.path.insert(0, sys.argv.pop(1))
-import run_translation
-from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
-name, calls = sys.argv.pop(1), int(sys.argv.pop(1))
-original = getattr(TokenSeq2SeqTrainer, name)
-def killed(*args, **kwargs):
-    global calls
-    calls -= 1
-    if calls == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-setattr(TokenSeq2SeqTrainer, name, killed)
-run_translation.main(sys.argv[1:])
-"""
-
-
-def run_and_kill(method, call, argv):
-    command = [sys.executable, "-c", KILL, str(EXAMPLES), method, str(call), *argv]
-    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert result.returncode == -signal.SIGKILL, result.stderr
-
-
-def test_a_killed_run_goes_on_with_the_same_losses(whole, corpus, tmp_path, caplog):
-    """Killed before its first checkpoint, in the middle of an epoch, and while it writes a checkpoint."""
-    argv = arguments(corpus, tmp_path, **options())
-    run_and_kill("training_step", 6, argv)
-    assert not list(tmp_path.glob("checkpoint-*"))
-    run_and_kill("_save_rng_state", 2, argv)
-    assert (tmp_path / "checkpoint-8" / "model.safetensors").is_file()
-    run_translation.main(argv)
-    assert "checkpoint-8 is left out: trainer_state.json, which is written last, is missing" in caplog.text
-    assert "Resuming from" in caplog.text and "checkpoint-4" in caplog.text
-    assert losses(tmp_path) == losses(whole)
-    assert sorted(losses(whole)) == [3, 6, 9]
-    expected = AutoModelForSeq2SeqLM.from_pretrained(whole).state_dict()
-    for name, tensor in AutoModelForSeq2SeqLM.from_pretrained(tmp_path).state_dict().items():
-        assert torch.equal(tensor, expected[name]), name
-
-
-def test_evaluation_does_not_change_the_training(whole, corpus, tmp_path):
-    run_translation.main(arguments(corpus, tmp_path / "out", **options(eval_strategy="no")))
-    assert losses(tmp_path / "out") == losses(whole)
-
-
-def test_a_run_that_was_killed_after_its_last_update_is_not_trained_further(whole, corpus, tmp_path):
-    """The last update is in the middle of an epoch; predictions and the final model were not written yet."""
-    for number in (4, 8, 11):
-        shutil.copytree(whole / f"checkpoint-{number}", tmp_path / f"checkpoint-{number}")
-    run_translation.main(arguments(corpus, tmp_path, **options()))
-    assert json.loads((tmp_path / "trainer_state.json").read_text())["global_step"] == 11
-    assert not (tmp_path / "checkpoint-12").exists()
-    expected = AutoModelForSeq2SeqLM.from_pretrained(whole).state_dict()
-    for name, tensor in AutoModelForSeq2SeqLM.from_pretrained(tmp_path).state_dict().items():
-        assert torch.equal(tensor, expected[name]), name
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-DAMAGES = {
-    "trainer_state.json is cut off": lambda folder: cut(folder / "trainer_state.json"),
-    "trainer_state.json, which is written last, is missing": lambda folder: (folder / "trainer_state.json").unlink(),
-    "model.safetensors is cut off": lambda folder: cut(folder / "model.safetensors"),
-    "it holds no weights": lambda folder: (folder / "model.safetensors").unlink(),
-    "optimizer* is missing": lambda folder: (folder / "optimizer.pt").unlink(),
-    "optimizer.pt is cut off": lambda folder: cut(folder / "optimizer.pt"),
-    "rng_state.pth is cut off": lambda folder: cut(folder / "rng_state.pth"),
-    "model-2-of-2.safetensors is missing": lambda folder: (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-2-of-2.safetensors"}})
-    ),
-}
-
-
-@pytest.mark.parametrize("reason", DAMAGES)
-def test_half_written_checkpoints_are_recognised(reason, whole, tmp_path, caplog):
-    for number in (4, 8):
-        shutil.copytree(whole / f"checkpoint-{number}", tmp_path / f"checkpoint-{number}")
-    assert last_complete_checkpoint(tmp_path).name == "checkpoint-8"
-    DAMAGES[reason](tmp_path / "checkpoint-8")
-    assert incomplete_reason(tmp_path / "checkpoint-8").startswith(reason)
-    assert last_complete_checkpoint(tmp_path).name == "checkpoint-4"
-    assert f"checkpoint-8 is left out: {reason}" in caplog.text
-
-
-def test_a_half_written_checkpoint_is_not_resumed_from(whole, corpus, tmp_path):
-    shutil.copytree(whole / "checkpoint-8", tmp_path / "checkpoint-8")
-    cut(tmp_path / "checkpoint-8" / "scheduler.pt")
-    values = options(resume_from_checkpoint=tmp_path / "checkpoint-8")
-    with pytest.raises(ValueError, match=r"checkpoint-8: scheduler\.pt is cut off .* Choose an earlier checkpoint"):
-        run_translation.main(arguments(corpus, tmp_path / "out", **values))
-
-
-def test_the_patience_of_early_stopping_survives_a_resumption(corpus, tmp_path):
-    """A learning rate of nearly 0 never makes a new best: with patience 3, the fourth evaluation ends the run."""
-    values = options(eval_steps=1, save_steps=1, max_steps=9, learning_rate=1e-30, early_stopping_patience=3)
-    values |= {"load_best_model_at_end": True, "metric_for_best_model": "nll_loss", "predict_with_generate": None}
-    run_translation.main(arguments(corpus, tmp_path / "whole", **values))
-    # Stopped before the end, and after early stopping had ended it.
-    for last in (2, 4):
-        for number in range(1, last + 1):
-            shutil.copytree(tmp_path / "whole" / f"checkpoint-{number}", tmp_path / f"{last}" / f"checkpoint-{number}")
-        run_translation.main(arguments(corpus, tmp_path / f"{last}", **values))
-    for folder in ("whole", "2", "4"):
-        assert json.loads((tmp_path / folder / "trainer_state.json").read_text())["global_step"] == 4
-
-
-def test_early_stopping_has_the_values_that_are_asked_for_now(tmp_path):
-    values = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
-    values |= {"metric_for_best_model": "loss"}
-    trainer = trainer_for(tmp_path, new_model(), **values, max_steps=1)
-    trainer.add_callback(EarlyStoppingCallback(5, 0.5))
-    trainer.train()
-    resumed = trainer_for(tmp_path, new_model(), **values, max_steps=2)
-    resumed.add_callback(EarlyStoppingCallback(7, 0.25))
-    resumed.train(resume_from_checkpoint=True)
-    (callback,) = (each for each in resumed.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback))
-    assert (callback.early_stopping_patience, callback.early_stopping_threshold) == (7, 0.25)
-
-
-LAUNCHERS = {
-    "DDP": ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"],
-    # Accelerate starts several processes of one machine only if it is told of GPUs; the script says --use_cpu.
-    "FSDP": ["accelerate.commands.launch", "--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy"]
-    + ["TRANSFORMER_BASED_WRAP", "--fsdp_state_dict_type", "FULL_STATE_DICT", "--num_processes", "2"]
-    + ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"],
-}
-
-
-def environment_of_processes():
-    """That of several processes of this machine; they need not find out by its name how to reach each other."""
-    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
-    interface = {"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {}
-    return os.environ | interface | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
-
-
-@pytest.mark.parametrize("kind", LAUNCHERS)
-def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, capsys):
-    """Losses, gradient norms, weights, predictions and samples with the same batches to an update."""
-    values = options(max_steps=4, logging_steps=1, save_steps=3, eval_strategy="no", do_predict=True)
-    model = json.dumps(MODEL | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0))
-    values |= {"config_overrides": model, "gradient_accumulation_steps": 1, "log_coefficients": True}
-    values |= {"per_device_eval_batch_size": 6}  # of the 12 pairs, so that none is evaluated twice
-    one, samples = tmp_path / "one", ["--samples", "two", "forty one"]
-    run_translation.main([*arguments(corpus, one, **values | {"gradient_accumulation_steps": 2}), *samples])
-    printed = capsys.readouterr().out
-
-    two = tmp_path / "two"
-    argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, two, **values), *samples]
-    result = subprocess.run(
-        [sys.executable, "-m", *LAUNCHERS[kind], *argv],
-        env=environment_of_processes(),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    outputs = re.findall("^source: .*\n.*", printed, re.M)
-    assert len(outputs) == 2 and re.findall("^source: .*\n.*", result.stdout, re.M) == outputs
-    # FSDP's checkpoints hold the weights in a file of its own, DDP's do not.
-    assert (two / "checkpoint-3" / "pytorch_model_fsdp.bin").is_file() == (kind == "FSDP")
-
-    history = [json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in (one, two)]
-    for expected, entry in zip(*history, strict=True):
-        for name in ("loss", "grad_norm"):
-            if name in expected:
-                assert entry[name] == pytest.approx(expected[name], rel=1e-5)
-    results = [json.loads((folder / "all_results.json").read_text()) for folder in (one, two)]
-    assert results[1]["eval_nll_loss"] == pytest.approx(results[0]["eval_nll_loss"], rel=1e-5)
-    coefficients = [name for name in results[0] if name.startswith("eval_coefficient_")]
-    assert coefficients
-    for name in coefficients:
-        assert results[1][name] == pytest.approx(results[0][name], rel=1e-4)
-    for name in ("generated_predictions.txt", "config.json"):
-        assert (two / name).read_text() == (one / name).read_text()
-    assert {path.name for path in two.glob("*.py")} == {path.name for path in one.glob("*.py")}
-    assert last_complete_checkpoint(two).name == "checkpoint-4"
-    expected = AutoModelForSeq2SeqLM.from_pretrained(one).state_dict()
-    for name, tensor in AutoModelForSeq2SeqLM.from_pretrained(two).state_dict().items():
-        # Softmax does not see a bias of all keys: Adam scales up the rounding errors of its gradient.
-        if not name.endswith("k_proj.bias"):
-            torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
-
-
-def test_two_processes_that_group_by_length_resume_in_a_later_epoch(corpus, tmp_path):
-    """Three updates an epoch; resumed after the fourth, which no log has seen, the run has the losses of the
-    uninterrupted one, those of both processes."""
-    values = options(max_steps=6, logging_steps=3, eval_strategy="no", do_eval=None, max_tokens_per_batch=None)
-    values |= {"per_device_train_batch_size": 20, "gradient_accumulation_steps": 1}
-    values |= {"train_sampling_strategy": "group_by_length"}
-    for folder in (tmp_path / "whole", tmp_path / "resumed"):
-        argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, folder, **values)]
-        command = [sys.executable, "-m", *LAUNCHERS["DDP"], *argv]
-        result = subprocess.run(command, env=environment_of_processes(), capture_output=True, text=True, cwd=tmp_path)
-        assert result.returncode == 0, result.stderr[-3000:]
-        if folder.name == "whole":
-            shutil.copytree(folder / "checkpoint-4", tmp_path / "resumed" / "checkpoint-4")
-    assert losses(tmp_path / "resumed") == losses(tmp_path / "whole")
-    assert sorted(losses(tmp_path / "whole")) == [3, 6]
-    kept = [json.loads((tmp_path / "whole" / "checkpoint-4" / f"loss_state_{i}.json").read_text()) for i in (0, 1)]
-    assert kept[0]["loss_since_last_log"] != kept[1]["loss_since_last_log"]
-    results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("whole", "resumed")]
-    assert results[1]["train_loss"] == pytest.approx(results[0]["train_loss"], rel=1e-6)
 
 
 def pairs(count, start=100):
@@ -443,6 +100,19 @@ def test_a_resumed_run_is_the_uninterrupted_one(case, tmp_path):
         assert loss_history(resumed) == loss_history(whole), number
         for name, tensor in resumed.model.state_dict().items():
             assert torch.equal(tensor, whole.model.state_dict()[name]), (number, name)
+
+
+def test_early_stopping_has_the_values_that_are_asked_for_now(tmp_path):
+    values = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    values |= {"metric_for_best_model": "loss"}
+    trainer = trainer_for(tmp_path, new_model(), **values, max_steps=1)
+    trainer.add_callback(EarlyStoppingCallback(5, 0.5))
+    trainer.train()
+    resumed = trainer_for(tmp_path, new_model(), **values, max_steps=2)
+    resumed.add_callback(EarlyStoppingCallback(7, 0.25))
+    resumed.train(resume_from_checkpoint=True)
+    (callback,) = (each for each in resumed.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback))
+    assert (callback.early_stopping_patience, callback.early_stopping_threshold) == (7, 0.25)
 
 
 def test_train_itself_leaves_out_half_written_checkpoints(tmp_path):

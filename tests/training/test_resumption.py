@@ -1,0 +1,253 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Runs that are killed, resumed and spread over processes."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import run_translation
+import torch
+from transformers import (
+    AutoModelForSeq2SeqLM,
+)
+
+from modeling_ode_transformer.training.checkpoints import (
+    incomplete_reason,
+    last_complete_checkpoint,
+)
+from modeling_ode_transformer.training.smoke import number_names
+
+from ..conftest import EXAMPLES
+from .runs import MODEL, arguments, cut, losses
+
+
+MARKS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    number_names.write_corpus(folder, {"train": 120, "validation": 12, "test": 11})
+    return folder
+
+
+def options(**values):
+    """Token budgets, accumulated, in 4 updates an epoch; logs and checkpoints that do not coincide."""
+    return {
+        "max_tokens_per_batch": 300,
+        "gradient_accumulation_steps": 2,
+        "train_sampling_strategy": None,
+        "per_device_train_batch_size": None,
+        "max_steps": 11,
+        "label_smoothing_factor": 0.1,
+        "logging_steps": 3,
+        "save_strategy": "steps",
+        "save_steps": 4,
+        "do_eval": True,
+        "eval_strategy": "steps",
+        "eval_steps": 5,
+    } | values
+
+
+@pytest.fixture(scope="module")
+def whole(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "output"
+    run_translation.main(arguments(corpus, folder, **options()))
+    return folder
+
+
+KILL = """
+import os, signal, sys
+sys.path.insert(0, sys.argv.pop(1))
+import run_translation
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
+name, calls = sys.argv.pop(1), int(sys.argv.pop(1))
+original = getattr(TokenSeq2SeqTrainer, name)
+def killed(*args, **kwargs):
+    global calls
+    calls -= 1
+    if calls == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+setattr(TokenSeq2SeqTrainer, name, killed)
+run_translation.main(sys.argv[1:])
+"""
+
+
+def run_and_kill(method, call, argv):
+    command = [sys.executable, "-c", KILL, str(EXAMPLES), method, str(call), *argv]
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+
+
+def test_a_killed_run_goes_on_with_the_same_losses(whole, corpus, tmp_path, caplog):
+    """Killed before its first checkpoint, in the middle of an epoch, and while it writes a checkpoint."""
+    argv = arguments(corpus, tmp_path, **options())
+    run_and_kill("training_step", 6, argv)
+    assert not list(tmp_path.glob("checkpoint-*"))
+    run_and_kill("_save_rng_state", 2, argv)
+    assert (tmp_path / "checkpoint-8" / "model.safetensors").is_file()
+    run_translation.main(argv)
+    assert "checkpoint-8 is left out: trainer_state.json, which is written last, is missing" in caplog.text
+    assert "Resuming from" in caplog.text and "checkpoint-4" in caplog.text
+    assert losses(tmp_path) == losses(whole)
+    assert sorted(losses(whole)) == [3, 6, 9]
+    expected = AutoModelForSeq2SeqLM.from_pretrained(whole).state_dict()
+    for name, tensor in AutoModelForSeq2SeqLM.from_pretrained(tmp_path).state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_evaluation_does_not_change_the_training(whole, corpus, tmp_path):
+    run_translation.main(arguments(corpus, tmp_path / "out", **options(eval_strategy="no")))
+    assert losses(tmp_path / "out") == losses(whole)
+
+
+def test_a_run_that_was_killed_after_its_last_update_is_not_trained_further(whole, corpus, tmp_path):
+    """The last update is in the middle of an epoch; predictions and the final model were not written yet."""
+    for number in (4, 8, 11):
+        shutil.copytree(whole / f"checkpoint-{number}", tmp_path / f"checkpoint-{number}")
+    run_translation.main(arguments(corpus, tmp_path, **options()))
+    assert json.loads((tmp_path / "trainer_state.json").read_text())["global_step"] == 11
+    assert not (tmp_path / "checkpoint-12").exists()
+    expected = AutoModelForSeq2SeqLM.from_pretrained(whole).state_dict()
+    for name, tensor in AutoModelForSeq2SeqLM.from_pretrained(tmp_path).state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+DAMAGES = {
+    "trainer_state.json is cut off": lambda folder: cut(folder / "trainer_state.json"),
+    "trainer_state.json, which is written last, is missing": lambda folder: (folder / "trainer_state.json").unlink(),
+    "model.safetensors is cut off": lambda folder: cut(folder / "model.safetensors"),
+    "it holds no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "optimizer* is missing": lambda folder: (folder / "optimizer.pt").unlink(),
+    "optimizer.pt is cut off": lambda folder: cut(folder / "optimizer.pt"),
+    "rng_state.pth is cut off": lambda folder: cut(folder / "rng_state.pth"),
+    "model-2-of-2.safetensors is missing": lambda folder: (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-2-of-2.safetensors"}})
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", DAMAGES)
+def test_half_written_checkpoints_are_recognised(reason, whole, tmp_path, caplog):
+    for number in (4, 8):
+        shutil.copytree(whole / f"checkpoint-{number}", tmp_path / f"checkpoint-{number}")
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-8"
+    DAMAGES[reason](tmp_path / "checkpoint-8")
+    assert incomplete_reason(tmp_path / "checkpoint-8").startswith(reason)
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-4"
+    assert f"checkpoint-8 is left out: {reason}" in caplog.text
+
+
+def test_a_half_written_checkpoint_is_not_resumed_from(whole, corpus, tmp_path):
+    shutil.copytree(whole / "checkpoint-8", tmp_path / "checkpoint-8")
+    cut(tmp_path / "checkpoint-8" / "scheduler.pt")
+    values = options(resume_from_checkpoint=tmp_path / "checkpoint-8")
+    with pytest.raises(ValueError, match=r"checkpoint-8: scheduler\.pt is cut off .* Choose an earlier checkpoint"):
+        run_translation.main(arguments(corpus, tmp_path / "out", **values))
+
+
+def test_the_patience_of_early_stopping_survives_a_resumption(corpus, tmp_path):
+    """A learning rate of nearly 0 never makes a new best: with patience 3, the fourth evaluation ends the run."""
+    values = options(eval_steps=1, save_steps=1, max_steps=9, learning_rate=1e-30, early_stopping_patience=3)
+    values |= {"load_best_model_at_end": True, "metric_for_best_model": "nll_loss", "predict_with_generate": None}
+    run_translation.main(arguments(corpus, tmp_path / "whole", **values))
+    # Stopped before the end, and after early stopping had ended it.
+    for last in (2, 4):
+        for number in range(1, last + 1):
+            shutil.copytree(tmp_path / "whole" / f"checkpoint-{number}", tmp_path / f"{last}" / f"checkpoint-{number}")
+        run_translation.main(arguments(corpus, tmp_path / f"{last}", **values))
+    for folder in ("whole", "2", "4"):
+        assert json.loads((tmp_path / folder / "trainer_state.json").read_text())["global_step"] == 4
+
+
+LAUNCHERS = {
+    "DDP": ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"],
+    # Accelerate starts several processes of one machine only if it is told of GPUs; the script says --use_cpu.
+    "FSDP": ["accelerate.commands.launch", "--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy"]
+    + ["TRANSFORMER_BASED_WRAP", "--fsdp_state_dict_type", "FULL_STATE_DICT", "--num_processes", "2"]
+    + ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"],
+}
+
+
+def environment_of_processes():
+    """That of several processes of this machine; they need not find out by its name how to reach each other."""
+    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    interface = {"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {}
+    return os.environ | interface | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("kind", LAUNCHERS)
+def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, capsys):
+    """Losses, gradient norms, weights, predictions and samples with the same batches to an update."""
+    values = options(max_steps=4, logging_steps=1, save_steps=3, eval_strategy="no", do_predict=True)
+    model = json.dumps(MODEL | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0))
+    values |= {"config_overrides": model, "gradient_accumulation_steps": 1, "log_coefficients": True}
+    values |= {"per_device_eval_batch_size": 6}  # of the 12 pairs, so that none is evaluated twice
+    one, samples = tmp_path / "one", ["--samples", "two", "forty one"]
+    run_translation.main([*arguments(corpus, one, **values | {"gradient_accumulation_steps": 2}), *samples])
+    printed = capsys.readouterr().out
+
+    two = tmp_path / "two"
+    argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, two, **values), *samples]
+    result = subprocess.run(
+        [sys.executable, "-m", *LAUNCHERS[kind], *argv],
+        env=environment_of_processes(),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    outputs = re.findall("^source: .*\n.*", printed, re.M)
+    assert len(outputs) == 2 and re.findall("^source: .*\n.*", result.stdout, re.M) == outputs
+    # FSDP's checkpoints hold the weights in a file of its own, DDP's do not.
+    assert (two / "checkpoint-3" / "pytorch_model_fsdp.bin").is_file() == (kind == "FSDP")
+
+    history = [json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in (one, two)]
+    for expected, entry in zip(*history, strict=True):
+        for name in ("loss", "grad_norm"):
+            if name in expected:
+                assert entry[name] == pytest.approx(expected[name], rel=1e-5)
+    results = [json.loads((folder / "all_results.json").read_text()) for folder in (one, two)]
+    assert results[1]["eval_nll_loss"] == pytest.approx(results[0]["eval_nll_loss"], rel=1e-5)
+    coefficients = [name for name in results[0] if name.startswith("eval_coefficient_")]
+    assert coefficients
+    for name in coefficients:
+        assert results[1][name] == pytest.approx(results[0][name], rel=1e-4)
+    for name in ("generated_predictions.txt", "config.json"):
+        assert (two / name).read_text() == (one / name).read_text()
+    assert {path.name for path in two.glob("*.py")} == {path.name for path in one.glob("*.py")}
+    assert last_complete_checkpoint(two).name == "checkpoint-4"
+    expected = AutoModelForSeq2SeqLM.from_pretrained(one).state_dict()
+    for name, tensor in AutoModelForSeq2SeqLM.from_pretrained(two).state_dict().items():
+        # Softmax does not see a bias of all keys: Adam scales up the rounding errors of its gradient.
+        if not name.endswith("k_proj.bias"):
+            torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_two_processes_that_group_by_length_resume_in_a_later_epoch(corpus, tmp_path):
+    """Three updates an epoch; resumed after the fourth, which no log has seen, the run has the losses of the
+    uninterrupted one, those of both processes."""
+    values = options(max_steps=6, logging_steps=3, eval_strategy="no", do_eval=None, max_tokens_per_batch=None)
+    values |= {"per_device_train_batch_size": 20, "gradient_accumulation_steps": 1}
+    values |= {"train_sampling_strategy": "group_by_length"}
+    for folder in (tmp_path / "whole", tmp_path / "resumed"):
+        argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, folder, **values)]
+        command = [sys.executable, "-m", *LAUNCHERS["DDP"], *argv]
+        result = subprocess.run(command, env=environment_of_processes(), capture_output=True, text=True, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr[-3000:]
+        if folder.name == "whole":
+            shutil.copytree(folder / "checkpoint-4", tmp_path / "resumed" / "checkpoint-4")
+    assert losses(tmp_path / "resumed") == losses(tmp_path / "whole")
+    assert sorted(losses(tmp_path / "whole")) == [3, 6]
+    kept = [json.loads((tmp_path / "whole" / "checkpoint-4" / f"loss_state_{i}.json").read_text()) for i in (0, 1)]
+    assert kept[0]["loss_since_last_log"] != kept[1]["loss_since_last_log"]
+    results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("whole", "resumed")]
+    assert results[1]["train_loss"] == pytest.approx(results[0]["train_loss"], rel=1e-6)
