@@ -326,7 +326,7 @@ def test_encoder_outputs_may_be_any_that_have_the_states(batch):
     arguments = {name: batch[name] for name in ("attention_mask", "decoder_input_ids")}
     more = {**outputs, "pooler_output": outputs.last_hidden_state[:, 0]}
     assert torch.equal(model(**arguments, encoder_outputs=more).logits, model(**batch).logits)
-    with pytest.raises(ValueError, match=r"encoder_outputs is a tensor \(3, 9, 32\)"):
+    with pytest.raises(TypeError, match=r"encoder_outputs is a tensor \(3, 9, 32\)"):
         model(**arguments, encoder_outputs=outputs.last_hidden_state)
     with pytest.raises(ValueError, match="encoder_outputs has no last_hidden_state, only pooler_output"):
         model(**arguments, encoder_outputs={"pooler_output": more["pooler_output"]})

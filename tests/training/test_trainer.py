@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import (
     DataCollatorForSeq2Seq,
+    EarlyStoppingCallback,
     GenerationConfig,
     M2M100Config,
     M2M100ForConditionalGeneration,
