@@ -188,7 +188,8 @@ def environment_of_processes():
 def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, capsys):
     """Losses, gradient norms, weights, predictions and samples with the same batches to an update."""
     values = options(max_steps=4, logging_steps=1, save_steps=3, eval_strategy="no", do_predict=True)
-    model = json.dumps(MODEL | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0))
+    fields = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    model = json.dumps(MODEL | fields | {"encoder_coefficients": "gate"})
     values |= {"config_overrides": model, "gradient_accumulation_steps": 1, "log_coefficients": True}
     values |= {"per_device_eval_batch_size": 6}  # of the 12 pairs, so that none is evaluated twice
     one, samples = tmp_path / "one", ["--samples", "two", "forty one"]
