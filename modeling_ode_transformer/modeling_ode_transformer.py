@@ -5,8 +5,8 @@ One forward pass, as the data sees it: ids are embedded (scaled, word dropout, p
 `y = history(states)`, `y' = integrate(F, y)`, and `y'` joins the history; a last combination and a layer norm close
 the stack. The decoder is the same with cross-attention and cache. The heads only project.
 
-Where the equations are: a residual block y + F(y), eq. 3, and F itself: `OdeTransformerLayer`; Runge-Kutta steps, eqs.
-8-19 and 23: `integrate` and `TABLEAUS`; gated coefficients, eqs. 25-26: `GateCoefficients`; DLCL:
+Where the equations are: a residual block y + F(y), eqs. 1-7, and F itself: `OdeTransformerLayer`; Runge-Kutta steps,
+eqs. 8-19 and 23: `integrate` and `TABLEAUS`; gated coefficients, eqs. 25-26: `GateCoefficients`; DLCL:
 `LearnedDenseLayerHistory`; Shaw's relative keys: `OdeTransformerRelativeKeys`.
 """
 
@@ -66,9 +66,10 @@ logger = logging.get_logger(__name__)
 
 
 class OdeTransformerLayer(GradientCheckpointingLayer):
-    """A block. A residual block maps y to `y + F(y)`, one Euler step of `y' = F(y)` (eq. 3); here it is a step of any
-    Runge-Kutta scheme (eqs. 8-11), which evaluates F, with one set of parameters, once for each of its stages. F is
-    the increment of the whole layer, or of the sublayers that the configuration's `vector_field` names (figure 4).
+    """A block. A residual block maps y to `y + F(y)` (eq. 1), one Euler step of `y' = F(y)` (eqs. 6-7); here it is a
+    step of any Runge-Kutta scheme (eqs. 8-11), which evaluates F, with one set of parameters, once for each of its
+    stages. F is the increment of the whole layer, or of the sublayers that the configuration's `vector_field` names
+    (figure 4).
 
     Args:
         config: the model's configuration.
@@ -84,7 +85,6 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         self.step_size = config.step_size
         self.num_steps = config.steps_per_layer
         self.is_residual = self.tableau.num_stages == 1 and self.step_size == 1
-        # The two forms are equal for one stage.
         self.integrates_outputs = config.stage_values == "output" and self.tableau.num_stages > 1
         self.parts_without_source = parts_without("cross_attention", VECTOR_FIELDS[config.vector_field])
         self.parts = VECTOR_FIELDS[config.vector_field] if has_cross_attention else self.parts_without_source
