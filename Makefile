@@ -14,12 +14,12 @@ $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 install: $(VENV)/installed
 
 # A process for each core; tests of a file stay together, as they share trained models.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test: install
 	$(PYTEST)
 
-# The tests that start no process and train nothing.
+# The core's tests, without those that start processes, compile or train.
 test-fast: install
 	$(PYTEST) -m "not slow"
 

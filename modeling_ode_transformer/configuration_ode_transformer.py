@@ -63,6 +63,7 @@ POSITIVE_INTEGERS = (
     *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
 )
+PIPELINES_FILE = "pipeline_ode_transformer.py"
 # Fields of earlier versions, and what has taken their place.
 FORMER_FIELDS = {
     "solver_coefficients": "set encoder_coefficients and decoder_coefficients",
@@ -334,7 +335,7 @@ class OdeTransformerConfig(PreTrainedConfig):
                 folder.mkdir(parents=True, exist_ok=True)
                 for file in (code, *get_relative_import_files(code)):
                     shutil.copy(file, folder)
-            elif not (folder / code.name).is_file():
+            elif code.name == PIPELINES_FILE and not (folder / code.name).is_file():
                 del pipelines[task]
         super().save_pretrained(save_directory, *args, **kwargs)
 

@@ -33,9 +33,30 @@ TINY = {
     "decoder_ffn_dim": 40,
     "max_position_embeddings": 40,
 }
+# Marked `slow`: what starts processes, compiles or trains, and what repeats the core's tests on relatives and converted
+# models. Folders and files, the longest first: they run first, so that no process is left with a long file at the end.
+SLOW = (
+    *("training/test_recipes", "test_ecosystem", "hub/test_publish", "training/test_resumption"),
+    *("training/test_trainer", "test_app", "test_benchmarks", "test_readme", "test_multilingual", "training"),
+    *("inference/test_generate", "test_from_residual", "test_hub", "test_pipeline", "test_cli", "test_queue"),
+    *("conversion/test_residual", "test_recurrence_models", "test_recurrence_generation", "test_recurrence", "csa_ode"),
+    *("conversion/test_fairseq_command", "test_collect_runs", "test_plot_training"),
+)
+SLOW_NAMES = ("compile", "export", "saved_code", "flops", "trains", "transformers_search", "without_the_package")
 EXAMPLES = Path(__file__).parent.parent / "examples"
 METRICS = Path(__file__).parent.parent / "modeling_ode_transformer" / "metrics"
 SOLVERS = ("euler", "rk2", "midpoint", "ralston", "rk3", "rk4", "rk4_38")
+
+
+def pytest_collection_modifyitems(items):
+    def place(item) -> int:
+        path = item.path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
+        return next((i for i, slow in enumerate(SLOW) if path == slow or path.startswith(f"{slow}/")), len(SLOW))
+
+    for item in items:
+        if place(item) < len(SLOW) or any(name in item.originalname for name in SLOW_NAMES):
+            item.add_marker("slow")
+    items.sort(key=place)
 
 
 def tiny_config(

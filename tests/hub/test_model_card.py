@@ -66,7 +66,7 @@ def test_a_card_says_what_the_run_did(run):
     parameters = sum(p.numel() for p in OdeTransformerForConditionalGeneration.from_pretrained(run).parameters())
     for part in (
         f"| parameters | {parameters:,} |",
-        "| encoder | rk4; layers: 3, heads: 4, feed-forward: 48, evaluations of F in each layer: 4 |",
+        "| encoder | rk4, coefficients: fixed; layers: 3, heads: 4, feed-forward: 48, evaluations of F in each layer: 4 |",
         "| decoder | euler; layers: 2, heads: 2, feed-forward: 40, evaluations of F in each layer: 1 |",
         "| BLEU | 38.77 | 38.33 | `" + RESULTS["predict_bleu_signature"].replace("|", "\\|") + "` |",
         "| perplexity |  | 5.37 |  |",
@@ -161,7 +161,7 @@ def test_a_language_model_and_a_folder_without_records(tmp_path, capsys):
     )
     text = capsys.readouterr().out
     assert 'AutoModelForCausalLM.from_pretrained("lm"' in text and "pipeline(" not in text
-    assert "| decoder | rk2;" in text and "encoder" not in text.partition("## Use")[0]
+    assert "| decoder | rk2, coefficients: gate;" in text and "encoder" not in text.partition("## Use")[0]
     # The record alone makes the same card.
     cli.run(["card", str(tmp_path / "record.json")])
     assert capsys.readouterr().out == text
