@@ -33,14 +33,14 @@ TINY = {
     "decoder_ffn_dim": 40,
     "max_position_embeddings": 40,
 }
-# Marked `slow`: what starts processes, compiles or trains, and what repeats the core's tests on relatives and converted
-# models. Folders and files, the longest first: they run first, so that no process is left with a long file at the end.
+# Marked `slow`: what starts processes, compiles or trains, and what repeats the core's tests on relatives and on
+# converted models. Folders and files, the longest first: they run first, so that no process ends with a long file.
 SLOW = (
     *("training/test_recipes", "test_ecosystem", "hub/test_publish", "training/test_resumption"),
     *("training/test_trainer", "test_app", "test_benchmarks", "test_readme", "test_multilingual", "training"),
     *("inference/test_generate", "test_from_residual", "test_hub", "test_pipeline", "test_cli", "test_queue"),
-    *("conversion/test_residual", "test_recurrence_models", "test_recurrence_generation", "test_recurrence", "csa_ode"),
-    *("conversion/test_fairseq_command", "test_collect_runs", "test_plot_training"),
+    *("conversion/test_residual", "test_recurrence_models", "test_recurrence_generation", "test_recurrence"),
+    *("csa_ode", "conversion/test_fairseq_command", "test_collect_runs", "test_plot_training"),
 )
 SLOW_NAMES = ("compile", "export", "saved_code", "flops", "trains", "transformers_search", "without_the_package")
 EXAMPLES = Path(__file__).parent.parent / "examples"

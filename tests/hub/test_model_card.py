@@ -66,7 +66,8 @@ def test_a_card_says_what_the_run_did(run):
     parameters = sum(p.numel() for p in OdeTransformerForConditionalGeneration.from_pretrained(run).parameters())
     for part in (
         f"| parameters | {parameters:,} |",
-        "| encoder | rk4, coefficients: fixed; layers: 3, heads: 4, feed-forward: 48, evaluations of F in each layer: 4 |",
+        "| encoder | rk4, coefficients: fixed; layers: 3, heads: 4, feed-forward: 48, evaluations of F in each layer: "
+        "4 |",
         "| decoder | euler; layers: 2, heads: 2, feed-forward: 40, evaluations of F in each layer: 1 |",
         "| BLEU | 38.77 | 38.33 | `" + RESULTS["predict_bleu_signature"].replace("|", "\\|") + "` |",
         "| perplexity |  | 5.37 |  |",
