@@ -8,8 +8,11 @@ finds. What it does not do, as sampling, goes to transformers. `max_len_a` and `
 
 import copy
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -26,20 +29,27 @@ from transformers.generation import (
 )
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
+from transformers.utils import logging
 
+
+logger = logging.get_logger(__name__)
 
 MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
 # Options about tokens of the source, with the values that do nothing.
 OPTIONS_OF_SOURCES = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
 # What `beam_search` reads beside options of the generation configuration, and the options that it does not follow.
 SEARCH_INPUTS = {"input_ids", "attention_mask", "inputs_embeds", "encoder_outputs", "decoder_input_ids"}
-SEARCH_INPUTS |= {"decoder_attention_mask", "logits_processor", "prefix_allowed_tokens_fn", "tokenizer"}
+SEARCH_INPUTS |= {"decoder_attention_mask", "logits_processor", "prefix_allowed_tokens_fn", "tokenizer", "is_warm_up"}
 OTHER_SEARCHES = ("do_sample", "return_dict_in_generate", "output_attentions", "output_hidden_states")
-OTHER_SEARCHES += ("cache_implementation", "prefill_chunk_size", "stop_strings", "max_time", "token_healing")
+OTHER_SEARCHES += ("prefill_chunk_size", "stop_strings", "max_time", "token_healing")
 OTHER_SEARCHES += ("constraints", "force_words_ids", "dola_layers", "low_memory", "is_assistant", "guidance_scale")
 OTHER_SEARCHES += ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
 # The host looks whether a search has ended once in so many steps, by the type of the device; once in four on others.
 STEPS_BETWEEN_LOOKS = {"cpu": 1}
+# Where a compiled search is recorded and replayed as a whole (CUDA graphs).
+RECORDING_DEVICES = {"cuda"}
+# Graphs that are kept of a compiled step: for single sources and several, numbers of beams, and so on.
+MOST_GRAPHS = 64
 # Added to the score of an entry that must not be seen (float16 has it too), and to that of a hypothesis (as in
 # transformers).
 HIDDEN = torch.finfo(torch.float16).min
@@ -275,7 +285,7 @@ class BeamCache(Cache):
 
     The keys and the values of an evaluation of a self-attention are (sources, heads, entries, head_dim): first the
     prompt, which the beams of a source share, then, for each position, an entry for each beam. They are written in
-    place; the room for them doubles where it is used up.
+    place; `resize` makes room for them.
 
     Args:
         padding_mask: 0 for padding in the prompt, 1 for tokens, (sources, prompt_length).
@@ -289,10 +299,11 @@ class BeamCache(Cache):
         self.keys, self.values = [], []
         # What is added to the scores of each beam, and the positions of the entries.
         self.mask = added_mask(padding_mask, dtype).repeat(1, 1, num_beams, 1)
-        self.own = torch.full((num_beams, num_beams), HIDDEN, dtype=dtype, device=device).fill_diagonal_(0)
+        self.positions = torch.arange(self.prompt_length, device=device).unsqueeze(0)
+        self.entries = torch.arange(self.prompt_length, device=device)
         # Where the next position is written.
         self.slots = torch.arange(num_beams, device=device) + self.prompt_length
-        self.make_room(0)
+        self.num_entries = self.prompt_length
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -310,8 +321,8 @@ class BeamCache(Cache):
         """Takes keys and values (sources, heads, length, head_dim): those of the prompt, which are returned as they
         came; then those of the beams at `slots`, after which the first `num_entries` are returned."""
         if layer_idx == len(self.keys):
-            self.keys.append(self._enlarged(key_states))
-            self.values.append(self._enlarged(value_states))
+            self.keys.append(key_states)
+            self.values.append(value_states)
             return key_states, value_states
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         slots = self.slots.to(keys.device)
@@ -319,44 +330,41 @@ class BeamCache(Cache):
         values.index_copy_(2, slots, value_states)
         return keys[:, :, : self.num_entries], values[:, :, : self.num_entries]
 
-    def make_room(self, num_positions: int) -> None:
-        """Shows attention the entries of the prompt and of `num_positions` positions."""
-        self.num_entries = self.prompt_length + num_positions * self.num_beams
-        if num_positions and self.num_entries <= self.mask.shape[3]:
-            return
-        size = self.prompt_length + max(16, 2 ** (num_positions - 1).bit_length()) * self.num_beams
-        self.mask = nn.functional.pad(self.mask, (0, size - self.mask.shape[3]), value=HIDDEN)
-        positions = (torch.arange(size, device=self.mask.device) - self.prompt_length).unsqueeze(0)
-        self.positions = self.prompt_length + torch.where(positions < 0, positions, positions // self.num_beams)
-        self.keys, self.values = ([self._enlarged(each) for each in kept] for kept in (self.keys, self.values))
+    def resize(self, num_positions: int, move: Callable) -> None:
+        """Makes room for so many positions after the prompt; `move(name, tensor, fill, sizes)` returns a tensor with
+        other sizes, by dimension."""
+        size = self.prompt_length + num_positions * self.num_beams
+        entries = torch.arange(size, device=self.mask.device)
+        positions = (entries - self.prompt_length).unsqueeze(0)
+        positions = self.prompt_length + torch.where(positions < 0, positions, positions // self.num_beams)
+        self.entries, self.positions = move("entries", entries, 0, {}), move("positions", positions, 0, {})
+        self.slots = move("slots", self.slots, 0, {})
+        self.mask = move("mask", self.mask, HIDDEN, {0: None, 3: size})
+        for name in ("keys", "values"):
+            states = enumerate(getattr(self, name))
+            setattr(self, name, [move(f"{name} {i}", each, 0, {0: None, 2: size}) for i, each in states])
 
-    def _enlarged(self, states: torch.Tensor) -> torch.Tensor:
-        larger = states.new_zeros(*states.shape[:2], self.mask.shape[3], states.shape[3])
-        larger[:, :, : states.shape[2]] = states
-        return larger
+    def show_positions(self, num_positions: int) -> None:
+        """Shows attention the entries of the prompt and of so many positions after it."""
+        self.num_entries = self.prompt_length + num_positions * self.num_beams
 
     def show_own(self) -> torch.Tensor:
         """Shows each beam its entry at `slots`. Returns the mask, (sources, 1, beams, num_entries)."""
-        self.mask.index_copy_(3, self.slots, self.own.expand(len(self.mask), 1, -1, -1))
-        return self.mask[..., : self.num_entries]
+        mask = self.mask[..., : self.num_entries]
+        # Not `index_copy_`: where `reorder` follows it, torch 2.13 compiles it to something else.
+        return mask.masked_fill_(self.entries[: self.num_entries] == self.slots.unsqueeze(1), 0)
 
     def reorder(self, rows: torch.LongTensor) -> None:
         """Each beam goes on where the beam of the same source was that `rows` (sources * beams,) names."""
         mask = self.mask[..., : self.num_entries]
         mask.copy_(mask.flatten(0, 2).index_select(0, rows).view_as(mask))
 
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Only keeps the sources `indices`."""
-        self.keys = [keys[indices.to(keys.device)] for keys in self.keys]
-        self.values = [values[indices.to(values.device)] for values in self.values]
-        self.mask = self.mask[indices]
-
 
 def top_log_probs(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The k greatest log-probabilities, in float32, of each row of `logits` (rows, vocabulary), and their tokens."""
     # On CPUs, a few rows at a time stay in the cache.
-    parts = logits.split(16 if logits.device.type == "cpu" else len(logits))
-    best = [part.float().log_softmax(-1).topk(k) for part in parts]
+    in_parts = logits.device.type == "cpu" and not torch.compiler.is_compiling()
+    best = [part.float().log_softmax(-1).topk(k) for part in (logits.split(16) if in_parts else [logits])]
     return tuple(torch.cat(each) for each in zip(*best))
 
 
@@ -375,9 +383,13 @@ class BeamSearch:
         decoder_attention_mask: that of the prompt, (sources, prompt_length), or None.
     """
 
-    # The tensors with a row for each source.
-    OF_SOURCES = ("sources", "running", "running_scores", "finished", "finished_scores", "finished_lengths")
-    OF_SOURCES += ("is_finished", "is_open", "position_offset", "attention_mask")
+    # The tensors with a row for each source, and what they hold where there is none.
+    OF_SOURCES: ClassVar[dict[str, Any]] = {
+        **{"sources": 0, "running": -1, "running_scores": IMPOSSIBLE, "finished": -1, "finished_scores": IMPOSSIBLE},
+        **{"finished_lengths": 0, "is_finished": False, "is_open": False, "position_offset": 0},
+        "attention_mask": 0.0,
+    }
+    OTHERS = ("length", "max_length", "ends", "is_best", "beams", "penalties", "last_penalty")
 
     def __init__(
         self,
@@ -389,39 +401,41 @@ class BeamSearch:
         cross_attention_cache: Cache,
         attention_mask: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
+        compiled: "CompiledSteps | None" = None,
     ):
-        self.model, self.config, self.logits_processor = model, config, logits_processor
+        self.model, self.config, self.logits_processor, self.compiled = model, config, logits_processor, compiled
         self.encoder_outputs, self.attention_mask = encoder_outputs, None
-        if attention_mask is not None and not attention_mask.all():
+        if attention_mask is not None and (compiled is not None or not attention_mask.all()):
             # Made once: transformers' makers of masks ask the device for padding each time.
             self.attention_mask = added_mask(attention_mask, model.dtype)
         self.prompt, self.prompt_mask = prompt, decoder_attention_mask
         device, (num_sources, self.prompt_length), num_beams = prompt.device, prompt.shape, config.num_beams
-        self.num_beams, num_tokens = num_beams, config.max_length - self.prompt_length
+        self.num_beams = num_beams
         ends = [] if config.eos_token_id is None else torch.as_tensor(config.eos_token_id).view(-1).tolist()
         self.ends = torch.tensor(ends, dtype=torch.long, device=device)
         self.num_candidates = max(2, 1 + len(ends)) * num_beams
         self.is_best = torch.arange(self.num_candidates, device=device) < num_beams
         self.beams = torch.arange(num_beams, device=device)
-        penalties = [max(length, 1) ** config.length_penalty for length in range(num_tokens + 1)]
-        self.penalties = torch.tensor(penalties, dtype=torch.float32, device=device)
+        self.last_penalty = self.penalties_of([config.max_length - self.prompt_length])
 
         # Tokens so far, on the device and on the host, at most, and those that a step handles.
         self.length = torch.full((1,), self.prompt_length, device=device)
-        self.num_tokens, self.max_length, self.width = self.prompt_length, config.max_length, self.prompt_length + 1
+        self.max_length = torch.full((1,), config.max_length, device=device)
+        self.num_tokens, self.num_positions, self.num_kept = self.prompt_length, 0, num_sources
         self.sources = torch.arange(num_sources, device=device)
         fill = (config.pad_token_id or ends[0]) if ends else -1  # as in transformers
+        self.fills = self.OF_SOURCES | {"running": max(fill, 0), "finished": fill}
         shape = (num_sources, num_beams)
-        self.running = torch.full((*shape, config.max_length), fill, device=device)
-        self.running[:, :, : self.prompt_length] = prompt.unsqueeze(1)
-        self.finished = self.running.clone()
+        self.running = prompt.unsqueeze(1).repeat(1, num_beams, 1)
+        self.finished = self.running
         self.running_scores = torch.full(shape, IMPOSSIBLE, device=device)
         self.running_scores[:, 0] = 0  # beams that are still the same count once
         self.finished_scores = torch.full(shape, IMPOSSIBLE, device=device)
         self.finished_lengths = torch.full(shape, self.prompt_length, device=device)
         self.is_finished = torch.zeros(shape, dtype=torch.bool, device=device)
         self.is_open = torch.ones((num_sources, 1), dtype=torch.bool, device=device)
-        self.results = self.finished.clone(), self.finished_scores.clone(), self.finished_lengths.clone()
+        results = torch.full((*shape, config.max_length), fill, device=device)
+        self.results = results, self.finished_scores.clone(), self.finished_lengths.clone()
 
         # Positions are counted without the padding of the prompt, or with it; padding that is generated has none.
         counting = getattr(model.config, "position_counting", "absolute")
@@ -432,13 +446,14 @@ class BeamSearch:
         skips_padding = counting == "ids" or (counting == "mask" and decoder_attention_mask is None)
         self.padding_id = model.config.pad_token_id if skips_padding else None
         self.cache = EncoderDecoderCache(BeamCache(mask, num_beams, model.dtype), cross_attention_cache)
+        self.resize(0)
 
     def pass_prompt(self) -> None:
         """Passes the prompt through the decoder, once for each source, and chooses the first tokens."""
-        self.advance(self._decode(self.prompt, self.prompt_mask, logits_to_keep=1))
+        self.advance(*self.best_tokens(self._decode(self.prompt, self.prompt_mask, logits_to_keep=1)))
 
-    def pass_last_tokens(self) -> None:
-        """Passes the last tokens of the beams through the decoder, and chooses the next ones."""
+    def pass_last_tokens(self) -> torch.Tensor:
+        """Passes the last tokens of the beams through the decoder. Returns the logits (sources, beams, vocabulary)."""
         own, last = self.cache.self_attention_cache, self.length - 1
         tokens = self.running.index_select(2, last).squeeze(2)
         positions = (self.position_offset + last).expand_as(tokens)
@@ -447,18 +462,17 @@ class BeamSearch:
         attended = last.unsqueeze(0), own.positions[:, : own.num_entries]
         logits = self._decode(tokens, own.show_own(), position_ids=positions, attention_positions=attended)
         own.slots += self.num_beams
-        self.advance(logits)
+        return logits
 
     def _decode(self, tokens: torch.LongTensor, mask: torch.Tensor | None, **kwargs: Any) -> torch.Tensor:
         sources = {"encoder_outputs": self.encoder_outputs, "attention_mask": self.attention_mask}
         targets = {"decoder_input_ids": tokens, "decoder_attention_mask": mask, "past_key_values": self.cache}
         return self.model(**sources, **targets, use_cache=True, return_dict=True, **kwargs).logits
 
-    def advance(self, logits: torch.Tensor) -> None:
-        """Chooses the next tokens from the logits (sources, beams or 1, vocabulary), and finishes hypotheses: the
-        arithmetic of transformers' search."""
+    def advance(self, log_probs: torch.Tensor, tokens: torch.LongTensor) -> None:
+        """Chooses the next tokens from the best ones of each beam, (sources, beams, number), and finishes hypotheses:
+        the arithmetic of transformers' search."""
         num_beams = self.num_beams
-        log_probs, tokens = self.best_tokens(logits)
         totals = (log_probs + self.running_scores.unsqueeze(2)).flatten(1)
         totals, candidates = totals.topk(self.num_candidates)
         tokens = tokens.flatten(1).gather(1, candidates)
@@ -487,7 +501,7 @@ class BeamSearch:
         self.cache.self_attention_cache.reorder(rows.gather(1, order).flatten())
 
         if self.config.early_stopping == "never" and self.config.length_penalty > 0:
-            penalty = self.penalties[-1]
+            penalty = self.last_penalty
         worst = torch.where(self.is_finished, self.finished_scores.amin(1, keepdim=True), IMPOSSIBLE)
         self.is_open &= (self.running_scores[:, :1] / penalty > worst).any(1, keepdim=True)
         if self.config.early_stopping is True:
@@ -507,39 +521,95 @@ class BeamSearch:
         log_probs, tokens = logits.float().log_softmax(-1), self.running[:, :, : self.num_tokens]
         if len(tokens) == len(self.results[0]):
             return self.logits_processor(tokens.flatten(0, 1), log_probs.flatten(0, 1)).view_as(log_probs)
-        all_tokens = self.results[0][:, :, : self.num_tokens].index_copy(0, self.sources, tokens)
-        all_log_probs = log_probs.new_zeros(len(all_tokens), *log_probs.shape[1:])
-        all_log_probs.index_copy_(0, self.sources, log_probs)
+        kept, number = self.sources[: self.num_kept], len(self.results[0])
+        all_tokens = self.results[0][:, :, : self.num_tokens].index_copy(0, kept, tokens[: self.num_kept])
+        all_log_probs = log_probs.new_zeros(number, *log_probs.shape[1:])
+        all_log_probs.index_copy_(0, kept, log_probs[: self.num_kept])
         all_log_probs = self.logits_processor(all_tokens.flatten(0, 1), all_log_probs.flatten(0, 1))
-        return all_log_probs.view(len(all_tokens), *log_probs.shape[1:])[self.sources]
+        return all_log_probs.view(number, *log_probs.shape[1:])[self.sources]
 
-    def make_room(self, multiple: int = 1) -> None:
-        """Prepares one more step, on the host; shapes of tensors only change once in `multiple` steps."""
+    def penalties_of(self, lengths: Sequence[int]) -> torch.Tensor:
+        """What scores of hypotheses of such lengths are divided by."""
+        powers = [max(length, 1) ** self.config.length_penalty for length in lengths]
+        return torch.tensor(powers, dtype=torch.float32, device=self.prompt.device)
+
+    def make_room(self) -> None:
+        """Prepares one more step, on the host. What is compiled has the room that there is; else no more than it
+        needs."""
         self.num_tokens += 1
-        positions = -(-(self.num_tokens - self.prompt_length) // multiple) * multiple
-        self.width = min(self.prompt_length + positions + 1, self.max_length)
-        self.cache.self_attention_cache.make_room(positions)
+        positions = self.num_tokens - self.prompt_length
+        if positions > self.num_positions:
+            least = 16 if self.compiled is None else 32
+            self.resize(max(least, 2 ** (positions - 1).bit_length()), num_sources=self.num_sources(self.num_kept))
+        shown = positions if self.compiled is None else self.num_positions
+        self.width = self.prompt_length + shown + 1
+        self.cache.self_attention_cache.show_positions(shown)
+
+    def resize(self, num_positions: int, kept: torch.LongTensor | None = None, num_sources: int | None = None) -> None:
+        """Moves the state to tensors with room for other numbers of positions after the prompt and of sources, of
+        which only `kept`, the first rows then, come along; the others are closed."""
+        self.num_positions = num_positions
+        num_sources = num_sources or (len(self.running) if kept is None else len(kept))
+        num_tokens = num_positions + 1  # as many as the hypotheses can have after the prompt
+        self.width = self.prompt_length + num_tokens
+
+        def move(name: str, tensor: torch.Tensor, fill: Any, sizes: dict[int, int | None]) -> torch.Tensor:
+            is_of_sources = 0 in sizes
+            if is_of_sources and kept is not None:
+                tensor = tensor.index_select(0, kept.to(tensor.device))
+            sizes = sizes | ({0: num_sources} if is_of_sources else {})
+            shape = tuple(sizes.get(i, size) for i, size in enumerate(tensor.shape))
+            if self.compiled is not None and num_positions > 0:
+                new = self.compiled.buffer(name, shape, tensor)
+            elif shape == tensor.shape:
+                return tensor
+            else:
+                new = tensor.new_empty(shape)
+            if new is not tensor:
+                new.fill_(fill)[tuple(map(slice, tensor.shape))] = tensor
+            return new
+
+        for name, fill in self.fills.items():
+            if (tensor := getattr(self, name)) is not None:
+                tokens = {2: self.width} if name in ("running", "finished") else {}
+                setattr(self, name, move(name, tensor, fill, {0: None, **tokens}))
+        self.penalties = self.penalties_of(range(num_tokens + 1))
+        for name in self.OTHERS:
+            setattr(self, name, move(name, getattr(self, name), 0, {}))
+        self.encoder_outputs = type(self.encoder_outputs)(
+            **{name: move(name, each, 0, {0: None}) for name, each in self.encoder_outputs.items()}
+        )
+        self.cache.self_attention_cache.resize(num_positions, move)
+        for i, layer in enumerate(self.cache.cross_attention_cache.layers):
+            if layer.is_initialized:
+                layer.keys = move(f"cross keys {i}", layer.keys, 0, {0: None})
+                layer.values = move(f"cross values {i}", layer.values, 0, {0: None})
 
     def drop_finished(self) -> bool:
         """Looks at the device: goes on without finished sources if they are an eighth of those that are left. Returns
         whether any are left."""
-        is_open = self.is_open.view(-1).tolist()
+        is_open = self.is_open[: self.num_kept].view(-1).tolist()
         kept = [i for i, each in enumerate(is_open) if each]
-        if 0 < len(kept) <= len(is_open) * 7 / 8:
+        num_sources = self.num_sources(len(kept))
+        if kept and num_sources <= len(self.running) * 7 / 8:
             self.store()
-            kept = torch.tensor(kept, device=self.sources.device)
-            for name in self.OF_SOURCES:
-                if (tensor := getattr(self, name)) is not None:
-                    setattr(self, name, tensor.index_select(0, kept))
-            states = {name: each[kept] for name, each in self.encoder_outputs.items() if torch.is_tensor(each)}
-            self.encoder_outputs = type(self.encoder_outputs)(**states)
-            self.cache.self_attention_cache.batch_select_indices(kept)
-            self.cache.cross_attention_cache.batch_select_indices(kept)
+            self.num_kept = len(kept)
+            self.resize(self.num_positions, torch.tensor(kept, device=self.sources.device), num_sources)
         return any(is_open)
+
+    def num_sources(self, number: int) -> int:
+        """How many sources to have tensors for. Of a compiled search, a single one is another graph."""
+        if self.compiled is None or len(self.running) == 1:
+            return number
+        return max(2, self.compiled.num_sources(number))
 
     def store(self) -> None:
         for results, finished in zip(self.results, (self.finished, self.finished_scores, self.finished_lengths)):
-            results.index_copy_(0, self.sources, finished)
+            sizes = tuple(slice(min(sizes)) for sizes in zip(results.shape[2:], finished.shape[2:]))
+            kept = self.sources[: self.num_kept]
+            results[(slice(None), slice(None), *sizes)].index_copy_(
+                0, kept, finished[(slice(self.num_kept), slice(None), *sizes)]
+            )
 
 
 def take(tensor: torch.Tensor, indices: torch.LongTensor) -> torch.Tensor:
@@ -549,7 +619,97 @@ def take(tensor: torch.Tensor, indices: torch.LongTensor) -> torch.Tensor:
 
 def search_step(search: BeamSearch) -> None:
     """One step of a search, the forward pass included: its tensors change in place, and nothing else."""
-    search.pass_last_tokens()
+    search.advance(*search.best_tokens(search.pass_last_tokens()))
+
+
+def decoding_step(search: BeamSearch) -> torch.Tensor:
+    """The first half of a step, where processors change the scores in between."""
+    return search.pass_last_tokens()
+
+
+def choosing_step(search: BeamSearch, log_probs: torch.Tensor, tokens: torch.LongTensor) -> None:
+    """The second half of a step."""
+    search.advance(log_probs, tokens)
+
+
+class CompiledSteps:
+    """What a model keeps for compiled beam searches: the compiled steps, by their functions and the options of
+    `torch.compile`; and, for CUDA graphs, which need them to stay where they are, the tensors of searches by their
+    names and shapes. A copy of a model starts anew."""
+
+    def __init__(self):
+        self.steps, self.buffers, self.sizes = {}, {}, set()
+        self.lock = threading.Lock()
+
+    def __deepcopy__(self, memo):
+        return CompiledSteps()
+
+    def __reduce__(self):
+        return CompiledSteps, ()
+
+
+class CompiledSearch:
+    """The compiled steps of one search, with buffers of its own while another search of the model uses the kept ones.
+
+    Args:
+        model: the model.
+        config: the generation configuration; `compile_config` has the options of `torch.compile`. By default one
+            graph serves all shapes, and CUDA graphs are recorded of it.
+    """
+
+    def __init__(self, model: GenerationMixin, config: GenerationConfig):
+        self.records = model.device.type in RECORDING_DEVICES
+        self.kept = vars(model).setdefault("compiled_steps", CompiledSteps())
+        options = {"fullgraph": True, "dynamic": True}
+        options |= {"mode": "reduce-overhead"} if self.records else {}
+        self.options = options if config.compile_config is None else config.compile_config.to_dict()
+        self.has_lock = False
+
+    def __enter__(self):
+        self.has_lock = self.kept.lock.acquire(blocking=False)
+        self.buffers = self.kept.buffers if self.has_lock else {}
+        return self
+
+    def __exit__(self, *error):
+        if self.has_lock:
+            self.kept.lock.release()
+
+    def num_sources(self, number: int) -> int:
+        """How many sources a search has tensors for: where graphs of kernels are recorded, a power of two."""
+        return 2 ** (number - 1).bit_length() if self.records else number
+
+    def buffer(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """A tensor of that shape: where graphs of kernels are recorded, the same one in each search."""
+        if not self.records:
+            return like.new_empty(shape)
+        key = name, shape, like.dtype, like.device
+        if key not in self.buffers:
+            self.buffers[key] = like.new_empty(shape)
+            torch._dynamo.mark_static_address(self.buffers[key])
+        return self.buffers[key]
+
+    def run(self, step: Callable, *args: Any) -> Any:
+        key = step, str(self.options)
+        if key not in self.kept.steps:
+            self.kept.steps[key] = torch.compile(step, **self.options)
+        with torch._dynamo.config.patch(recompile_limit=MOST_GRAPHS):
+            return self.kept.steps[key](*args)
+
+    def step(self, search: BeamSearch) -> None:
+        sizes = tuple(search.running.shape), search.num_positions, bool(search.logits_processor)
+        start = time.perf_counter()
+        torch.compiler.cudagraph_mark_step_begin()
+        if search.logits_processor:
+            logits = self.run(decoding_step, search)
+            self.run(choosing_step, search, *search.best_tokens(logits))
+        else:
+            self.run(search_step, search)
+        if sizes not in self.kept.sizes:
+            self.kept.sizes.add(sizes)
+            logger.info(
+                f"The first step of a compiled search of {sizes[0][0]} sources, {sizes[0][1]} beams and "
+                f"{sizes[1]} positions took {time.perf_counter() - start:.1f} seconds."
+            )
 
 
 def beam_search(
@@ -559,6 +719,8 @@ def beam_search(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     return_scores: bool = False,
+    is_compiled: bool = False,
+    is_warm_up: bool = False,
     **model_kwargs: Any,
 ) -> torch.LongTensor | tuple[torch.LongTensor, torch.FloatTensor]:
     """A decoding function for `generate(custom_generate=beam_search)` of this package's encoder-decoders, which use it
@@ -567,7 +729,9 @@ def beam_search(
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: what `generate()`
             prepares, with a row for each beam.
-        return_scores: whether to return scores too; `generate()` passes it on.
+        return_scores: whether to return scores too; `generate()` passes it on, as the next two.
+        is_compiled: whether steps are compiled (`cache_implementation="static"`).
+        is_warm_up: whether to make a step only for each number of positions that the search can have room for.
 
     Returns:
         Token ids, the prompt included, of shape (sources * num_return_sequences, length), the best first; with
@@ -582,19 +746,31 @@ def beam_search(
     num_beams, encoder_outputs = generation_config.num_beams, model_kwargs["encoder_outputs"]
     states = {name: each[::num_beams] for name, each in encoder_outputs.items() if torch.is_tensor(each)}
     masks = (model_kwargs.get(name) for name in ("attention_mask", "decoder_attention_mask"))
-    search = BeamSearch(
-        model,
-        input_ids[::num_beams],
-        generation_config,
-        logits_processor,
-        type(encoder_outputs)(**states),
-        model_kwargs["past_key_values"].cross_attention_cache,
-        *(None if mask is None else mask[::num_beams] for mask in masks),
-    )
-    limit = position_limit(model.config) or math.inf
-    interval = STEPS_BETWEEN_LOOKS.get(input_ids.device.type, 4)
-    search.pass_prompt()
-    for steps in range(1, generation_config.max_length - search.prompt_length):
+    with CompiledSearch(model, generation_config) if is_compiled else nullcontext() as compiled:
+        search = BeamSearch(
+            model,
+            input_ids[::num_beams],
+            generation_config,
+            logits_processor,
+            type(encoder_outputs)(**states),
+            model_kwargs["past_key_values"].cross_attention_cache,
+            *(None if mask is None else mask[::num_beams] for mask in masks),
+            compiled,
+        )
+        search.pass_prompt()
+        (make_first_steps if is_warm_up else search_to_the_end)(search)
+        search.store()
+        number = generation_config.num_return_sequences
+        tokens, scores, lengths = (each[:, :number].flatten(0, 1) for each in search.results)
+        tokens = tokens[:, : int(lengths.max())]
+    return (tokens, scores) if return_scores else tokens
+
+
+def search_to_the_end(search: BeamSearch) -> None:
+    limit = position_limit(search.model.config) or math.inf
+    interval = STEPS_BETWEEN_LOOKS.get(search.prompt.device.type, 4)
+    step = search_step if search.compiled is None else search.compiled.step
+    for steps in range(1, search.config.max_length - search.prompt_length):
         exceeds = search.num_tokens >= limit
         if (exceeds or steps % interval == 0) and not search.drop_finished():
             break
@@ -604,25 +780,71 @@ def beam_search(
                 "fewer new tokens, or use a model with sinusoidal positions."
             )
         search.make_room()
-        search_step(search)
-    search.store()
-    number = generation_config.num_return_sequences
-    tokens, scores, lengths = (each[:, :number].flatten(0, 1) for each in search.results)
-    tokens = tokens[:, : int(lengths.max())]
-    return (tokens, scores) if return_scores else tokens
+        step(search)
+
+
+def make_first_steps(search: BeamSearch) -> None:
+    """One step for each number of positions that the search can have room for."""
+    while search.num_positions < search.config.max_length - search.prompt_length - 1:
+        search.num_tokens = search.prompt_length + search.num_positions
+        search.make_room()
+        search.compiled.step(search)
 
 
 class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
-    """For the encoder-decoders of this package: `generate(num_beams=N)` calls `beam_search` where that applies."""
+    """For the encoder-decoders of this package: `generate(num_beams=N)` calls `beam_search` where that applies; with
+    `cache_implementation="static"` its steps are compiled, by the options of `compile_config` if it is given."""
 
     def generate(self, inputs=None, generation_config=None, *args, **kwargs):
         if not args and self.searches_beams(generation_config, **kwargs):
             kwargs["custom_generate"] = beam_search
+        if kwargs.get("custom_generate") is beam_search:
+            cache = option(self, "cache_implementation", generation_config, kwargs)
+            kwargs["is_compiled"] = cache == "static"
+            # transformers would make a static cache for the cross-attention of each beam.
+            generation_config, kwargs = with_option("cache_implementation", "dynamic", generation_config, kwargs)
+            if cache == "static":
+                kwargs = self.with_padding(inputs, **kwargs)
+                inputs = kwargs.pop("inputs", None)
         return super().generate(inputs, generation_config, *args, **kwargs)
+
+    def with_padding(self, inputs=None, input_ids=None, **kwargs: Any) -> dict[str, Any]:
+        """The arguments of `generate()` with sources padded to a multiple of 8 tokens, where graphs are recorded."""
+        name, ids = ("inputs", inputs) if input_ids is None else ("input_ids", input_ids)
+        if (
+            ids is None
+            or ids.ndim != 2
+            or self.config.pad_token_id is None
+            or ids.device.type not in RECORDING_DEVICES
+        ):
+            return kwargs | {"inputs": inputs, "input_ids": input_ids}
+        missing = -ids.shape[1] % 8
+        mask = source_mask(self.config.pad_token_id, ids, attention_mask=kwargs.get("attention_mask"))
+        kwargs["attention_mask"] = nn.functional.pad(mask.to(torch.long), (0, missing))
+        return kwargs | {name: nn.functional.pad(ids, (0, missing), value=self.config.pad_token_id)}
+
+    def warm_up(self, batch_sizes: Sequence[int] = (1,), source_lengths: Sequence[int] = (8,), **options: Any) -> None:
+        """Compiles the steps of later beam searches of such sizes, with the same options. A first compiled search does
+        that by itself, for its own size; what it took is logged.
+
+        On CPUs, one graph serves all batches of several sources, and all lengths. On GPUs a graph is recorded for each
+        power of two of sources, each multiple of 8 tokens of sources, and each power of two of new tokens from 32 on.
+
+        Args:
+            batch_sizes: numbers of sources.
+            source_lengths: tokens of sources.
+            options: those of `generate()`, as `num_beams` and `max_new_tokens`.
+        """
+        device = self.get_input_embeddings().weight.device
+        token = next(i for i in range(self.config.vocab_size) if i != self.config.pad_token_id)
+        for number in batch_sizes:
+            for length in source_lengths:
+                ids = torch.full((number, length), token, device=device)
+                self.generate(ids, cache_implementation="static", is_warm_up=True, **options)
 
     def searches_beams(self, generation_config: GenerationConfig | None = None, **options: Any) -> bool:
         """Whether `generate()` calls `beam_search` for these arguments: for a beam search of which nothing is asked
-        but sequences, with the package's own cache and attention ("sdpa" or "eager")."""
+        but sequences, with the package's own cache, compiled or not, and attention ("sdpa" or "eager")."""
 
         def value(name):
             return option(self, name, generation_config, options)
@@ -632,10 +854,12 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
         prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
         is_sharded = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         is_sharded = is_sharded and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self))
+        cache = value("cache_implementation")
         return (
             (value("num_beams") or 1) > 1
             and (value("num_beam_groups") or 1) == 1
             and not any(value(name) for name in OTHER_SEARCHES)
+            and (cache is None or (cache == "static" and not value("disable_compile")))
             and value("use_cache") is not False
             and given <= {*SEARCH_INPUTS, *MAX_LEN_OPTIONS}
             and self.config._attn_implementation in ("sdpa", "eager")

@@ -211,6 +211,7 @@ def test_padding_that_a_model_chooses_counts_in_scores():
 
 
 def test_decoding_with_a_static_cache_compiles_into_one_graph():
+    torch.compiler.reset()
     for model_class in (OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration):
         model = build(model_class, decoder_solver="rk2", coefficients="fixed")
         ids = torch.randint(4, 61, (2, 5), generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,172 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""`cache_implementation="static"`: a beam search whose steps are compiled, against the search that is not."""
+
+import copy
+import logging
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
+
+from modeling_ode_transformer import generation_ode_transformer as generation
+from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
+
+from .test_beam_search import CONFIGS, OPTIONS, RK2, draw_options, draw_source, lively, source  # noqa: F401
+
+
+@pytest.fixture
+def tracing():
+    """Options of a compiled search whose graphs are run as they are, in PyTorch, and the graphs."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    config = CompileConfig(fullgraph=True, dynamic=True, backend=backend, mode="default")
+    return SimpleNamespace(options={"cache_implementation": "static", "compile_config": config}, graphs=graphs)
+
+
+@pytest.fixture
+def recording(monkeypatch):
+    """What is done for graphs of kernels, done on the CPU."""
+    monkeypatch.setattr(generation, "RECORDING_DEVICES", {"cpu"})
+
+
+# What is found
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_compiled_searches_find_what_others_find(name, tracing):
+    """Tokens and scores of 4 searches with options, sources and prompts drawn at random."""
+    model = lively(encoder_layers=1, **CONFIGS[name])
+    for seed in range(4):
+        rng, generator = random.Random(f"compiled {name} {seed}"), torch.Generator().manual_seed(seed)
+        inputs, options = draw_source(rng, generator), draw_options(rng)
+        options.pop("forced_bos_token_id", None)
+        assert model.searches_beams(**inputs, **options, **tracing.options)
+        expected, scores = generate_with_scores(model, inputs, **options)
+        tokens, others = generate_with_scores(model, inputs, **options, **tracing.options)
+        assert torch.equal(tokens, expected)
+        torch.testing.assert_close(others, scores, rtol=1e-5, atol=1e-5)
+    assert tracing.graphs
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_what_graphs_of_kernels_need_changes_no_token(name, source, tracing, recording):  # noqa: F811
+    """Batches of powers of two, sources padded to multiples of 8, and tensors that searches share."""
+    model, smaller = lively(**RK2), {key: each[:3] for key, each in source.items()}
+    options = OPTIONS[name]
+    if "decoder_input_ids" in options:
+        smaller["decoder_input_ids"] = options["decoder_input_ids"][:3]
+    for inputs in (source, smaller, source):
+        expected = model.generate(**{**options, **inputs})
+        assert torch.equal(model.generate(**{**options, **inputs}, **tracing.options), expected)
+    own = vars(model)["compiled_steps"]
+    assert {shape[0] for name, shape, *_ in own.buffers if name == "running"} >= {8, 4}
+    assert {shape[2] for name, shape, *_ in own.buffers if name == "cross keys 0"} == {16}
+
+
+def test_what_inductor_makes_finds_the_same(source):  # noqa: F811
+    torch.compiler.reset()
+    model = lively()
+    for options in (OPTIONS["4 beams"], OPTIONS["max_len"]):
+        expected, scores = generate_with_scores(model, source, **options)
+        tokens, others = generate_with_scores(model, source, cache_implementation="static", **options)
+        assert torch.equal(tokens, expected)
+        torch.testing.assert_close(others, scores, rtol=1e-5, atol=1e-5)
+
+
+# What is compiled
+
+
+def test_one_graph_serves_all_steps_lengths_and_batches(source, tracing):  # noqa: F811
+    """Bookkeeping included; a single source has a graph of its own."""
+    model = lively(**RK2)
+    for number, length, new_tokens, graphs in (
+        (6, 9, 40, 1),
+        (6, 9, 90, 1),
+        (3, 5, 12, 1),
+        (2, 7, 12, 1),
+        (1, 9, 40, 2),
+    ):
+        inputs = {name: each[:number, :length] for name, each in source.items()}
+        options = {"num_beams": 4, "max_new_tokens": new_tokens, "eos_token_id": None}
+        expected = model.generate(**inputs, **options)
+        assert torch.equal(model.generate(**inputs, **options, **tracing.options), expected)
+        assert len(tracing.graphs) == graphs
+
+
+def test_processors_of_scores_run_between_two_graphs(source, tracing):  # noqa: F811
+    model = lively()
+    model.generate(**source, **OPTIONS["no repetition"], **tracing.options)
+    assert len(tracing.graphs) == 2
+
+
+def test_after_the_warm_up_nothing_is_compiled(source, tracing, recording):  # noqa: F811
+    """Neither for fewer sources, nor for more positions; tensors of searches stay where they are."""
+    model, options = lively(), {"num_beams": 4, "max_new_tokens": 70}
+    compile_config = tracing.options["compile_config"]
+    model.warm_up(batch_sizes=[8, 4, 2], source_lengths=[16], compile_config=compile_config, **options)
+    graphs, own = len(tracing.graphs), vars(model)["compiled_steps"]
+    before = {key: each.data_ptr() for key, each in own.buffers.items()}
+    expected = model.generate(**source, **options)
+    assert torch.equal(model.generate(**source, **options, **tracing.options), expected)
+    assert len(tracing.graphs) == graphs
+    assert {key: each.data_ptr() for key, each in own.buffers.items()} == before
+    assert {shape[2] for name, shape, *_ in own.buffers if name == "running"} == {34, 66, 130}
+
+
+def test_first_steps_are_logged_with_their_time(source, tracing, caplog):  # noqa: F811
+    model = lively()
+    with caplog.at_level(logging.INFO, logger=generation.logger.name):
+        for _ in range(2):
+            model.generate(**source, num_beams=4, max_new_tokens=6, eos_token_id=None, **tracing.options)
+    lines = [message for message in caplog.messages if "first step of a compiled search" in message]
+    assert len(lines) == 1 and "6 sources, 4 beams and 32 positions took " in lines[0]
+
+
+def test_changed_weights_and_copies_are_searched_with(source, tracing):  # noqa: F811
+    """As by a training between two evaluations."""
+    model = lively()
+    model.generate(**source, num_beams=4, **tracing.options)
+    graphs = len(tracing.graphs)
+    other = lively(seed=1)
+    model.load_state_dict(other.state_dict())
+    expected = other.generate(**source, num_beams=4)
+    assert torch.equal(model.generate(**source, num_beams=4, **tracing.options), expected)
+    assert len(tracing.graphs) == graphs
+    copied = copy.deepcopy(model)
+    assert vars(copied)["compiled_steps"].steps == {}
+    assert torch.equal(copied.generate(**source, num_beams=4, **tracing.options), expected)
+
+
+def test_searches_at_the_same_time_have_tensors_of_their_own(source, tracing, recording):  # noqa: F811
+    """A search inside of a search, and two threads."""
+    model = lively()
+    expected = model.generate(**source, num_beams=4)
+    found = []
+
+    class Nested(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            found.append(model.generate(**source, num_beams=4, **tracing.options))
+            return scores
+
+    nested = LogitsProcessorList([Nested()])
+    options = {"num_beams": 4, "max_new_tokens": 4}
+    alone = model.generate(**source, **options)
+    assert torch.equal(model.generate(**source, **options, logits_processor=nested, **tracing.options), alone)
+    assert found and all(torch.equal(each, expected) for each in found)
+
+
+def test_a_static_cache_without_compiling_is_transformers_own(source, tracing):  # noqa: F811
+    model = lively()
+    expected = model.generate(**source, num_beams=4)
+    options = {"cache_implementation": "static", "disable_compile": True}
+    assert not model.searches_beams(num_beams=4, **options)
+    assert torch.equal(model.generate(**source, num_beams=4, **options), expected)
