@@ -4,8 +4,6 @@
 import copy
 import logging
 import random
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
