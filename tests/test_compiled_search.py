@@ -11,6 +11,7 @@ import torch
 from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 
 from modeling_ode_transformer import generation_ode_transformer as generation
+from modeling_ode_transformer.inference.cpu import FastLinear, PackedLinear, optimize_for_cpu
 from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
 
 from .test_beam_search import CONFIGS, OPTIONS, RK2, draw_options, draw_source, lively, source  # noqa: F401
@@ -78,6 +79,22 @@ def test_what_inductor_makes_finds_the_same(source):  # noqa: F811
         tokens, others = generate_with_scores(model, source, cache_implementation="static", **options)
         assert torch.equal(tokens, expected)
         torch.testing.assert_close(others, scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "weights, product", [("keep", "onednn_linear"), ("packed", "packed_linear"), ("int8", "packed_linear")]
+)
+def test_faster_products_are_in_the_graph(weights, product, source, tracing):  # noqa: F811
+    model = optimize_for_cpu(lively(tie_word_embeddings=True), weights)
+    if not any(isinstance(module, (FastLinear, PackedLinear)) for module in model.modules()):
+        pytest.skip("oneDNN's products are not used on this machine")
+    expected, scores = generate_with_scores(model, source, num_beams=4)
+    tokens, others = generate_with_scores(model, source, num_beams=4, **tracing.options)
+    assert torch.equal(tokens, expected)
+    torch.testing.assert_close(others, scores, rtol=1e-5, atol=1e-5)
+    called = [str(node.target) for node in tracing.graphs[0].graph.nodes]
+    assert sum(f"ode_transformer.{product}" in name for name in called) > 8
+    assert not any(name.endswith("linear") and "ode_transformer" not in name for name in called)
 
 
 # What is compiled
