@@ -1,15 +1,19 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """`cache_implementation="static"`: a beam search whose steps are compiled, against the search that is not."""
 
+import collections
 import copy
 import logging
 import random
+import re
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._inductor.utils import run_and_get_code
 from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 
+from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer import generation_ode_transformer as generation
 from modeling_ode_transformer.inference.cpu import FastLinear, PackedLinear, optimize_for_cpu
 from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
@@ -115,6 +119,26 @@ def test_one_graph_serves_all_steps_lengths_and_batches(source, tracing):  # noq
         expected = model.generate(**inputs, **options)
         assert torch.equal(model.generate(**inputs, **options, **tracing.options), expected)
         assert len(tracing.graphs) == graphs
+
+
+def test_a_step_makes_few_calls():
+    """Those of inductor's kernels ("fused"), and those of libraries, in its code for a CPU: for each of
+    two layers about 8 fused kernels, as many products, two attentions and a product for relative positions."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 500, "d_model": 64, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    sizes |= {"encoder_layers": 1, "decoder_layers": 2}
+    model = OdeTransformerForConditionalGeneration(
+        OdeTransformerConfig.from_preset("base", encoder_solver="euler", **sizes)
+    ).eval()
+    options = {"num_beams": 4, "max_new_tokens": 4, "eos_token_id": None, "cache_implementation": "static"}
+    _, (code,) = run_and_get_code(model.generate, torch.arange(4, 32).view(2, 14), **options)
+    names = re.findall(
+        r"(extern_kernels\.\w+|torch\.ops\.aten\.\w+|cpp_fused)\w*[.\w]*\(", code.partition("def call")[2]
+    )
+    calls = collections.Counter(name.split(".")[-1] for name in names)
+    attention = calls.pop("_scaled_dot_product_flash_attention_for_cpu")
+    assert calls == {"cpp_fused": 20, "addmm": 16, "mm": 1, "bmm": 2, "topk": 4} and attention == 4
 
 
 def test_processors_of_scores_run_between_two_graphs(source, tracing):  # noqa: F811
