@@ -161,6 +161,14 @@ def test_after_the_warm_up_nothing_is_compiled(source, tracing, recording):  # n
     assert {shape[2] for name, shape, *_ in own.buffers if name == "running"} == {34, 66, 130}
 
 
+def test_a_warm_up_on_a_cpu_is_for_padded_sources_too(source, tracing):  # noqa: F811
+    model = lively()
+    model.warm_up(batch_sizes=[6], compile_config=tracing.options["compile_config"], num_beams=4, max_new_tokens=12)
+    graphs = len(tracing.graphs)
+    model.generate(**source, num_beams=4, max_new_tokens=12, **tracing.options)
+    assert len(tracing.graphs) == graphs == 1
+
+
 def test_first_steps_are_logged_with_their_time(source, tracing, caplog):  # noqa: F811
     model = lively()
     with caplog.at_level(logging.INFO, logger=generation.logger.name):
