@@ -44,11 +44,11 @@ def recording(monkeypatch):
 # What is found
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ["default", "rk4", "learned positions", "positions by ids", "sublayers"])
 def test_compiled_searches_find_what_others_find(name, tracing):
-    """Tokens and scores of 4 searches with options, sources and prompts drawn at random."""
+    """Tokens and scores of two searches with options, sources and prompts drawn at random."""
     model = lively(encoder_layers=1, **CONFIGS[name])
-    for seed in range(4):
+    for seed in range(2):
         rng, generator = random.Random(f"compiled {name} {seed}"), torch.Generator().manual_seed(seed)
         inputs, options = draw_source(rng, generator), draw_options(rng)
         options.pop("forced_bos_token_id", None)
