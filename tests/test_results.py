@@ -73,12 +73,13 @@ def test_means_and_deviations_are_those_of_the_seeds():
             split, metric, digits = SCORES[column]
             scores = [run["metrics"][split][metric] for run in seeds]
             assert row[column] == f"{statistics.mean(scores):.{digits}f} ± {statistics.stdev(scores):.{digits}f}"
-        shown = (row["difference of test BLEU"], row["p"])
+        shown = (row["difference of test BLEU"], row["p"], row["could be seen"])
         if compared := bootstrap.get(row[""]):
             interval = "{:.2f} to {:.2f}".format(*compared["confidence_interval"])
-            assert shown == (f"{compared['difference']:.2f} ({interval})", f"{compared['p_value']:.2f}")
+            difference, power = f"{compared['difference']:.2f} ({interval})", compared["detectable_difference"]
+            assert shown == (difference, f"{compared['p_value']:.2f}", f"{power:.2f}") and not compared["differs"]
         else:
-            assert (row[""], *shown) == ("residual", "", "")
+            assert (row[""], *shown) == ("residual", "", "", "")
         model = seeds[0]["model"]
         assert row["parameters"] == f"{model['parameters']:,}"
         assert {int(row["evaluations of F in a layer"])} == set(model["function_evaluations"]["encoder"])
