@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .errors import one_line_errors
 from .text_files import read_aligned_lines, read_json, read_lines
 
 
@@ -44,16 +45,9 @@ CARD_VALUES = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """`run`, but errors in arguments and files, and Ctrl-C, end the process with one line in place of a traceback, and
-    the exit codes 2 and 130."""
-    try:
+    """`run`, but errors that a user can mend end the process with one line."""
+    with one_line_errors():
         run(argv)
-    except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        sys.exit(130)
 
 
 def run(argv: list[str] | None = None) -> None:

@@ -58,6 +58,14 @@ def read_json(path: str | Path):
             raise ValueError(f"{path} is not JSON ({error}).") from error
 
 
+def read_json_object(path: str | Path) -> dict:
+    """What a JSON file holds; ValueError with the file's name if it is not a JSON object."""
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} holds a {type(values).__name__}, not a JSON object {{...}}.")
+    return values
+
+
 def parse_overrides(text: str | dict | None) -> dict:
     """`{"d_model": 256, "encoder_solver": "rk4"}` from that mapping, its JSON, or "d_model=256,encoder_solver=rk4"."""
     if not text or isinstance(text, dict):
