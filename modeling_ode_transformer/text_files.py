@@ -49,20 +49,15 @@ def read_aligned_lines(paths: Sequence[str | Path]) -> list[list[str]]:
     return files
 
 
-def read_json(path: str | Path):
-    """What a JSON file holds; ValueError with the file's name if it is not JSON."""
+def read_json(path: str | Path) -> dict:
+    """The object in a JSON file; ValueError with the file's name if it holds something else."""
     with open_text(path) as file:
         try:
-            return json.load(file)
-        except json.JSONDecodeError as error:
+            values = json.load(file)
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is not JSON ({error}).") from error
-
-
-def read_json_object(path: str | Path) -> dict:
-    """What a JSON file holds; ValueError with the file's name if it is not a JSON object."""
-    values = read_json(path)
     if not isinstance(values, dict):
-        raise ValueError(f"{path} holds a {type(values).__name__}, not a JSON object {{...}}.")
+        raise ValueError(f"{path} holds a {type(values).__name__}, not a JSON object.")
     return values
 
 

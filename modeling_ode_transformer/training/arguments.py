@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, TrainingArguments
 
-from ..text_files import parse_overrides, read_json_object
+from ..text_files import parse_overrides, read_json
 from .smoke import SMOKE_VALUES
 
 
@@ -149,7 +149,7 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tup
     known = {known.name for arguments in dataclass_types for known in fields(arguments)}
     recipe = {}
     if argv and argv[0].endswith(".json"):
-        recipe = read_json_object(argv[0])
+        recipe = read_json(argv[0])
         unknown = sorted(set(recipe) - known)
         if unknown:
             raise ValueError(f"{argv[0]} holds unknown arguments: {', '.join(unknown)} (--help lists the known ones).")
@@ -197,7 +197,7 @@ def smoke_variant(recipe: dict, known: set[str], sources: set[str], smoke_values
         sources: The arguments that say where examples come from.
         smoke_values: The file that holds the sizes.
     """
-    values = {name: value for name, value in read_json_object(smoke_values).items() if name in known}
+    values = {name: value for name, value in read_json(smoke_values).items() if name in known}
     values["config_overrides"] = parse_overrides(recipe.get("config_overrides")) | values["config_overrides"]
     if "output_dir" in recipe:
         values["output_dir"] = f"{recipe['output_dir']}_smoke"

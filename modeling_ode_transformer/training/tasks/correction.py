@@ -147,7 +147,7 @@ def find_files(names: Sequence[str], split: str) -> list[Path]:
                 )
             files += leave_out_parts(found)
         elif not Path(name).exists():
-            raise FileNotFoundError(f"--{split}_file {name}: no such file or folder.")
+            raise FileNotFoundError(f"No file or folder {name} (--{split}_file).")
         else:
             files.append(Path(name))
     return list({path.resolve(): path for path in files}.values())
