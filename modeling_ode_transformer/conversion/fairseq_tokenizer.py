@@ -92,7 +92,7 @@ def read_bpe_codes(path: str | os.PathLike) -> list[tuple[str, str]]:
 
 
 def check_bpe_codes(tokens: list[str], merges: list[tuple[str, str]], path: str | os.PathLike) -> None:
-    """ValueError if codes are not those of a dictionary's texts: less than half of the pieces that they make are in it,
+    """ValueError if codes are not those of a dictionary: less than half of the pieces that they make are in it,
     and they make less than half of its longer pieces."""
     ends = "</w>"
     made = {piece.removesuffix(ends) if piece.endswith(ends) else f"{piece}@@" for piece in map("".join, merges)}
