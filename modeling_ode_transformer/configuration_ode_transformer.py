@@ -171,7 +171,8 @@ class OdeTransformerConfig(PreTrainedConfig):
             combination of all (`"learned_dense"`, DLCL of Wang et al., 2019), their mean (`"dense"`), or the last
             (`"none"`).
         max_position_embeddings (`int`, defaults to 1024): Number of learned positions. Sinusoidal ones have no limit.
-        use_cache (`bool`, defaults to `True`): Whether the decoder returns its cache of keys and values.
+        use_cache (`bool`, defaults to `True`): Whether the decoder returns its cache of keys and values. In training
+            mode it does so only if `use_cache=True` or a cache is given to `forward`.
         bos_token_id, pad_token_id, eos_token_id, decoder_start_token_id (`int`, defaults to 0, 1, 2, 2): Special
             tokens.
 

@@ -488,7 +488,7 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
+            use_cache=self.wants_cache(use_cache, past_key_values),
             **kwargs,
         )
         return Seq2SeqModelOutput(
@@ -628,7 +628,7 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, RecomputedGenerat
             position_ids=position_ids,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
+            use_cache=self.wants_cache(use_cache, past_key_values),
             **kwargs,
         )
         logits = self.lm_head(select_positions(outputs.last_hidden_state, logits_to_keep))

@@ -153,6 +153,11 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         """The encoder and the decoder, those that there are."""
         return [module for module in self.modules() if hasattr(module, "run_layers")]
 
+    def wants_cache(self, use_cache: bool | None, past_key_values: Any) -> bool | None:
+        """What the decoder gets as `use_cache`: in training it makes no cache unless someone asks for one."""
+        is_asked = use_cache is not None or past_key_values is not None
+        return use_cache if is_asked or not self.training else False
+
     def num_function_evaluations(self, per_layer: bool = False) -> int | dict[str, list[int]]:
         """How often one forward pass evaluates the layers' vector fields, for comparisons at equal cost.
 
