@@ -71,6 +71,67 @@ def weighted_sum(
     return y
 
 
+def stack(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(list(terms)) if len(terms) > 1 else terms[0].unsqueeze(0)
+
+
+def combine(weights: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Returns `sum_i weights[i] * terms[i]` by one product; autocast, which would round the terms, is off."""
+    with torch.autocast(terms[0].device.type, enabled=False):
+        products = torch.mv(stack(terms).flatten(1).t(), weights.to(terms[0].dtype))
+    return products.view_as(terms[0])
+
+
+class LinearCombination(torch.autograd.Function):
+    """`combine` with rows of a matrix: `(matrix, row, *terms)`. The stack of the terms is not kept for the gradient,
+    which makes it again."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix, row, *terms):
+        return combine(matrix[row, : len(terms)], terms)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        matrix, ctx.row, *terms = inputs
+        ctx.save_for_backward(matrix, *terms)
+        ctx.save_for_forward(matrix, *terms)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        matrix, *terms = ctx.saved_tensors
+        of_matrix, of_terms = None, [None] * len(terms)
+        if ctx.needs_input_grad[0]:
+            with torch.autocast(gradient.device.type, enabled=False):
+                of_weights = torch.mv(stack(terms).flatten(1), gradient.reshape(-1)).to(matrix.dtype)
+            before = ctx.row * matrix.shape[1]
+            after = matrix.numel() - before - len(terms)
+            of_matrix = nn.functional.pad(of_weights, (before, after)).view_as(matrix)
+        if any(ctx.needs_input_grad[2:]):
+            weights = matrix[ctx.row, : len(terms)].to(gradient.dtype)
+            of_terms = (weights.view(-1, *[1] * gradient.ndim) * gradient).unbind()
+        return of_matrix, None, *of_terms
+
+    @staticmethod
+    def jvp(ctx, of_matrix, _, *of_terms):
+        matrix, *terms = ctx.saved_tensors
+        count = len(terms)
+        tangents = [torch.zeros_like(term) if each is None else each for term, each in zip(terms, of_terms)]
+        tangent = combine(matrix[ctx.row, :count], tangents)
+        return tangent if of_matrix is None else tangent + combine(of_matrix[ctx.row, :count], terms)
+
+
+def combine_row(matrix: torch.Tensor, row: int, terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Returns `sum_i matrix[row, i] * terms[i]`, of terms of one shape and dtype; the row may be longer than they
+    are many."""
+    matrix = matrix.to(terms[0].device)
+    if torch.is_grad_enabled():
+        return LinearCombination.apply(matrix, row, *terms)
+    first, *others = matrix[row, : len(terms)].unbind()
+    return weighted_sum(first * terms[0], others, terms[1:])
+
+
 # Of sums of coefficients: users write 0.333333, and the roundings of up to ten of them, 5e-7 each, add up.
 TOLERANCE = 5e-6
 

@@ -356,9 +356,9 @@ class FewQueriesAttention(Replacement):
         if not self.has_few_queries(query, key, attention_mask):
             return super().attend(query, key, value, attention_mask, relative_distances, **kwargs)
         position_bias = None
-        if self.relative_keys is not None and relative_distances.shape[2] == 1:
+        if self.relative_keys is not None and relative_distances.shape[-2] == 1:
             # All queries are at one position: adding the vectors to the keys serves them all.
-            key = key + self.relative_keys.weight[relative_distances.squeeze(2)]
+            key = key + self.relative_keys.weight[relative_distances.squeeze(-2)]
         elif self.relative_keys is not None:
             position_bias = self.relative_keys(query, relative_distances)
         return few_queries_attention(query, key, value, attention_mask, self.scaling, position_bias), None
