@@ -12,6 +12,7 @@ stages a class in `COEFFICIENTS`; the configuration takes their names from there
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,10 +76,15 @@ def stack(terms: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack(list(terms)) if len(terms) > 1 else terms[0].unsqueeze(0)
 
 
+def without_autocast(device: str) -> AbstractContextManager:
+    has_autocast = torch.amp.is_autocast_available(device)
+    return torch.autocast(device, enabled=False) if has_autocast else nullcontext()
+
+
 def combine(weights: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
     """Returns `sum_i weights[i] * terms[i]` by one product; autocast, which would round the terms, is off."""
-    with torch.autocast(terms[0].device.type, enabled=False):
-        products = torch.mv(stack(terms).flatten(1).t(), weights.to(terms[0].dtype))
+    with without_autocast(terms[0].device.type):
+        products = torch.mm(weights.to(terms[0].dtype).unsqueeze(0), stack(terms).flatten(1))
     return products.view_as(terms[0])
 
 
@@ -103,8 +109,8 @@ class LinearCombination(torch.autograd.Function):
         matrix, *terms = ctx.saved_tensors
         of_matrix, of_terms = None, [None] * len(terms)
         if ctx.needs_input_grad[0]:
-            with torch.autocast(gradient.device.type, enabled=False):
-                of_weights = torch.mv(stack(terms).flatten(1), gradient.reshape(-1)).to(matrix.dtype)
+            with without_autocast(gradient.device.type):
+                of_weights = torch.mm(stack(terms).flatten(1), gradient.reshape(-1, 1)).view(-1).to(matrix.dtype)
             before = ctx.row * matrix.shape[1]
             after = matrix.numel() - before - len(terms)
             of_matrix = nn.functional.pad(of_weights, (before, after)).view_as(matrix)
