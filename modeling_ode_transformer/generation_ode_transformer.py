@@ -405,6 +405,8 @@ class BeamSearch:
     ):
         self.model, self.config, self.logits_processor, self.compiled = model, config, logits_processor, compiled
         self.encoder_outputs, self.attention_mask = encoder_outputs, None
+        if attention_mask is None and compiled is not None:
+            attention_mask = torch.ones(encoder_outputs["last_hidden_state"].shape[:2], device=prompt.device)
         if attention_mask is not None and (compiled is not None or not attention_mask.all()):
             # Made once: transformers' makers of masks ask the device for padding each time.
             self.attention_mask = added_mask(attention_mask, model.dtype)

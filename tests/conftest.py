@@ -37,10 +37,11 @@ TINY = {
 # converted models. Folders and files, the longest first: they run first, so that no process ends with a long file.
 SLOW = (
     *("training/test_recipes", "test_ecosystem", "hub/test_publish", "training/test_resumption"),
-    *("training/test_trainer", "test_app", "test_benchmarks", "test_readme", "test_multilingual", "training"),
-    *("inference/test_generate", "test_from_residual", "test_hub", "test_pipeline", "test_cli", "test_queue"),
+    *("training/test_trainer", "test_app", "test_benchmarks", "test_readme", "test_compiled_search"),
+    *("test_multilingual", "training", "inference/test_generate", "test_from_residual", "test_hub"),
     *("conversion/test_residual", "test_recurrence_models", "test_recurrence_generation", "test_recurrence"),
-    *("csa_ode", "conversion/test_fairseq_command", "test_collect_runs", "test_plot_training"),
+    *("test_pipeline", "test_cli", "test_queue", "csa_ode", "conversion/test_fairseq_command", "test_collect_runs"),
+    "test_plot_training",
 )
 SLOW_NAMES = ("compile", "export", "saved_code", "flops", "trains", "transformers_search", "without_the_package")
 EXAMPLES = Path(__file__).parent.parent / "examples"

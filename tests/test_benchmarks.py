@@ -7,6 +7,7 @@ import statistics
 import batching
 import contenders
 import csa_ode
+import gpu
 import numpy as np
 import pytest
 import scaling
@@ -222,3 +223,56 @@ def test_table_6_measures_every_model_in_turns(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         table6.main([*files, *options, "--training_sentences", "5"])
     assert "texts has 4 sentences, too few for a batch of 64." in capsys.readouterr().err
+
+
+def test_gpu_measures_eager_models_beside_compiled_ones_that_fail(tmp_path, capsys):
+    """A failure becomes a row with its message, and the other rows have speeds and ratios to M2M100."""
+    options = ["--device", "cpu", "--tiny", "--tasks", "search", "training", "--backend", "no_such_backend"]
+    results = gpu.main([*options, "--tokens", "--output_file", str(tmp_path / "new" / "out.json")])
+    assert json.loads((tmp_path / "new" / "out.json").read_text()) == results
+    assert {"processor", "torch", "transformers", "python", "package"} <= set(results["machine"])
+    rows = {(row["batch"], row["model"], row["mode"]): row for row in results["rows"]}
+    search, training = "search, 4 beams, batch 4", "training, 4 pairs"
+    failed = {key for key, row in rows.items() if row["error"]}
+    assert failed == {(search, "residual", mode) for mode in ("graphs", "compiled")} | {
+        (training, name, "compiled") for name in ("residual", "M2M100")
+    }
+    assert all("no_such_backend" in rows[key]["error"] for key in failed)
+    # Outputs of 4 tokens; pairs of 6, 7, 8 and 6 tokens.
+    tokens = {search: 4, training: 27 / 4}
+    for key in set(rows) - failed:
+        row = rows[key]
+        assert row["target tokens a second"] == pytest.approx(row["sequences a second"] * tokens[key[0]])
+        other = rows[key[0], "M2M100", key[2]]
+        assert row["ratio"] == pytest.approx(other["seconds"][0] / row["seconds"][0])
+        assert row["operations"] > 0 and "MiB" not in row and "of the peak" not in row
+    assert rows[search, "M2M100", "static"]["ratio"] == 1 != rows[search, "M2M100", "static"]["ratio to eager"]
+    assert "| residual, compiled | " in capsys.readouterr().out
+
+
+def test_gpu_compiles_a_search_and_a_training_step_into_one_graph_each():
+    options = ["--device", "cpu", "--tiny", "--models", "residual", "--tasks", "search", "training_graphs"]
+    rows = gpu.main(options)["rows"]
+    assert [row["error"] for row in rows] == [None] * 4
+    # Without CUDA graphs the two compiled searches are one.
+    assert [row.get("graphs") for row in rows] == [None, 1, 0, 1]
+
+
+def test_gpu_skips_what_does_not_fit_and_says_so():
+    """The rows are in order of importance: base before big, and steps in CUDA graphs last."""
+    results = gpu.main(["--device", "cpu", "--budget_seconds", "0"])
+    assert {row["error"] for row in results["rows"]} == {"not run: --budget_seconds"}
+    batches = list(dict.fromkeys((row["size"], row["batch"].split(", ")[-1], row["task"]) for row in results["rows"]))
+    in_turn = [(number, "search") for number in ("batch 64", "batch 1")]
+    in_turn += [(number, "training") for number in ("256 pairs", "32768 target tokens", "16384 target tokens")]
+    expected = [(size, *each) for size in ("base", "big") for each in in_turn]
+    assert batches == expected + [(size, "256 pairs", "training_graphs") for size in ("base", "big")]
+    first = [(row["model"], row["mode"]) for row in results["rows"][:5]]
+    assert first == [*((name, "eager") for name in gpu.MODELS), ("M2M100", "static")]
+
+
+def test_the_peak_is_that_of_the_gpu_by_its_name(monkeypatch):
+    for name, peak in (("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA T4", None)):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        assert gpu.peak_of(torch.device("cuda")) == peak
+    assert gpu.peak_of(torch.device("cpu")) is None

@@ -1,16 +1,21 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """`cache_implementation="static"`: a beam search whose steps are compiled, against the search that is not."""
 
+import collections
 import copy
 import logging
 import random
+import re
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._inductor.utils import run_and_get_code
 from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 
+from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer import generation_ode_transformer as generation
+from modeling_ode_transformer.inference.cpu import FastLinear, PackedLinear, optimize_for_cpu
 from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
 
 from .test_beam_search import CONFIGS, OPTIONS, RK2, draw_options, draw_source, lively, source  # noqa: F401
@@ -39,11 +44,11 @@ def recording(monkeypatch):
 # What is found
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ["default", "rk4", "learned positions", "positions by ids", "sublayers"])
 def test_compiled_searches_find_what_others_find(name, tracing):
-    """Tokens and scores of 4 searches with options, sources and prompts drawn at random."""
+    """Tokens and scores of two searches with options, sources and prompts drawn at random."""
     model = lively(encoder_layers=1, **CONFIGS[name])
-    for seed in range(4):
+    for seed in range(2):
         rng, generator = random.Random(f"compiled {name} {seed}"), torch.Generator().manual_seed(seed)
         inputs, options = draw_source(rng, generator), draw_options(rng)
         options.pop("forced_bos_token_id", None)
@@ -80,6 +85,22 @@ def test_what_inductor_makes_finds_the_same(source):  # noqa: F811
         torch.testing.assert_close(others, scores, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "weights, product", [("keep", "onednn_linear"), ("packed", "packed_linear"), ("int8", "packed_linear")]
+)
+def test_faster_products_are_in_the_graph(weights, product, source, tracing):  # noqa: F811
+    model = optimize_for_cpu(lively(tie_word_embeddings=True), weights)
+    if not any(isinstance(module, (FastLinear, PackedLinear)) for module in model.modules()):
+        pytest.skip("oneDNN's products are not used on this machine")
+    expected, scores = generate_with_scores(model, source, num_beams=4)
+    tokens, others = generate_with_scores(model, source, num_beams=4, **tracing.options)
+    assert torch.equal(tokens, expected)
+    torch.testing.assert_close(others, scores, rtol=1e-5, atol=1e-5)
+    called = [str(node.target) for node in tracing.graphs[0].graph.nodes]
+    assert sum(f"ode_transformer.{product}" in name for name in called) > 8
+    assert not any(name.endswith("linear") and "ode_transformer" not in name for name in called)
+
+
 # What is compiled
 
 
@@ -100,6 +121,26 @@ def test_one_graph_serves_all_steps_lengths_and_batches(source, tracing):  # noq
         assert len(tracing.graphs) == graphs
 
 
+def test_a_step_makes_few_calls():
+    """Those of inductor's kernels ("fused"), and those of libraries, in its code for a CPU: for each of
+    two layers about 8 fused kernels, as many products, two attentions and a product for relative positions."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 500, "d_model": 64, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    sizes |= {"encoder_layers": 1, "decoder_layers": 2}
+    model = OdeTransformerForConditionalGeneration(
+        OdeTransformerConfig.from_preset("base", encoder_solver="euler", **sizes)
+    ).eval()
+    options = {"num_beams": 4, "max_new_tokens": 4, "eos_token_id": None, "cache_implementation": "static"}
+    _, (code,) = run_and_get_code(model.generate, torch.arange(4, 32).view(2, 14), **options)
+    names = re.findall(
+        r"(extern_kernels\.\w+|torch\.ops\.aten\.\w+|cpp_fused)\w*[.\w]*\(", code.partition("def call")[2]
+    )
+    calls = collections.Counter(name.split(".")[-1] for name in names)
+    attention = calls.pop("_scaled_dot_product_flash_attention_for_cpu")
+    assert calls == {"cpp_fused": 20, "addmm": 16, "mm": 1, "bmm": 2, "topk": 4} and attention == 4
+
+
 def test_processors_of_scores_run_between_two_graphs(source, tracing):  # noqa: F811
     model = lively()
     model.generate(**source, **OPTIONS["no repetition"], **tracing.options)
@@ -118,6 +159,14 @@ def test_after_the_warm_up_nothing_is_compiled(source, tracing, recording):  # n
     assert len(tracing.graphs) == graphs
     assert {key: each.data_ptr() for key, each in own.buffers.items()} == before
     assert {shape[2] for name, shape, *_ in own.buffers if name == "running"} == {34, 66, 130}
+
+
+def test_a_warm_up_on_a_cpu_is_for_padded_sources_too(source, tracing):  # noqa: F811
+    model = lively()
+    model.warm_up(batch_sizes=[6], compile_config=tracing.options["compile_config"], num_beams=4, max_new_tokens=12)
+    graphs = len(tracing.graphs)
+    model.generate(**source, num_beams=4, max_new_tokens=12, **tracing.options)
+    assert len(tracing.graphs) == graphs == 1
 
 
 def test_first_steps_are_logged_with_their_time(source, tracing, caplog):  # noqa: F811

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import CompileConfig, DynamicCache, EncoderDecoderCache
 
 from modeling_ode_transformer import (
     EnsembleForConditionalGeneration,
@@ -169,3 +169,15 @@ def test_a_step_takes_the_beams_of_a_source_as_the_words_of_one_sentence(kind, s
     for beam in range(4):
         alone = model(**source, decoder_input_ids=tokens[:, beam : beam + 1]).logits
         assert_close(actual[:, beam : beam + 1], alone, scale=10)
+
+
+@SOME_FORMS
+def test_a_compiled_search_finds_what_others_find(form, source):
+    """Its graphs run as they are, in PyTorch."""
+    torch.compiler.reset()
+    model = lively_with(**form)
+    compile_config = CompileConfig(fullgraph=True, dynamic=True, backend="eager", mode="default")
+    expected = generate(model, source, num_beams=4)
+    options = {"cache_implementation": "static", "compile_config": compile_config}
+    assert torch.equal(generate(model, source, num_beams=4, **options), expected)
+    assert vars(model)["compiled_steps"].steps

@@ -34,7 +34,7 @@ PAD, END, FIRST_WORD = 1, 2, 4
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def m2m100(encoder_layers: int = 6, d_model: int = 512) -> M2M100ForConditionalGeneration:
+def m2m100(encoder_layers: int = 6, d_model: int = 512, decoder_layers: int = 6) -> M2M100ForConditionalGeneration:
     """A pre-norm Transformer with random weights of the base size, or of another width or depth. Matrices of the
     layers are larger than a new model's, embeddings smaller: else it would repeat one word."""
     torch.manual_seed(0)
@@ -47,7 +47,7 @@ def m2m100(encoder_layers: int = 6, d_model: int = 512) -> M2M100ForConditionalG
         vocab_size=VOCAB_SIZE,
         d_model=d_model,
         encoder_layers=encoder_layers,
-        decoder_layers=6,
+        decoder_layers=decoder_layers,
         dropout=0.1,
         attention_dropout=0.1,
         activation_dropout=0.1,
@@ -185,6 +185,17 @@ def in_turns(
             run()
             rounds[-1][name] = time.perf_counter() - start
     return {name: [each[name] for each in rounds[1:]] for name in contenders}
+
+
+def synchronized(run: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """What runs, and waits until the device has done it."""
+
+    def wait():
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return wait
 
 
 def ratio(seconds: Sequence[float], others: Sequence[float]) -> float:

@@ -9,6 +9,7 @@ generate the same tokens, which is checked before they are timed. The contenders
 the rounds' ratios. Contenders that end in "packed" or "int8" have such weights (`optimize_for_cpu`).
 """
 
+import contextlib
 import json
 import math
 import statistics
@@ -157,6 +158,34 @@ def beam_search(report: Report, batches_of: Callable, effort: Effort) -> None:
         if dtype == "float32":
             check_same({name: run for name, run in runs.items() if "preset" not in name})
         report.add(f"beam 4, batch 16 of all lengths, {dtype}", in_turns(runs, effort), pairs, per_second=16)
+
+
+def compiled_search(report: Report, batches_of: Callable, effort: Effort) -> None:
+    """Compiled beam search (`cache_implementation="static"`) beside the same model without, M2M100 and CTranslate2."""
+    residual = m2m100()
+    rk2 = ode_transformer("rk2", residual)
+    models = {"M2M100": residual, "RK2": rk2, "RK2 packed": prepared(rk2, packing="packed")}
+    models |= {"RK2 compiled": rk2, "RK2 packed, compiled": models["RK2 packed"]}
+    with contextlib.suppress(ImportError):
+        models["CTranslate2"] = CTranslate2(residual, "float32")
+    pairs = [(name, "M2M100") for name in models if name != "M2M100"]
+    for batch_size, number in ((1, 4), (16, 2)):
+        batches = batches_of(batch_size, number)
+        runs = {
+            name: generation(model, batches, **({"cache_implementation": "static"} if "compiled" in name else {}))
+            for name, model in models.items()
+        }
+        check_same(runs)  # which also compiles
+        seconds = in_turns(runs, effort)
+        for name, other in pairs:
+            is_packed = "packed" in name
+            if batch_size == 1:
+                reach = (0.55 if is_packed else 0.75) if "compiled" in name else None
+                report.add("compiled search, batch 1: latency", seconds, [(name, other)], reach=reach, at_most=True)
+            else:
+                reach = 1.4 if name == "RK2 compiled" else None
+                words = batch_size * number
+                report.add("compiled search, batch 16", seconds, [(name, other)], per_second=words, reach=reach)
 
 
 def against_ctranslate2(report: Report, batches_of: Callable, effort: Effort) -> None:
@@ -435,6 +464,7 @@ def main(argv: list[str] | None = None) -> dict:
     print(results["machine"], "\n\n" + Report.HEAD, sep="")
     parts = {
         "beam_search": partial(beam_search, report, batches_of, effort),
+        "compiled_search": partial(compiled_search, report, batches_of, effort),
         "against_ctranslate2": partial(against_ctranslate2, report, batches_of, effort),
         "long_sources": partial(long_sources, report, articles, summaries, Effort(math.ceil(args.rounds / 3))),
         "solvers": partial(solvers, report, batches_of, effort),

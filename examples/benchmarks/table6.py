@@ -29,6 +29,7 @@ from contenders import (
     machine,
     ratio,
     read_lengths,
+    synchronized,
     training_step,
 )
 from transformers.utils import logging
@@ -59,17 +60,6 @@ def search(model, batches: list[dict[str, torch.Tensor]]) -> None:
     for batch in batches:
         length = batch["input_ids"].shape[1]
         model.generate(**batch, num_beams=4, min_new_tokens=length, max_new_tokens=length)
-
-
-def synchronized(run: Callable[[], object], device: torch.device) -> Callable[[], None]:
-    """What runs, and waits until the device has done it."""
-
-    def wait():
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    return wait
 
 
 def measure(makers: dict[str, Callable], task: Callable, things: int, device: torch.device, effort: Effort) -> list:

@@ -6,11 +6,13 @@ stay what they are. The classes here fall back to what they replace wherever the
 devices, in other dtypes, traced, compiled or differentiated by `torch.func`. Only packed weights need new modules.
 """
 
+import itertools
 import math
 import warnings
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -115,6 +117,11 @@ def runs_on_cpu(x: torch.Tensor) -> bool:
     )
 
 
+def is_compiled_for_inference() -> bool:
+    """Whether what runs is being compiled, and not exported, without gradients."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting() and not torch.is_grad_enabled()
+
+
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """`nn.functional.dropout`, which on a CPU draws a random number for each entry on one core. Here 16 random bits
     decide, so that `p` is rounded to a multiple of 2**-16. The mask that is kept for the gradient has one byte for
@@ -198,6 +205,24 @@ def onednn_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str = "none"
 ) -> torch.Tensor:
     return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, activation, [], "")
+
+
+# Inductor takes oneDNN's products of constants only; it calls other operators as they are.
+OPERATORS = torch.library.Library("ode_transformer", "FRAGMENT")
+OPERATORS.define("onednn_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+OPERATORS.define("packed_linear(Tensor x, int key) -> Tensor")
+OPERATORS.impl("onednn_linear", onednn_linear, "CPU")
+OPERATORS.impl("packed_linear", lambda x, key: PACKED[key].product(x), "CPU")
+
+
+@torch.library.register_fake("ode_transformer::onednn_linear", lib=OPERATORS)
+def fake_onednn_linear(x, weight, bias):
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@torch.library.register_fake("ode_transformer::packed_linear", lib=OPERATORS)
+def fake_packed_linear(x, key):
+    return x.new_empty(*x.shape[:-1], PACKED[key].out_features, dtype=PACKED[key].dtype)
 
 
 class OneDnnProduct(torch.autograd.Function):
@@ -307,9 +332,11 @@ class FastLinear(Replacement):
             and self.weight.is_cpu
             and x.shape[-1:] == self.weight.shape[1:]
             and not torch.is_autocast_enabled("cpu")
-            and runs_on_cpu(x)
+            and (runs_on_cpu(x) or is_compiled_for_inference())
             and x.numel()
         ):
+            if torch.compiler.is_compiling():
+                return torch.ops.ode_transformer.onednn_linear(x, self.weight, self.bias)
             if not torch.is_grad_enabled():
                 return onednn_linear(x, self.weight, self.bias)
             product = OneDnnProduct.apply(torch.atleast_2d(x).flatten(0, -2), self.weight, self.bias)
@@ -356,7 +383,7 @@ class FewQueriesAttention(Replacement):
         if not self.has_few_queries(query, key, attention_mask):
             return super().attend(query, key, value, attention_mask, relative_distances, **kwargs)
         position_bias = None
-        if self.relative_keys is not None and relative_distances.shape[-2] == 1:
+        if self.relative_keys is not None and relative_distances.shape[-2] == 1 and not torch.compiler.is_compiling():
             # All queries are at one position: adding the vectors to the keys serves them all.
             key = key + self.relative_keys.weight[relative_distances.squeeze(-2)]
         elif self.relative_keys is not None:
@@ -365,16 +392,21 @@ class FewQueriesAttention(Replacement):
 
     def has_few_queries(self, query, key, attention_mask) -> bool:
         """Whether `few_queries_attention` applies, and is faster: for many sources and heads, with several queries,
-        and few keys, each."""
+        and few keys, each; in a compiled step, which is made for all sizes, for any."""
         return (
             1 < query.shape[2]
-            and query.shape[2] * key.shape[2] <= 512
-            and query.shape[0] * query.shape[1] >= 32
             and not torch.is_grad_enabled()
             and self.config._attn_implementation == "sdpa"
             and not (self.training and self.dropout)
             and not (attention_mask is None and self.is_causal)
-            and runs_on_cpu(query)
+            and (
+                is_compiled_for_inference()
+                or (
+                    query.shape[2] * key.shape[2] <= 512
+                    and query.shape[0] * query.shape[1] >= 32
+                    and runs_on_cpu(query)
+                )
+            )
         )
 
 
@@ -407,6 +439,11 @@ def is_linear(module: nn.Module) -> bool:
 # Packed weights
 
 
+# The packed layers that there are, by number: compiled code has no tensors of an unknown layout.
+PACKED: "WeakValueDictionary[int, PackedLinear]" = WeakValueDictionary()
+KEYS = itertools.count()
+
+
 def refuse_to_move(*args, **kwargs):
     raise RuntimeError("A packed model stays on its device and in its dtype: move it before optimize_for_cpu().")
 
@@ -433,9 +470,17 @@ class PackedLinear(nn.Module):
         biases = [linear.bias for linear in linears]
         bias = None if biases[0] is None else torch.cat([each.detach() for each in biases])
         self.pack(weight, bias)
+        self.key = next(KEYS)
+        PACKED[self.key] = self
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         raise NotImplementedError
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.ode_transformer.packed_linear(x, self.key) if is_compiled_for_inference() else self.product(x)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}"
@@ -460,7 +505,7 @@ class OneDnnLinear(PackedLinear):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), self.rows)
         self.bias = bias
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def product(self, x):
         return onednn_linear(x.to(self.dtype), self.weight, self.bias, "relu" if self.rectify else "none")
 
 
@@ -485,7 +530,7 @@ class Int8Linear(PackedLinear):
         # Without VNNI, sums of two products of 8 bits would saturate: then inputs have 7.
         self.reduce_range = not torch.cpu._is_vnni_supported()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def product(self, x):
         ops = torch.ops.quantized
         linear = ops.linear_relu_dynamic.default if self.rectify else ops.linear_dynamic.default
         return linear(x.to(self.dtype), self.weight, self.reduce_range)
