@@ -72,8 +72,10 @@ def weighted_sum(
     return y
 
 
-def stack(terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(list(terms)) if len(terms) > 1 else terms[0].unsqueeze(0)
+def combine(weights: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Returns `sum_i weights[i] * terms[i]`, of terms of one shape and dtype, by a loop. Compilers fuse it."""
+    first, *others = weights.to(terms[0].device).unbind()
+    return weighted_sum(first * terms[0], others, terms[1:])
 
 
 def without_autocast(device: str) -> AbstractContextManager:
@@ -81,22 +83,21 @@ def without_autocast(device: str) -> AbstractContextManager:
     return torch.autocast(device, enabled=False) if has_autocast else nullcontext()
 
 
-def combine(weights: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Returns `sum_i weights[i] * terms[i]` by one product; autocast, which would round the terms, is off."""
+def combine_stacked(weights: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """`combine` by one product of a matrix and a vector, which neither autocast nor TF32 rounds."""
     with without_autocast(terms[0].device.type):
-        products = torch.mm(weights.to(terms[0].dtype).unsqueeze(0), stack(terms).flatten(1))
-    return products.view_as(terms[0])
+        return torch.mv(torch.stack(terms).flatten(1).t(), weights.to(terms[0].dtype)).view_as(terms[0])
 
 
 class LinearCombination(torch.autograd.Function):
-    """`combine` with rows of a matrix: `(matrix, row, *terms)`. The stack of the terms is not kept for the gradient,
-    which makes it again."""
+    """`combine_stacked` with a row of a matrix, which may be longer than the terms are many: `(matrix, row, *terms)`.
+    The stack of the terms is not kept for the gradient, which makes it again."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(matrix, row, *terms):
-        return combine(matrix[row, : len(terms)], terms)
+        return combine_stacked(matrix[row, : len(terms)], terms)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -110,7 +111,7 @@ class LinearCombination(torch.autograd.Function):
         of_matrix, of_terms = None, [None] * len(terms)
         if ctx.needs_input_grad[0]:
             with without_autocast(gradient.device.type):
-                of_weights = torch.mm(stack(terms).flatten(1), gradient.reshape(-1, 1)).view(-1).to(matrix.dtype)
+                of_weights = torch.mv(torch.stack(terms).flatten(1), gradient.reshape(-1)).to(matrix.dtype)
             before = ctx.row * matrix.shape[1]
             after = matrix.numel() - before - len(terms)
             of_matrix = nn.functional.pad(of_weights, (before, after)).view_as(matrix)
@@ -122,20 +123,10 @@ class LinearCombination(torch.autograd.Function):
     @staticmethod
     def jvp(ctx, of_matrix, _, *of_terms):
         matrix, *terms = ctx.saved_tensors
-        count = len(terms)
+        row = ctx.row, slice(len(terms))
         tangents = [torch.zeros_like(term) if each is None else each for term, each in zip(terms, of_terms)]
-        tangent = combine(matrix[ctx.row, :count], tangents)
-        return tangent if of_matrix is None else tangent + combine(of_matrix[ctx.row, :count], terms)
-
-
-def combine_row(matrix: torch.Tensor, row: int, terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Returns `sum_i matrix[row, i] * terms[i]`, of terms of one shape and dtype; the row may be longer than they
-    are many."""
-    matrix = matrix.to(terms[0].device)
-    if torch.is_grad_enabled():
-        return LinearCombination.apply(matrix, row, *terms)
-    first, *others = matrix[row, : len(terms)].unbind()
-    return weighted_sum(first * terms[0], others, terms[1:])
+        tangent = combine_stacked(matrix[row], tangents)
+        return tangent if of_matrix is None else tangent + combine_stacked(of_matrix[row], terms)
 
 
 # Of sums of coefficients: users write 0.333333, and the roundings of up to ten of them, 5e-7 each, add up.

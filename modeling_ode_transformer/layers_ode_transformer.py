@@ -16,7 +16,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, is_torchdynamo_compiling
 
 from .configuration_ode_transformer import OdeTransformerConfig, Part
-from .integration_ode_transformer import COEFFICIENTS, MultistepScheme, StageCoefficients, combine_row
+from .integration_ode_transformer import COEFFICIENTS, LinearCombination, MultistepScheme, StageCoefficients, combine
 
 
 class OdeTransformerScaledWordEmbedding(nn.Embedding):
@@ -421,7 +421,14 @@ class DenseLayerHistory(LayerHistory):
         )
 
     def forward(self, states):
-        return combine_row(states[-1].new_full((1, len(states)), 1 / len(states)), 0, states)
+        return self.combine(states[-1].new_full((1, len(states)), 1 / len(states)), 0, states)
+
+    def combine(self, matrix: torch.Tensor, row: int, states: list[torch.Tensor]) -> torch.Tensor:
+        """The states (batch, length, d), weighed by the first numbers of a row of the matrix, and added. In training,
+        where operations are launched one by one, in as few as possible."""
+        if torch.is_grad_enabled() and not is_torchdynamo_compiling():
+            return LinearCombination.apply(matrix.to(states[0].device), row, *states)
+        return combine(matrix[row, : len(states)], states)
 
     def extend(self, states, output):
         return [*states, self.layer_norms[len(states) - 1](output)]
@@ -440,7 +447,7 @@ class LearnedDenseLayerHistory(DenseLayerHistory):
         return torch.tril(torch.ones(size, size)) / torch.arange(1, size + 1).unsqueeze(1)
 
     def forward(self, states):
-        return combine_row(self.weight, len(states) - 1, states)
+        return self.combine(self.weight, len(states) - 1, states)
 
 
 HISTORIES = {"learned_dense": LearnedDenseLayerHistory, "dense": DenseLayerHistory, "none": LayerHistory}
@@ -521,20 +528,22 @@ def relative_distances(limit: int, queries: torch.Tensor, keys: torch.Tensor) ->
     return distances[0, 0] if queries is keys else distances
 
 
-def added_mask(
-    mask: torch.Tensor | None, distances: torch.Tensor | None, is_causal: bool, config: OdeTransformerConfig, like
-) -> torch.Tensor | None:
-    """The mask that the self-attentions of a stack get. One that "sdpa" would add to the scores of the relative
-    positions in each layer is made once: 0, and half of the smallest number of the dtype that `like`, the embeddings,
-    are computed in, where there is nothing to see. Others are returned as they are."""
-    if config._attn_implementation != "sdpa" or distances is None or (mask is not None and mask.dtype != torch.bool):
-        return mask
-    if mask is None:
-        if not is_causal or distances.ndim != 2:
-            return None
+def mask_and_distances(
+    config: OdeTransformerConfig, is_causal: bool, mask: torch.Tensor | None, positions: tuple, like: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The mask and the `relative_distances` that the self-attentions of a stack get; the positions are those of the
+    queries and the keys. What "sdpa" would add to the scores of the relative positions in each layer is made once: 0,
+    and half of the smallest number of the dtype that `like`, the embeddings, are computed in, where nothing is to be
+    seen."""
+    distances = relative_distances(config.max_relative_position, *positions)
+    if config._attn_implementation != "sdpa" or distances is None:
+        return mask, distances
+    if mask is None and is_causal and distances.ndim == 2:
         mask = (distances <= config.max_relative_position)[None, None]
-    dtype = autocast_dtype(like)
-    return (~mask).to(dtype) * (torch.finfo(dtype).min / 2)
+    if mask is not None and mask.dtype == torch.bool:
+        dtype = autocast_dtype(like)
+        mask = (~mask).to(dtype) * (torch.finfo(dtype).min / 2)
+    return mask, distances
 
 
 def autocast_dtype(x: torch.Tensor) -> torch.dtype:

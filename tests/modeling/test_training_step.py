@@ -10,7 +10,7 @@ from modeling_ode_transformer import (
     OdeTransformerModel,
     OdeTransformerRecurrenceForConditionalGeneration,
 )
-from modeling_ode_transformer.integration_ode_transformer import combine_row
+from modeling_ode_transformer.integration_ode_transformer import LinearCombination
 from modeling_ode_transformer.layers_ode_transformer import OdeTransformerRelativeKeys, relative_distances
 
 from ..conftest import assert_close, build
@@ -54,10 +54,10 @@ def test_one_product_combines_the_history_as_the_formula_does():
     matrix = torch.randn(4, 4, generator=generator, dtype=torch.float64, requires_grad=True)
     states = [torch.randn(2, 3, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     expected = sum(weight * state for weight, state in zip(matrix[2], states))
-    assert_close(combine_row(matrix, 2, states), expected)
+    assert_close(LinearCombination.apply(matrix, 2, *states), expected)
 
     def combined(matrix, *states):
-        return combine_row(matrix, 2, states)
+        return LinearCombination.apply(matrix, 2, *states)
 
     assert torch.autograd.gradcheck(combined, (matrix, *states), check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(combined, (matrix, *states))
