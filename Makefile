@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install test test-fast quickstart quality style clean
+.PHONY: install test test-fast quickstart quality style docs clean
 
 # The stamp is newer than what it was installed from.
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
@@ -34,5 +34,10 @@ style: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site, in docs/_build/html; a warning is an error.
+docs: install
+	$(PIP_INSTALL) --editable ".[docs]"
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --builder html docs docs/_build/html
+
 clean:
-	rm -rf $(VENV) quickstart_output
+	rm -rf $(VENV) docs/_build quickstart_output

@@ -18,7 +18,7 @@ configuration with the beam search asked for, the metrics (`all_results.json`) a
 whole run takes seconds, on tiny sizes.
 
 Scores are sacreBLEU's BLEU (`bleu`) and chrF, with their signatures, and, with `--bleu_moses_language de`,
-`tokenized_bleu` and `compound_split_bleu`, the BLEU of older papers. `recipes/README.md` lists the recipes and the
+`tokenized_bleu` and `compound_split_bleu`, the BLEU of older papers. `docs/recipes.md` lists the recipes and the
 papers' results.
 """
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Examples of the README and of examples/tools.md, run as they stand."""
+"""Examples of the README and of docs/tools.md, run as they stand."""
 
 import functools
 import re
@@ -24,7 +24,7 @@ from .conftest import randomize, tiny_config
 
 
 ROOT = Path(__file__).parent.parent
-README, TOOLS = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "examples/tools.md"))
+README, TOOLS = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/tools.md"))
 FENCE = r"```(\w*)\n(.*?)```"
 
 
@@ -138,7 +138,7 @@ def test_other_tools_take_a_trained_folder_as_shown(tmp_path, monkeypatch, capsy
     assert linears == {"q_proj", "k_proj", "v_proj"}
 
 
-PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("examples/**/*.md"))]
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
 
 
 def without_code(file):

@@ -53,7 +53,7 @@ SCORES = {
     ],
 )
 def test_the_page_has_all_runs_and_their_scores(file, heading, columns):
-    rows, runs = table_below(RESULTS / "README.md", heading), read_runs(file)
+    rows, runs = table_below(ROOT / "docs" / "results.md", heading), read_runs(file)
     assert [row[""] for row in rows] == list(runs)
     for row, run in zip(rows, runs.values()):
         for column, (split, metric, digits) in columns.items():
@@ -64,7 +64,7 @@ def test_means_and_deviations_are_those_of_the_seeds():
     """And the parameters and evaluations are those of the models, differences those of the bootstrap."""
     runs, columns = read_runs("multi30k/runs.json"), ["validation BLEU", "test BLEU", "test chrF", "test perplexity"]
     bootstrap = read_runs("multi30k/bootstrap.json")["residual"]
-    rows = table_below(RESULTS / "README.md", "## Translation: Multi30k")
+    rows = table_below(ROOT / "docs" / "results.md", "## Translation: Multi30k")
     assert [f"{row['']}, seed {seed}" for row in rows for seed in (1, 2, 3)] == list(runs)
     for row in rows:
         seeds = [runs[f"{row['']}, seed {seed}"] for seed in (1, 2, 3)]
@@ -94,7 +94,7 @@ def test_speed_and_memory_are_those_of_the_benchmark(size):
             "training step of 256 pairs, bfloat16: target tokens",
         )
     )
-    rows = table_below(RESULTS / "README.md", f"### On a GPU, {size}")
+    rows = table_below(ROOT / "docs" / "results.md", f"### On a GPU, {size}")
     assert [row[""] for row in rows] == list(search)
     for row in rows:
         found, trained = search[row[""]], training[row[""]]

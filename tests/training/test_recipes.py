@@ -50,7 +50,7 @@ TABLE_8 = {
     "cnn_dailymail_base": (32584, 0.002, 8000, 50_000, 4, 2.0),
     "bea2019_gec_base": (33136, 0.0015, 4000, 15_000, 6, 0.6),
 }
-# Millions: of table 1, where it goes with the vocabulary of table 8 (recipes/README.md says where it does not), else
+# Millions: of table 1, where it goes with the vocabulary of table 8 (docs/recipes.md says where it does not), else
 # of this package.
 PARAMETERS = {
     "wmt14_en_de_base": 61,
@@ -169,7 +169,7 @@ def test_smoke_run_takes_the_data_of_the_command_line(tmp_path):
 
 
 def test_readme_lists_every_recipe():
-    text = (EXAMPLES / "recipes" / "README.md").read_text(encoding="utf-8")
+    text = (EXAMPLES.parent / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert [path.stem for path in ALL_RECIPES if f"| `{path.stem}` |" not in text] == []
 
 
