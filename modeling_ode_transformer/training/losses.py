@@ -4,7 +4,6 @@ largest tensors of a training step, only a part is there at any time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch import nn
@@ -83,51 +82,32 @@ def summed_cross_entropy(
     return SummedCrossEntropy.apply(states, weight, bias, labels, label_smoothing, chunk_size)
 
 
+def has_chunkable_loss(model: nn.Module, is_replicated: bool = False) -> bool:
+    """Whether it is a model of this package with a language modeling head that is a linear layer as it comes. Where
+    processes replicate it (DDP), the head needs parameters that the rest of the model has too: others would count as
+    unused."""
+    head = getattr(model, "lm_head", None)
+    if not isinstance(model, OdeTransformerPreTrainedModel) or not isinstance(head, nn.Linear):
+        return False
+    if type(head.weight) is not nn.Parameter or hasattr(head, "base_layer"):
+        return False
+    others = {id(each) for part in model.modules() if part is not head for each in part.parameters(recurse=False)}
+    return not is_replicated or all(id(parameter) in others for parameter in head.parameters())
+
+
 def identity(states: torch.Tensor) -> torch.Tensor:
     return states
 
 
-def loss_of_states(
-    head: nn.Linear,
-    label_smoothing: float,
-    chunk_size: int,
-    logits: torch.Tensor,
-    labels: torch.Tensor | None = None,
-    shift_labels: torch.Tensor | None = None,
-    num_items_in_batch: torch.Tensor | int = 1,
-    **kwargs,
-) -> torch.Tensor:
-    """A model's loss function, for labels that are aligned with the states (batch, length, d) in the logits' place."""
-    labels = labels if shift_labels is None else shift_labels
-    loss = summed_cross_entropy(
-        logits.flatten(0, 1), head.weight, head.bias, labels.flatten(), label_smoothing, chunk_size
-    )
-    return loss / num_items_in_batch
-
-
-def has_chunkable_loss(model: nn.Module) -> bool:
-    """Whether it is a model of this package with a language modeling head that is a linear layer as it comes."""
-    head = getattr(model, "lm_head", None)
-    is_plain = isinstance(head, nn.Linear) and type(head.weight) is nn.Parameter and not hasattr(head, "base_layer")
-    return isinstance(model, OdeTransformerPreTrainedModel) and is_plain
-
-
 @contextmanager
-def chunked_loss(model: nn.Module, label_smoothing: float, chunk_size: int) -> Iterator[None]:
-    """Within the context, the loss of a model (`has_chunkable_loss`) is the summed cross entropy divided by
-    `num_items_in_batch`, and its logits are the states that they are computed from."""
-    head, saved = model.lm_head, vars(model).get("_loss_function")
-    saved_forward = vars(head).get("forward")
+def states_as_logits(head: nn.Linear) -> Iterator[None]:
+    """Within the context, the logits of a model with this head are the states that they are computed from."""
+    saved = vars(head).get("forward")
     head.forward = identity
-    model.loss_function = partial(loss_of_states, head, label_smoothing, chunk_size)
     try:
         yield
     finally:
-        if saved_forward is None:
+        if saved is None:
             del head.forward
         else:
-            head.forward = saved_forward
-        if saved is None:
-            del model._loss_function
-        else:
-            model.loss_function = saved
+            head.forward = saved

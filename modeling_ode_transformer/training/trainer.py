@@ -33,7 +33,7 @@ from ..integration_ode_transformer import StageCoefficients
 from ..modeling_ode_transformer import OdeTransformerStack
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
 from ..pretrained_ode_transformer import shift_tokens_right
-from .losses import chunked_loss, has_chunkable_loss
+from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from .samplers import TokenBudgetBatchSampler, pair_lengths
 
@@ -165,25 +165,40 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             return super()._prepare_for_training(*args, **kwargs)
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        base = self.accelerator.unwrap_model(model, keep_torch_compile=False)
-        chunk_size = self.args.loss_chunk_size
-        if chunk_size is None:
-            chunk_size = 0 if self.args.device.type == "cpu" else LOSS_CHUNK_SIZE
-        is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.n_gpu > 1
-        if chunk_size == 0 or "labels" not in inputs or is_sharded or not has_chunkable_loss(base):
+        head = self.head_of_chunks(model)
+        if head is None:
             return super().compute_loss(model, inputs, *args, **kwargs)
-        own = self.compute_loss_func, self.label_smoother
-        self.compute_loss_func = self.label_smoother = None  # Trainer then takes the model's loss
+        self.compute_loss_func = partial(self.mean_loss, head=head)
         try:
-            with chunked_loss(base, self.args.label_smoothing_factor, chunk_size):
+            with states_as_logits(head):
                 return super().compute_loss(model, inputs, *args, **kwargs)
         finally:
-            self.compute_loss_func, self.label_smoother = own
+            self.compute_loss_func = self.mean_loss
 
-    def mean_loss(self, outputs, labels, num_items_in_batch):
-        loss = losses_by_row(outputs.logits, labels, self.args.label_smoothing_factor).sum() / num_items_in_batch
+    def head_of_chunks(self, model: torch.nn.Module) -> torch.nn.Linear | None:
+        """The output projection of a model whose losses are computed for a part of the tokens at a time."""
+        base = self.accelerator.unwrap_model(model, keep_torch_compile=False)
+        is_split = self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.n_gpu > 1
+        is_chunked = self.loss_chunk_size > 0 and not is_split
+        return base.lm_head if is_chunked and has_chunkable_loss(base, self.args.world_size > 1) else None
+
+    @property
+    def loss_chunk_size(self) -> int:
+        """Tokens whose logits are there at a time in training; 0: all."""
+        default = 0 if self.args.device.type == "cpu" else LOSS_CHUNK_SIZE
+        return default if self.args.loss_chunk_size is None else self.args.loss_chunk_size
+
+    def mean_loss(self, outputs, labels, num_items_in_batch, head: torch.nn.Linear | None = None):
+        """With a head, from states in the place of the logits."""
+        smoothing = self.args.label_smoothing_factor
+        if head is None:
+            loss = losses_by_row(outputs.logits, labels, smoothing).sum()
+        else:
+            states, labels = outputs.logits.flatten(0, 1), labels.flatten()
+            with self.accelerator.autocast():
+                loss = summed_cross_entropy(states, head.weight, head.bias, labels, smoothing, self.loss_chunk_size)
         # Under DataParallel, Trainer takes this for the loss of one device and multiplies it by their number.
-        return loss / max(self.args.n_gpu, 1)
+        return loss / num_items_in_batch / max(self.args.n_gpu, 1)
 
     def add_losses(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
         nll, smoothing = losses_by_row(logits, labels), self.args.label_smoothing_factor
