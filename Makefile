@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install test test-fast quickstart quality style docs clean
+.PHONY: install test test-fast quickstart quality style docs build clean
 
 # The stamp is newer than what it was installed from.
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
@@ -29,6 +29,7 @@ quickstart: install
 quality: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 
 style: install
 	$(BIN)/ruff check --fix .
@@ -39,5 +40,11 @@ docs: install
 	$(PIP_INSTALL) --editable ".[docs]"
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --builder html docs docs/_build/html
 
+# The wheel, tried in an environment of its own: import, help, a training step.
+build: install
+	$(PIP_INSTALL) build
+	$(BIN)/python -m build --outdir dist
+	sh .ci/try_wheel dist $(PYTHON)
+
 clean:
-	rm -rf $(VENV) docs/_build quickstart_output
+	rm -rf $(VENV) build dist docs/_build quickstart_output

@@ -22,3 +22,21 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "show-inheritance": True}
+# transformers' and torch's docstrings are Markdown, or refer to their own sites.
+autodoc_inherit_docstrings = False
+
+
+def fences_as_blocks(app, what, name, obj, options, lines):
+    """Fenced code of docstrings, which travels to the Hub as Markdown, as reStructuredText."""
+    fenced, found = False, []
+    for line in lines:
+        if line.strip().startswith("```"):
+            fenced = not fenced
+            found += ["", ".. code-block:: python", ""] if fenced else [""]
+        else:
+            found.append(f"    {line}" if fenced else line)
+    lines[:] = found
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", fences_as_blocks)

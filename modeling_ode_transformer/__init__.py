@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 # Everywhere but in a process of the command `ode-transformer`, importing the package imports the models and registers
 # them. The command must show its help without torch, so there `cli` does so, once the arguments are read. While Python

@@ -598,6 +598,11 @@ def add_bootstrap(metrics: Any) -> None:
     )
     parser.add_argument("--num_samples", type=int, default=1000, help="number of resamples; default: %(default)s")
     parser.add_argument("--seed", type=int, default=12345, help="seed of the resamples; default: %(default)s")
+    parser.add_argument(
+        "--sentences_only",
+        action="store_true",
+        help="draw sentences only; else, of systems with several files, files too (how much seeds differ)",
+    )
     add_bleu_options(parser)
 
 
@@ -613,5 +618,7 @@ def bootstrap(args: Namespace) -> None:
             "sentences: they must belong together one by one."
         )
     given = {name: value for name, default in BLEU_DEFAULTS.items() if (value := getattr(args, name)) != default}
-    scores = compare(system_a, system_b, references, args.metric, args.num_samples, args.seed, **given)
+    scores = compare(
+        system_a, system_b, references, args.metric, args.num_samples, args.seed, args.sentences_only, **given
+    )
     print_scores(scores, args.json)

@@ -29,7 +29,7 @@ class AcceleratedTableau(NamedTuple):
     """A two-step scheme that evaluates its stages once and uses them twice (Udwadia and Farahani, 2008; eq. 9).
 
     With the stages `Z_i = r F(G + a_i Z_{i-1})` of this step and `Z_-i`, those of the step before,
-    `G(t + r) = G(t) + sum_i (weights_i Z_i - previous_weights_i Z_-i)`: the members of eq. 9 with c_-0 = 0, which do
+    `G(t + r) = G(t) + sum_i (weights_i Z_i - previous_weights_i Z_-i)`: the members of eq. 9 with `c_-0 = 0`, which do
     not need the state before.
 
     Args:

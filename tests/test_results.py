@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "examples" / "results"
+PAGE = ROOT / "docs" / "results.md"
 
 
 def table_below(document: Path, heading: str) -> list[dict[str, str]]:
@@ -48,12 +49,12 @@ SCORES = {
         ),
         ("ptb_cpu/runs.json", "### The released code's F", PERPLEXITIES),
         ("ptb_tied/runs.json", "### Tied embeddings", PERPLEXITIES),
-        ("multi30k_cpu/runs.json", "### On a processor", SCORES),
-        ("multi30k_en_fr/runs.json", "### English-French, on a processor", SCORES),
+        ("multi30k_cpu/runs.json", "### On a CPU", SCORES),
+        ("multi30k_en_fr/runs.json", "### English-French", SCORES),
     ],
 )
 def test_the_page_has_all_runs_and_their_scores(file, heading, columns):
-    rows, runs = table_below(ROOT / "docs" / "results.md", heading), read_runs(file)
+    rows, runs = table_below(PAGE, heading), read_runs(file)
     assert [row[""] for row in rows] == list(runs)
     for row, run in zip(rows, runs.values()):
         for column, (split, metric, digits) in columns.items():
@@ -64,7 +65,7 @@ def test_means_and_deviations_are_those_of_the_seeds():
     """And the parameters and evaluations are those of the models, differences those of the bootstrap."""
     runs, columns = read_runs("multi30k/runs.json"), ["validation BLEU", "test BLEU", "test chrF", "test perplexity"]
     bootstrap = read_runs("multi30k/bootstrap.json")["residual"]
-    rows = table_below(ROOT / "docs" / "results.md", "## Translation: Multi30k")
+    rows = table_below(PAGE, "## Translation: Multi30k")
     assert [f"{row['']}, seed {seed}" for row in rows for seed in (1, 2, 3)] == list(runs)
     for row in rows:
         seeds = [runs[f"{row['']}, seed {seed}"] for seed in (1, 2, 3)]
@@ -73,12 +74,13 @@ def test_means_and_deviations_are_those_of_the_seeds():
             split, metric, digits = SCORES[column]
             scores = [run["metrics"][split][metric] for run in seeds]
             assert row[column] == f"{statistics.mean(scores):.{digits}f} ± {statistics.stdev(scores):.{digits}f}"
-        shown = (row["difference of test BLEU"], row["p"])
+        shown = (row["difference of test BLEU"], row["p"], row["could be seen"])
         if compared := bootstrap.get(row[""]):
             interval = "{:.2f} to {:.2f}".format(*compared["confidence_interval"])
-            assert shown == (f"{compared['difference']:.2f} ({interval})", f"{compared['p_value']:.2f}")
+            difference, power = f"{compared['difference']:.2f} ({interval})", compared["detectable_difference"]
+            assert shown == (difference, f"{compared['p_value']:.2f}", f"{power:.2f}") and not compared["differs"]
         else:
-            assert (row[""], *shown) == ("residual", "", "")
+            assert (row[""], *shown) == ("residual", "", "", "")
         model = seeds[0]["model"]
         assert row["parameters"] == f"{model['parameters']:,}"
         assert {int(row["evaluations of F in a layer"])} == set(model["function_evaluations"]["encoder"])
@@ -94,7 +96,7 @@ def test_speed_and_memory_are_those_of_the_benchmark(size):
             "training step of 256 pairs, bfloat16: target tokens",
         )
     )
-    rows = table_below(ROOT / "docs" / "results.md", f"### On a GPU, {size}")
+    rows = table_below(PAGE, f"### On a GPU, {size}")
     assert [row[""] for row in rows] == list(search)
     for row in rows:
         found, trained = search[row[""]], training[row[""]]
@@ -107,9 +109,9 @@ def test_speed_and_memory_are_those_of_the_benchmark(size):
 
 
 def test_the_epochs_of_the_language_models_are_those_of_their_logs():
-    """In the main page, with the parameters and the perplexity of the test set."""
+    """With the parameters and the perplexity of the test set."""
     runs = read_runs("ptb/layers_1.json")
-    rows = table_below(ROOT / "README.md", "## Language model")
+    rows = table_below(PAGE, "Validation perplexity by epoch, one layer:")
     assert [row[""] for row in rows] == list(runs)
     for row in rows:
         name, parameters, *cells, test = row.values()
@@ -119,3 +121,16 @@ def test_the_epochs_of_the_language_models_are_those_of_their_logs():
             assert cell == f"{perplexity:.{len(cell.partition('.')[2])}f}"
         assert parameters == f"{run['model']['parameters']:,}"
         assert test == f"{run['metrics']['test']['perplexity']:.1f}"
+
+
+def test_the_summary_of_the_readme_is_that_of_the_records():
+    """Perplexities, BLEU with its deviation over seeds, evaluations of F; the paper's numbers are the page's."""
+    perplexity, paper, bleu, evaluations = table_below(ROOT / "README.md", "## Does it help?")
+    runs, seeds = read_runs("ptb/layers_1.json"), read_runs("multi30k/runs.json")
+    of_paper = {row[""]: row["the paper's"] for row in table_below(PAGE, "## Language model: Penn Treebank")}
+    for name in ("residual", "RK2", "RK2 (gate)", "RK4"):
+        assert perplexity[name] == f"{runs[name]['metrics']['test']['perplexity']:.1f}"
+        assert paper[name] == of_paper[name]
+        scores = [seeds[f"{name}, seed {seed}"]["metrics"]["test"]["bleu"] for seed in (1, 2, 3)]
+        assert bleu[name] == f"{statistics.mean(scores):.2f} ± {statistics.stdev(scores):.2f}"
+        assert {int(evaluations[name])} == set(seeds[f"{name}, seed 1"]["model"]["function_evaluations"]["encoder"])

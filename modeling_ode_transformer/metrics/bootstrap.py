@@ -9,14 +9,17 @@ seed. The p-value is Koehn's, with its usual correction: the share of resamples 
 score on the test set is not ahead, with one added to both counts. sacreBLEU's is another one, which calls a system
 significantly different from itself.
 
-A system may have several outputs, of trainings with other seeds: `--system_a a1.txt a2.txt a3.txt`. A sentence that is
-drawn brings all of its translations, and the score is that of all of them together. How much trainings differ is no
-part of the p-value.
+A system may have several outputs, of trainings with other seeds: `--system_a a1.txt a2.txt a3.txt`. The score is that
+of all of them together. Where both systems have several, outputs are drawn beside sentences (a hierarchical
+bootstrap), so that the interval and the p-value count both kinds of chance. Of n outputs n - 1 are drawn, with
+replacement, as n would have too small a variance (Rao and Wu, 1988). `--sentences_only` draws sentences alone, each
+with all of its outputs.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import evaluate
@@ -41,6 +44,11 @@ class PairedBootstrap:
         score_a, score_b: Scores on the test set.
         difference: score_b - score_a.
         confidence_interval: The middle 95% of the differences on the resamples.
+        differs: Whether the interval leaves out 0.
+        standard_error: Standard deviation of the differences on the resamples.
+        detectable_difference: The power of the comparison: the difference that intervals of this width would leave 0
+            out for with a probability of 80%, (1.960 + 0.842) * standard_error.
+        counts_seeds: Whether outputs were drawn beside sentences.
         p_value: See the module; 1 if both score the same.
         wins_a, wins_b, ties: Number of resamples in which A is ahead, B is, or neither.
         num_samples, seed: Number of resamples, and the seed that they were drawn with.
@@ -51,6 +59,10 @@ class PairedBootstrap:
     score_b: float
     difference: float
     confidence_interval: list[float]
+    differs: bool
+    standard_error: float
+    detectable_difference: float
+    counts_seeds: bool
     p_value: float
     wins_a: int
     wins_b: int
@@ -71,6 +83,7 @@ def paired_bootstrap(
     score: Callable[[Any], float],
     num_samples: int = 1000,
     seed: int = 12345,
+    counts_seeds: bool = False,
 ) -> PairedBootstrap:
     """Compares two systems by a score that is computed from what is known of each sentence.
 
@@ -81,30 +94,47 @@ def paired_bootstrap(
             or a list of their items. Higher is better.
         num_samples: Number of resamples.
         seed: Of the resamples; the same seed and number of sentences draw the same ones.
+        counts_seeds: Whether to draw outputs too: statistics are arrays (sentences, outputs, ...) then, of at least
+            two outputs each.
 
     Raises:
-        ValueError: the systems have different numbers of sentences, or none; `num_samples` is less than 1.
+        ValueError: the systems have different numbers of sentences, or none; `num_samples` is less than 1; with
+            `counts_seeds` a system has fewer than two outputs.
     """
     check_counts(statistics_a=statistics_a, statistics_b=statistics_b)
     if num_samples < 1:
         raise ValueError(f"num_samples {num_samples} must be at least 1.")
-    generator = np.random.default_rng(seed)
+    systems = statistics_a, statistics_b
+    if counts_seeds and (single := [name for name, each in zip("ab", systems) if each.shape[1] < 2]):
+        raise ValueError(
+            f"How much seeds differ is not known from one output, of statistics_{single[0]}: give several."
+        )
+    of_sentences, of_outputs = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     everything = np.arange(len(statistics_a))
 
-    def scores(indices):
-        return [score(select(statistics, indices)) for statistics in (statistics_a, statistics_b)]
+    def sample_scores() -> list[float]:
+        drawn = of_sentences.choice(everything.size, size=everything.size)
+        samples = [select(statistics, drawn) for statistics in systems]
+        if counts_seeds:
+            samples = [rows[:, of_outputs.choice(rows.shape[1], size=rows.shape[1] - 1)] for rows in samples]
+        return [score(rows) for rows in samples]
 
-    score_a, score_b = scores(everything)
-    samples = [scores(generator.choice(everything.size, size=everything.size)) for _ in range(num_samples)]
-    samples_a, samples_b = np.array(samples, dtype=np.float64).T
+    score_a, score_b = (score(select(statistics, everything)) for statistics in systems)
+    samples_a, samples_b = np.array([sample_scores() for _ in range(num_samples)], dtype=np.float64).T
     differences = samples_b - samples_a
     wins_a, wins_b = int((differences < 0).sum()), int((differences > 0).sum())
     ahead = {-1: wins_a, 0: 0, 1: wins_b}[int(np.sign(score_b - score_a))]
+    low, high = np.quantile(differences, [0.025, 0.975]).tolist()
+    standard_error = float(differences.std())
     return PairedBootstrap(
         score_a=float(score_a),
         score_b=float(score_b),
         difference=float(score_b - score_a),
-        confidence_interval=np.quantile(differences, [0.025, 0.975]).tolist(),
+        confidence_interval=[low, high],
+        differs=not low <= 0 <= high,
+        standard_error=standard_error,
+        detectable_difference=sum(map(NormalDist().inv_cdf, (0.975, 0.8))) * standard_error,
+        counts_seeds=counts_seeds,
         p_value=(num_samples - ahead + 1) / (num_samples + 1),
         wins_a=wins_a,
         wins_b=wins_b,
@@ -185,6 +215,7 @@ def compare(
     metric: str = "bleu",
     num_samples: int = 1000,
     seed: int = 12345,
+    sentences_only: bool = False,
     **options,
 ) -> dict[str, Any]:
     """`paired_bootstrap` of the texts of two systems.
@@ -197,6 +228,7 @@ def compare(
         metric: "bleu" (sacreBLEU), "tokenized_bleu", "compound_split_bleu", or "m2": F0.5 of the M2 score.
         num_samples: Number of resamples.
         seed: Of the resamples.
+        sentences_only: Whether only sentences are drawn where both systems have several outputs.
         options: Those of the metric (`bleu.bleu`; `m2.m2_statistics`).
 
     Returns:
@@ -223,7 +255,12 @@ def compare(
     number = len(systems["predictions_a"])
     # (sentences, outputs, ...): all outputs for a sentence are drawn together.
     pooled = [np.stack(of_system, axis=1) for of_system in (statistics[:number], statistics[number:])]
-    result = paired_bootstrap(*pooled, lambda rows: score(rows.reshape(-1, *rows.shape[2:])), num_samples, seed)
+    counts_seeds = not sentences_only and min(map(len, systems.values())) > 1
+
+    def score_together(rows: np.ndarray) -> float:
+        return score(rows.reshape(-1, *rows.shape[2:]))
+
+    result = paired_bootstrap(*pooled, score_together, num_samples, seed, counts_seeds)
     return {"metric": metric, "signature": signature} | result.to_dict()
 
 

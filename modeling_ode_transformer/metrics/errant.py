@@ -1,8 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """ERRANT (Bryant et al., 2017): edits of corrections by type of error, and their precision, recall and F0.5.
 
-    ode-transformer annotate --sources test.src --corrections output.txt \\
-        --output output.m2
+    ode-transformer annotate --sources test.src --corrections output.txt --output output.m2
     ode-transformer score errant --hypotheses output.m2 --references test.m2 --types all
 
 The first makes an M2 file of a text and its correction. It needs spaCy's model `en_core_web_sm`, which is not on PyPI:

@@ -4,6 +4,7 @@
 import itertools
 import json
 import random
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ def test_each_bleu_is_compared_by_its_own_scores(metric, name):
 def test_outputs_of_several_seeds_are_drawn_and_scored_together(tmp_path, capsys):
     """As a corpus in which each drawn sentence stands with all of its translations."""
     seeds_a, seeds_b = [SYSTEM_A, SYSTEM_B, SYSTEM_A], [SYSTEM_B, SYSTEM_B[:30] + SYSTEM_A[30:]]
-    result = compare(seeds_a, seeds_b, REFERENCES, num_samples=20, seed=5)
+    result = compare(seeds_a, seeds_b, REFERENCES, num_samples=20, seed=5, sentences_only=True)
     generator, differences = np.random.default_rng(5), []
     for _ in range(20):
         drawn = generator.choice(60, size=60)
@@ -125,8 +126,56 @@ def test_outputs_of_several_seeds_are_drawn_and_scored_together(tmp_path, capsys
         (tmp_path / str(number)).write_text("".join(f"{line}\n" for line in texts))
     files = [str(tmp_path / str(number)) for number in range(6)]
     command = ["--system_a", *files[:3], "--system_b", *files[3:5], "--references", files[5], "--num_samples", "20"]
-    cli.run(["score", "bootstrap", *command, "--seed", "5", "--json"])
+    cli.run(["score", "bootstrap", *command, "--seed", "5", "--sentences_only", "--json"])
     assert json.loads(capsys.readouterr().out) == result
+    cli.run(["score", "bootstrap", *command, "--seed", "5", "--json"])
+    assert json.loads(capsys.readouterr().out) == compare(seeds_a, seeds_b, REFERENCES, num_samples=20, seed=5)
+
+
+def draw_systems(generator, number, sentences=100, spread=0.5):
+    """Scores of sentences (sentences, seeds) of two systems without a difference but in their seeds' luck."""
+    difficulty = generator.normal(0, 3, (sentences, 1))
+    return [
+        difficulty + generator.normal(0, spread, number) + generator.normal(0, 2, (sentences, number))
+        for _ in range(2)
+    ]
+
+
+def test_the_standard_error_counts_sentences_and_seeds():
+    """Of means of independent scores it is known: the sum of the variances of both kinds, each by its number."""
+    a, b = (each + [[0.0, 1.0, 3.0]] for each in draw_systems(np.random.default_rng(0), 3, spread=0))
+    drawn = np.var((b - a).mean(axis=1)) / len(a)
+    only = paired_bootstrap(a, b, np.mean, num_samples=4000)
+    assert only.standard_error**2 == pytest.approx(drawn, rel=0.1) and not only.counts_seeds
+    result = paired_bootstrap(a, b, np.mean, num_samples=4000, counts_seeds=True)
+    of_seeds = sum(np.var(each.mean(axis=0), ddof=1) / 3 for each in (a, b))
+    # What is left after the means of sentences and outputs is drawn with both.
+    rest = [each - each.mean(axis=0) - each.mean(axis=1, keepdims=True) + each.mean() for each in (a, b)]
+    of_rest = sum(np.mean(each**2) / (len(a) * 2) for each in rest)
+    assert result.standard_error**2 == pytest.approx(drawn + of_seeds + of_rest, rel=0.1)
+    # The share of the resamples around a difference of this size that lie above 1.96 standard errors.
+    power = 1 - NormalDist().cdf(1.96 - result.detectable_difference / result.standard_error)
+    assert power == pytest.approx(0.8, abs=1e-3)
+
+
+def test_luck_of_three_seeds_is_not_called_a_difference():
+    """Sentences alone say so in a third of all cases, in place of one in twenty."""
+    generator = np.random.default_rng(0)
+    false = np.zeros(2)
+    for _ in range(120):
+        systems = draw_systems(generator, 3)
+        for i in range(2):
+            false[i] += paired_bootstrap(*systems, np.mean, num_samples=100, counts_seeds=bool(i)).differs
+    sentences_only, with_seeds = false / 120
+    assert sentences_only > 0.2 and with_seeds < 0.1
+
+
+def test_outputs_that_are_the_same_add_no_chance():
+    one = compare(SYSTEM_A, SYSTEM_B, REFERENCES, num_samples=20)
+    three = compare([SYSTEM_A] * 3, [SYSTEM_B] * 3, REFERENCES, num_samples=20)
+    assert three["counts_seeds"] and not one["counts_seeds"]
+    for name in ("difference", "confidence_interval", "standard_error", "p_value"):
+        assert three[name] == pytest.approx(one[name])
 
 
 @pytest.mark.parametrize(
@@ -135,6 +184,10 @@ def test_outputs_of_several_seeds_are_drawn_and_scored_together(tmp_path, capsys
         (lambda: compare([["a"], ["a", "b"]], ["a"], ["a"]), r"1 predictions_a\[0\], 2 predictions_a\[1\]"),
         (lambda: paired_bootstrap(A, B[:3], mean), "4 statistics_a, 3 statistics_b"),
         (lambda: paired_bootstrap([], [], mean), "no statistics_a"),
+        (
+            lambda: paired_bootstrap(A[:, None], B[:, None], mean, counts_seeds=True),
+            "not known from one output, of statistics_a: give several",
+        ),
         (lambda: paired_bootstrap(A, B, mean, num_samples=0), "num_samples 0 must be at least 1"),
         (lambda: compare(["a"], ["a", "b"], ["a", "b"]), "1 predictions_a, 2 predictions_b, 2 references"),
         (lambda: compare(["a"], ["a"], ["a"], metric="chrf"), "metric 'chrf' must be one of bleu, tokenized_bleu"),
