@@ -44,7 +44,7 @@ docs: install
 build: install
 	$(PIP_INSTALL) build
 	$(BIN)/python -m build --outdir dist
-	sh .ci/try_wheel dist $(PYTHON)
+	.ci/try_wheel dist $(PYTHON)
 
 clean:
 	rm -rf $(VENV) build dist docs/_build quickstart_output

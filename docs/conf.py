@@ -6,6 +6,7 @@ import modeling_ode_transformer
 
 project = "modeling_ode_transformer"
 author = "The modeling_ode_transformer authors"
+html_title = project
 copyright = f"2026, {author}"
 release = modeling_ode_transformer.__version__
 

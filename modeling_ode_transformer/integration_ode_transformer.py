@@ -10,7 +10,6 @@ stages a class in `COEFFICIENTS`; the configuration takes their names from there
 """
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -131,10 +130,12 @@ class LinearCombination(torch.autograd.Function):
 
 # Of sums of coefficients: users write 0.333333, and the roundings of up to ten of them, 5e-7 each, add up.
 TOLERANCE = 5e-6
+# Of the entries of a tableau and the size of a step: half precision ends soon after.
+LARGEST = 2**15
 
 
 def numbers(name: str, values: Sequence, depth: int = 1) -> tuple:
-    """`values`, a list of finite numbers or, for `depth` 2, of lists of them, as tuples of floats.
+    """`values`, a list of numbers of at most `LARGEST` or, for `depth` 2, of lists of them, as tuples of floats.
 
     Raises:
         ValueError: it is something else; `name` says of what in a tableau.
@@ -145,8 +146,9 @@ def numbers(name: str, values: Sequence, depth: int = 1) -> tuple:
         return tuple(numbers(f"Row {i} of {name}", value, depth - 1) for i, value in enumerate(values))
     for value in values:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not abs(value) <= sys.float_info.max:
-            raise ValueError(f"The entries of a Butcher tableau are finite numbers, but {name} has {value!r}.")
+        if not is_number or not abs(value) <= LARGEST:
+            text = repr(value)[:40]
+            raise ValueError(f"The entries of a Butcher tableau are numbers within ±{LARGEST}, but {name} has {text}.")
     return tuple(map(float, values))
 
 
@@ -165,7 +167,7 @@ class ButcherTableau:
 
     Raises:
         ValueError: `a` is not strictly lower triangular, or the lengths of `a`, `b` and `y` differ, or there is no
-            stage, or an entry is not a finite number.
+            stage, or an entry is not a number within ±LARGEST.
     """
 
     a: tuple[tuple[float, ...], ...]

@@ -24,6 +24,7 @@ from .conftest import randomize, tiny_config
 
 
 ROOT = Path(__file__).parent.parent
+PACKAGE = "modeling_ode_transformer/"
 FENCE = r"```(\w*)\n(.*?)```"
 
 
@@ -60,7 +61,8 @@ def test_excerpts_of_the_method_are_in_the_source():
     """Each equation stands beside the code that computes it, as it is today."""
     assert len(EXCERPTS) >= 5
     for file, code in EXCERPTS:
-        assert code in read(f"modeling_ode_transformer/{file}"), code
+        source, excerpt = (re.sub("^ +", "", text, flags=re.MULTILINE) for text in (read(PACKAGE + file), code))
+        assert excerpt in source, code
 
 
 def test_the_scheme_table_has_every_solver():
