@@ -1,8 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What a CSAODE model is: its fields and their validation."""
 
-import math
-
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
@@ -96,6 +94,15 @@ class CsaOdeConfig(PreTrainedConfig):
     initializer_range: float | int = 0.1
     pad_token_id: int | None = 0
 
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        # Not where a configuration is saved: `Trainer` changes it to the tokenizer's.
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id={self.pad_token_id} is none of the ids below vocab_size={self.vocab_size}: give the "
+                "tokenizer's, or None."
+            )
+
     @property
     def solver_options(self) -> SolverOptions:
         return SolverOptions(self.step_size, self.rtol, self.atol, self.max_solver_steps)
@@ -137,7 +144,7 @@ class CsaOdeConfig(PreTrainedConfig):
         positive = ("step_size", "rtol", "atol", "position_constant", "distance_epsilon", "layer_norm_eps")
         for field in (*positive, "initializer_range"):
             value = getattr(self, field)
-            if not math.isfinite(value) or value <= 0:
+            if not 0 < value < 1e9:
                 raise ValueError(f"{field}={value} must be a positive number.")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout} must be a probability, at least 0 and less than 1.")

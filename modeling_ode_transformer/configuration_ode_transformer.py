@@ -2,18 +2,27 @@
 """What an ODE Transformer is: its fields, their validation and the paper's sizes."""
 
 import copy
-import math
 import shutil
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
-from .integration_ode_transformer import COEFFICIENTS, STARTS, ButcherTableau, resolve_multistep, resolve_tableau
+from .integration_ode_transformer import (
+    COEFFICIENTS,
+    LARGEST,
+    STARTS,
+    ButcherTableau,
+    integrate,
+    resolve_multistep,
+    resolve_tableau,
+)
 
 
 logger = logging.get_logger(__name__)
@@ -296,6 +305,16 @@ class OdeTransformerConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = 2
     decoder_start_from_labels: bool = False
 
+    def __new__(cls, *args, **kwargs):
+        # Only here is it known which names were given.
+        for alias, field in cls.attribute_map.items():
+            if alias in kwargs and kwargs.get(field, kwargs[alias]) != kwargs[alias]:
+                raise ValueError(f"{alias}={kwargs[alias]!r} is {field}={kwargs[field]!r}: give one of them.")
+        for name in kwargs.keys() - FORMER_FIELDS:
+            if not hasattr(cls, name) and (field := get_close_matches(name, cls.__dataclass_fields__, 1, 0.85)):
+                raise ValueError(f"{name}={kwargs[name]!r} is not a field: do you mean {field[0]}?")
+        return super().__new__(cls)
+
     def __setattr__(self, name, value):
         # A configuration keeps what JSON has.
         super().__setattr__(name, value.to_dict() if isinstance(value, ButcherTableau) else value)
@@ -306,7 +325,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         if former := [name for name in FORMER_FIELDS if name in kwargs]:
             raise ValueError(f"{former[0]}={kwargs[former[0]]!r} is no longer a field: {FORMER_FIELDS[former[0]]}.")
         super().__post_init__(**kwargs)
-        self.check_padding()
+        self.check_tokens()
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerConfig":
@@ -340,20 +359,26 @@ class OdeTransformerConfig(PreTrainedConfig):
                 del pipelines[task]
         super().save_pretrained(save_directory, *args, **kwargs)
 
-    def check_padding(self) -> None:
-        """Checks that `pad_token_id` is a token. Not done where a configuration is saved: `Trainer` changes it to the
-        tokenizer's.
+    def check_tokens(self) -> None:
+        """Checks that the special tokens are tokens. Not done where a configuration is saved: `Trainer` changes them
+        to the tokenizer's.
 
         Raises:
-            ValueError: it is none of the ids below `vocab_size` and `decoder_vocab_size`.
+            ValueError: one is none of the ids below `vocab_size`, or, of the decoder, `decoder_vocab_size`.
         """
-        for field in ("vocab_size", "decoder_vocab_size"):
-            size = getattr(self, field)
-            if None not in (size, self.pad_token_id) and not 0 <= self.pad_token_id < size:
-                raise ValueError(
-                    f"pad_token_id={self.pad_token_id} is none of the ids below {field}={size}: resize the embeddings "
-                    "to the tokenizer."
-                )
+        if self.eos_token_id == []:
+            raise ValueError("eos_token_id=[] names no token: give an id, or None.")
+        decoder = "vocab_size" if self.decoder_vocab_size is None else "decoder_vocab_size"
+        tokens = dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), (decoder,))
+        for name, fields in {"pad_token_id": ("vocab_size", decoder), **tokens}.items():
+            value = getattr(self, name)
+            for field in fields:
+                size = getattr(self, field)
+                if not all(0 <= each < size for each in (value if isinstance(value, list) else [value or 0])):
+                    raise ValueError(
+                        f"{name}={value} is none of the ids below {field}={size}: give the tokenizer's, or resize the "
+                        "embeddings to the tokenizer."
+                    )
 
     @classmethod
     def from_preset(cls, name: str, **kwargs) -> "OdeTransformerConfig":
@@ -438,9 +463,8 @@ class OdeTransformerConfig(PreTrainedConfig):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)} must be at least 1.")
         for field in ("step_size", "layer_norm_eps"):
-            value = getattr(self, field)
-            if not math.isfinite(value) or value <= 0:
-                raise ValueError(f"{field}={value} must be a positive number.")
+            if not 0 < getattr(self, field) <= LARGEST:
+                raise ValueError(f"{field}={getattr(self, field)} must be a positive number of at most {LARGEST}.")
         for field in ("dropout", "attention_dropout", "activation_dropout", "word_dropout"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)} must be a probability, at least 0 and less than 1.")
@@ -489,6 +513,18 @@ class OdeTransformerConfig(PreTrainedConfig):
                 f"The weights of {name} sum to {tableau.total_weight:g}, counting the stages that start from the "
                 f"whole state, and fixed coefficients have to sum to 1: correct the tableau{advice}."
             )
+        is_output = self.stage_values == "output" and self.layer_history == "none" and tableau.num_stages > 1
+        if is_output and (coefficients == "ones" or (coefficients, self.coefficient_start) == ("learned", "ones")):
+            # Before training, an output is about as large as its input. Norms square states.
+            state, ones = torch.ones((), dtype=torch.float64, device="cpu"), [1.0] * tableau.num_stages
+            growth = integrate(lambda z, _: z, state, tableau, lambda _: ones, self.step_size, 1)
+            if growth ** (getattr(self, f"{stack}_layers") * self.steps_per_layer) > 1e19:
+                logger.warning_once(
+                    f"stage_values='output' with {stack}_coefficients={coefficients!r} makes states {growth:g} times "
+                    f"as large in each step, and {stack}_layers={getattr(self, f'{stack}_layers')} too large for "
+                    f"float32 at the start: choose stage_values='increment', {stack}_coefficients='fixed', or "
+                    "layer_history='learned_dense'."
+                )
         if resolve_multistep(solver) is None:
             return
         integrated = [field for field, parts in VECTOR_FIELDS.items() if all(part.is_integrated for part in parts)]

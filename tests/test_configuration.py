@@ -142,12 +142,31 @@ def test_former_fields_are_refused_and_what_has_taken_their_place_is_named():
         ({"d_model": "32"}, "d_model"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings"),
         ({"encoder_solver": 2}, "Unknown solver 2"),
+        ({"decoder_start_token_id": 61}, "decoder_start_token_id=61 is none of the ids below vocab_size=61"),
+        ({"bos_token_id": -1}, "bos_token_id=-1 is none of the ids below vocab_size=61"),
+        ({"eos_token_id": [2, 61]}, r"eos_token_id=\[2, 61\] is none of the ids below vocab_size=61"),
+        (
+            {"eos_token_id": 8, "decoder_vocab_size": 7, "share_encoder_decoder_embeddings": False},
+            "eos_token_id=8 is none of the ids below decoder_vocab_size=7",
+        ),
+        ({"eos_token_id": []}, r"eos_token_id=\[\] names no token"),
+        ({"encoder_slover": "rk4"}, "encoder_slover='rk4' is not a field: do you mean encoder_solver"),
+        ({"hidden_size": 64}, "hidden_size=64 is d_model=32: give one of them"),
+        ({"step_size": 1e300}, r"step_size=1e\+300 must be a positive number of at most 32768"),
+        ({"step_size": 10**400}, "must be a positive number of at most 32768"),
+        ({"encoder_solver": {"a": [[]], "b": [10**400]}}, "numbers within ±32768, but b has 1000"),
     ],
 )
 def test_what_is_no_model_is_refused_at_construction_and_named(fields, message):
     with pytest.raises(Exception, match=message) as error:
         tiny_config(**fields)
     assert isinstance(error.value, (ValueError, TypeError)) or "Strict" in type(error.value).__name__
+
+
+def test_names_that_are_not_fields_may_be_saved_along_and_aliases_may_stand_alone():
+    config = tiny_config(dataset_labels=["no"], hidden_size=32)
+    assert (config.dataset_labels, config.d_model) == (["no"], 32)
+    assert OdeTransformerConfig(hidden_size=256).d_model == 256
 
 
 def test_a_tableau_may_be_an_object_and_is_saved_as_numbers(tmp_path):
@@ -195,6 +214,22 @@ def test_what_has_no_effect_or_a_doubtful_one_is_reported(fields, message, monke
     monkeypatch.setattr(logger, "warning_once", messages.append)
     tiny_config(**fields)
     assert len(messages) == 1 and message in messages[0]
+
+
+@pytest.mark.parametrize("layers, is_finite", [(20, True), (22, False)])
+def test_a_model_that_is_not_finite_at_the_start_is_reported(layers, is_finite, monkeypatch):
+    """RK4 with coefficients of one in the output form makes states 8 times as large, and no history divides them."""
+    messages = []
+    logger = logging.getLogger("modeling_ode_transformer.configuration_ode_transformer")
+    monkeypatch.setattr(logger, "warning_once", messages.append)
+    fields = {"encoder_solver": "rk4", "encoder_coefficients": "ones", "stage_values": "output"}
+    config = tiny_config(**fields, layer_history="none", encoder_layers=layers)
+    torch.manual_seed(0)
+    model = OdeTransformerForConditionalGeneration(config).eval()
+    logits = model(torch.tensor([[5, 6, 7]]), decoder_input_ids=torch.tensor([[2]])).logits
+    assert logits.isfinite().all() == is_finite
+    assert all("8 times as large in each step" in message for message in messages)
+    assert bool(messages) != is_finite
 
 
 def test_a_configuration_without_encoder_weighs_the_decoders_stages():

@@ -271,9 +271,10 @@ def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_pa
     OdeTransformerForCausalLM.from_pretrained(tmp_path, decoder_solver="rk2")
     assert len(messages) == 1
     # The names that transformers has for all models are the encoder's here.
-    fields = {"num_hidden_layers": 3, "encoder_attention_heads": 1}
-    OdeTransformerForCausalLM(decoder_config(**fields, decoder_solver="rk2"))
-    OdeTransformerForCausalLM(decoder_config(**fields, decoder_solver="rk2", is_encoder_decoder=False))
+    fields = {**TINY, **sizes, "num_hidden_layers": 3, "encoder_attention_heads": 1, "decoder_solver": "rk2"}
+    del fields["encoder_layers"]
+    OdeTransformerForCausalLM(OdeTransformerConfig(**fields))
+    OdeTransformerForCausalLM(OdeTransformerConfig(**fields, is_encoder_decoder=False))
     assert messages[1].startswith("encoder_layers=3 (beside decoder_layers=2), encoder_attention_heads=1 (")
     assert messages[2:] == messages[1:2]
     with pytest.raises(ValueError, match="a causal language model has none"):
