@@ -225,7 +225,7 @@ class ButcherTableau:
 
         Raises:
             OSError: there is no such file, or it cannot be read.
-            ValueError: it is no such JSON object, or no tableau.
+            ValueError: it is not such a JSON object, or not a tableau.
         """
         try:
             tableau = json.loads(Path(path).read_text(encoding="utf-8-sig"))
