@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""A residual model of transformers goes on as an ODE Transformer: does the second stage help?
+"""A residual model of transformers continues as an ODE Transformer: does the second stage help?
 
     python examples/from_residual.py --data_dir data/multi30k --output_dir from_residual
 
@@ -8,7 +8,7 @@
 3. trains both further, for as many updates, on the same batches;
 4. writes `results.json` with the scores before and after, and prints them as a table.
 
-The training is `run_translation.py` with the recipe below. A run that is started again goes on where it was.
+The training is `run_translation.py` with the recipe below. A run that is started again continues where it was.
 """
 
 import json

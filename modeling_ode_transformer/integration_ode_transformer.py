@@ -11,6 +11,7 @@ stages a class in `COEFFICIENTS`; the configuration takes their names from there
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +69,63 @@ def weighted_sum(
         elif weight != 0.0:
             y = torch.add(y, term, alpha=weight)
     return y
+
+
+def combine(weights: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Returns `sum_i weights[i] * terms[i]`, of terms of one shape and dtype, by a loop. Compilers fuse it."""
+    first, *others = weights.to(terms[0].device).unbind()
+    return weighted_sum(first * terms[0], others, terms[1:])
+
+
+def without_autocast(device: str) -> AbstractContextManager:
+    has_autocast = torch.amp.is_autocast_available(device)
+    return torch.autocast(device, enabled=False) if has_autocast else nullcontext()
+
+
+def combine_stacked(weights: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """`combine` by one product of a matrix and a vector, which neither autocast nor TF32 rounds."""
+    with without_autocast(terms[0].device.type):
+        return torch.mv(torch.stack(terms).flatten(1).t(), weights.to(terms[0].dtype)).view_as(terms[0])
+
+
+class LinearCombination(torch.autograd.Function):
+    """`combine_stacked` with a row of a matrix, which may be longer than the terms are many: `(matrix, row, *terms)`.
+    The stack of the terms is not kept for the gradient, which makes it again."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix, row, *terms):
+        return combine_stacked(matrix[row, : len(terms)], terms)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        matrix, ctx.row, *terms = inputs
+        ctx.save_for_backward(matrix, *terms)
+        ctx.save_for_forward(matrix, *terms)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        matrix, *terms = ctx.saved_tensors
+        of_matrix, of_terms = None, [None] * len(terms)
+        if ctx.needs_input_grad[0]:
+            with without_autocast(gradient.device.type):
+                of_weights = torch.mv(torch.stack(terms).flatten(1), gradient.reshape(-1)).to(matrix.dtype)
+            before = ctx.row * matrix.shape[1]
+            after = matrix.numel() - before - len(terms)
+            of_matrix = nn.functional.pad(of_weights, (before, after)).view_as(matrix)
+        if any(ctx.needs_input_grad[2:]):
+            weights = matrix[ctx.row, : len(terms)].to(gradient.dtype)
+            of_terms = (weights.view(-1, *[1] * gradient.ndim) * gradient).unbind()
+        return of_matrix, None, *of_terms
+
+    @staticmethod
+    def jvp(ctx, of_matrix, _, *of_terms):
+        matrix, *terms = ctx.saved_tensors
+        row = ctx.row, slice(len(terms))
+        tangents = [torch.zeros_like(term) if each is None else each for term, each in zip(terms, of_terms)]
+        tangent = combine_stacked(matrix[row], tangents)
+        return tangent if of_matrix is None else tangent + combine_stacked(of_matrix[row], terms)
 
 
 # Of sums of coefficients: users write 0.333333, and the roundings of up to ten of them, 5e-7 each, add up.
@@ -167,7 +225,7 @@ class ButcherTableau:
 
         Raises:
             OSError: there is no such file, or it cannot be read.
-            ValueError: it is no such JSON object, or no tableau.
+            ValueError: it is not such a JSON object, or not a tableau.
         """
         try:
             tableau = json.loads(Path(path).read_text(encoding="utf-8-sig"))

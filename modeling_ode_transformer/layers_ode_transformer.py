@@ -16,7 +16,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, is_torchdynamo_compiling
 
 from .configuration_ode_transformer import OdeTransformerConfig, Part
-from .integration_ode_transformer import COEFFICIENTS, MultistepScheme, StageCoefficients, weighted_sum
+from .integration_ode_transformer import COEFFICIENTS, LinearCombination, MultistepScheme, StageCoefficients, combine
 
 
 class OdeTransformerScaledWordEmbedding(nn.Embedding):
@@ -161,9 +161,11 @@ def attended_positions(
     """The positions of the queries and of the keys, (1 or batch, length) each, between which relative positions are
     counted."""
     query_length, device = inputs_embeds.shape[1], inputs_embeds.device
-    query_positions = torch.arange(query_length, device=device).unsqueeze(0) + past_length
     key_length = query_length if cache is None else cache.get_mask_sizes(query_length, 0)[0]
     key_positions = torch.arange(key_length, device=device).unsqueeze(0)
+    query_positions = key_positions
+    if cache is not None:
+        query_positions = torch.arange(query_length, device=device).unsqueeze(0) + past_length
     has_own_mask = attention_mask is not None and attention_mask.ndim == 4
     has_places = isinstance(past_length, int) and key_length == past_length + query_length
     if position_ids is not None and has_own_mask and has_places:
@@ -229,6 +231,48 @@ class EncoderDecoderEmbeddingsMixin:
         return decoder.embed_tokens
 
 
+def biases(scores: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
+    """Returns `mask + scaling * scores.gather(-1, distances)`, (batch, heads, queries, keys); the scores of all
+    distances are (batch, queries, heads, 2m+1)."""
+    scores = scores.transpose(1, 2)
+    scores = scores.gather(-1, distances.expand(*scores.shape[:3], -1))
+    return scaling * scores if mask is None else torch.add(mask, scores, alpha=scaling)
+
+
+class OrderedBiases(torch.autograd.Function):
+    """`biases` for the distances (length, length) of tokens in their order, and a mask without gradient. In the
+    gradient, the inner distances are diagonals, and the two ends sums of all diagonals beyond: nothing is scattered,
+    and the result does not depend on the order of additions."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores, distances, mask, scaling):
+        return biases(scores, distances, mask, scaling)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        scores, distances, _, ctx.scaling = inputs
+        ctx.limit = scores.shape[-1] // 2
+        ctx.save_for_forward(distances)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        length, limit = gradient.shape[-1], ctx.limit
+        width = 2 * (length + limit) + 1
+        # In rows longer by one than those that are padded, each begins one number later: columns are diagonals.
+        padded = nn.functional.pad(gradient, (length + limit, limit, 0, 1)).view(*gradient.shape[:2], -1)
+        diagonals = padded[..., : length * width].view(*gradient.shape[:2], length, width).transpose(1, 2)
+        ends = diagonals.unfold(-1, length + 1, length + 2 * limit).sum(-1)
+        inner = diagonals[..., length + 1 : length + 2 * limit]
+        return ctx.scaling * torch.cat([ends[..., :1], inner, ends[..., 1:]], dim=-1), None, None, None
+
+    @staticmethod
+    def jvp(ctx, of_scores, *_):
+        (distances,) = ctx.saved_tensors
+        return biases(of_scores, distances, None, ctx.scaling)
+
+
 class OdeTransformerRelativeKeys(nn.Module):
     """Relative positions of Shaw et al. (2018, eq. 4), on the keys only: a vector for each distance, shared by the
     heads."""
@@ -238,11 +282,13 @@ class OdeTransformerRelativeKeys(nn.Module):
         self.scaling = head_dim**-0.5
         self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
 
-    def forward(self, query: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
-        """What is to be added to the scaled scores, (batch, heads, queries, keys): from the queries (batch, heads,
-        queries, head_dim), and the clipped distances, counted from 0 (1 or batch, 1, 1 or queries, keys)."""
-        scores = torch.matmul(query, (self.scaling * self.weight).t())  # (batch, heads, queries, 2m+1)
-        return scores.gather(-1, distances.expand(*scores.shape[:3], -1))
+    def forward(self, query: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """What is to be added to the scaled scores, (batch, heads, queries, keys), a mask of numbers included: from
+        the queries (batch, heads, queries, head_dim), and the clipped distances, counted from 0 (1 or batch, 1, 1 or
+        queries, keys); or (length, length) of tokens in their order."""
+        scores = nn.functional.linear(query.transpose(1, 2), self.weight)  # (batch, queries, heads, 2m+1)
+        is_ordered = distances.ndim == 2 and torch.is_grad_enabled() and (mask is None or not mask.requires_grad)
+        return (OrderedBiases.apply if is_ordered else biases)(scores, distances, mask, self.scaling)
 
 
 def eager_attention_forward(
@@ -300,6 +346,7 @@ class OdeTransformerAttention(nn.Module):
     def project(self, hidden_states: torch.Tensor, names: str) -> tuple[torch.Tensor, ...]:
         """Returns the queries, keys and values of `hidden_states` (batch, length, d), those that `names` has of "qkv":
         (batch, heads, length, head_dim) each."""
+        hidden_states = hidden_states.to(autocast_dtype(hidden_states))  # once for all
         return tuple(self.split_heads(getattr(self, f"{name}_proj")(hidden_states)) for name in names)
 
     def split_heads(self, projected: torch.Tensor) -> torch.Tensor:
@@ -329,7 +376,13 @@ class OdeTransformerAttention(nn.Module):
 
     def attend(self, query, key, value, attention_mask, relative_distances, **kwargs):
         """The attention that the configuration names: (batch, length, heads, head_dim), and the weights or None."""
-        if self.relative_keys is not None:
+        if (
+            self.relative_keys is not None
+            and isinstance(attention_mask, torch.Tensor)
+            and attention_mask.dtype.is_floating_point
+        ):
+            attention_mask = self.relative_keys(query, relative_distances, attention_mask)
+        elif self.relative_keys is not None:
             kwargs["position_bias"] = self.relative_keys(query, relative_distances)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
@@ -367,12 +420,15 @@ class DenseLayerHistory(LayerHistory):
             nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) for _ in range(num_layers)
         )
 
-    def weights(self, count: int) -> list[float] | tuple[torch.Tensor, ...]:
-        return [1 / count] * count
-
     def forward(self, states):
-        first, *others = self.weights(len(states))
-        return weighted_sum(first * states[0], others, states[1:])
+        return self.combine(states[-1].new_full((1, len(states)), 1 / len(states)), 0, states)
+
+    def combine(self, matrix: torch.Tensor, row: int, states: list[torch.Tensor]) -> torch.Tensor:
+        """The states (batch, length, d), weighed by the first numbers of a row of the matrix, and added. In training,
+        where operations are launched one by one, in as few as possible."""
+        if torch.is_grad_enabled() and not is_torchdynamo_compiling():
+            return LinearCombination.apply(matrix.to(states[0].device), row, *states)
+        return combine(matrix[row, : len(states)], states)
 
     def extend(self, states, output):
         return [*states, self.layer_norms[len(states) - 1](output)]
@@ -390,8 +446,8 @@ class LearnedDenseLayerHistory(DenseLayerHistory):
         size = len(self.layer_norms) + 1
         return torch.tril(torch.ones(size, size)) / torch.arange(1, size + 1).unsqueeze(1)
 
-    def weights(self, count):
-        return self.weight[count - 1, :count].unbind()
+    def forward(self, states):
+        return self.combine(self.weight, len(states) - 1, states)
 
 
 HISTORIES = {"learned_dense": LearnedDenseLayerHistory, "dense": DenseLayerHistory, "none": LayerHistory}
@@ -464,8 +520,38 @@ def make_stage_norms(config: OdeTransformerConfig, stack: str) -> nn.ModuleList 
 
 def relative_distances(limit: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
     """Position of the key minus that of the query, clipped and counted from 0: (1 or batch, 1, queries, keys), from
-    the positions of the queries and the keys, (1 or batch, length) each. None if the limit is 0."""
-    return (keys[:, None, None] - queries[:, None, :, None]).clamp(-limit, limit) + limit if limit else None
+    the positions of the queries and the keys, (1 or batch, length) each. Where both are the same tensor (1, length),
+    tokens are in their order, and it is (length, length). None if the limit is 0."""
+    if limit == 0:
+        return None
+    distances = (keys[:, None, None] - queries[:, None, :, None]).clamp(-limit, limit) + limit
+    return distances[0, 0] if queries is keys else distances
+
+
+def mask_and_distances(
+    config: OdeTransformerConfig, is_causal: bool, mask: torch.Tensor | None, positions: tuple, like: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The mask and the `relative_distances` that the self-attentions of a stack get; the positions are those of the
+    queries and the keys. What "sdpa" would add to the scores of the relative positions in each layer is made once: 0,
+    and half of the smallest number of the dtype that `like`, the embeddings, are computed in, where nothing is to be
+    seen."""
+    distances = relative_distances(config.max_relative_position, *positions)
+    if config._attn_implementation != "sdpa" or distances is None:
+        return mask, distances
+    if mask is None and is_causal and distances.ndim == 2:
+        mask = (distances <= config.max_relative_position)[None, None]
+    if mask is not None and mask.dtype == torch.bool:
+        dtype = autocast_dtype(like)
+        mask = (~mask).to(dtype) * (torch.finfo(dtype).min / 2)
+    return mask, distances
+
+
+def autocast_dtype(x: torch.Tensor) -> torch.dtype:
+    """The dtype in which linear layers compute products of `x`: another than its own under autocast."""
+    device = x.device.type
+    if not torch.amp.is_autocast_available(device) or x.dtype == torch.float64:
+        return x.dtype
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def check_entries(cache: Cache, config: OdeTransformerConfig) -> None:

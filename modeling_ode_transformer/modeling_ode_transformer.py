@@ -43,6 +43,7 @@ from .layers_ode_transformer import (
     OdeTransformerAttention,
     SharedModules,
     attended_positions,
+    autocast_dtype,
     check_entries,
     clamp_half,
     count_positions,
@@ -50,8 +51,8 @@ from .layers_ode_transformer import (
     make_position_embedding,
     make_stage_norms,
     make_word_embedding,
+    mask_and_distances,
     parts_without,
-    relative_distances,
 )
 from .pretrained_ode_transformer import (
     OdeTransformerPreTrainedModel,
@@ -353,12 +354,10 @@ class OdeTransformerEncoder(OdeTransformerStack):
     def encode(self, inputs_embeds, input_ids, attention_mask, **kwargs) -> BaseModelOutput:
         """Encodes scaled word embeddings (batch, length, d); the ids and the mask are those of the tokens."""
         positions = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device).unsqueeze(0)
-        hidden_states = self.run_layers(
-            self.embed(inputs_embeds, input_ids, attention_mask),
-            attention_mask=create_bidirectional_mask(self.config, inputs_embeds, attention_mask),
-            relative_distances=relative_distances(self.config.max_relative_position, positions, positions),
-            **kwargs,
-        )
+        mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
+        mask, distances = mask_and_distances(self.config, False, mask, (positions, positions), inputs_embeds)
+        hidden_states = self.embed(inputs_embeds, input_ids, attention_mask)
+        hidden_states = self.run_layers(hidden_states, attention_mask=mask, relative_distances=distances, **kwargs)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
@@ -419,14 +418,16 @@ class OdeTransformerDecoder(OdeTransformerStack):
         causal_mask = create_causal_mask(
             self.config, inputs_embeds, attention_mask, past_key_values=self_cache, position_ids=position_ids
         )
+        mask, distances = mask_and_distances(self.config, True, causal_mask, attention_positions, inputs_embeds)
         if encoder_hidden_states is not None:
             encoder_attention_mask = self.source_mask(inputs_embeds, encoder_hidden_states, encoder_attention_mask)
+            encoder_hidden_states = encoder_hidden_states.to(autocast_dtype(encoder_hidden_states))  # once for all
         hidden_states = self.run_layers(
             hidden_states,
             encoder_hidden_states,
-            attention_mask=causal_mask,
+            attention_mask=mask,
             encoder_attention_mask=encoder_attention_mask,
-            relative_distances=relative_distances(self.config.max_relative_position, *attention_positions),
+            relative_distances=distances,
             past_key_values=past_key_values,
             **kwargs,
         )

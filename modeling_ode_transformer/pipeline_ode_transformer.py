@@ -116,7 +116,7 @@ class TextToTextPipeline(ChunkPipeline):
 
     Raises:
         TypeError: an input is not a string.
-        ValueError: the model is no encoder-decoder, its tokenizer or the one of its own target vocabulary is missing;
+        ValueError: the model is not an encoder-decoder; its tokenizer (or that of its target vocabulary) is missing;
             a text is too long and must not be cut; a text of several lines, split, should have scores, token ids or
             several outputs.
     """

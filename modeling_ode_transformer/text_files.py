@@ -19,7 +19,7 @@ def open_text(path: str | Path) -> Iterator[TextIO]:
         ValueError: what is read of it is not UTF-8, or not gzipped though its name says so.
     """
     path = Path(path)
-    if path.is_dir() or not path.exists():  # a pipe is no regular file
+    if path.is_dir() or not path.exists():  # a pipe is not a regular file
         raise FileNotFoundError(f"No file {path} (looked in {path.parent.resolve()}).")
     try:
         # utf-8-sig drops a byte order mark.

@@ -57,7 +57,7 @@ def _merges(pieces: list[str]) -> list[tuple[str, str]]:
 
 def _literal_guard(pieces: set[str], reserved: Iterable[str]) -> list[pre_tokenizers.PreTokenizer]:
     """
-    Splits the text inside the spelling of a special or byte piece, next to a character that is no piece.
+    Splits the text inside the spelling of a special or byte piece, next to a character that is not a piece.
 
     Unigram of `tokenizers` would match such a spelling as the piece itself; SentencePiece never does. `RESERVED_SCORE`
     prevents it, unless the spelling has an unknown character, which scores even lower. No piece has that character, so
@@ -203,7 +203,7 @@ def _explain(error: Exception, vocab_size: int) -> str:
             f"pieces, take {match[1]}: raise it, or lower character_coverage"
         )
     if match := re.search(r'unknown field name "(\w+)"', message):
-        return f"{match[1]!r} is no option of SentencePiece's trainer"
+        return f"{match[1]!r} is not an option of SentencePiece's trainer"
     return f"SentencePiece refused to train: {message}"
 
 

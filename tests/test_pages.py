@@ -97,7 +97,7 @@ def test_a_scheme_of_ones_own_works_as_shown(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("trainer", ["TokenSeq2SeqTrainer", "Seq2SeqTrainer"])
 def test_training_in_python_leaves_a_model_and_its_tokenizer(trainer, tmp_path, monkeypatch):
-    """As shown, for two updates, and with transformers' own trainer; `"` is no quote in the pairs."""
+    """As shown, for two updates, and with transformers' own trainer; `"` is not a quote in the pairs."""
     monkeypatch.chdir(tmp_path)
     words = [f"w{number * 7919 % 9000:x}" for number in range(9000)]
     rows = [f'{" ".join(words[start : start + 9])}\t"{words[start]}' for start in range(0, 9000, 9)]

@@ -294,7 +294,7 @@ def test_train_leaves_no_text_out_for_its_length():
         ({"texts": "one string"}, TypeError, "not one string"),
         ({"texts": ["text", 3]}, TypeError, "not int: 3"),
         ({"texts": ["\ud800"]}, ValueError, "surrogates not allowed"),
-        ({"colour": "red"}, ValueError, "'colour' is no option"),
+        ({"colour": "red"}, ValueError, "'colour' is not an option"),
         ({"pad_id": 5}, ValueError, "pad_id: fixed by"),
         ({"user_defined_symbols": ["<x>"]}, ValueError, "user_defined_symbols: fixed by"),
         ({"character_coverage": 2}, ValueError, "refused to train: .*character_coverage"),

@@ -93,7 +93,7 @@ def save_and_open(tokenizer, folder: Path):
 @pytest.mark.parametrize("codes", ["codes", "codes.fast"])
 def test_ids_are_those_of_subword_nmt_and_the_dictionary(corpus, tmp_path, codes):
     tokens, merges = read_dictionary(corpus / "dict.txt"), read_bpe_codes(corpus / codes)
-    # The trap: merges whose result is no token of the dictionary.
+    # The trap: merges whose result is not a token of the dictionary.
     made = [first + second for first, second in merges]
     made = {piece.removesuffix("</w>") if piece.endswith("</w>") else f"{piece}@@" for piece in made}
     missing, met = made - set(tokens), set()

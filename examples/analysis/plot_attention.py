@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> dict:
 
     model = AutoModelForSequenceClassification.from_pretrained(args.model_name_or_path).eval()
     if model.config.model_type != "csa_ode" or model.config.num_sentences != 1:
-        raise ValueError(f"--model_name_or_path {args.model_name_or_path} is no CSAODE model of single sentences.")
+        raise ValueError(f"--model_name_or_path {args.model_name_or_path} is not a CSAODE model of single sentences.")
     inputs = AutoTokenizer.from_pretrained(args.model_name_or_path)([args.text], return_tensors="pt")
     words = args.text.split()
     if (length := inputs["input_ids"].shape[1]) != len(words):

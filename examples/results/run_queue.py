@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The trainings that the results page waits for, one after the other; stopped and started again, it goes on.
+"""The trainings that the results page waits for, one after the other; stopped and started again, it continues.
 
     nohup python examples/results/run_queue.py --data_dir data --output_dir runs > queue.log 2>&1 &
     python examples/results/run_queue.py --output_dir runs --list
@@ -84,7 +84,7 @@ def data_arguments(recipe: str, data_dir: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """A training: its folder, recipe, seed, and the overrides of a new model or the run whose model goes on."""
+    """A training: its folder, recipe, seed, and the overrides of a new model or the run whose model continues."""
 
     name: str
     recipe: str

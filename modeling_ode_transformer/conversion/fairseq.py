@@ -101,16 +101,16 @@ def load_fairseq_checkpoint(
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is no checkpoint, or holds something else; it is named.
+        ValueError: the file is not a checkpoint, or holds something else; it is named.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"{path} is no file: give a checkpoint.")
+        raise FileNotFoundError(f"{path} is not a file: give a checkpoint.")
     try:
         with torch.serialization.safe_globals(SAFE_GLOBALS):
             checkpoint = torch.load(path, map_location="cpu", weights_only=not trust_file)
     except (EOFError, KeyError, RuntimeError, UnpicklingError) as error:
         if trust_file or not isinstance(error, UnpicklingError):
-            raise ValueError(f"{path} is no file of torch.save, or is damaged: {error}") from error
+            raise ValueError(f"{path} is not a file of torch.save, or is damaged: {error}") from error
         found = re.search(r"GLOBAL (\S+)", str(error))
         found = f"holds {found[1]}" if found else "holds more than tensors and plain data, or is damaged"
         raise ValueError(
@@ -127,8 +127,8 @@ def load_fairseq_checkpoint(
     if not (isinstance(args, Mapping) and all(isinstance(tensor, torch.Tensor) for tensor in tensors)):
         entries = ", ".join(map(repr, found)) if found else f"a {type(checkpoint).__name__}"
         raise ValueError(
-            f"{path} is no checkpoint of fairseq 0.6.2: it must hold arguments as 'args' and tensors as 'model', but "
-            f"holds {entries}."
+            f"{path} is not a checkpoint of fairseq 0.6.2: it must hold arguments as 'args' and tensors as 'model', "
+            f"but holds {entries}."
         )
     return dict(state_dict), dict(args)
 

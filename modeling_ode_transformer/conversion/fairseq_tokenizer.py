@@ -11,7 +11,7 @@ from ..text_files import read_lines
 from ..tokenization_fairseq_ode_transformer import FairseqTokenizer
 
 
-# Id 0 is no beginning of sequence in fairseq 0.6.2, but it stands where later versions have one.
+# Id 0 is not a beginning of sequence in fairseq 0.6.2, but it stands where later versions have one.
 SPECIAL_TOKENS = {"bos_token": "<Lua heritage>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 # fairseq pads its dictionaries to a multiple of this.
 PADDING_FACTOR = 8
@@ -23,7 +23,7 @@ def read_dictionary(path: str | os.PathLike) -> list[str]:
     The special tokens `<Lua heritage>`, `<pad>`, `</s>` and `<unk>`, which the file does not hold, come first.
 
     Raises:
-        ValueError: a line is no token with a count, or its token was there before; the file and the line are named.
+        ValueError: a line is not a token with a count, or its token was there before; the file and the line are named.
     """
     numbers = dict.fromkeys(SPECIAL_TOKENS.values())
     for number, line in enumerate(read_lines(path), 1):

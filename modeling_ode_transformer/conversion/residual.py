@@ -88,7 +88,7 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
-POST_NORM = "its layer norms follow the residual additions (post-norm), so that a layer is no Euler step y + F(y)"
+POST_NORM = "its layer norms follow the residual additions (post-norm), so that a layer is not an Euler step y + F(y)"
 REFUSED: dict[str, str] = {
     **dict.fromkeys(
         ("bart", "blenderbot-small", "fsmt", "led", "marian", "mvp", "plbart", "prophetnet"),
@@ -214,7 +214,7 @@ def find_family(config: PreTrainedConfig) -> Family:
     """The entry of a configuration's family.
 
     Raises:
-        ValueError: its models are no pre-norm encoder-decoders, or not known.
+        ValueError: its models are not pre-norm encoder-decoders, or not known.
     """
     if config.model_type not in FAMILIES:
         reason = REFUSED.get(config.model_type, "its family is not known here")
@@ -226,7 +226,7 @@ def find_family(config: PreTrainedConfig) -> Family:
 
 
 def check_fields(fields: dict[str, Any], model_type: str):
-    """Refuses what is no field of the configuration, and what comes with the weights of the model."""
+    """Refuses what is not a field of the configuration, and what comes with the weights of the model."""
     known = {field.name for field in dataclasses.fields(OdeTransformerConfig)}
     known &= set(OdeTransformerConfig.__annotations__)
     for field, value in fields.items():
@@ -239,12 +239,13 @@ def check_fields(fields: dict[str, Any], model_type: str):
             )
     if fields.get("predictor_corrector"):
         raise ValueError(
-            f"predictor_corrector=True needs a layer history, which the {model_type} model has not: leave it out."
+            f"predictor_corrector=True needs a layer history, which the {model_type} model does not have: leave it "
+            "out."
         )
     if fields.get("vector_field", "layer") not in PLAIN_VECTOR_FIELDS:
         raise ValueError(
-            f"vector_field={fields['vector_field']!r} needs parameters that the {model_type} model has not: choose "
-            f"one of {', '.join(PLAIN_VECTOR_FIELDS)}."
+            f"vector_field={fields['vector_field']!r} needs parameters that the {model_type} model does not have: "
+            f"choose one of {', '.join(PLAIN_VECTOR_FIELDS)}."
         )
 
 
@@ -388,7 +389,7 @@ def build(
     new = [name for name, module in model.named_modules() if isinstance(module, (StageCoefficients, MultistepScheme))]
     new = tuple(f"{name}." for name in [*new, "model.encoder.stage_norms", "model.decoder.stage_norms"])
     missing = {name for name in report["missing_keys"] if not name.startswith(new)}
-    for problem, names in (("lacks", missing), ("has what its family has not,", report["unexpected_keys"])):
+    for problem, names in (("lacks", missing), ("has what its family does not have,", report["unexpected_keys"])):
         if names:
             raise ValueError(f"The {type(source).__name__} {problem} {', '.join(sorted(names))}.")
     model.name_or_path = model.config.name_or_path = source.name_or_path
@@ -466,7 +467,7 @@ def is_euler(coefficients: LearnedCoefficients) -> bool:
 
 
 def check_residual(model: PreTrainedModel, model_type: str):
-    """Refuses a model that is no Euler model of the family.
+    """Refuses a model that is not an Euler model of the family.
 
     Raises:
         ValueError: it names all the fields and values that the family cannot express.
@@ -495,7 +496,8 @@ def check_residual(model: PreTrainedModel, model_type: str):
             problems.append(f"{stack}_solver={solver!r} is a multistep scheme")
         all_coefficients = [m for m in getattr(model.model, stack).modules() if isinstance(m, StageCoefficients)]
         if getattr(config, f"{stack}_tableau").num_stages > 1 and config.stage_values != EULER_STAGES["stage_values"]:
-            problems.append(f"{stack}_solver={solver!r} with stage_values={config.stage_values!r} is no Euler step")
+            problem = f"stage_values={config.stage_values!r}"
+            problems.append(f"{stack}_solver={solver!r} with {problem} is not an Euler step")
         for coefficients in all_coefficients:
             if not isinstance(coefficients, LearnedCoefficients):
                 problem = f"{stack}_coefficients={getattr(config, f'{stack}_coefficients')!r}"
@@ -503,7 +505,7 @@ def check_residual(model: PreTrainedModel, model_type: str):
                 problem = f"the learned coefficients {coefficients.weight.tolist()}"
             else:
                 continue
-            problems.append(f"{stack}_solver={solver!r} with {problem} is no Euler step")
+            problems.append(f"{stack}_solver={solver!r} with {problem} is not an Euler step")
             break
     if problems:
         raise ValueError(f"The model cannot be written as a residual one ({model_type}): {'; '.join(problems)}.")

@@ -61,7 +61,7 @@ TASKS = {
 
 
 class Metric(NamedTuple):
-    """How a card shows a metric: its name, the Hub's identifier (None: it is no score, and not in the metadata),
+    """How a card shows a metric: its name, the Hub's identifier (None: it is not a score, and not in the metadata),
     decimals, and what in a run names its convention."""
 
     name: str

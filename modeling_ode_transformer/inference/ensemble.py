@@ -47,14 +47,14 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
     differ, vocabularies may not.
 
     It has the generation configuration of the first member, and `max_len_a` and `max_len_b`
-    (`SourceLengthGenerationMixin`). A temperature changes the mean, not the members' probabilities. It is no model to
-    train or to save: train, save and load its members.
+    (`SourceLengthGenerationMixin`). A temperature changes the mean, not the members' probabilities. It can be neither
+    trained nor saved: train, save and load its members.
 
     Args:
         models: the members, on one device. They are set to evaluation mode, and their dtypes may differ.
 
     Raises:
-        ValueError: there are none; or one is no encoder-decoder, is on another device, or has another size of the
+        ValueError: there are none; or one is not an encoder-decoder, is on another device, or has another size of the
             source or target vocabulary or other ids of the start, end or pad token than the first.
 
     Example:
@@ -197,7 +197,7 @@ def describe(model: PreTrainedModel, number: int) -> dict[str, Any]:
     """What an ensemble's members have in common, by the names that errors use; and "model", what they call it."""
     name = f"model {number} ({model.name_or_path or type(model).__name__})"
     if not model.config.is_encoder_decoder or not model.can_generate():
-        raise ValueError(f"{name} is no encoder-decoder that generates: an ensemble has no others.")
+        raise ValueError(f"{name} is not an encoder-decoder that generates: ensembles accept only those.")
     generation_config = model.generation_config
     return {
         "model": name,

@@ -10,9 +10,9 @@ A source is a line (`.gz` accepted). The output has a line for each, in their or
 `number<TAB>score<TAB>text`, the best first. A score is a log-probability, divided by the output's length, in a
 beam search to the power of `--length_penalty`. An empty line has an empty output, with the score 0.
 
-Outputs are written as they come, to `NAME.partial` until all are there. The same command goes on where it was stopped
-or killed, with the outputs of a run that was not; `NAME.partial.json` says what they are of. Outputs that are drawn
-begin anew.
+Outputs are written as they come, to `NAME.partial` until all are there. The same command continues where it was
+stopped or killed, with the outputs of a run that was not; `NAME.partial.json` says what they are of. Outputs that are
+drawn begin anew.
 """
 
 import gzip
@@ -376,7 +376,7 @@ def check_output(args: GenerateArguments) -> PartialOutput | None:
 
     Raises:
         OSError: it cannot be written, or exists.
-        ValueError: it is no file.
+        ValueError: it is not a file.
     """
     path = Path(args.output)
     if args.output == "-":

@@ -148,7 +148,7 @@ def parse_edit(line: str, number: int) -> tuple[int, Edit | None]:
     if not re.fullmatch(r"\s*-?[0-9]+\s+-?[0-9]+\s*", span):
         raise ValueError(f"the offsets {span!r} are not two whole numbers.")
     if not re.fullmatch(r"\s*[0-9]+\s*", annotator):
-        raise ValueError(f"the annotator {annotator!r} is no number.")
+        raise ValueError(f"the annotator {annotator!r} is not a number.")
     start, end = map(int, span.split())
     if error_type == "noop" or (start, end) == (-1, -1):
         return int(annotator), None

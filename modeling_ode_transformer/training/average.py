@@ -106,7 +106,7 @@ class SavedModel:
         if CHECKPOINT.fullmatch(folder.name) and (reason := incomplete_reason(folder)):
             raise self.half_written(reason)
         if not (folder / CONFIG_NAME).is_file():
-            raise ValueError(f"{folder} is no model folder: it holds no {CONFIG_NAME}.")
+            raise ValueError(f"{folder} is not a model folder: it holds no {CONFIG_NAME}.")
         config = read_json(folder / CONFIG_NAME)
         self.config = {name: value for name, value in config.items() if name not in PROVENANCE}
 

@@ -157,7 +157,7 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
 
 
 def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = None) -> None:
-    """Checks that a training, of a model with this configuration if one is given, can go on from a checkpoint.
+    """Checks that a training, of a model with this configuration if one is given, can continue from a checkpoint.
 
     Raises:
         ValueError: the checkpoint was not written to its end; it holds weights without the state of the optimizer;

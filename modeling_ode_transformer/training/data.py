@@ -79,7 +79,7 @@ def pairs_from_records(
         unit: What one of its mappings is, for errors.
 
     Raises:
-        ValueError: a key is not given; a record is no mapping, or holds no text under one of the keys.
+        ValueError: a key is not given; a record is not a mapping, or holds no text under one of the keys.
     """
     options = " and ".join(f"--{option}" for option in columns)
     if None in columns.values():

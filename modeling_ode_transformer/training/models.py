@@ -60,7 +60,7 @@ def load_checkpoint(auto_class: type, args: BaseModelArguments) -> PreTrainedMod
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding: nn.Module, side: str = "") -> None:
-    """ValueError if a tokenizer has tokens that the model's embeddings, or its output projection, have not."""
+    """ValueError if a tokenizer has tokens that the model's embeddings, or its output projection, do not have."""
     size = embedding.weight.shape[0]
     if len(tokenizer) > size:
         raise ValueError(

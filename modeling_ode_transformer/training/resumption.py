@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Exact resumption: a training with `Trainer` that was cut off goes on as one training."""
+"""Exact resumption: a training with `Trainer` that was cut off continues as one training."""
 
 import json
 import logging
@@ -63,7 +63,7 @@ class SaveAfterEpoch(TrainerCallback):
 
 
 class ResumableTrainerMixin:
-    """For a Trainer: a training that was cut off goes on as one training.
+    """For a Trainer: a training that was cut off continues as one training.
 
     - `train(resume_from_checkpoint=True)` takes the last complete checkpoint. A checkpoint counts as complete only
       when every process has written its part; one that holds weights alone, or another model, is refused. With
@@ -106,7 +106,7 @@ class ResumableTrainerMixin:
         """Trains, from a checkpoint if one is named, or from the last complete one in `output_dir` for True.
 
         Raises:
-            ValueError: the tokenizer pads with a token that the model has not, so that no checkpoint could be opened.
+            ValueError: the tokenizer pads with a token that the model does not have; no checkpoint could be opened.
             ValueError: the checkpoint cannot be resumed from (`check_resumable`); for True, there is none; another
                 process trains in `output_dir`.
             FileNotFoundError: the best checkpoint of the training before is not there, and is to be loaded at the end.

@@ -131,7 +131,7 @@ def checkpoint_to_resume(folder: Path, asked: str | bool | None) -> str | None:
         if others := [path.name for path in others if incomplete_reason(path) is None]:
             raise ValueError(
                 f"--resume_from_checkpoint {asked}: {folder} holds {'newer' if known else 'other'} checkpoints "
-                f"({', '.join(others)}), which those of the resumed training would mix with. Leave it out to go on "
+                f"({', '.join(others)}), which those of the resumed training would mix with. Leave it out to continue "
                 "from them, or give another --output_dir."
             )
         return asked
@@ -162,7 +162,7 @@ def check_same_training(checkpoint: str, arguments: dict, is_asked: bool) -> Non
     if is_asked and not by_kind["model"]:
         logger.warning("Resuming from %s with other arguments: %s", checkpoint, different)
         return
-    can_go_on = "" if by_kind["model"] else f", or go on with it by --resume_from_checkpoint {checkpoint}"
+    can_go_on = "" if by_kind["model"] else f", or continue it with --resume_from_checkpoint {checkpoint}"
     advice = f"Choose another --output_dir, or start anew with --overwrite_output_dir{can_go_on}."
     if is_asked:
         advice = "Leave out --resume_from_checkpoint to train this one."

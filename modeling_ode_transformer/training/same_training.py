@@ -4,7 +4,7 @@
 A run notes in its output folder what it is (`run_arguments`). `different_training` compares a noted run with one that
 is asked for. What counts as different depends on the question; a table of views says it for each:
 
-- `TRAINING`: may the one go on from a checkpoint of the other?
+- `TRAINING`: may one continue from a checkpoint of the other?
 - `RESULT`: are the metrics of the other those that the one would get?
 - `HELD_OUT`: did the other hold out the same examples?
 - `measurement(split)`: is a split of the one measured as that of the other was?

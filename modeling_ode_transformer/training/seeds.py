@@ -35,7 +35,7 @@ def plan_models(data_args: BaseDataArguments, args: TrainingArguments) -> list[t
             plan.append((fold, own))
     if len(plan) > 1:
         for _, own in plan:
-            # Each goes on from its own checkpoints, if it has any.
+            # Each continues from its own checkpoints, if it has any.
             own.resume_from_checkpoint = None
     return plan
 

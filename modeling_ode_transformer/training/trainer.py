@@ -33,6 +33,7 @@ from ..integration_ode_transformer import StageCoefficients
 from ..modeling_ode_transformer import OdeTransformerStack
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
 from ..pretrained_ode_transformer import shift_tokens_right
+from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from .samplers import TokenBudgetBatchSampler, pair_lengths
 
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 # fairseq gives up here as well: gradients that overflow at such a scale are not a matter of scaling.
 MIN_LOSS_SCALE = 1e-4
+# Tokens whose logits a GPU has in memory at a time.
+LOSS_CHUNK_SIZE = 1024
 
 
 def losses_by_row(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
@@ -161,10 +164,41 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         with one_group_for_tied_embeddings(self.model) if self.accelerator.is_fsdp2 else nullcontext():
             return super()._prepare_for_training(*args, **kwargs)
 
-    def mean_loss(self, outputs, labels, num_items_in_batch):
-        loss = losses_by_row(outputs.logits, labels, self.args.label_smoothing_factor).sum() / num_items_in_batch
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        head = self.head_of_chunks(model)
+        if head is None:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        self.compute_loss_func = partial(self.mean_loss, head=head)
+        try:
+            with states_as_logits(head):
+                return super().compute_loss(model, inputs, *args, **kwargs)
+        finally:
+            self.compute_loss_func = self.mean_loss
+
+    def head_of_chunks(self, model: torch.nn.Module) -> torch.nn.Linear | None:
+        """The output projection of a model whose losses are computed for a part of the tokens at a time."""
+        base = self.accelerator.unwrap_model(model, keep_torch_compile=False)
+        is_split = self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.n_gpu > 1
+        is_chunked = self.loss_chunk_size > 0 and not is_split
+        return base.lm_head if is_chunked and has_chunkable_loss(base, self.args.world_size > 1) else None
+
+    @property
+    def loss_chunk_size(self) -> int:
+        """Tokens whose logits are there at a time in training; 0: all."""
+        default = 0 if self.args.device.type == "cpu" else LOSS_CHUNK_SIZE
+        return default if self.args.loss_chunk_size is None else self.args.loss_chunk_size
+
+    def mean_loss(self, outputs, labels, num_items_in_batch, head: torch.nn.Linear | None = None):
+        """With a head, from states in the place of the logits."""
+        smoothing = self.args.label_smoothing_factor
+        if head is None:
+            loss = losses_by_row(outputs.logits, labels, smoothing).sum()
+        else:
+            states, labels = outputs.logits.flatten(0, 1), labels.flatten()
+            with self.accelerator.autocast():
+                loss = summed_cross_entropy(states, head.weight, head.bias, labels, smoothing, self.loss_chunk_size)
         # Under DataParallel, Trainer takes this for the loss of one device and multiplies it by their number.
-        return loss / max(self.args.n_gpu, 1)
+        return loss / num_items_in_batch / max(self.args.n_gpu, 1)
 
     def add_losses(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
         nll, smoothing = losses_by_row(logits, labels), self.args.label_smoothing_factor
@@ -246,6 +280,14 @@ class TokenTrainingArguments(ResumableTrainingArguments):
     optimize_for_cpu: bool = field(
         default=True, metadata={"help": "On a CPU, train with faster kernels than PyTorch's defaults."}
     )
+    loss_chunk_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "In training, compute logits and their gradients for so many tokens at a time, with the same "
+            "losses and gradients in less memory; 0: for all at once. Default: 1024, and 0 on a CPU. It is for models "
+            "of this package on one device or under DDP; others have all at once."
+        },
+    )
     log_coefficients: bool = field(
         default=False,
         metadata={"help": "Add to the metrics of evaluations how much each stage of each layer counts on average."},
@@ -260,6 +302,8 @@ class TokenTrainingArguments(ResumableTrainingArguments):
                 )
             # Trainer takes only losses for what is best when low.
             self.greater_is_better = False
+        if self.loss_chunk_size is not None and self.loss_chunk_size < 0:
+            raise ValueError(f"--loss_chunk_size {self.loss_chunk_size}: give a number of tokens, or 0.")
         super().__post_init__()
 
 

@@ -47,7 +47,7 @@ def load_word_vectors(path: str | Path, vocabulary: Mapping[str, int], embedding
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: A line has another number of numbers than the embedding is wide, or something that is no finite
+        ValueError: A line has another number of numbers than the embedding is wide, or something that is not a finite
             number; the file has no line; no word of the vocabulary is in it.
     """
     width = embedding.embedding_dim
@@ -60,7 +60,7 @@ def load_word_vectors(path: str | Path, vocabulary: Mapping[str, int], embedding
                 if int(fields[1]) != width:
                     raise ValueError(f"{path} has vectors of {fields[1]} numbers, but the embedding has {width}.")
                 continue
-            # Only GloVe's few words with spaces have more fields, and they are no numbers.
+            # Only GloVe's few words with spaces have more fields, and they are not numbers.
             is_longer = len(fields) > width + 1 and is_number(fields[-width - 1]) and is_number(fields[1])
             if len(fields) <= width or is_longer:
                 raise ValueError(

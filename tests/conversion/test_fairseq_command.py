@@ -223,7 +223,7 @@ def test_damaged_files_are_refused_by_name(content, files):
 def test_files_of_others_are_refused_with_what_they_hold(checkpoint, found, files):
     path = files.dictionary.parent / "other.pt"
     torch.save(checkpoint, path)
-    with pytest.raises(ValueError, match=f"other.pt is no checkpoint of fairseq 0.6.2: .* holds {found}"):
+    with pytest.raises(ValueError, match=f"other.pt is not a checkpoint of fairseq 0.6.2: .* holds {found}"):
         files.run(path)
 
 

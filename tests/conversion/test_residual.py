@@ -396,7 +396,7 @@ def test_models_without_their_head_or_with_more_than_their_family_are_refused():
     with pytest.raises(ValueError, match=r"fc1.weight has no values to convert \(dtype torch.int8"):
         convert(quantized)
     reference.model.encoder.layers[1].adapter = torch.nn.Linear(2, 2)
-    with pytest.raises(ValueError, match=r"has what its family has not, model\.encoder\.layers\.1\.adapter\.bias"):
+    with pytest.raises(ValueError, match=r"what its family does not have, model\.encoder\.layers\.1\.adapter\.bias"):
         convert(reference)
 
 
@@ -463,15 +463,15 @@ def test_an_euler_model_becomes_an_m2m100(batch, tmp_path):
     [
         ({"layer_history": "dense"}, "layer_history='dense' would have to be 'none'"),
         ({"max_relative_position": 8}, "max_relative_position=8 would have to be 0"),
-        ({"encoder_solver": "rk2"}, "encoder_solver='rk2' with encoder_coefficients='gate' is no Euler step"),
-        ({"decoder_solver": "rk4"}, "decoder_solver='rk4' with decoder_coefficients='fixed' is no Euler step"),
+        ({"encoder_solver": "rk2"}, "encoder_solver='rk2' with encoder_coefficients='gate' is not an Euler step"),
+        ({"decoder_solver": "rk4"}, "decoder_solver='rk4' with decoder_coefficients='fixed' is not an Euler step"),
         (
             {"encoder_solver": "rk2", "coefficients": "learned"},
-            r"encoder_solver='rk2' with the learned coefficients \[1.0, 1.0\] is no Euler step",
+            r"encoder_solver='rk2' with the learned coefficients \[1.0, 1.0\] is not an Euler step",
         ),
         (
             {"encoder_solver": WITHOUT_STATE, "coefficients": "learned", "coefficient_start": "euler"},
-            r"encoder_solver=\{'a': .* with the learned coefficients \[1.0, 0.0\] is no Euler step",
+            r"encoder_solver=\{'a': .* with the learned coefficients \[1.0, 0.0\] is not an Euler step",
         ),
         ({"encoder_solver": "rk2", "stage_values": "output"}, "stage_values='output'"),
         ({"steps_per_layer": 2}, "steps_per_layer=2 would have to be 1"),

@@ -149,7 +149,7 @@ class Handler(BaseHTTPRequestHandler):
     def validate_yaml(self):
         try:
             metadata = yaml.safe_load(json.loads(self.body)["content"].split("---")[1])
-            errors = [] if isinstance(metadata, dict) else ["metadata is no mapping"]
+            errors = [] if isinstance(metadata, dict) else ["metadata is not a mapping"]
         except (IndexError, yaml.YAMLError) as error:
             errors = [str(error)]
         raise Answer(400 if errors else 200, {"errors": [{"message": text} for text in errors], "warnings": []})

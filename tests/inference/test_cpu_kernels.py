@@ -17,6 +17,7 @@ from modeling_ode_transformer.inference.cpu import dropout, language_model_loss,
 from modeling_ode_transformer.layers_ode_transformer import SINUSOIDS
 
 from ..conftest import assert_close, build
+from ..operators import CountOperators
 from .conftest import optimized
 
 
@@ -376,3 +377,25 @@ def test_dropout_goes_where_its_argument_is():
     with torch.device("meta"):
         assert dropout(torch.ones(5, device="cpu"), 0.5, True).device.type == "cpu"
     assert dropout(torch.ones(5), 1 - 1e-6, True).shape == (5,)
+
+
+# Histories
+
+
+@pytest.mark.parametrize("layer_history", ["learned_dense", "dense"])
+def test_a_history_is_added_state_by_state(layer_history, batch):
+    """With the numbers and the gradients of the product of all states."""
+    model = build(layer_history=layer_history)
+    counts, results = [], []
+    for _ in range(2):
+        with CountOperators() as counted:
+            loss = model(**batch).logits.square().mean()
+            loss.backward()
+        counts.append(counted.counts["mv"])
+        results.append([loss.detach(), *(parameter.grad for parameter in model.parameters())])
+        model.zero_grad()
+        optimize_for_cpu(model)
+    # Before each of 5 layers and at both ends; the gradients of learned weights are products too.
+    assert counts == [14 if layer_history == "learned_dense" else 7, 0]
+    for actual, expected in zip(*results):
+        assert_close(actual, expected)

@@ -216,7 +216,7 @@ def test_what_an_ensemble_cannot_do_is_refused(source, tmp_path):
     with pytest.raises(ValueError, match="needs at least one model"):
         EnsembleForConditionalGeneration([])
     language_model = OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2"))
-    with pytest.raises(ValueError, match=r"model 2 \(OdeTransformerForCausalLM\) is no encoder-decoder"):
+    with pytest.raises(ValueError, match=r"model 2 \(OdeTransformerForCausalLM\) is not an encoder-decoder"):
         EnsembleForConditionalGeneration([ode_transformer(), language_model])
     ensemble = EnsembleForConditionalGeneration([ode_transformer()])
     with pytest.raises(ValueError, match=r"only supports greedy_search, .* ask for assisted_generation"):

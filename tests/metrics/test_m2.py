@@ -84,7 +84,7 @@ def test_insertions_before_the_first_word():
 @pytest.mark.parametrize(
     ("source", "prediction", "annotators", "counts"),
     [
-        # What changes nothing is no edit, and nothing has to be changed.
+        # What changes nothing is not an edit, and nothing has to be changed.
         ("a b c", "a b c", [[]], (0, 0, 0)),
         ("a b c", "a b c", [[(1, 2, "x")]], (0, 0, 1)),
         ("a b c", "a x c", [[]], (0, 1, 0)),
@@ -388,7 +388,7 @@ EDIT = "A 0 1|||R|||x|||REQUIRED|||-NONE-|||0"
         (f"S a b\n{EDIT.replace('0 1', '0 one')}\n", "line 2: the offsets '0 one' are not two whole numbers"),
         (f"S a b\n{EDIT.replace('0 1', '0')}\n", "line 2: the offsets '0' are not two"),
         (f"S a b\n{EDIT.replace('0 1', '2 1')}\n", "line 2: the offsets 2 1 are not in order"),
-        (f"S a b\n{EDIT[:-1]}zero\n", "line 2: the annotator 'zero' is no number"),
+        (f"S a b\n{EDIT[:-1]}zero\n", "line 2: the annotator 'zero' is not a number"),
         ("S a b\n\n\nS c\nB c\n", "line 5: 'B c' begins with neither 'S ' nor 'A '"),
         ("a b\n", "line 1: 'a b' begins with neither"),
     ],

@@ -161,7 +161,7 @@ def change_json(path: Path, **fields) -> None:
             lambda newest: (newest / "model.safetensors").replace(newest / "pytorch_model_fsdp_0"),
             "checkpoint-10 holds neither model.safetensors nor",
         ),
-        (lambda newest: (newest / "config.json").unlink(), "checkpoint-10 is no model folder: it holds no config"),
+        (lambda newest: (newest / "config.json").unlink(), "checkpoint-10 is not a model folder: it holds no config"),
         (lambda newest: change_json(newest / "config.json", dropout=0.5), r"they differ in dropout \(0.1 and 0.5\)"),
         (
             lambda newest: add_tensors(newest, extra=torch.zeros(2)),

@@ -116,7 +116,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
         raise ValueError(f"--seeds {' '.join(map(str, data_args.seeds))} names one twice.")
     asked = args.resume_from_checkpoint
     if asked and str(asked).lower() != "true" and (data_args.seeds or folds):
-        raise ValueError(f"--resume_from_checkpoint {asked}: several models go on from their own: leave it out.")
+        raise ValueError(f"--resume_from_checkpoint {asked}: several models continue from their own: leave it out.")
     check_model(model_args)
 
 

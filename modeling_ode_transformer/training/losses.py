@@ -1,0 +1,113 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Cross entropy of a language modeling head, computed for a part of the tokens at a time: of their logits, by far the
+largest tensors of a training step, only a part is there at any time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from ..layers_ode_transformer import autocast_dtype
+from ..modeling_ode_transformer import OdeTransformerPreTrainedModel
+
+
+class SummedCrossEntropy(torch.autograd.Function):
+    """See `summed_cross_entropy`. The gradients are computed with the loss, so that no logits are computed twice."""
+
+    @staticmethod
+    def forward(ctx, states, weight, bias, labels, label_smoothing, chunk_size):
+        dtype = autocast_dtype(states)
+        cast_weight = weight.to(dtype)
+        cast_bias = None if bias is None else bias.to(dtype)
+        of_states, of_weight, of_bias = ctx.needs_input_grad[:3]
+        state_gradients = []
+        weight_gradient = torch.zeros_like(weight) if of_weight else None
+        bias_gradient = torch.zeros_like(bias) if of_bias else None
+        loss = torch.zeros((), dtype=torch.float32, device=states.device)
+        with torch.autocast(states.device.type, enabled=False):
+            for part, targets in zip(states.split(chunk_size), labels.split(chunk_size)):
+                part, is_kept = part.to(dtype), (targets != -100).unsqueeze(1)
+                targets = targets.clamp(min=0).unsqueeze(1)
+                log_probs = nn.functional.linear(part, cast_weight, cast_bias).float().log_softmax(dim=-1)
+                losses = (label_smoothing - 1) * log_probs.gather(1, targets)
+                if label_smoothing:
+                    losses = losses - label_smoothing * log_probs.mean(dim=1, keepdim=True)
+                loss = loss + (losses * is_kept).sum()
+                if not any((of_states, of_weight, of_bias)):
+                    continue
+                gradient = log_probs.exp_().sub_(label_smoothing / weight.shape[0])
+                gradient = gradient.scatter_add_(1, targets, torch.full_like(losses, label_smoothing - 1))
+                gradient = gradient.mul_(is_kept).to(dtype)
+                del log_probs
+                if of_states:
+                    state_gradients.append(torch.mm(gradient, cast_weight).to(states.dtype))
+                if of_weight:
+                    weight_gradient += torch.mm(gradient.t(), part)
+                if of_bias:
+                    bias_gradient += gradient.sum(dim=0, dtype=torch.float32)
+        ctx.save_for_backward(torch.cat(state_gradients) if of_states else None, weight_gradient, bias_gradient)
+        return loss
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        return (
+            *(None if each is None else gradient.to(each.dtype) * each for each in ctx.saved_tensors),
+            None,
+            None,
+            None,
+        )
+
+
+def summed_cross_entropy(
+    states: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    labels: torch.Tensor,
+    label_smoothing: float = 0.0,
+    chunk_size: int = 1024,
+) -> torch.Tensor:
+    """The cross entropy in nats of all tokens, summed: a float32 scalar, without gradients of gradients. Under
+    autocast, products are computed in its dtype.
+
+    Args:
+        states: (tokens, d), from which the logits `states @ weight.T + bias` are computed.
+        weight: (vocabulary, d).
+        bias: (vocabulary,), or None.
+        labels: (tokens,), int64, -100 where there is no loss.
+        label_smoothing: as in `nn.functional.cross_entropy`.
+        chunk_size: the number of tokens whose logits are there at a time.
+    """
+    return SummedCrossEntropy.apply(states, weight, bias, labels, label_smoothing, chunk_size)
+
+
+def has_chunkable_loss(model: nn.Module, is_replicated: bool = False) -> bool:
+    """Whether it is a model of this package with a language modeling head that is a linear layer as it comes. Where
+    processes replicate it (DDP), the head needs parameters that the rest of the model has too: others would count as
+    unused."""
+    head = getattr(model, "lm_head", None)
+    if not isinstance(model, OdeTransformerPreTrainedModel) or not isinstance(head, nn.Linear):
+        return False
+    if type(head.weight) is not nn.Parameter or hasattr(head, "base_layer"):
+        return False
+    others = {id(each) for part in model.modules() if part is not head for each in part.parameters(recurse=False)}
+    return not is_replicated or all(id(parameter) in others for parameter in head.parameters())
+
+
+def identity(states: torch.Tensor) -> torch.Tensor:
+    return states
+
+
+@contextmanager
+def states_as_logits(head: nn.Linear) -> Iterator[None]:
+    """Within the context, the logits of a model with this head are the states that they are computed from."""
+    saved = vars(head).get("forward")
+    head.forward = identity
+    try:
+        yield
+    finally:
+        if saved is None:
+            del head.forward
+        else:
+            head.forward = saved

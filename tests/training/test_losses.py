@@ -1,0 +1,118 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The loss that is computed for a part of the tokens at a time."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import TrainerCallback
+
+from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerModel
+from modeling_ode_transformer.training.losses import has_chunkable_loss, summed_cross_entropy
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
+
+from ..conftest import build
+from ..operators import CountOperators
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("chunk_size", [1, 4, 11, 64])
+def test_loss_and_gradients_are_those_of_torch(smoothing, has_bias, chunk_size):
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(11, 8, generator=generator, requires_grad=True)
+    weight = torch.randn(13, 8, generator=generator, requires_grad=True)
+    bias = torch.randn(13, generator=generator, requires_grad=True) if has_bias else None
+    labels = torch.randint(13, (11,), generator=generator)
+    labels[[0, 5]] = -100
+    inputs = [each for each in (states, weight, bias) if each is not None]
+    expected = nn.functional.cross_entropy(
+        nn.functional.linear(states, weight, bias), labels, label_smoothing=smoothing, reduction="sum"
+    )
+    loss = summed_cross_entropy(states, weight, bias, labels, smoothing, chunk_size)
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    for actual, each in zip(torch.autograd.grad(loss / 7, inputs), torch.autograd.grad(expected / 7, inputs)):
+        torch.testing.assert_close(actual, each, rtol=1e-6, atol=1e-6)
+
+
+def test_a_head_of_its_own_is_not_chunked_where_processes_replicate_the_model():
+    """DDP would take parameters that only the losses use for unused."""
+    for fields, is_shared in (({}, True), ({"lm_head_bias": True}, False), ({"tie_word_embeddings": False}, False)):
+        model = build(**fields)
+        assert has_chunkable_loss(model) and has_chunkable_loss(model, is_replicated=True) == is_shared
+    assert has_chunkable_loss(build(OdeTransformerForCausalLM), is_replicated=True)
+    assert not has_chunkable_loss(build(OdeTransformerModel))
+
+
+class Gradients(TrainerCallback):
+    """Those of each update."""
+
+    def __init__(self):
+        self.updates = []
+
+    def on_pre_optimizer_step(self, args, state, control, model, **kwargs):
+        self.updates.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
+
+
+def train(folder, model, **values):
+    """Trains on pairs of several lengths; returns the gradients of the updates, and the logs."""
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda length: torch.randint(4, 61, (length,), generator=generator)  # noqa: E731
+    pairs = [{"input_ids": draw(3 + number % 4), "labels": draw(2 + number % 5)} for number in range(12)]
+
+    def collate(pairs):
+        pad = nn.utils.rnn.pad_sequence
+        ids = pad([pair["input_ids"] for pair in pairs], batch_first=True, padding_value=1)
+        labels = pad([pair["labels"] for pair in pairs], batch_first=True, padding_value=-100)
+        return {"input_ids": ids, "attention_mask": (ids != 1).long(), "labels": labels}
+
+    options = {"max_steps": 2, "per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "logging_steps": 1}
+    options |= {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "no", "report_to": "none"}
+    options |= {"label_smoothing_factor": 0.1, "use_cpu": True, "learning_rate": 1e-2}
+    arguments = TokenSeq2SeqTrainingArguments(str(folder), **options | values)
+    gradients, data = Gradients(), {"train_dataset": pairs, "eval_dataset": pairs[:5]}
+    trainer = TokenSeq2SeqTrainer(model=model, args=arguments, data_collator=collate, callbacks=[gradients], **data)
+    trainer.train()
+    return gradients.updates, trainer.state.log_history
+
+
+@pytest.mark.parametrize("fields", [{}, {"lm_head_bias": True, "tie_word_embeddings": False}])
+@pytest.mark.parametrize("optimize_for_cpu", [True, False])
+def test_a_trainer_has_the_same_gradients_and_losses(fields, optimize_for_cpu, tmp_path):
+    """Over accumulated batches of several lengths, smoothed, divided by the target tokens of the update; no tensor has
+    the logits of all tokens. Evaluation is as it was."""
+    values = {"max_grad_norm": 0, "optim": "sgd", "optimize_for_cpu": optimize_for_cpu}
+    no_dropout = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    expected = train(tmp_path, build(**fields, **no_dropout), **values, loss_chunk_size=0)
+    model = build(**fields, **no_dropout)
+    with CountOperators() as counted:
+        actual = train(tmp_path, model, **values, loss_chunk_size=4, eval_strategy="no")
+    assert {shape[0] for name, shape in counted.calls if name == "_log_softmax"} <= {1, 2, 3, 4}
+    assert "forward" not in vars(model.lm_head)
+    actual = train(tmp_path, build(**fields, **no_dropout), **values, loss_chunk_size=4)
+    for own, others in zip(actual[0], expected[0], strict=True):
+        for name, gradient in own.items():
+            torch.testing.assert_close(gradient, others[name], rtol=0, atol=1e-6 * others[name].abs().max().clamp(1))
+    for own, others in zip(actual[1], expected[1], strict=True):
+        for name in {"loss", "grad_norm", "eval_loss", "eval_nll_loss", "eval_perplexity"} & own.keys():
+            assert own[name] == pytest.approx(others[name], rel=1e-6)
+
+
+def test_under_autocast_products_are_in_its_dtype():
+    """The loss is that of logits in bfloat16; gradients are as near to those in float64 as by autograd."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(40, 16, generator=generator, requires_grad=True)
+    weight = torch.randn(23, 16, generator=generator, requires_grad=True)
+    labels = torch.randint(23, (40,), generator=generator)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = summed_cross_entropy(states, weight, None, labels, 0.1, 16)
+        logits = nn.functional.linear(states, weight)
+    assert logits.dtype == torch.bfloat16
+    expected = nn.functional.cross_entropy(logits.float(), labels, label_smoothing=0.1, reduction="sum")
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    exact = nn.functional.cross_entropy(
+        nn.functional.linear(states.double(), weight.double()), labels, label_smoothing=0.1, reduction="sum"
+    )
+    inputs = (states, weight)
+    for actual, rounded, each in zip(*(torch.autograd.grad(value, inputs) for value in (loss, expected, exact))):
+        assert actual.dtype == torch.float32
+        assert 0 < (actual - each).norm() < 1.1 * (rounded - each).norm() < 1e-2 * each.norm()
