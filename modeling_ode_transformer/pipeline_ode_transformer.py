@@ -79,6 +79,14 @@ def needs_target_tokenizer(config: PreTrainedConfig, tokenizer: PreTrainedTokeni
     return getattr(config, "decoder_vocab_size", None) is not None and not is_shared and not knows_both
 
 
+def without_truncation(tokenizer: Any) -> Any:
+    """The tokenizer itself, which forgets how it cut and padded the last texts: `tokenizer.json` would keep that."""
+    if (backend := getattr(tokenizer, "_tokenizer", None)) is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    return tokenizer
+
+
 class TextToTextPipeline(ChunkPipeline):
     """
     Generates texts from texts with an encoder-decoder of transformers.
@@ -201,12 +209,13 @@ class TextToTextPipeline(ChunkPipeline):
         """
         if push_to_hub:
             raise ValueError("push_to_hub=True: call the pipeline's method push_to_hub(repo_id) instead.")
+        without_truncation(self.tokenizer)
         super().save_pretrained(save_directory, **kwargs)
         custom_object_save(self, save_directory)
         add_pipeline(self.model.config, self.default_task)
         self.model.config.save_pretrained(save_directory)
         if self.target_tokenizer is not self.tokenizer:
-            self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_TOKENIZER))
+            without_truncation(self.target_tokenizer).save_pretrained(os.path.join(save_directory, TARGET_TOKENIZER))
 
     def _sanitize_parameters(
         self,

@@ -407,6 +407,9 @@ class OdeTransformerTokenizer(TokenizersBackend):
         with open(file_names[0], encoding="utf-8") as file:
             config = json.load(file)
         config["tokenizer_class"] = TokenizersBackend.__name__
+        # How the last texts were cut and padded is nothing of the tokenizer's.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         with open(file_names[0], "w", encoding="utf-8") as file:
             file.write(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
         return super()._save_pretrained(save_directory, file_names, **kwargs)

@@ -389,6 +389,14 @@ def test_saved_tokenizer_is_unchanged_when_loaded(tmp_path, tokenizer):
     assert (loaded.add_bos_token, loaded.add_eos_token, loaded.add_dummy_prefix) == (False, True, True)
 
 
+def test_the_last_truncation_and_padding_are_not_saved(tmp_path, tokenizer):
+    tokenizer(["a long text", "b"], truncation=True, max_length=2, padding=True)
+    assert tokenizer.backend_tokenizer.truncation["max_length"] == 2
+    tokenizer.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    assert saved["truncation"] is saved["padding"] is None
+
+
 def test_saved_settings_hold_and_can_be_changed_when_loading(tmp_path, tokenizer, reference):
     ids = reference.encode("the man")
     OdeTransformerTokenizer(tokenizer_object=tokenizer.backend_tokenizer, add_eos_token=False).save_pretrained(

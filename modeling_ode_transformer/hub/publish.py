@@ -39,7 +39,12 @@ from modeling_ode_transformer.hub.model_card import (
     model_class,
     run_record,
 )
-from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, TARGET_TOKENIZER, add_pipeline
+from modeling_ode_transformer.pipeline_ode_transformer import (
+    CUSTOM_PIPELINES,
+    TARGET_TOKENIZER,
+    add_pipeline,
+    without_truncation,
+)
 from modeling_ode_transformer.text_files import read_json
 
 
@@ -102,9 +107,10 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
     if record["task"] in CUSTOM_PIPELINES:
         add_pipeline(model.config, record["task"])
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    without_truncation(tokenizer).save_pretrained(folder)
     if (output_dir / TARGET_TOKENIZER).is_dir():
-        AutoTokenizer.from_pretrained(output_dir / TARGET_TOKENIZER).save_pretrained(folder / TARGET_TOKENIZER)
+        target_tokenizer = AutoTokenizer.from_pretrained(output_dir / TARGET_TOKENIZER)
+        without_truncation(target_tokenizer).save_pretrained(folder / TARGET_TOKENIZER)
     (folder / "README.md").write_text(readme, encoding="utf-8")
     return record
 

@@ -9,14 +9,19 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 
+import torch
 from filelock import FileLock, Timeout
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedConfig
+from tokenizers import Tokenizer
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
+from ..pipeline_ode_transformer import TARGET_TOKENIZER
 from ..text_files import read_json
 
 
@@ -25,6 +30,15 @@ logger = logging.getLogger(__name__)
 TRAINER_STATE = "trainer_state.json"
 # Patterns of what a checkpoint holds beside weights, all of it or, with `save_only_model`, nothing.
 TRAINING_STATE = ("optimizer*", "scheduler.pt", "rng_state*.pth")
+# Of JSON files, by pattern, the values that resuming needs.
+LOSS_STATE = ("loss_since_last_log", "mean_loss_since_last_log", "last_logged_update")
+NEEDED_VALUES = {
+    TRAINER_STATE: {"global_step": int, "log_history": list},
+    "*.index.json": {"weight_map": dict},
+    "loss_state_*.json": dict.fromkeys(LOSS_STATE, (int, float)),
+}
+# Where the classes of models are looked for.
+HOMES = ("modeling_ode_transformer", "transformers")
 # Fields of a configuration that change without the model: Trainer itself sets special tokens, a dtype, a cache.
 NOT_OF_THE_MODEL = {"transformers_version", "_name_or_path", "architectures", "auto_map", "dtype", "use_cache"}
 # Patterns of what a run writes about its model: metrics and outputs.
@@ -124,18 +138,23 @@ def rotate_checkpoints(
 def incomplete_reason(checkpoint: str | Path) -> str | None:
     """Why a checkpoint folder of Trainer cannot be used, as after a kill while it was written; None if it can.
 
-    Trainer writes `trainer_state.json` last; the other files are opened, not read.
+    Trainer writes `trainer_state.json` last; JSON files are read, the others opened.
     """
     checkpoint = Path(checkpoint)
-    state = checkpoint / TRAINER_STATE
-    if not state.is_file():
-        return f"{state.name}, which is written last, is missing"
-    for path in (state, *checkpoint.glob("*.index.json")):
+    if not (checkpoint / TRAINER_STATE).is_file():
+        return f"{TRAINER_STATE}, which is written last, is missing"
+    for path in checkpoint.rglob("*"):
+        if path.is_symlink() and not path.exists():
+            return f"{path.relative_to(checkpoint)} is a link to nothing"
+    for path in (path for pattern in ("*.json", f"{TARGET_TOKENIZER}/*.json") for path in checkpoint.glob(pattern)):
         try:
             values = read_json(path)
-        except ValueError:
-            return f"{path.name} is cut off"
-        for shard in set(values.get("weight_map", {}).values()):
+        except ValueError as error:
+            return f"{path.relative_to(checkpoint)} is cut off or damaged ({error})"
+        needed = next((names for pattern, names in NEEDED_VALUES.items() if path.match(pattern)), {})
+        if wrong := [name for name, kinds in needed.items() if not isinstance(values.get(name), kinds)]:
+            return f"{path.name} is damaged: it has no valid {wrong[0]}"
+        for shard in set(values["weight_map"].values()) if "weight_map" in needed else ():
             if not (checkpoint / shard).is_file():
                 return f"{shard} is missing"
     weights = list(checkpoint.glob("*.safetensors"))
@@ -156,6 +175,38 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
     return None
 
 
+def unusable_reason(checkpoint: str | Path) -> str | None:
+    """Why a checkpoint cannot be gone on from: `incomplete_reason`; or a tokenizer that does not open, or weights that
+    lack a tensor of the model, of a class of this package or of transformers."""
+    checkpoint = Path(checkpoint)
+    if reason := incomplete_reason(checkpoint):
+        return reason
+    for path in (checkpoint / "tokenizer.json", checkpoint / TARGET_TOKENIZER / "tokenizer.json"):
+        try:
+            if path.is_file():
+                Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises no other
+            return f"{path.relative_to(checkpoint)} is damaged ({error})"
+    config, weights = checkpoint / CONFIG_NAME, list(checkpoint.glob("*.safetensors"))
+    if not config.is_file() or not weights or (checkpoint / "adapter_config.json").is_file():
+        return None
+    name = next(iter(read_json(config).get("architectures") or []), "")
+    model_class = next((found for home in HOMES if (found := getattr(import_module(home), name, None))), None)
+    if not (isinstance(model_class, type) and issubclass(model_class, PreTrainedModel)):
+        return None
+    try:
+        with torch.device("meta"):
+            model = model_class(model_class.config_class.from_pretrained(checkpoint))
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        return f"{CONFIG_NAME} is damaged ({error})"
+    tensors = set()
+    for path in weights:
+        with safe_open(path, framework="pt") as file:
+            tensors.update(file.keys())
+    missing = sorted(model.state_dict().keys() - tensors - set(model.all_tied_weights_keys))
+    return f"its weights lack {', '.join(missing[:3])}" if missing else None
+
+
 def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = None) -> None:
     """Checks that a training, of a model with this configuration if one is given, can continue from a checkpoint.
 
@@ -165,7 +216,7 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
     """
     checkpoint = Path(checkpoint)
     start = f"Cannot resume from {checkpoint}: "
-    if reason := incomplete_reason(checkpoint):
+    if reason := unusable_reason(checkpoint):
         raise ValueError(f"{start}{reason}. Choose an earlier checkpoint.")
     if not any(any(checkpoint.glob(pattern)) for pattern in (TRAINING_STATE[0], "global_step*")):
         raise ValueError(
@@ -192,14 +243,18 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
 
 
 def complete_checkpoints(output_dir: str | Path) -> Iterator[Path]:
-    """The usable `checkpoint-*` of a training run, the newest first; warns of those not written to their end."""
+    """The usable `checkpoint-*` of a training run, the newest first; warns of those that are not, and of what
+    is in the place of one."""
+    for path in sorted(Path(output_dir).glob("*"), key=lambda path: path.name):
+        if CHECKPOINT.fullmatch(path.name) and not path.is_dir():
+            logger.warning("%s is left out: it is a file or a link to nothing, not a folder", path)
     for path in reversed(numbered_checkpoints(output_dir)):
-        if (reason := incomplete_reason(path)) is None:
+        if (reason := unusable_reason(path)) is None:
             yield path
         else:
             logger.warning("%s is left out: %s", path, reason)
 
 
 def last_complete_checkpoint(output_dir: str | Path) -> Path | None:
-    """The newest usable `checkpoint-*` of a training run, if any; warns of newer ones not written to their end."""
+    """The newest usable `checkpoint-*` of a training run, if any; warns of newer ones that are not."""
     return next(complete_checkpoints(output_dir), None)

@@ -15,6 +15,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArgumen
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils.hub import hf_api
 
+from ..pipeline_ode_transformer import without_truncation
 from ..text_files import read_json
 from .checkpoints import (
     TRAINER_STATE,
@@ -96,6 +97,7 @@ class ResumableTrainerMixin:
 
     def _save(self, *args, **kwargs):
         self._hand_over_token()
+        without_truncation(self.processing_class)
         super()._save(*args, **kwargs)
 
     def _push_from_checkpoint(self, *args, **kwargs):
@@ -224,6 +226,9 @@ class ResumableTrainerMixin:
         folder = Path(self._get_output_dir(trial))
         current = folder / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
+            if not current.is_dir() and (current.is_file() or current.is_symlink()):
+                logger.warning("Deleting %s: it is in the place of a checkpoint", current)
+                current.unlink()
             # An earlier run's half-written folder is written again: until the end it counts as half-written.
             (current / TRAINER_STATE).unlink(missing_ok=True)
             if self.args.save_total_limit is not None:

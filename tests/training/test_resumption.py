@@ -13,14 +13,10 @@ import sys
 import pytest
 import run_translation
 import torch
-from transformers import (
-    AutoModelForSeq2SeqLM,
-)
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM
 
-from modeling_ode_transformer.training.checkpoints import (
-    incomplete_reason,
-    last_complete_checkpoint,
-)
+from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint, unusable_reason
 from modeling_ode_transformer.training.smoke import number_names
 
 from ..conftest import EXAMPLES
@@ -135,15 +131,59 @@ DAMAGES = {
 }
 
 
+def emptied(name, text="{}"):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def without_a_tensor(folder):
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.decoder.layers.0.fc1.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def linked_to_nothing(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("blobs")
+
+
+DAMAGES |= {
+    **{
+        f"{name} is cut off or damaged": lambda folder, name=name: cut(folder / name)
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "loss_state_0.json")
+    },
+    "loss_state_0.json is damaged: it has no valid loss_since_last_log": emptied("loss_state_0.json"),
+    "trainer_state.json is damaged: it has no valid global_step": emptied("trainer_state.json"),
+    "tokenizer_config.json is cut off or damaged (": emptied("tokenizer_config.json", "[]"),
+    "tokenizer.json is damaged": emptied("tokenizer.json"),
+    "config.json is damaged": lambda folder: (folder / "config.json").write_text(
+        (folder / "config.json").read_text().replace('"d_model": 32', '"d_model": 31')
+    ),
+    "its weights lack model.decoder.layers.0.fc1.weight": without_a_tensor,
+    "model.safetensors is a link to nothing": linked_to_nothing,
+}
+
+
 @pytest.mark.parametrize("reason", DAMAGES)
 def test_half_written_checkpoints_are_recognised(reason, whole, tmp_path, caplog):
     for number in (4, 8):
         shutil.copytree(whole / f"checkpoint-{number}", tmp_path / f"checkpoint-{number}")
     assert last_complete_checkpoint(tmp_path).name == "checkpoint-8"
     DAMAGES[reason](tmp_path / "checkpoint-8")
-    assert incomplete_reason(tmp_path / "checkpoint-8").startswith(reason)
+    assert unusable_reason(tmp_path / "checkpoint-8").startswith(reason)
     assert last_complete_checkpoint(tmp_path).name == "checkpoint-4"
     assert f"checkpoint-8 is left out: {reason}" in caplog.text
+
+
+def test_a_file_in_the_place_of_a_checkpoint_is_left_out_by_name(whole, corpus, tmp_path, caplog):
+    shutil.copytree(whole / "checkpoint-4", tmp_path / "checkpoint-4")
+    (tmp_path / "checkpoint-8").touch()
+    (tmp_path / "checkpoint-11").symlink_to("gone")
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-4"
+    for name in ("checkpoint-8", "checkpoint-11"):
+        assert f"{name} is left out: it is a file or a link to nothing" in caplog.text
+    run_translation.main(arguments(corpus, tmp_path, **options()))
+    assert losses(tmp_path) == losses(whole)
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-11"
 
 
 def test_a_half_written_checkpoint_is_not_resumed_from(whole, corpus, tmp_path):

@@ -240,14 +240,19 @@ def test_outputs_are_written_before_they_are_scored(run, corpus, tmp_path):
 
 def test_tokenizer_per_language(corpus, tmp_path):
     options = {"joint_tokenizer": False, "target_vocab_size": 320, "do_predict": True}
+    options |= {"max_source_length": 12, "max_target_length": 12, "samples": "five hundred and one"}
     trained = run_translation.main(arguments(corpus, tmp_path / "run", **options))
     config = AutoConfig.from_pretrained(tmp_path / "run")
     assert (config.vocab_size, config.decoder_vocab_size) == (330, 320)
     assert not config.share_encoder_decoder_embeddings
     assert len(AutoTokenizer.from_pretrained(tmp_path / "run")) == 330
     assert len(AutoTokenizer.from_pretrained(tmp_path / "run" / "target_tokenizer")) == 320
+    for file in (tmp_path / "run").rglob("tokenizer.json"):
+        saved = json.loads(file.read_text())
+        assert saved["truncation"] is saved["padding"] is None, "texts were cut here, not those of other users"
 
     options = {"model_name_or_path": tmp_path / "run", "config_overrides": None, "do_train": None, "do_predict": True}
+    options |= {"max_source_length": 12, "max_target_length": 12}
     reloaded = run_translation.main(arguments(corpus, tmp_path / "again", **options))
     assert reloaded["predict_bleu"] == trained["predict_bleu"]
     assert reloaded["predict_nll_loss"] == pytest.approx(trained["predict_nll_loss"], rel=1e-5)
