@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .errors import one_line_errors
 from .text_files import read_aligned_lines, read_json, read_lines
 
 
@@ -44,16 +45,9 @@ CARD_VALUES = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """`run`, but errors in arguments and files, and Ctrl-C, end the process with one line in place of a traceback, and
-    the exit codes 2 and 130."""
-    try:
+    """`run`, but errors that a user can mend end the process with one line."""
+    with one_line_errors():
         run(argv)
-    except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        sys.exit(130)
 
 
 def run(argv: list[str] | None = None) -> None:
@@ -282,8 +276,6 @@ def lay_recipe_under(args: Namespace) -> None:
         FileNotFoundError: there is no such file.
     """
     recipe = read_json(args.recipe)
-    if not isinstance(recipe, dict):
-        raise ValueError(f"{args.recipe} holds a {type(recipe).__name__}, and a recipe is a mapping.")
     if unknown := sorted(recipe.keys() - (vars(args).keys() - NOT_OPTIONS)):
         raise ValueError(f"{args.recipe} holds unknown arguments: {', '.join(unknown)} (--help lists all arguments).")
     args.parser.set_defaults(**recipe)
@@ -356,8 +348,6 @@ def card(args: Namespace) -> None:
     if args.task and is_record:
         raise ValueError(f"{args.run_folder} is a record, which says its task: leave out --task {args.task}.")
     record = read_json(args.run_folder) if is_record else run_record(args.run_folder, args.task)
-    if not isinstance(record, dict):
-        raise ValueError(f"{args.run_folder} holds a {type(record).__name__}, and a record is a mapping.")
     if isinstance(values := record.get("card", {}), dict):
         record["card"] = values | card_values(args)
         if "repo_id" not in record["card"]:

@@ -49,13 +49,16 @@ def read_aligned_lines(paths: Sequence[str | Path]) -> list[list[str]]:
     return files
 
 
-def read_json(path: str | Path):
-    """What a JSON file holds; ValueError with the file's name if it is not JSON."""
+def read_json(path: str | Path) -> dict:
+    """The object in a JSON file; ValueError with the file's name if it holds something else."""
     with open_text(path) as file:
         try:
-            return json.load(file)
-        except json.JSONDecodeError as error:
+            values = json.load(file)
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is not JSON ({error}).") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} holds a {type(values).__name__}, not a JSON object.")
+    return values
 
 
 def parse_overrides(text: str | dict | None) -> dict:

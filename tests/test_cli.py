@@ -149,7 +149,7 @@ def test_the_command_line_of_generate_wins_over_its_recipe(monkeypatch, tmp_path
     "text, message",
     [
         ('{"num_beem": 3, "run": 1}', r"recipe.json holds unknown arguments: num_beem, run \(--help"),
-        ("[]", "recipe.json holds a list, and a recipe is a mapping"),
+        ("[]", "recipe.json holds a list, not a JSON object"),
         ('{"dtype": "fp64", "model_name_or_path": ["one"]}', "--dtype fp64 must be one of auto, "),
         ("{}", "give --model_name_or_path"),
     ],

@@ -18,13 +18,14 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers.utils import logging
 
 from ..configuration_ode_transformer import OdeTransformerConfig
 from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
 from ..training.average import TensorMean, check_same_configuration
-from .fairseq_tokenizer import make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
+from .fairseq_tokenizer import check_bpe_codes, make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
 
 
 logger = logging.get_logger(__name__)
@@ -140,8 +141,11 @@ def average_fairseq_checkpoints(
 
     Raises:
         ValueError: the checkpoints differ in their architecture, or in the names or shapes of their parameters; or a
-            value is not a number.
+            value is not a number; or one is named twice.
     """
+    files = [Path(path).resolve() for path in paths]
+    if repeated := [str(path) for i, path in enumerate(paths) if files[i] in files[:i]]:
+        raise ValueError(f"{', '.join(repeated)} is named twice: name each checkpoint once.")
     state_dict, args = load_fairseq_checkpoint(paths[0], trust_file)
     if len(paths) == 1:
         return state_dict, args
@@ -178,6 +182,7 @@ def convert_fairseq_state_dict(
         ValueError: the architecture, an option or a parameter cannot be expressed, or one is missing; it is named.
     """
     args = dict(args) if isinstance(args, Mapping) else vars(args)
+    check_parameters(state_dict)
     config = make_configuration(state_dict, args)
     if config.encoder_coefficients != "gate" and any(map(GATE.fullmatch, state_dict)):
         logger.warning("encoder.gate_linear is left out: with these arguments the original does not use it.")
@@ -208,8 +213,33 @@ def convert_fairseq_state_dict(
     return model.eval()
 
 
+def check_parameters(state_dict: Mapping[str, torch.Tensor]) -> None:
+    """ValueError if a parameter has no name, is not a plain tensor, or holds what is not a finite number."""
+    for name, tensor in state_dict.items():
+        if not isinstance(name, str):
+            raise ValueError(f"The parameters have names, but {name!r} is a {type(name).__name__}.")
+        if WITHOUT_NUMBERS.fullmatch(name):
+            continue
+        if tensor.layout != torch.strided or tensor.ndim == 0 or not tensor.is_floating_point():
+            raise ValueError(
+                f"Parameter {name} is not a dense tensor of numbers: it is {tensor.layout}, {tensor.dtype} and has "
+                f"{tensor.ndim} dimensions."
+            )
+        if not tensor.isfinite().all():
+            raise ValueError(f"Parameter {name} holds values that are infinite or not numbers: the training diverged.")
+
+
 def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, Any]) -> OdeTransformerConfig:
     """The configuration of the original's architecture; see `convert_fairseq_state_dict`."""
+    try:
+        return configuration_of(state_dict, args)
+    except (StrictDataclassError, TypeError) as error:
+        raise ValueError(
+            f"The arguments and embeddings are not those of a model: {error.__cause__ or error}"
+        ) from error
+
+
+def configuration_of(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, Any]) -> OdeTransformerConfig:
     architecture = args.get("arch")
     prefix, found, suffix = str(architecture).partition("transformer")
     if suffix.startswith("_lm"):
@@ -325,6 +355,8 @@ def rename_parameters(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch
         if WITHOUT_NUMBERS.fullmatch(name):
             continue
         if fused := FUSED_PROJECTION.fullmatch(name):
+            if tensor.shape[0] % 3:
+                raise ValueError(f"Parameter {name} has {tensor.shape[0]} rows, and q, k and v have as many each.")
             for projection, part in zip("qkv", tensor.chunk(3), strict=True):
                 renamed[f"model.{fused[1]}.{projection}_proj.{fused[2]}"] = part
             continue
@@ -397,6 +429,9 @@ def convert_fairseq_checkpoints(
         make_tokenizer(pad_dictionary(tokens, size, path), merges, model_max_length=limit)
         for tokens, size, path, merges in zip(dictionaries, sizes, (source_dict, target_dict), codes)
     ]
+    for tokens, merges, path in zip(dictionaries, codes, (bpe_codes, target_bpe_codes or bpe_codes)):
+        if merges is not None:
+            check_bpe_codes(tokens, merges, path)
     beams = {"early_stopping": True, "length_penalty": length_penalty} if num_beams > 1 else {}
     model.generation_config.update(num_beams=num_beams, max_length=max_length, **beams)
 

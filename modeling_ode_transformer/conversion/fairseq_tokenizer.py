@@ -97,6 +97,20 @@ def read_bpe_codes(path: str | Path) -> list[tuple[str, str]]:
     return list(merges)
 
 
+def check_bpe_codes(tokens: list[str], merges: list[tuple[str, str]], path: str | os.PathLike) -> None:
+    """ValueError if codes are not those of a dictionary: less than half of the pieces that they make are in it,
+    and they make less than half of its longer pieces."""
+    ends = "</w>"
+    made = {piece.removesuffix(ends) if piece.endswith(ends) else f"{piece}@@" for piece in map("".join, merges)}
+    longer = {token for token in tokens[len(SPECIAL_TOKENS) :] if len(token.removesuffix("@@")) > 1}
+    common = len(made & longer)
+    if 2 * common < min(len(made), len(longer)):
+        raise ValueError(
+            f"{path} holds BPE codes of another dictionary: of the {len(made)} pieces that they make, {common} are in "
+            "it. Give the codes that the training data were split by."
+        )
+
+
 def make_tokenizer(
     tokens: list[str], merges: list[tuple[str, str]] | None = None, **kwargs: Any
 ) -> PreTrainedTokenizerBase:

@@ -26,6 +26,7 @@ import transformers
 from huggingface_hub import CommitInfo, HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import validate_repo_id
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import AutoTokenizer, PreTrainedModel
 
@@ -88,7 +89,12 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
 
     record = run_record(output_dir, task) | {"card": card}
     readme = model_card(record).content + "\n"
-    model = load_model(output_dir)
+    try:
+        model = load_model(output_dir)
+    except SafetensorError as error:
+        raise PublishError(
+            f"{output_dir}: its weights are cut off or damaged ({error}): save the model again."
+        ) from error
     try:
         tokenizer = AutoTokenizer.from_pretrained(output_dir)
     except (OSError, ValueError) as error:

@@ -138,7 +138,7 @@ def errant_score(
     """
     if criterion not in CRITERIA:
         raise ValueError(f"criterion {criterion!r} must be one of {', '.join(CRITERIA)}.")
-    if beta <= 0:
+    if not 0 < beta < float("inf"):
         raise ValueError(f"beta {beta} must be above 0.")
     if types not in TYPES:
         raise ValueError(f"types {types!r} must be one of {', '.join(TYPES)}.")

@@ -19,7 +19,8 @@ In an M2 file, a line `S` and the tokens of a sentence are followed by a line fo
 The fields are the tokens that are replaced (from, to before), the type of error, what replaces them (alternatives
 separated by `||`; nothing, or `-NONE-`, where they are deleted), two that no score looks at, and the annotator's
 number. `noop` says that an annotator has no edits. Edits beyond their sentence, as some of JFLEG's `dev.ref.m2`, are
-left out as by the official scorer, with a warning.
+left out as by the official scorer, with a warning; so are edits that an annotator has twice, which that scorer counts
+as two correct ones where a system has one.
 """
 
 import gzip
@@ -168,7 +169,10 @@ def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
     Raises:
         ValueError: a line is not as it must be; it is named.
     """
-    sentences, open_paragraph, beyond = [], False, []
+    sentences, open_paragraph = [], False
+    left_out = {"as by the official M2 scorer, since they lie beyond their sentence": []}
+    left_out["since their annotator has them twice"] = []
+    beyond, repeated = left_out.values()
     for number, line in enumerate(lines, 1):
         try:
             if not line.strip():
@@ -185,20 +189,21 @@ def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
                 edits = sentences[-1].edits.setdefault(annotator, [])
                 if edit and (edit.start < 0 or edit.end > len(sentences[-1].tokens)):
                     beyond.append(number)
+                elif edit and any(
+                    (edit.start, edit.end, edit.correction) == (other.start, other.end, other.correction)
+                    for other in edits
+                ):
+                    repeated.append(number)
                 elif edit:
                     edits.append(edit)
             else:
                 raise ValueError(f"{line[:80]!r} begins with neither 'S ' nor 'A '.")
         except ValueError as error:
             raise ValueError(f"{name}, line {number}: {error}") from error
-    if beyond:
-        logger.warning(
-            "%s: edits left out, as by the official M2 scorer, since they lie beyond their sentence: %d, the first in "
-            "line %d",
-            name,
-            len(beyond),
-            beyond[0],
-        )
+    for reason, numbers in left_out.items():
+        if numbers:
+            count, first = len(numbers), numbers[0]
+            logger.warning("%s: edits left out, %s: %d, the first in line %d", name, reason, count, first)
     return sentences
 
 
@@ -279,8 +284,8 @@ def m2_score_statistics(statistics: np.ndarray, beta: float = 0.5) -> dict[str, 
         precision, recall, f0.5 (or f1, f2, ... as `beta` says), all from 0 to 1, and the numbers of edits that they
         come from: correct, proposed, gold.
     """
-    if beta < 0:
-        raise ValueError(f"beta {beta} must be at least 0.")
+    if not 0 <= beta < float("inf"):
+        raise ValueError(f"beta {beta} must be a number of at least 0.")
     weight = beta * beta
     correct = proposed = gold = 0
 

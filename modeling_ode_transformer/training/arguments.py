@@ -14,6 +14,13 @@ from .smoke import SMOKE_VALUES
 
 # The arguments that name files of examples.
 DATA_FILES = re.compile(r"(train|validation|test)_(\w+_)?files?")
+# The least values of the arguments of any task.
+LEAST = {
+    **dict.fromkeys(("gradient_accumulation_steps", "pad_to_multiple_of", "num_beams", "generation_num_beams"), 1),
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "max_tokens_per_batch"), 1),
+    **dict.fromkeys(("max_source_length", "max_target_length", "max_length", "max_new_tokens", "vocab_size"), 1),
+    **dict.fromkeys(("block_size", "label_smoothing_factor", "learning_rate", "weight_decay", "warmup_steps"), 0),
+}
 
 
 @dataclass
@@ -207,8 +214,9 @@ def check_run(
 
     Raises:
         ValueError: there is nothing to do; a model is needed and there is none; a training is to stop early and
-            nothing says by what.
+            nothing says by what; a number is out of its range, or the output folder is a file.
     """
+    check_values(model_args, data_args, args)
     work = {"do_train": args.do_train, "do_eval": args.do_eval, "do_predict": args.do_predict} | others
     if not any(work.values()):
         *names, last = (f"--{name}" for name in work)
@@ -216,6 +224,21 @@ def check_run(
     if not args.do_train and not model_args.model_name_or_path:
         raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
     data_args.check_early_stopping(args)
+
+
+def check_values(*groups: BaseModelArguments | BaseDataArguments | TrainingArguments) -> None:
+    """Raises a ValueError if a number is out of its range, if nothing would be trained, or if the output folder is a
+    file."""
+    values = {name: value for arguments in groups for name, value in vars(arguments).items()}
+    for name, least in LEAST.items():
+        if isinstance(value := values.get(name), (int, float)) and not value >= least:
+            raise ValueError(f"--{name} {value} must be at least {least}.")
+    if not values["label_smoothing_factor"] < 1:
+        raise ValueError(f"--label_smoothing_factor {values['label_smoothing_factor']} must be less than 1.")
+    if values["do_train"] and values["max_steps"] <= 0 and not values["num_train_epochs"] > 0:
+        raise ValueError(f"--num_train_epochs {values['num_train_epochs']} would train nothing: give more than 0.")
+    if Path(values["output_dir"]).exists() and not Path(values["output_dir"]).is_dir():
+        raise ValueError(f"--output_dir {values['output_dir']} is a file: name a folder.")
 
 
 def needed_splits(args: TrainingArguments) -> dict[str, bool]:

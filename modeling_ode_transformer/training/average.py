@@ -114,6 +114,8 @@ class SavedModel:
             filenames = [SAFE_WEIGHTS_NAME]
         elif (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
             index = read_json(folder / SAFE_WEIGHTS_INDEX_NAME)
+            if not isinstance(index.get("weight_map"), dict):
+                raise self.half_written(f"{SAFE_WEIGHTS_INDEX_NAME} has no weight_map")
             filenames = sorted(set(index["weight_map"].values()))
         else:
             raise ValueError(

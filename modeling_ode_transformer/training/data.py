@@ -20,14 +20,18 @@ def read_json_lines(path: str) -> list:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a line is not JSON.
+        ValueError: a line is not JSON, or not text.
     """
     records = []
     for number, line in enumerate(read_lines(path), 1):
         try:
             records.append(json.loads(line))
+            if "\\ud" in line.lower():
+                json.dumps(records[-1], ensure_ascii=False).encode()
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{path}, line {number}: half of a surrogate pair, which is no character.") from error
     return records
 
 

@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -
     overrides = parse_overrides(args.config_overrides)
     for name, value in overrides.items():
         if name.endswith("_solver") and isinstance(value, str) and value.endswith(".json"):
+            if not Path(value).is_file():
+                raise FileNotFoundError(f"--config_overrides {name}={value}: no such file.")
             overrides[name] = ButcherTableau.from_json_file(value)
     known = AutoConfig.for_model(values["model_type"])
     unknown = sorted(name for name in overrides if not hasattr(known, name))

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
 
 # Makes the Auto classes know the models.
 from .. import registration  # noqa: F401
+from ..errors import one_line_errors
 from ..hub.model_card import PREFIXES, held_out
 from .arguments import BaseDataArguments, BaseModelArguments, needed_splits, parse_with_recipe
 from .average import average_checkpoints
@@ -200,11 +201,13 @@ def report(trainer: Trainer, split: str, metrics: dict) -> dict:
 
 
 def run_process(main: Callable[[], object]) -> None:
-    """Runs a script's `main` as a process of its own, which leaves its process group, if any, before it exits.
+    """Runs a script's `main` as a process of its own, which leaves its process group, if any, before it exits. Errors
+    that a user can mend end it with one line.
 
     The group's threads end with its last user, a model in a cycle of references. If that were the interpreter's own
     end, a thread that needed the interpreter then would abort the process.
     """
-    main()
+    with one_line_errors():
+        main()
     gc.collect()
     PartialState().destroy_process_group()

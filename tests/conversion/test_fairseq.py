@@ -227,3 +227,29 @@ def test_parameters_that_do_not_fit_are_refused_by_name():
         convert_fairseq_state_dict({**weights, "decoder.lstm.weight": torch.zeros(1)}, args)
     with pytest.raises(ValueError, match=r"fc1.bias has the shape \(64,\), but the arguments ask for \(128,\)"):
         convert_fairseq_state_dict(weights, {**args, "encoder_ffn_embed_dim": 128})
+
+
+EMBEDDING = "encoder.embed_tokens.weight"
+
+
+@pytest.mark.parametrize(
+    "parameters, arguments, message",
+    [
+        ({EMBEDDING: lambda tensor: tensor.clone().fill_(torch.nan)}, {}, f"{EMBEDDING} holds values that are"),
+        ({"encoder.layers.0.fc1.bias": lambda tensor: tensor / 0}, {}, "fc1.bias holds values that are infinite"),
+        ({EMBEDDING: lambda tensor: tensor.sum()}, {}, f"{EMBEDDING} is not a dense tensor .* has 0 dimensions"),
+        ({EMBEDDING: lambda tensor: tensor.to_sparse()}, {}, f"{EMBEDDING} is not a dense tensor .* torch.sparse_coo"),
+        ({EMBEDDING: lambda tensor: tensor.long()}, {}, f"{EMBEDDING} is not a dense tensor .* torch.int64"),
+        ({EMBEDDING: lambda tensor: tensor[0]}, {}, "not those of a model: decoder_vocab_size=60 differs"),
+        ({3: None}, {}, "The parameters have names, but 3 is a int"),
+        ({"encoder.layers.0.self_attn.in_proj_bias": lambda tensor: tensor[1:]}, {}, "has 95 rows, and q, k and v"),
+        ({}, {"encoder_layers": "3"}, "are not those of a model: .*encoder_layers"),
+        ({}, {"max_source_positions": "512"}, "are not those of a model"),
+        ({}, {"encoder_embed_dim": None}, "arguments lack encoder_embed_dim"),
+    ],
+)
+def test_damaged_originals_are_refused_by_name(parameters, arguments, message):
+    weights, _, reference = load("rk2_learnable_i_plain")
+    changed = {name: change(weights[name]) if change else torch.ones(1) for name, change in parameters.items()}
+    with pytest.raises(ValueError, match=message):
+        convert_fairseq_state_dict({**weights, **changed}, {**reference["args"], **arguments})

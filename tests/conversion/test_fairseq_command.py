@@ -324,6 +324,16 @@ def test_options_that_do_not_fit_are_refused_by_name(options, message, files):
     assert not files.output.exists()
 
 
+def test_the_same_checkpoint_twice_and_codes_of_another_dictionary_are_refused(files):
+    checkpoint = files.checkpoint()
+    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is named twice"):
+        files.run(checkpoint, checkpoint.parent / "." / checkpoint.name)
+    files.codes.write_text("#version: 0.2\nz u\nzu m</w>\nu n\nun d</w>\nn e\nd i\ndi e</w>\n")
+    with pytest.raises(ValueError, match="codes of another dictionary: of the 7 pieces that they make, 0 are in it"):
+        files.run(checkpoint, options=["--bpe_codes", files.codes])
+    assert not files.output.exists()
+
+
 def test_nothing_is_overwritten(files):
     checkpoint = files.checkpoint()
     files.output.mkdir()

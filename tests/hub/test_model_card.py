@@ -257,7 +257,7 @@ def test_a_dataset_of_this_machine_is_no_dataset_of_the_hub(tmp_path, monkeypatc
         ({"model": {"class": "Nope"}}, "record's model's class is 'Nope', which is none of OdeTransformerFor"),
         ({"model": []}, "record's 'model' is a list, and must be a mapping"),
         ({"card": 3}, "record's 'card' is a int, and must be a mapping"),
-        (None, "holds a list, and a record is a mapping"),
+        (None, "holds a list, not a JSON object"),
     ],
 )
 def test_a_record_that_is_none_is_refused_in_words(change, message, tmp_path):

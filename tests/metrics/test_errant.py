@@ -159,8 +159,9 @@ def test_what_cannot_be_compared_is_said(files):
         ValueError, match=r"index 1 is of the sentence 'He go to to school \.', the reference of 'All is"
     ):
         errant_score(system[:2], [reference[0], reference[2]])
-    with pytest.raises(ValueError, match="beta 0 must be above 0"):
-        errant_score(system, reference, beta=0)
+    for beta in (0, float("nan")):
+        with pytest.raises(ValueError, match=f"beta {beta} must be above 0"):
+            errant_score(system, reference, beta=beta)
     with pytest.raises(ValueError, match="'span' must be one of cs, cse, ds, dt"):
         errant_score(system, reference, criterion="span")
     with pytest.raises(ValueError, match="'fine' must be one of operation, main, all"):

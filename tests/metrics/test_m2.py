@@ -53,6 +53,15 @@ def score(source, prediction, *annotators):
     return result["correct"], result["proposed"], result["gold"]
 
 
+def test_an_edit_that_an_annotator_has_twice_counts_once(caplog):
+    """The official scorer counts it twice for one edit of a system: a precision of 2."""
+    edit = "A 1 2|||NN|||dogs|||REQUIRED|||-NONE-|||0"
+    (sentence,) = sentences("\n".join(["S The dog .", edit, edit.replace("NN", "Noun"), edit.replace("0", "1")]))
+    assert [len(edits) for edits in sentence.edits.values()] == [1, 1]
+    assert m2_score(["The dogs ."], [sentence])["precision"] == 1
+    assert "annotator has them twice: 1, the first in line 3" in caplog.text
+
+
 def test_example_of_the_official_scorer():
     result = m2_score(OFFICIAL_SYSTEM, sentences(OFFICIAL_M2))
     assert result == pytest.approx(
@@ -482,8 +491,8 @@ def test_what_cannot_be_scored_is_said():
         m2_score(["a"], [OFFICIAL_M2])
     with pytest.raises(ValueError, match="reference 0, line 1: 'The cat' begins with neither"):
         m2_score(["a"], ["The cat"])
-    for options in ({"beta": -1}, {"max_unchanged_words": -1}):
-        with pytest.raises(ValueError, match="-1 must be at least 0"):
+    for options in ({"beta": -1}, {"beta": float("nan")}, {"beta": float("inf")}, {"max_unchanged_words": -1}):
+        with pytest.raises(ValueError, match=r"must be .*at least 0"):
             m2_score(OFFICIAL_SYSTEM, references, **options)
 
 

@@ -95,6 +95,11 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     for name in ("validation_size", "test_size"):
         if not 0 <= getattr(data_args, name) < 1:
             raise ValueError(f"--{name} {getattr(data_args, name)} must be a share, at least 0 and less than 1.")
+    if data_args.validation_size + data_args.test_size >= 1:
+        raise ValueError(
+            f"--validation_size {data_args.validation_size} and --test_size {data_args.test_size} leave nothing to "
+            "train on: their sum must be less than 1."
+        )
     folds = data_args.cross_validation
     if folds is not None and folds < 2:
         raise ValueError(f"--cross_validation {folds} must be at least 2.")
@@ -198,6 +203,8 @@ def load_model(run: Run) -> PreTrainedModel:
 def new_model(run: Run, labels: list[str]) -> PreTrainedModel:
     """A new model for the labels, with pre-trained word vectors if they are asked for."""
     args, names = run.model_args, run.data_args.class_names or labels
+    if len(labels) < 2:
+        raise ValueError(f"All examples have the label {labels[0]}: there is nothing to tell apart.")
     check_class_names(names, labels)
     values = {"vocab_size": len(run.tokenizer), "pad_token_id": run.tokenizer.pad_token_id}
     values |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}

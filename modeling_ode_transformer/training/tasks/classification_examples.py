@@ -139,6 +139,10 @@ def make_splits(
     if "train" in splits:
         order = np.random.default_rng(args.split_seed).permutation(len(splits["train"].labels))
         parts = {}
+        if fold is not None and args.cross_validation > len(order):
+            raise ValueError(
+                f"--cross_validation {args.cross_validation} needs as many examples, and there are {len(order)}."
+            )
         if fold is not None:
             parts["test"] = order[fold :: args.cross_validation]
             order = np.setdiff1d(order, parts["test"], assume_unique=True)

@@ -146,6 +146,8 @@ def find_files(names: Sequence[str], split: str) -> list[Path]:
                     f"--{split}_file {name}: no {FOLDER_PATTERNS[split]} in this folder or below it."
                 )
             files += leave_out_parts(found)
+        elif not Path(name).exists():
+            raise FileNotFoundError(f"No file or folder {name} (--{split}_file).")
         else:
             files.append(Path(name))
     return list({path.resolve(): path for path in files}.values())

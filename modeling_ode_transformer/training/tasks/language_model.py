@@ -89,9 +89,6 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     """
     prompts = {"prompt": bool(data_args.prompt), "prompt_file": bool(data_args.prompt_file)}
     check_run(model_args, data_args, args, **prompts)
-    for name, least in (("block_size", 0), ("max_new_tokens", 1), ("num_beams", 1)):
-        if getattr(data_args, name) < least:
-            raise ValueError(f"--{name} {getattr(data_args, name)} must be at least {least}.")
     if data_args.temperature <= 0 or (data_args.temperature != 1 and not data_args.do_sample):
         raise ValueError(f"--temperature {data_args.temperature} must be above 0, and needs --do_sample.")
 

@@ -115,12 +115,7 @@ def check_arguments(
 
 
 def check_search(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments) -> None:
-    """Raises a ValueError if beams or lengths are out of their range."""
-    for name in ("num_beams", "max_source_length", "max_target_length"):
-        if getattr(data_args, name) is not None and getattr(data_args, name) < 1:
-            raise ValueError(f"--{name} {getattr(data_args, name)} must be at least 1.")
-    if args.generation_num_beams is not None and args.generation_num_beams < 1:
-        raise ValueError(f"--generation_num_beams {args.generation_num_beams} must be at least 1.")
+    """Raises a ValueError if outputs are to be longer than they may be."""
     longest = args.generation_max_length - 1 if args.generation_max_length else data_args.max_target_length
     if data_args.min_target_length and not 0 <= data_args.min_target_length < longest:
         raise ValueError(

@@ -1,0 +1,46 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Errors that a user can mend end a command with one line, in place of a traceback."""
+
+import errno
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+logger = logging.getLogger(__name__)
+
+# What torch and safetensors say of a full disk, while they write.
+FULL_DISK = ("No space left on device", "os error 28", "unexpected pos", "iostream error", "file write failed")
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Within it, errors in arguments and files, and Ctrl-C, end the process with one line and the exit codes 2 and
+    130. The traceback is logged for debugging (`--log_level debug` of the training scripts)."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if (message := message_of(error)) is None:
+            raise
+        logger.debug("Traceback of the error", exc_info=True)
+        print(f"error: {message}", file=sys.stderr)
+        sys.exit(2)
+
+
+def message_of(error: Exception) -> str | None:
+    """What to tell of an error in arguments or files; None if it is a defect."""
+    chain = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(before)
+    for each in chain:
+        is_full = getattr(each, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        if is_full or any(text in str(each) for text in FULL_DISK):
+            path = f" ({each.filename})" if getattr(each, "filename", None) else ""
+            return f"The disk is full{path}: make room, and start the same command again, which goes on."
+    if any(cls.__name__ == "StrictDataclassError" for cls in type(error).__mro__):
+        return str(error.__cause__ or error)
+    return str(error) if isinstance(error, (ValueError, OSError, ImportError)) else None
