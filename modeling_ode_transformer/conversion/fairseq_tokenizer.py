@@ -97,7 +97,7 @@ def read_bpe_codes(path: str | Path) -> list[tuple[str, str]]:
     return list(merges)
 
 
-def check_bpe_codes(tokens: list[str], merges: list[tuple[str, str]], path: str | os.PathLike) -> None:
+def check_bpe_codes(tokens: list[str], merges: list[tuple[str, str]], path: str | Path) -> None:
     """ValueError if codes are not those of a dictionary: less than half of the pieces that they make are in it,
     and they make less than half of its longer pieces."""
     ends = "</w>"
