@@ -30,6 +30,7 @@ quality: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
+	$(BIN)/mypy
 
 style: install
 	$(BIN)/ruff check --fix .

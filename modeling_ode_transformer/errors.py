@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 logger = logging.getLogger(__name__)
@@ -33,14 +34,14 @@ def one_line_errors() -> Iterator[None]:
 
 def message_of(error: Exception) -> str | None:
     """What to tell of an error in arguments or files; None if it is a defect."""
-    chain = [error]
+    chain: list[Any] = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
     for each in chain:
         is_full = getattr(each, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
         if is_full or any(text in str(each) for text in FULL_DISK):
             path = f" ({each.filename})" if getattr(each, "filename", None) else ""
-            return f"The disk is full{path}: make room, and start the same command again, which goes on."
+            return f"The disk is full{path}: make room, and start the same command again: it continues."
     if any(cls.__name__ == "StrictDataclassError" for cls in type(error).__mro__):
         return str(error.__cause__ or error)
     return str(error) if isinstance(error, (ValueError, OSError, ImportError)) else None

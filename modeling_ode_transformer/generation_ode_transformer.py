@@ -662,7 +662,7 @@ class CompiledSearch:
     def __init__(self, model: GenerationMixin, config: GenerationConfig):
         self.records = model.device.type in RECORDING_DEVICES
         self.kept = vars(model).setdefault("compiled_steps", CompiledSteps())
-        options = {"fullgraph": True, "dynamic": True}
+        options: dict[str, Any] = {"fullgraph": True, "dynamic": True}
         options |= {"mode": "reduce-overhead"} if self.records else {}
         self.options = options if config.compile_config is None else config.compile_config.to_dict()
         self.has_lock = False

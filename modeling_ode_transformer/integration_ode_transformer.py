@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -216,7 +217,7 @@ class ButcherTableau:
 
     def to_dict(self) -> dict[str, list]:
         """The tableau as JSON types, as a configuration keeps it."""
-        tableau = {"a": [list(row) for row in self.a], "b": list(self.b)}
+        tableau: dict[str, list] = {"a": [list(row) for row in self.a], "b": list(self.b)}
         return tableau if self.is_runge_kutta else tableau | {"y": list(self.y)}
 
     @classmethod
@@ -253,7 +254,7 @@ TABLEAUS: dict[str, ButcherTableau] = {
 }
 
 
-def resolve_tableau(solver: str | Mapping[str, Sequence] | ButcherTableau) -> ButcherTableau:
+def resolve_tableau(solver: str | Mapping[str, Any] | ButcherTableau) -> ButcherTableau:
     """Returns the tableau of a solver given by its name or as a mapping with the entries `a`, `b` and perhaps `y`. A
     multistep scheme evaluates as Euler's does.
 

@@ -160,7 +160,7 @@ class TextToTextPipeline(ChunkPipeline):
             target_tokenizer = self._find_target_tokenizer(hub_options or {})
         elif isinstance(target_tokenizer, (str, os.PathLike)):
             target_tokenizer = AutoTokenizer.from_pretrained(target_tokenizer)
-        self.target_tokenizer = target_tokenizer
+        self.target_tokenizer: Any = target_tokenizer
         self.source_limit = min(tokenizer.model_max_length, position_limit(model.config) or tokenizer.model_max_length)
 
     @classmethod

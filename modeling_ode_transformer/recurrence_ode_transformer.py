@@ -208,7 +208,7 @@ class OdeTransformerBiArn(nn.Module):
         return self.merge(torch.cat([forward, backward.flip(1)], dim=-1))
 
 
-RECURRENCES = {"birnn": OdeTransformerBiRnn, "biarn": OdeTransformerBiArn}
+RECURRENCES: dict[str, type[nn.Module]] = {"birnn": OdeTransformerBiRnn, "biarn": OdeTransformerBiArn}
 
 
 class OdeTransformerRecurrenceLayer(GradientCheckpointingLayer):

@@ -82,7 +82,7 @@ def _decoder(prefix: bool) -> decoders.Decoder:
 
 
 def _normalizer(charsmap: bytes | None, remove_extra_whitespaces: bool) -> normalizers.Normalizer | None:
-    steps = [normalizers.Precompiled(charsmap)] if charsmap else []
+    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
     if remove_extra_whitespaces:
         steps += [
             normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), ""),
@@ -95,7 +95,7 @@ def _set_prefix(backend: Tokenizer, special_pieces: list[str], prefix: bool) -> 
     """Sets how `backend` writes spaces: as U+2581 and, with `prefix`, with one more in front of the text."""
     reserved = BYTE_PIECES.union(special_pieces)
     pieces = set(backend.get_vocab(with_added_tokens=False)) - reserved
-    steps = []
+    steps: list = []
     if prefix:
         # `Metaspace` adds no prefix to a text that starts with its own mark, and SentencePiece does. Hence the prefix
         # is first written as a plain space, when the text has none left. "first" spares the text after a special

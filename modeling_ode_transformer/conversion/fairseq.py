@@ -413,7 +413,7 @@ def convert_fairseq_checkpoints(
         raise ValueError(f"--length_penalty {length_penalty} must be a finite number.")
 
     dictionaries = [read_dictionary(path) for path in (source_dict, target_dict)]
-    codes = [path and read_bpe_codes(path) for path in (bpe_codes, target_bpe_codes or bpe_codes)]
+    codes = [read_bpe_codes(path) if path else None for path in (bpe_codes, target_bpe_codes or bpe_codes)]
     state_dict, args = average_fairseq_checkpoints(checkpoints, trust_file)
     model = convert_fairseq_state_dict(state_dict, args)
     if model.config.share_encoder_decoder_embeddings and dictionaries[0] != dictionaries[1]:

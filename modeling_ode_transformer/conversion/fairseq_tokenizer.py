@@ -1,7 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """From fairseq's dictionaries and the codes of subword-nmt or fastBPE to tokenizers with the same ids."""
 
-import os
+from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import WordLevel
@@ -12,12 +13,17 @@ from ..tokenization_fairseq_ode_transformer import FairseqTokenizer
 
 
 # Id 0 is not a beginning of sequence in fairseq 0.6.2, but it stands where later versions have one.
-SPECIAL_TOKENS = {"bos_token": "<Lua heritage>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+SPECIAL_TOKENS: dict[str, Any] = {
+    "bos_token": "<Lua heritage>",
+    "pad_token": "<pad>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+}
 # fairseq pads its dictionaries to a multiple of this.
 PADDING_FACTOR = 8
 
 
-def read_dictionary(path: str | os.PathLike) -> list[str]:
+def read_dictionary(path: str | Path) -> list[str]:
     """The tokens of a fairseq dictionary (`dict.en.txt`: a token and its count a line) in the order of their ids.
 
     The special tokens `<Lua heritage>`, `<pad>`, `</s>` and `<unk>`, which the file does not hold, come first.
@@ -37,7 +43,7 @@ def read_dictionary(path: str | os.PathLike) -> list[str]:
     return list(numbers)
 
 
-def pad_dictionary(tokens: list[str], size: int, path: str | os.PathLike) -> list[str]:
+def pad_dictionary(tokens: list[str], size: int, path: str | Path) -> list[str]:
     """The tokens with those that fairseq adds to reach a multiple of 8, if that is the size of the embedding.
 
     Raises:
@@ -58,7 +64,7 @@ def pad_dictionary(tokens: list[str], size: int, path: str | os.PathLike) -> lis
     return padded_tokens
 
 
-def read_bpe_codes(path: str | os.PathLike) -> list[tuple[str, str]]:
+def read_bpe_codes(path: str | Path) -> list[tuple[str, str]]:
     """The merges of subword-nmt (first line `#version: 0.2`) or fastBPE (a third column with counts), best first.
 
     Raises:
@@ -91,7 +97,7 @@ def read_bpe_codes(path: str | os.PathLike) -> list[tuple[str, str]]:
     return list(merges)
 
 
-def check_bpe_codes(tokens: list[str], merges: list[tuple[str, str]], path: str | os.PathLike) -> None:
+def check_bpe_codes(tokens: list[str], merges: list[tuple[str, str]], path: str | Path) -> None:
     """ValueError if codes are not those of a dictionary: less than half of the pieces that they make are in it,
     and they make less than half of its longer pieces."""
     ends = "</w>"
@@ -106,7 +112,7 @@ def check_bpe_codes(tokens: list[str], merges: list[tuple[str, str]], path: str 
 
 
 def make_tokenizer(
-    tokens: list[str], merges: list[tuple[str, str]] | None = None, **kwargs: object
+    tokens: list[str], merges: list[tuple[str, str]] | None = None, **kwargs: Any
 ) -> PreTrainedTokenizerBase:
     """A tokenizer that gives the ids of fairseq and appends `</s>`; decoding joins pieces that end in `@@`.
 

@@ -184,13 +184,17 @@ def from_residual(
             comes with the weights and cannot be chosen. The message names it.
         TypeError: a keyword is not a field of the configuration, or `model_or_path` is neither a model nor a path.
     """
-    is_instance = isinstance(model_or_path, PreTrainedModel)
-    if not is_instance and not isinstance(model_or_path, (str, os.PathLike)):
+    if isinstance(model_or_path, PreTrainedModel):
+        source_config = model_or_path.config
+    elif isinstance(model_or_path, (str, os.PathLike)):
+        source_config = AutoConfig.from_pretrained(model_or_path)
+    else:
         raise TypeError(f"from_residual takes a model of transformers, or its folder or name, not {model_or_path!r}.")
-    source_config = model_or_path.config if is_instance else AutoConfig.from_pretrained(model_or_path)
     family = find_family(source_config)
     check_fields(kwargs, source_config.model_type)
-    model = model_or_path if is_instance else AutoModelForSeq2SeqLM.from_pretrained(model_or_path)
+    model: Any = model_or_path
+    if not isinstance(model, PreTrainedModel):
+        model = AutoModelForSeq2SeqLM.from_pretrained(model)
     expected_class = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(source_config)]
     if not isinstance(model, expected_class):
         raise ValueError(f"A {type(model).__name__} cannot be converted: give its {expected_class.__name__}.")
@@ -205,7 +209,7 @@ def from_residual(
     fields |= PLAIN_FIELDS | {"decoder_solver": "euler", "encoder_solver": encoder_solver} | kwargs
     config = make_configuration(fields, coefficients)
     warn_of_changes(config)
-    if is_instance:
+    if isinstance(model_or_path, PreTrainedModel):
         state = {name: tensor.detach().clone() for name, tensor in state.items()}
     return build(OdeTransformerForConditionalGeneration, config, state, model)
 

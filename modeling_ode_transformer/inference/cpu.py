@@ -193,7 +193,7 @@ def language_model_loss(
         shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
     shift_labels = shift_labels.flatten().to(logits.device)
     losses = cross_entropy(logits.view(-1, vocab_size), shift_labels, ignore_index=ignore_index)
-    number = (shift_labels != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
+    number: Any = (shift_labels != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
     return losses.sum() / (number.to(losses.device) if torch.is_tensor(number) else number)
 
 
@@ -309,7 +309,7 @@ class Replacement:
 
 
 @cache
-def replaced(original: type[nn.Module], replacement: type[Replacement]) -> type[nn.Module]:
+def replaced(original: Any, replacement: Any) -> Any:
     names = {"original": original, "replacement": replacement, "__module__": __name__, "__doc__": replacement.__doc__}
     return type(f"Cpu{original.__name__}", (replacement, original), names)
 

@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from tqdm import tqdm
@@ -296,7 +297,7 @@ def read_sources(name: str) -> list[str]:
     """The lines of a file, or of standard input if its name is -; ValueError if they are not UTF-8."""
     if name != "-":
         return read_lines(name)
-    sys.stdin.reconfigure(encoding="utf-8-sig", newline="\n")
+    cast(Any, sys.stdin).reconfigure(encoding="utf-8-sig", newline="\n")
     try:
         return [line.rstrip("\r\n") for line in sys.stdin]
     except UnicodeDecodeError as error:
@@ -397,7 +398,7 @@ def write_outputs(generator: TextGenerator, sources: list[str], output: PartialO
     number = args.num_return_sequences
     encoded = generator.encode(sources)
     if output is None:
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+        cast(Any, sys.stdout).reconfigure(encoding="utf-8", newline="\n")
     else:
         if args.overwrite:
             output.remove()

@@ -78,8 +78,8 @@ class PairedBootstrap:
 
 
 def paired_bootstrap(
-    statistics_a: Sequence | np.ndarray,
-    statistics_b: Sequence | np.ndarray,
+    statistics_a: Any,
+    statistics_b: Any,
     score: Callable[[Any], float],
     num_samples: int = 1000,
     seed: int = 12345,
@@ -146,7 +146,7 @@ def paired_bootstrap(
     )
 
 
-def select(statistics: Sequence | np.ndarray, indices: np.ndarray) -> list | np.ndarray:
+def select(statistics: Any, indices: np.ndarray) -> Any:
     return statistics[indices] if isinstance(statistics, np.ndarray) else [statistics[i] for i in indices]
 
 
@@ -202,7 +202,7 @@ METRICS = {
 }
 
 
-def outputs_of(predictions: Sequence[str] | Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+def outputs_of(predictions: Any) -> Sequence[Sequence[str]]:
     """A list for each output of a system, which may be given as the texts of its only one."""
     has_texts = predictions is None or len(predictions) == 0 or isinstance(predictions[0], str)
     return [predictions] if has_texts else predictions
@@ -260,7 +260,8 @@ def compare(
     def score_together(rows: np.ndarray) -> float:
         return score(rows.reshape(-1, *rows.shape[2:]))
 
-    result = paired_bootstrap(*pooled, score_together, num_samples, seed, counts_seeds)
+    pooled_a, pooled_b = pooled
+    result = paired_bootstrap(pooled_a, pooled_b, score_together, num_samples, seed, counts_seeds)
     return {"metric": metric, "signature": signature} | result.to_dict()
 
 

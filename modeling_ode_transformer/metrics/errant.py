@@ -167,7 +167,7 @@ def errant_score(
         return dict(zip(names, [*theirs.computeFScore(*counts, beta), *counts]))
 
     table = theirs.processCategories(by_type, TYPES[types])
-    return scores(totals.values()) | {"types": {name: scores(table[name]) for name in sorted(table)}}
+    return scores(list(totals.values())) | {"types": {name: scores(table[name]) for name in sorted(table)}}
 
 
 def format_table(scores: dict[str, Any]) -> str:

@@ -128,7 +128,8 @@ def gleu(
         raise ValueError(f"iterations {iterations} must be at least 1.")
     statistics = gleu_statistics(predictions, references, sources)
     sentences = np.arange(len(statistics))
-    draws = draw_references(*statistics.shape[:2], iterations)
+    number, num_references = statistics.shape[:2]
+    draws = draw_references(number, num_references, iterations)
     scores = 100 * gleu_score(np.stack([statistics[sentences, drawn].sum(0) for drawn in draws]))
     return {"gleu": float(scores.mean()), "gleu_std": float(scores.std())}
 

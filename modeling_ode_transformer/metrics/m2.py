@@ -29,6 +29,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import datasets
 import evaluate
@@ -104,7 +105,8 @@ class M2Sentence:
             known = ", ".join(map(str, self.edits))
             raise ValueError(f"{self._where()}no annotator {annotator} for {' '.join(self.tokens)!r}, only {known}.")
         edits = [edit for edit in self.edits.get(annotator, []) if edit.type not in skipped_types]
-        tokens, position, last = [], 0, None
+        tokens, position = [], 0
+        last: Any = None
         for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
             if edit.start < position:
                 raise ValueError(

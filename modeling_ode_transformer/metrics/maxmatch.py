@@ -463,8 +463,8 @@ def count_edits(
     for annotator, path in lattice.cheapest_paths(annotations).items():
         edits = []
         for start, end in path:
-            before = source[lattice.rows[start] : lattice.rows[end]]
-            behind = hypothesis[lattice.columns[start] : lattice.columns[end]]
+            before = source[int(lattice.rows[start]) : int(lattice.rows[end])]
+            behind = hypothesis[int(lattice.columns[start]) : int(lattice.columns[end])]
             if not (ignore_whitespace_casing and "".join(before).lower() == "".join(behind).lower()):
                 edits.append((int(lattice.rows[start]), int(lattice.rows[end]), " ".join(behind)))
         gold_edits = annotations[annotator]

@@ -14,7 +14,7 @@ texts, as percentages. Of several references the one with the highest F1 counts,
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 import evaluate
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 SCORES = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeLsum": "rougeLsum", "rougeL_whole_text": "rougeL"}
 
 # What puts a newline behind each sentence.
-SENTENCE_SPLITS = {"newline": str, "period": lambda text: text.replace(". ", ".\n")}
+SENTENCE_SPLITS: dict[str, Callable[[str], str]] = {"newline": str, "period": lambda text: text.replace(". ", ".\n")}
 
 
 def rouge(

@@ -4,7 +4,7 @@
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, TrainingArguments
 
@@ -92,7 +92,7 @@ class BaseDataArguments:
     ALTERNATIVES: ClassVar[tuple[tuple[set[str], set[str]], ...]] = ()
     SMOKE_VALUES: ClassVar[Path] = SMOKE_VALUES
     # Some tasks have these as arguments; for others they are as here. Annotated, they would come first in --help.
-    seeds = cross_validation = None
+    seeds = cross_validation = cast(Any, None)
     average_last_checkpoints = 0
 
     def __post_init__(self):

@@ -4,6 +4,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -53,7 +54,7 @@ def check_model(args: BaseModelArguments, **values) -> PreTrainedConfig:
     return config_with_overrides(args, values)
 
 
-def load_checkpoint(auto_class: type, args: BaseModelArguments) -> PreTrainedModel:
+def load_checkpoint(auto_class: Any, args: BaseModelArguments) -> PreTrainedModel:
     """The checkpoint's model in float32: in training, the half precision of saved weights would lose small updates
     (--bf16 and --fp16 autocast)."""
     return auto_class.from_pretrained(args.model_name_or_path, dtype=torch.float32, **args.hub_options)

@@ -243,10 +243,10 @@ class ResumableTrainerMixin:
         if self.args.should_save:
             rotate_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint, current)
 
-    def _loss_state_file(self, checkpoint: str) -> Path:
+    def _loss_state_file(self, checkpoint: str | Path) -> Path:
         return Path(checkpoint) / f"loss_state_{self.args.process_index}.json"
 
-    def _loss_state(self, checkpoint: str) -> dict:
+    def _loss_state(self, checkpoint: str | Path) -> dict:
         file = self._loss_state_file(checkpoint)
         return read_json(file) if file.is_file() else {}
 

@@ -123,6 +123,7 @@ def checkpoint_to_resume(folder: Path, asked: str | bool | None) -> str | None:
         ValueError: the folder has newer checkpoints, those of another training, or something else.
     """
     if asked and str(asked).lower() != "true":
+        asked = str(asked)
         if not Path(asked).is_dir():
             raise FileNotFoundError(f"--resume_from_checkpoint: no folder {asked}.")
         kept = [path.resolve() for path in numbered_checkpoints(folder)]

@@ -54,7 +54,7 @@ SPLIT_ARGUMENTS = {
 LIMITS = {"validation": "max_eval_samples", "test": "max_predict_samples"}
 
 # What is compared of the noted run and of the one asked for.
-Views = Mapping[str, Callable[[dict, dict], tuple[dict, dict]]]
+Views = Mapping[str, Callable[[dict, dict], tuple[dict, ...]]]
 
 
 @lru_cache
@@ -128,7 +128,7 @@ def is_of_the_hub(name: str | None) -> bool:
     return bool(name and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)) and not Path(name).exists()
 
 
-def training_models(noted: dict, asked: dict) -> tuple[dict, dict]:
+def training_models(noted: dict, asked: dict) -> tuple[dict, ...]:
     """What trainings depend on of the models of two runs."""
     old, new = (training_model(run.get("model", {})) for run in (noted, asked))
     starts = [run.get("model", {}).get("model_name_or_path") for run in (noted, asked)]
@@ -137,13 +137,13 @@ def training_models(noted: dict, asked: dict) -> tuple[dict, dict]:
     return old, new
 
 
-def training_datasets(noted: dict, asked: dict) -> tuple[dict, dict]:
+def training_datasets(noted: dict, asked: dict) -> tuple[dict, ...]:
     """What trainings depend on of the data arguments that both runs have."""
     old, new = (training_data(run.get("data", {})) for run in (noted, asked))
     return {name: old[name] for name in old.keys() & new.keys()}, {name: new[name] for name in old.keys() & new.keys()}
 
 
-def trainer_arguments(noted: dict, asked: dict) -> tuple[dict, dict]:
+def trainer_arguments(noted: dict, asked: dict) -> tuple[dict, ...]:
     """What trainings depend on of the arguments for `Trainer` of two runs: those that cards show, and
     ORDER_AND_OPTIMIZER where both have them."""
     runs = (noted, asked)
@@ -157,20 +157,20 @@ def trainer_arguments(noted: dict, asked: dict) -> tuple[dict, dict]:
     return shown
 
 
-def result_arguments(kind: str, noted: dict, asked: dict) -> tuple[dict, dict]:
+def result_arguments(kind: str, noted: dict, asked: dict) -> tuple[dict, ...]:
     """The arguments of a kind, as the run asked for has them, that a result depends on."""
     names = asked[kind].keys() - NOT_OF_A_RESULT
     return tuple({name: run[kind].get(name) for name in names} for run in (noted, asked))
 
 
-def held_out_examples(noted: dict, asked: dict) -> tuple[dict, dict]:
+def held_out_examples(noted: dict, asked: dict) -> tuple[dict, ...]:
     """What decides which examples two runs hold out."""
     old, new = (training_data(run["data"]) for run in (noted, asked))
     names = SPLIT_ARGUMENTS & new.keys()
     return tuple({name: values.get(name) for name in names} for values in (old, new))
 
 
-def measured_data(split: str, noted: dict, asked: dict) -> tuple[dict, dict]:
+def measured_data(split: str, noted: dict, asked: dict) -> tuple[dict, ...]:
     """The data arguments that the metrics of a split depend on; of files, only the names."""
     names = (LIMITS[split], "max_length", "text_column", "text_pair_column", "label_column", "ignored_labels")
     return tuple(

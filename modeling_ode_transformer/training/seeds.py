@@ -6,6 +6,7 @@ import json
 import logging
 import statistics
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainingArguments
 
@@ -23,7 +24,7 @@ RUNS = "runs.json"
 
 def plan_models(data_args: BaseDataArguments, args: TrainingArguments) -> list[tuple[int | None, TrainingArguments]]:
     """Fold and training arguments, the seed among them, of each model; several have folders of their own."""
-    plan = []
+    plan: list[tuple[int | None, TrainingArguments]] = []
     for seed in data_args.seeds or [args.seed]:
         for fold in range(data_args.cross_validation) if data_args.cross_validation else [None]:
             own, folder = copy.copy(args), Path(args.output_dir)
@@ -137,7 +138,7 @@ def summarize(runs: list[dict]) -> dict:
 
 def write_results(runs: list[dict], args: TrainingArguments) -> dict:
     """Puts the metrics of the models and their summary into RUNS, logs the accuracies, and returns both."""
-    results = {"runs": runs, "summary": summarize(runs)}
+    results: dict[str, Any] = {"runs": runs, "summary": summarize(runs)}
     if args.should_save:
         (Path(args.output_dir) / RUNS).write_text(json.dumps(results, indent=1), encoding="utf-8")
     for name in ("eval_accuracy", "predict_accuracy"):

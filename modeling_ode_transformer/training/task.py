@@ -19,7 +19,7 @@ class Run:
 
     Args:
         task: What is trained.
-        model_args, data_args, args: The arguments of the model, the data and `Trainer`.
+        model_args, data_args, args: The arguments of the model and the data, of the task's classes, and of `Trainer`.
         fold: The fold to test on in a cross-validation.
         inputs: What `Task.read_inputs` returned.
         arguments: What the run is, by `run_arguments`.
@@ -34,8 +34,8 @@ class Run:
     """
 
     task: "Task"
-    model_args: BaseModelArguments
-    data_args: BaseDataArguments
+    model_args: Any
+    data_args: Any
     args: TrainingArguments
     fold: int | None = None
     inputs: Any = None

@@ -345,8 +345,10 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
     No score for plain text without references.
     """
     texts = [text for _, text in sorted(zip(dataset["index"], texts))]
-    sources, annotations, references = (each[: len(texts)] for each in read_evaluated(args, split)[:3])
-    scores = {}
+    evaluated = read_evaluated(args, split)
+    sources, annotations = evaluated.sources[: len(texts)], evaluated.annotations[: len(texts)]
+    references = evaluated.references[: len(texts)]
+    scores: dict[str, float | str] = {}
     if annotations:
         scores |= {f"m2_{name}": value for name, value in m2_score(texts, annotations).items()}
     if args.errant and annotations:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import datasets
 from accelerate import PartialState
@@ -33,8 +34,8 @@ OUTPUT_FILES = {"validation": "validation_predictions.txt", "test": "generated_p
 def seq2seq_task(
     name: str,
     data_arguments: type[Seq2SeqDataArguments],
-    read_split: Callable[[Seq2SeqDataArguments, str], list[tuple[str, str | None]]],
-    score: Callable[[list[str], datasets.Dataset, Seq2SeqDataArguments, str], dict[str, float | str]],
+    read_split: Callable[[Any, str], list],
+    score: Callable[[list[str], datasets.Dataset, Any, str], dict[str, float | str]],
     write_smoke_data: Callable[[Path], dict],
 ) -> Task:
     """A sequence-to-sequence task; see `Task`.

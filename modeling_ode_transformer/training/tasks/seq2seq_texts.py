@@ -5,6 +5,7 @@ import logging
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -23,14 +24,14 @@ def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, 
     """Trains a joint tokenizer, or one for each language, on pairs, and saves it in a folder."""
     sources, targets = zip(*pairs)
     options = parse_overrides(args.tokenizer_options)
-    train = partial(OdeTransformerTokenizer.train, model_type=args.tokenizer_model_type, **options)
+    train: Any = partial(OdeTransformerTokenizer.train, model_type=args.tokenizer_model_type, **options)
     if args.joint_tokenizer:
         # Of a run with two tokenizers that was stopped before its first checkpoint.
         shutil.rmtree(folder / TARGET_TOKENIZER, ignore_errors=True)
-        train(sources + targets, args.vocab_size).save_pretrained(folder)
+        train(sources + targets, vocab_size=args.vocab_size).save_pretrained(folder)
     else:
-        train(sources, args.vocab_size).save_pretrained(folder)
-        train(targets, args.target_vocab_size or args.vocab_size).save_pretrained(folder / TARGET_TOKENIZER)
+        train(sources, vocab_size=args.vocab_size).save_pretrained(folder)
+        train(targets, vocab_size=args.target_vocab_size or args.vocab_size).save_pretrained(folder / TARGET_TOKENIZER)
 
 
 def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDataArguments) -> datasets.Dataset:
