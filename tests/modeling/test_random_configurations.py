@@ -1,0 +1,195 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Configurations drawn at random over all fields: whatever validation lets pass is a model that works."""
+
+import random
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors.torch import load_file, save_file
+
+from modeling_ode_transformer import (
+    OdeTransformerConfig,
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+)
+from modeling_ode_transformer.configuration_ode_transformer import CHOICES
+from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS, TABLEAUS
+
+from ..conftest import TOLERANCES, assert_close, randomize
+from ..test_beam_search import assert_search_is_that_of_transformers
+from ..test_hub import run_python
+
+
+NUMBER, SEED = 40, 25
+SCHEMES = [*TABLEAUS, *MULTISTEPS, {"a": [[], [0.3]], "b": [0.2, 0.8]}, {"a": [[], [1], [1, 1]], "b": [1, 0, 0]}]
+STACKS = ("encoder", "decoder")
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout", "word_dropout")
+# What each field is drawn from; `CHOICES` has the others.
+SPACE = {
+    **{name: list(values) for name, values in CHOICES.items()},
+    "activation_function": ["relu", "gelu", "silu", "tanh"],
+    "vocab_size": [41, 61],
+    "decoder_vocab_size": [None, None, 41, 53],
+    "d_model": [16, 32],
+    **{f"{stack}_layers": [1, 2, 3] for stack in STACKS},
+    **{f"{stack}_attention_heads": [1, 2, 4] for stack in STACKS},
+    **{f"{stack}_ffn_dim": [8, 24] for stack in STACKS},
+    **{f"{stack}_solver": SCHEMES for stack in STACKS},
+    **{name: [0, 0.0, 0.3] for name in DROPOUTS},
+    "layer_norm_eps": [1e-6, 1e-5, 1e-3],
+    "max_position_embeddings": [40, 64],
+    "padding_position": [0, 1, 3],
+    "max_relative_position": [0, 1, 8],
+    "steps_per_layer": [1, 1, 2],
+    "step_size": [1, 1.0, 0.5],
+    "is_encoder_decoder": [True, True, True, False],
+    "bos_token_id": [0, None],
+    "pad_token_id": [1, 3],
+    "eos_token_id": [2, [2, 5]],
+    "decoder_start_token_id": [0, 2],
+    **{name: [True, False] for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings", "use_cache")},
+    **{name: [True, False] for name in ("scale_embedding", "embedding_layer_norm", "lm_head_bias")},
+    **{name: [True, False] for name in ("normalize_stages", "predictor_corrector")},
+    "decoder_start_from_labels": [False],  # of mBART's labels, which end with a language
+}
+
+
+def draw_fields(number: int, seed: int) -> list[dict]:
+    """Fields of so many configurations that are valid, of about 15 times as many drawn ones."""
+    rng, found = random.Random(seed), []
+    while len(found) < number:
+        fields = {name: rng.choice(values) for name, values in SPACE.items()}
+        try:
+            config = OdeTransformerConfig(**fields)
+            if not config.is_encoder_decoder:
+                config.for_decoder_alone()
+        except (ValueError, StrictDataclassError):
+            continue
+        found.append(fields)
+    return found
+
+
+FIELDS = draw_fields(NUMBER, SEED)
+DRAWN = pytest.mark.parametrize("fields", FIELDS, ids=range(NUMBER))
+GENERATOR = torch.Generator().manual_seed(2)
+SOURCES, TARGETS = (torch.randint(6, 41, (3, length), generator=GENERATOR) for length in (9, 6))
+MASK = (torch.arange(9) < torch.tensor([[9], [7], [4]])).long()
+
+
+def make(fields: dict, **others) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model_class = OdeTransformerForConditionalGeneration if fields["is_encoder_decoder"] else OdeTransformerForCausalLM
+    return randomize(model_class(OdeTransformerConfig(**fields | others)))
+
+
+def inputs_of(model) -> dict[str, torch.Tensor]:
+    """A batch, padded on the right; a language model has no sources."""
+    if not model.config.is_encoder_decoder:
+        return {"input_ids": TARGETS}
+    input_ids = SOURCES.masked_fill(MASK == 0, model.config.pad_token_id)
+    return {"input_ids": input_ids, "attention_mask": MASK, "decoder_input_ids": TARGETS}
+
+
+def gradients(model) -> dict[str, torch.Tensor]:
+    model.train()(**inputs_of(model), labels=TARGETS, use_cache=False).loss.backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def test_the_space_has_all_fields_and_the_sample_most_values():
+    assert SPACE.keys() == set(OdeTransformerConfig.__annotations__)
+    for name, values in SPACE.items():
+        drawn = {str(fields[name]) for fields in FIELDS}
+        assert len(drawn) > len(set(map(str, values))) / 2, name
+
+
+@DRAWN
+def test_gradients_are_finite_and_those_of_recomputed_activations(fields):
+    model = make(fields)
+    for name, gradient in gradients(model).items():
+        assert gradient is not None and gradient.isfinite().all(), name
+    kept, recomputed = (make(fields, **dict.fromkeys(DROPOUTS, 0.0)).double() for _ in range(2))
+    recomputed.activation_checkpointing_enable()
+    expected = gradients(kept)
+    for name, gradient in gradients(recomputed).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-8, atol=1e-10, msg=name)
+
+
+@DRAWN
+def test_padding_and_the_cache_change_nothing(fields):
+    model = make(fields).double()
+    inputs = inputs_of(model)
+    expected = model(**inputs).logits
+    scale = max(1.0, expected.abs().max().item())
+    tokens = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+    others = {name: value for name, value in inputs.items() if name != tokens}
+    first = model(**others, **{tokens: TARGETS[:, :4]}, use_cache=True)
+    last = model(**others, **{tokens: TARGETS[:, 4:]}, past_key_values=first.past_key_values, use_cache=True)
+    assert_close(torch.cat([first.logits, last.logits], 1), expected, scale)
+    for i, length in enumerate((9, 7, 4) if model.config.is_encoder_decoder else ()):
+        alone = model(SOURCES[i : i + 1, :length], decoder_input_ids=TARGETS[i : i + 1]).logits
+        assert_close(alone[0], expected[i], scale)
+
+
+@DRAWN
+def test_beams_are_those_of_transformers(fields):
+    """A language model is searched by transformers itself: with its cache as without."""
+    model = make(fields)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.normal_(std=0.3)
+    options = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 6, "do_sample": False, "use_cache": True}
+    inputs = {name: value for name, value in inputs_of(model).items() if name != "decoder_input_ids"}
+    if model.config.is_encoder_decoder:
+        assert_search_is_that_of_transformers(model, inputs, **options)
+    else:
+        outputs = [
+            model.double().generate(**inputs, **options | {"use_cache": use_cache}) for use_cache in (True, False)
+        ]
+        assert torch.equal(*outputs)
+
+
+@DRAWN
+def test_bfloat16_is_close(fields):
+    model = make(fields)
+    expected = model(**inputs_of(model)).logits
+    actual = model.bfloat16()(**inputs_of(model)).logits
+    assert actual.dtype == torch.bfloat16 and actual.isfinite().all()
+    error = (actual.float() - expected).square().mean().sqrt()
+    assert error < TOLERANCES[torch.bfloat16] * max(1.0, expected.square().mean().sqrt())
+
+
+# The first folder's code opens all of a kind.
+WITHOUT_PACKAGE = """
+import json, sys
+sys.modules["modeling_ode_transformer"] = None
+import torch
+from pathlib import Path
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+work, classes, logits = Path(sys.argv[1]), {}, {}
+for folder in sorted(work.glob("[0-9]*"), key=lambda path: int(path.name)):
+    kind = json.loads((folder / "config.json").read_text())["is_encoder_decoder"]
+    opener = classes.get(kind, AutoModelForSeq2SeqLM if kind else AutoModelForCausalLM)
+    options = {} if kind in classes else {"trust_remote_code": True}
+    model = opener.from_pretrained(folder, **options).eval()
+    classes[kind] = type(model)
+    assert type(model).__module__.startswith("transformers_modules."), type(model)
+    with torch.no_grad():
+        logits[folder.name] = model(**load_file(folder / "inputs.safetensors")).logits.contiguous()
+save_file(logits, work / "logits.safetensors")
+"""
+
+
+def test_saved_models_are_the_same_without_the_package(tmp_path):
+    expected = {}
+    for i, fields in enumerate(FIELDS):
+        model = make(fields)
+        model.save_pretrained(tmp_path / str(i))
+        save_file(inputs_of(model), tmp_path / str(i) / "inputs.safetensors")
+        with torch.no_grad():
+            expected[str(i)] = model(**inputs_of(model)).logits
+    run_python(WITHOUT_PACKAGE, tmp_path, str(tmp_path))
+    found = load_file(tmp_path / "logits.safetensors")
+    assert found.keys() == expected.keys()
+    for name, logits in found.items():
+        assert_close(logits, expected[name], max(1.0, expected[name].abs().max().item()))
