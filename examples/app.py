@@ -11,6 +11,7 @@ ODE Transformer then brings its code along. In a Hugging Face Space (SDK Gradio)
 run the code that is stored with the model, TRUST_REMOTE_CODE=1.
 """
 
+import math
 import os
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Iterator
@@ -285,6 +286,24 @@ def describe(model: torch.nn.Module) -> str:
     return f"{'; '.join(facts)}."
 
 
+class Page(gr.Blocks):
+    """A page whose API answers values that its inputs cannot have with a message, and logs no traceback for them."""
+
+    # The Python types of the values of an input, and what to call these.
+    KINDS = {gr.Textbox: (str, "a text"), gr.Slider: ((int, float), "a number"), gr.Dropdown: (int, "a choice")}
+
+    async def preprocess_data(self, block_fn, inputs, *args, **kwargs):
+        try:
+            for block, value in zip(block_fn.inputs, inputs):
+                types, kind = self.KINDS.get(type(block), (object, ""))
+                is_finite = not isinstance(value, float) or math.isfinite(value)
+                if not isinstance(value, types) or isinstance(value, bool) or not is_finite:
+                    raise ValueError(f"{block.label} must be {kind}, not {value!r}.")
+            return await super().preprocess_data(block_fn, inputs, *args, **kwargs)
+        except Exception as error:
+            raise gr.Error(str(error).split("\n")[0], print_exception=False) from None
+
+
 def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
     """The page of a model; if there is a `text`, it opens with it and its output.
 
@@ -313,13 +332,13 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
         try:
             found = search(*inputs)
         except ValueError as error:
-            gr.Warning(str(error))
-            return [gr.skip()] * 5
+            raise gr.Error(str(error), print_exception=False) from None
         return found, gr.Radio(choices(found), value=0), *explain(found, 0, layer, head)
 
     def on_explain(found, index, *inputs):
         # Clicked while a search ran, the index is of the outputs before, which may have been more.
-        return explain(found, index, *inputs) if found and index < len(found[1]) else [gr.skip()] * 3
+        is_there = found and type(index) is int and index < len(found[1])
+        return explain(found, index, *inputs) if is_there else [gr.skip()] * 3
 
     num_beams = min(saved.num_beams or 4, MAX_BEAMS)
     length_penalty = 1.0 if saved.length_penalty is None else min(max(saved.length_penalty, 0), MAX_LENGTH_PENALTY)
@@ -328,7 +347,7 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
     found = search(text, *options) if text else None
     shown = explain(found, 0, layers[-1][1], -1) if found else [""] * 3
 
-    with gr.Blocks(title=title, analytics_enabled=False) as page:
+    with Page(title=title, analytics_enabled=False) as page:
         state = gr.State(found)
         gr.Markdown(f"# {title}\n{describe(text_model.model)}")
         with gr.Row():

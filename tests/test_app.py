@@ -11,6 +11,7 @@ import sys
 from xml.etree import ElementTree
 
 import app
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -351,6 +352,46 @@ def browser(tmp_path):
         options.add_argument(f"--{argument}")
     with webdriver.Chrome(options, webdriver.ChromeService(driver)) as browser:
         yield browser
+
+
+def call(page, name, *values) -> tuple[str, str]:
+    """The last event and its data that the page's API answers a call with, both as texts."""
+    response = httpx.post(f"{page}/gradio_api/call/{name}", json={"data": values}).raise_for_status()
+    address = f"{page}/gradio_api/call/{name}/{response.json()['event_id']}"
+    *_, event, data = [line for line in httpx.get(address, timeout=60).text.splitlines() if line]
+    return event.removeprefix("event: "), data.removeprefix("data: ")
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ((), "didn't receive enough input values"),
+        ((1, -1, None, 3, 3, 1.0, 9), "Text must be a text, not None"),
+        ((1, -1, ["one"], 3, 3, 1.0, 9), "Text must be a text, not ['one']"),
+        ((1, -1, " ", 3, 3, 1.0, 9), "There is no text: type one first."),
+        ((1, -1, TEXT, "many", 3, 1.0, 9), "Beams must be a number, not 'many'"),
+        ((1, -1, TEXT, None, 3, 1.0, 9), "Beams must be a number, not None"),
+        ((1, -1, TEXT, 99, 3, 1.0, 9), "99 is greater than maximum value 16"),
+        ((1, -1, TEXT, 1, 3, 1.0, 9), "3 outputs need as many beams, not 1"),
+        ((1, -1, TEXT, 3, 3, {"a": 1}, 9), "Length penalty must be a number"),
+        ((1, -1, TEXT, 3, 3, 1.0, True), "Longest output (tokens) must be a number, not True"),
+        ((7, -1, TEXT, 3, 3, 1.0, 9), "Value: 7 is not in the list of choices"),
+        (("top", -1, TEXT, 3, 3, 1.0, 9), "Decoder layer must be a choice, not 'top'"),
+        ((1.0, -1, TEXT, 3, 3, 1.0, 9), "Decoder layer must be a choice, not 1.0"),
+    ],
+)
+def test_the_api_answers_impossible_values_with_a_message(page, values, message):
+    """And its log, which the fixture looks at in the end, has no traceback."""
+    event, data = call(page, "on_search", *values)
+    assert event == "error" and message in json.loads(data)["error"]
+
+
+def test_the_api_answers_possible_values(page, load):
+    text_model = load("gate")
+    event, data = call(page, "on_search", 1, -1, TEXT, 3, 3, 0.6, 9)
+    assert event == "complete"
+    assert text_model.search(text_model.encode(TEXT), 3, 3, 0.6, 9)[0].text in json.loads(data)
+    assert "Value: 2 (type: <class 'int'>) is not in the list" in call(page, "on_explain", 2, 0, -1)[1]
 
 
 class Page:

@@ -37,6 +37,7 @@ NEEDED_VALUES = {
     "*.index.json": {"weight_map": dict},
     "loss_state_*.json": dict.fromkeys(LOSS_STATE, (int, float)),
 }
+READ_FILES = (*NEEDED_VALUES, CONFIG_NAME, "generation_config.json", "tokenizer*.json", f"{TARGET_TOKENIZER}/*.json")
 # Where the classes of models are looked for.
 HOMES = ("modeling_ode_transformer", "transformers")
 # Fields of a configuration that change without the model: Trainer itself sets special tokens, a dtype, a cache.
@@ -146,7 +147,7 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
     for path in checkpoint.rglob("*"):
         if path.is_symlink() and not path.exists():
             return f"{path.relative_to(checkpoint)} is a link to nothing"
-    for path in (path for pattern in ("*.json", f"{TARGET_TOKENIZER}/*.json") for path in checkpoint.glob(pattern)):
+    for path in (path for pattern in READ_FILES for path in checkpoint.glob(pattern)):
         try:
             values = read_json(path)
         except ValueError as error:

@@ -15,6 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, Tra
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.training import average as module
 from modeling_ode_transformer.training.average import average_checkpoints, find_checkpoints
+from modeling_ode_transformer.training.checkpoints import LOSS_STATE
 
 from ..conftest import TINY, files_of, killed_at_each_operation, randomize, tiny_config
 
@@ -89,7 +90,7 @@ def test_everything_but_the_state_of_the_training_is_copied(run, tmp_path):
     of_one = ("arguments.json", "evaluation.json", "all_results.json", "generated_predictions.txt", "README.md")
     of_one += ("loss_state_0.json", "latest", "zero_to_fp32.py", "runs.json", "_training.lock")
     for name in of_one:
-        (run / "checkpoint-10" / name).touch()
+        (run / "checkpoint-10" / name).write_text(json.dumps(dict.fromkeys(LOSS_STATE, 0)))
     cli.run(["average", str(run), "--last", "2", "--output_dir", str(tmp_path / "out" / "averaged")])
     for name in of_one:
         (run / "checkpoint-10" / name).unlink()
@@ -188,7 +189,7 @@ def test_what_cannot_be_averaged_is_named_and_nothing_is_written(spoil, message,
 
 def test_missing_shards_are_a_half_written_checkpoint(tmp_path):
     folder = save_random_model(tmp_path / "checkpoint-3", 0, max_shard_size="30KB")
-    (folder / "trainer_state.json").write_text("{}")
+    (folder / "trainer_state.json").write_text('{"global_step": 3, "log_history": []}')
     next(folder.glob("model-00002*")).unlink()
     with pytest.raises(ValueError, match=r"checkpoint-3 is half-written .*model-00002"):
         average_checkpoints([folder], tmp_path / "out")
