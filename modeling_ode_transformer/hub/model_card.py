@@ -12,6 +12,7 @@ import math
 import platform
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,6 +122,18 @@ GENERATION_FIELDS = {
     **{"num_beams": None, "length_penalty": 1.0, "max_length": None, "max_len_a": None, "max_len_b": None},
     **{"min_length": 0, "no_repeat_ngram_size": 0},
 }
+# The forms of codes of ISO 639, with a script or a country, and the Hub's own; its identifiers of licenses.
+LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*|multilingual|code")
+LICENSES = """
+    apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0 bigcode-openrail-m
+    afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0 cc-by-2.0 cc-by-2.5
+    cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nd-4.0 cc-by-nc-nd-3.0
+    cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cdla-sharing-1.0 cdla-permissive-1.0
+    cdla-permissive-2.0 wtfpl ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 agpl-3.0 gfdl gpl gpl-2.0 gpl-3.0
+    lgpl lgpl-2.1 lgpl-3.0 isc h-research intel-research lppl-1.3c ms-pl apple-ascl apple-amlr mpl-2.0 odc-by odbl
+    openmdw-1.0 openrail++ osl-3.0 postgresql ofl-1.1 ncsa unlicense zlib pddl lgpl-lr deepfloyd-if-license
+    fair-noncommercial-research-license llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 gemma unknown other
+"""
 # A dataset of the Hub, and which of its configurations.
 HUB_DATASET = re.compile(r"([\w.-]+/[\w.-]+)(?: \(([\w.-]+)\))?")
 
@@ -369,11 +382,32 @@ def eval_results(record: dict) -> list[EvalResult]:
 
 def cell(value: object) -> str:
     """A value as the text of a table's cell, in which a bar, within code too, is written with a backslash."""
-    return one_line(value).replace("|", "\\|")
+    return text(one_line(value)).replace("|", "\\|")
+
+
+def text(value: str) -> str:
+    """Markdown of which nothing becomes HTML."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", value)
 
 
 def one_line(value: object) -> str:
     return " ".join(str(value).split())
+
+
+def check_card(card: dict) -> None:
+    """ValueError if the Hub would refuse what a card is told, or if the command would end its block of code."""
+    for language in card.get("language") or []:
+        if not LANGUAGE.fullmatch(language):
+            raise ValueError(f"--language {language} is not a code: give codes of ISO 639, as en, deu or zh-Hant.")
+    name, known = card.get("license"), LICENSES.split()
+    if name is not None and name not in known:
+        near = " or ".join(get_close_matches(name.lower().replace(" ", "-"), known, 3, 0.4))
+        raise ValueError(
+            f"--license {name} is not one that the Hub knows{near and f' (is it {near}?)'}: give its identifier, as "
+            "apache-2.0, or other."
+        )
+    if "```" in (card.get("command") or ""):
+        raise ValueError("--command has ```, which would end its block of code: leave that out.")
 
 
 def model_card(record: dict) -> ModelCard:
@@ -404,7 +438,11 @@ def model_card(record: dict) -> ModelCard:
     solvers = [config[field] for field in ("encoder_solver", "decoder_solver") if field in config]
     tableaus = map(resolve_tableau, solvers)
     validate_repo_id(card["repo_id"])
+    check_card(card)
     dataset = dataset_name(record, "train")
+    shown = {
+        name: text(value) if isinstance(value, str) and name != "command" else value for name, value in card.items()
+    }
     splits = list(record.get("metrics", {}).values())
     identifiers = {METRICS[name].identifier for values in splits for name in values if name in METRICS} - {None}
     metadata = ModelCardData(
@@ -428,10 +466,10 @@ def model_card(record: dict) -> ModelCard:
         metadata,
         template_path=TEMPLATE,
         record=record,
-        card=card,
+        card=shown,
         task=task,
         model_type=model_type,
-        dataset=dataset,
+        dataset=text(dataset),
         metric_rows=rows,
         cell=cell,
         one_line=one_line,

@@ -267,6 +267,34 @@ def test_a_record_that_is_none_is_refused_in_words(change, message, tmp_path):
         cli.run(["card", str(tmp_path / "record.json")])
 
 
+@pytest.mark.parametrize(
+    "card, message",
+    [
+        ({"language": ["en", "German"]}, "--language German is not a code: give codes of ISO 639"),
+        ({"license": "Apache License 2.0"}, r"--license Apache License 2\.0 is not one that .* \(is it .*apache-2\.0"),
+        ({"license": "secret"}, "--license secret is not one that the Hub knows"),
+        ({"command": "```\n<b>"}, "--command has ```"),
+    ],
+)
+def test_what_the_hub_would_refuse_is_refused_before(card, message):
+    record = RECORDS["ptb_rk2"]
+    with pytest.raises(ValueError, match=message):
+        model_card(record | {"card": record["card"] | card})
+
+
+def test_free_text_does_not_become_html():
+    names = ("title", "about", "intended_use", "limits", "machine", "dataset")
+    record = RECORDS["ptb_rk2"]
+    texts = {name: f"<script>{name}</script> is **bold** & 1 < 2" for name in names}
+    without_intention = {name: value for name, value in texts.items() if name != "intended_use"}
+    cards = [record["card"] | texts, {"repo_id": "me/model"} | without_intention]
+    contents = [model_card(record | {"card": card}).content.split("---", 2)[2] for card in cards]
+    assert not any("<script" in content or "</script" in content for content in contents)
+    content = "".join(contents)
+    for name in names:
+        assert f"&lt;script>{name}&lt;/script> is **bold** & 1 < 2" in content, name
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_card_says_whether_embeddings_are_tied(tied, tmp_path):
     OdeTransformerForConditionalGeneration(tiny_config(tie_word_embeddings=tied)).save_pretrained(tmp_path)
