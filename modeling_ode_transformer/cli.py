@@ -194,7 +194,7 @@ def add_generate(commands: Any) -> None:
     add_flag(parser, "--overwrite", "replace an --output that exists, or the part that a stopped call has written")
     add_flag(parser, "--interactive", "ask for one source after the other, until an empty line, end of file or Ctrl-C")
     parser.add_argument(
-        "--batch_size", type=int, help="sources of a batch; default: 32, or as many as --max_tokens_per_batch allows"
+        "--batch_size", type=int, help="sources of a batch; default: at most 32, and at most 4096 tokens"
     )
     parser.add_argument(
         "--max_tokens_per_batch",
@@ -204,8 +204,10 @@ def add_generate(commands: Any) -> None:
     parser.add_argument(
         "--max_source_length",
         type=int,
-        help="longest source in tokens, end mark included; longer ones are cut; default: the model's limit",
+        help="longest source in tokens, end mark included; longer ones are cut, with a warning; default: the "
+        "model's limit, or 1024",
     )
+    add_flag(parser, "--split_sentences", "split longer sources into sentences, and join their outputs")
     parser.add_argument(
         "--src_lang",
         help="language of the sources, as a multilingual tokenizer calls it: en (M2M100), eng_Latn (NLLB), en_XX "

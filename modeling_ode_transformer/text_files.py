@@ -3,11 +3,16 @@
 
 import gzip
 import json
+import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
+
+
+# The white space between two sentences.
+SENTENCE_END = re.compile(r"(?<=[.!?…。！？])\s+|(?<=[.!?…][\"'”»)\]])\s+")
 
 
 @contextmanager
@@ -59,6 +64,33 @@ def read_json(path: str | Path) -> dict:
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds a {type(values).__name__}, not a JSON object.")
     return values
+
+
+def split_text(text: str, limit: int, count: Callable[[str], int]) -> list[str]:
+    """A text in parts of at most `limit` tokens: of whole sentences where they are not longer, else of words.
+
+    Args:
+        text: Of any number of sentences.
+        limit: At least 1.
+        count: The number of tokens of a text, its end mark included. Of several it is taken for the sum.
+    """
+    if count(text) <= limit:
+        return [text]
+    sentences = [(sentence, count(sentence)) for sentence in SENTENCE_END.split(text.strip())]
+    units = [
+        unit
+        for sentence, length in sentences
+        for unit in ([(sentence, length)] if length <= limit else [(word, count(word)) for word in sentence.split()])
+    ]
+    parts, room = [], 0
+    for unit, length in units:
+        if length <= room:
+            parts[-1].append(unit)
+            room -= length
+        else:
+            parts.append([unit])
+            room = limit - length
+    return [" ".join(part) for part in parts]
 
 
 def parse_overrides(text: str | dict | None) -> dict:

@@ -26,7 +26,7 @@ import tempfile
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,7 +37,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, Pr
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
 from ..hub.model_card import versions
 from ..scores_ode_transformer import n_best
-from ..text_files import parse_overrides, read_json, read_lines
+from ..text_files import parse_overrides, read_json, read_lines, split_text
 from .cpu import optimize_for_cpu
 from .ensemble import EnsembleForConditionalGeneration
 from .tokenizers import begin_with_language, check_target_tokenizer, encode_texts, load_tokenizers, marks_languages
@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 # Sources are sorted by length, and written together, in windows of so many batches.
 WINDOW = 64
+# Without --batch_size and --max_tokens_per_batch; without --max_source_length, where positions have no limit.
+BATCH_SIZE, MAX_TOKENS, MAX_SOURCE_LENGTH = 32, 4096, 1024
 NOT_OF_THE_OUTPUTS = {"input", "output", "overwrite", "interactive"}
 DTYPES = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -67,6 +69,7 @@ class GenerateArguments:
     batch_size: int | None = None
     max_tokens_per_batch: int | None = None
     max_source_length: int | None = None
+    split_sentences: bool = False
     src_lang: str | None = None
     tgt_lang: str | None = None
     num_beams: int | None = None
@@ -94,6 +97,11 @@ class GenerateArguments:
             raise ValueError("--interactive reads and writes the terminal: leave out --input and --output.")
         if self.batch_size is not None and self.max_tokens_per_batch is not None:
             raise ValueError("Give --batch_size or --max_tokens_per_batch, not both.")
+        if self.split_sentences and (self.scores or self.num_return_sequences > 1):
+            raise ValueError(
+                "--split_sentences joins the outputs of a source's parts: leave out --scores and "
+                "--num_return_sequences."
+            )
         for name in ("batch_size", "max_tokens_per_batch", "max_source_length", "num_beams", "num_return_sequences"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -143,12 +151,12 @@ def load_common_tokenizers(args: GenerateArguments):
     return first
 
 
-def source_limit(models: list[PreTrainedModel], asked: int | None) -> int | None:
-    """The most tokens of a source: what is asked for, or what all models have positions for; None: any number."""
+def source_limit(models: list[PreTrainedModel], asked: int | None) -> int:
+    """The most tokens of a source: what is asked for, or what all models have positions for, or a default."""
     limit = min((limit for model in models if (limit := position_limit(model.config)) is not None), default=None)
     if asked is not None and limit is not None and asked > limit:
         raise ValueError(f"--max_source_length {asked} exceeds the model's max_position_embeddings, {limit}.")
-    return asked or limit
+    return asked or limit or MAX_SOURCE_LENGTH
 
 
 def set_generation_options(config: GenerationConfig, args: GenerateArguments) -> None:
@@ -218,43 +226,57 @@ class TextGenerator:
                 "and none is saved with it: give --src_lang and --tgt_lang."
             )
 
-    def encode(self, sources: list[str]) -> list[list[int] | None]:
-        """The token ids of sources, None of empty ones."""
-        full = [source for source in sources if source.strip()]
-        encoded, number_cut = encode_texts(full, self.tokenizer, self.limit) if full else ([], 0)
+    def encode(self, sources: list[str]) -> list[list[list[int]]]:
+        """The token ids of the parts of sources: of the whole source, of sentences of a long one with
+        `--split_sentences`, none of an empty one."""
+        parts = [[source] if source.strip() else [] for source in sources]
+        if self.args.split_sentences:
+            parts = [[piece for text in texts for piece in self.split(text)] for texts in parts]
+        flat = [text for texts in parts for text in texts]
+        encoded, number_cut = encode_texts(flat, self.tokenizer, self.limit) if flat else ([], 0)
         if number_cut:
-            logger.warning("%d of %d sources cut to %d tokens", number_cut, len(full), self.limit)
+            advice = "" if self.args.split_sentences else " (--split_sentences keeps them whole)"
+            logger.warning("%d of %d sources cut to %d tokens%s", number_cut, len(flat), self.limit, advice)
         remaining = iter(encoded)
-        return [next(remaining) if source.strip() else None for source in sources]
+        return [[next(remaining) for _ in texts] for texts in parts]
+
+    def split(self, source: str) -> list[str]:
+        return split_text(source, self.limit, lambda text: len(self.tokenizer(text, verbose=False)["input_ids"]))
 
     @property
-    def batch_size(self) -> int | None:
-        return self.args.batch_size or (None if self.args.max_tokens_per_batch else 32)
+    def batching(self) -> tuple[int | None, int | None]:
+        """The most sources of a batch, and the most tokens; None: any number."""
+        size, tokens = self.args.batch_size, self.args.max_tokens_per_batch
+        return (BATCH_SIZE, MAX_TOKENS) if size is None and tokens is None else (size, tokens)
 
-    def window_ends(self, encoded: list[list[int] | None]) -> list[int]:
+    def window_ends(self, encoded: list[list[list[int]]]) -> list[int]:
         """Where the windows of encoded sources end."""
-        size, tokens = self.batch_size, self.args.max_tokens_per_batch
-        return make_windows([0 if ids is None else 1 / size if size else len(ids) / tokens for ids in encoded])
+        size, tokens = (each or math.inf for each in self.batching)
+        return make_windows([sum(max(1 / size, len(ids) / tokens) for ids in parts) for parts in encoded])
 
     def windows(
-        self, encoded: list[list[int] | None], start: int = 0, progress: bool = False
+        self, encoded: list[list[list[int]]], start: int = 0, progress: bool = False
     ) -> Iterator[list[list[tuple[str, float]]]]:
         """Window after window, from the one that begins with the source `start`, for each source its outputs as (text,
         score), the best first. Without `--scores`, the scores are 0."""
-        full = [ids is not None for ids in encoded]
-        with tqdm(total=sum(full), initial=sum(full[:start]), unit="line", disable=not progress) as bar:
+        counts = list(map(len, encoded))
+        with tqdm(total=sum(counts), initial=sum(counts[:start]), unit="line", disable=not progress) as bar:
             for end in self.window_ends(encoded):
                 if end <= start:
                     continue
-                results = [[("", 0.0)] * self.args.num_return_sequences for _ in range(start, end)]
-                indices = [i for i in range(start, end) if full[i]]
-                lengths = [len(encoded[i]) for i in indices]
-                for batch in make_batches(lengths, self.batch_size, self.args.max_tokens_per_batch):
-                    batch = [indices[i] for i in batch]
-                    inputs = self.tokenizer.pad({"input_ids": [encoded[i] for i in batch]}, return_tensors="pt")
-                    for i, outputs in zip(batch, self.generate(inputs.to(self.model.device)), strict=True):
-                        results[i - start] = [(" ".join(text.split("\n")), score) for text, score in outputs]
+                parts = [(i, ids) for i in range(start, end) for ids in encoded[i]]
+                found: list = [None] * len(parts)
+                for batch in make_batches([len(ids) for _, ids in parts], *self.batching):
+                    inputs = self.tokenizer.pad({"input_ids": [parts[k][1] for k in batch]}, return_tensors="pt")
+                    for k, outputs in zip(batch, self.generate(inputs.to(self.model.device)), strict=True):
+                        found[k] = [(" ".join(text.split("\n")), score) for text, score in outputs]
                     bar.update(len(batch))
+                results = [[("", 0.0)] * self.args.num_return_sequences for _ in range(start, end)]
+                for i, each in groupby(zip(parts, found), key=lambda pair: pair[0][0]):
+                    outputs = [output for _, output in each]
+                    # The parts of one source have one output each.
+                    joined = (" ".join(text for ((text, _),) in outputs), 0.0) if len(outputs) > 1 else None
+                    results[i - start] = outputs[0] if joined is None else [joined]
                 yield results
                 start = end
 

@@ -20,6 +20,7 @@ from modeling_ode_transformer import (
     cli,
 )
 from modeling_ode_transformer.inference import generate
+from modeling_ode_transformer.text_files import split_text
 
 from ..conftest import TINY, killed_at_each_operation, randomize, tiny_config
 
@@ -218,6 +219,37 @@ def test_long_sources_are_cut_and_counted(translate, models, caplog):
     assert f"{number} of 6 sources cut to 12 tokens" in caplog.text
     translate("ode", max_source_length=5)
     assert "4 of 6 sources cut to 5 tokens" in caplog.text
+
+
+def test_a_long_line_neither_fills_the_memory_nor_makes_others_pay(translate, monkeypatch, caplog):
+    """Without options: batches by tokens, and a limit where positions have none; the line is cut or split."""
+    long, batches = "nine hundred and one. " * 700, []
+    generated = generate.TextGenerator.generate
+
+    def noted(self, inputs):
+        batches.append(tuple(inputs["input_ids"].shape))
+        return generated(self, inputs)
+
+    monkeypatch.setattr(generate.TextGenerator, "generate", noted)
+    options = {"num_beams": 1, "generation_options": "max_new_tokens=2"}
+    outputs = translate("ode", lines=[long, *["nine."] * 31], **options)
+    assert batches[0][0] <= 4 and batches[0][1] == 1024 and sum(rows for rows, _ in batches) == 32
+    assert "1 of 32 sources cut to 1024 tokens (--split_sentences keeps them whole)" in caplog.text
+    lines = translate("ode", lines=[long, "nine."], split_sentences=True, max_source_length=12, **options)
+    assert lines[1] == outputs[1] and len(lines[0].split()) > 700 and "cut to 12" not in caplog.text
+    assert max(columns for rows, columns in batches[-22:]) <= 12
+
+
+def test_texts_are_split_at_the_ends_of_sentences_or_else_between_words():
+    def count(text):
+        return len(text.split()) + 1
+
+    text = 'One two. "Three four!" Five six seven eight nine ten. Dr. X'
+    assert split_text(text, 99, count) == [text]
+    parts = ["One two.", '"Three four!"', "Five six", "seven eight", "nine ten.", "Dr. X"]
+    assert split_text(text, 4, count) == parts
+    assert split_text(text, 6, count)[0] == 'One two. "Three four!"'
+    assert split_text("word " * 5, 1, count) == ["word"] * 5
 
 
 def test_without_any_limit_outputs_have_fairseqs(models, tmp_path):
@@ -424,6 +456,7 @@ def test_batches_fill_the_budget():
         (["ode"], {"interactive": True}, ValueError, "leave out --input and --output"),
         (["ode"], {"batch_size": 3, "max_tokens_per_batch": 100}, ValueError, "not both"),
         (["ode"], {"batch_size": 0}, ValueError, "--batch_size 0 must be at least 1"),
+        (["ode"], {"split_sentences": True, "scores": True}, ValueError, "leave out --scores"),
         (["ode"], {"num_return_sequences": 4}, ValueError, r"num_return_sequences` \(4\) has to be smaller"),
         (["ode"], {"generation_options": "num_beem=3"}, ValueError, "has no option num_beem"),
         (["ode"], {"generation_options": "num_return_sequences=2"}, ValueError, "give --num_return_sequences outside"),
