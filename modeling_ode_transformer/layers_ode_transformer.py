@@ -274,6 +274,10 @@ class OrderedBiases(torch.autograd.Function):
         inner = diagonals[..., length + 1 : length + 2 * limit]
         return ctx.scaling * torch.cat([ends[..., :1], inner, ends[..., 1:]], dim=-1), None, None, None
 
+
+class OrderedBiasesWithTangents(OrderedBiases):
+    """`OrderedBiases` with forward-mode derivatives, which torch.compile does not trace."""
+
     @staticmethod
     def jvp(ctx, of_scores, *_):
         (distances,) = ctx.saved_tensors
@@ -295,7 +299,10 @@ class OdeTransformerRelativeKeys(nn.Module):
         queries, keys); or (length, length) of tokens in their order."""
         scores = nn.functional.linear(query.transpose(1, 2), self.weight)  # (batch, queries, heads, 2m+1)
         is_ordered = distances.ndim == 2 and torch.is_grad_enabled() and (mask is None or not mask.requires_grad)
-        return (OrderedBiases.apply if is_ordered else biases)(scores, distances, mask, self.scaling)
+        if not is_ordered:
+            return biases(scores, distances, mask, self.scaling)
+        function = OrderedBiases if torch.compiler.is_compiling() else OrderedBiasesWithTangents
+        return function.apply(scores, distances, mask, self.scaling)
 
 
 def eager_attention_forward(
