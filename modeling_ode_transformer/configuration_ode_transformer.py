@@ -65,7 +65,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "coefficient_start": tuple(STARTS),
     "stage_values": ("increment", "output"),
     "vector_field": tuple(VECTOR_FIELDS),
-    "layer_history": ("learned_dense", "dense", "none"),
+    "layer_history": ("learned_dense", "dense", "depth_weighted", "attention", "none"),
 }
 POSITIVE_INTEGERS = (
     *("vocab_size", "d_model", "max_position_embeddings", "steps_per_layer"),
@@ -191,8 +191,10 @@ class OdeTransformerConfig(PreTrainedConfig):
         steps_per_layer (`int`, defaults to 1): Steps of the scheme in each block.
         step_size (`float`, defaults to 1.0): Size of a step.
         layer_history (`str`, defaults to `"learned_dense"`): What a block sees of the blocks below: a learned
-            combination of all (`"learned_dense"`, DLCL of Wang et al., 2019), their mean (`"dense"`), or the last
-            (`"none"`).
+            combination of all, normalised (`"learned_dense"`, DLCL of Wang et al., 2019), their mean (`"dense"`), a
+            learned combination without norms that starts as the last (`"depth_weighted"`, DenseFormer of Pagliardini
+            et al., 2024), an attention to the embedding and the increments (`"attention"`, Attention Residuals of
+            Kimi, 2026), or the last (`"none"`).
         max_position_embeddings (`int`, defaults to 1024): Number of learned positions. Sinusoidal ones have no limit.
         use_cache (`bool`, defaults to `True`): Whether the decoder returns its cache of keys and values. In training
             mode it does so only if `use_cache=True` or a cache is given to `forward`.

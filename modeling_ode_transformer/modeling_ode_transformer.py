@@ -156,7 +156,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
                 )
         if (corrector := shared.corrector) is not None:
             # PCformer: y is a prediction P; F once more, at a combination of the history with P as its newest entry
-            y = corrector(corrector.extend(states, clamp_half(y)))
+            y = corrector(corrector.extend(states, y, clamp_half(y)))
             for sublayers, _ in parts:
                 y = self.output(sublayers, inputs, y)
         return clamp_half(y), inputs.weights.get("self"), inputs.weights.get("cross"), steps
@@ -323,8 +323,9 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         states, steps = [hidden_states], ()
         shared = SharedModules(self.solver_coefficients, self.stage_norms, self.multistep, self.corrector)
         for layer in self.layers:
-            output, _, _, steps = layer(self.history(states), shared, *args, steps=steps, states=states, **kwargs)
-            states = self.history.extend(states, output)
+            y = self.history(states)
+            output, _, _, steps = layer(y, shared, *args, steps=steps, states=states, **kwargs)
+            states = self.history.extend(states, y, output)
         return self.layer_norm(self.history(states))
 
 
