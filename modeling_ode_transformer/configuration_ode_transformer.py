@@ -75,6 +75,20 @@ POSITIVE_INTEGERS = (
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
 )
 PIPELINES_FILE = "pipeline_ode_transformer.py"
+
+
+class Pipelines(dict):
+    """The entries of `custom_pipelines` by task. That of "translation" is the one of "translation_en_to_de" too."""
+
+    def __contains__(self, task):
+        return super().__contains__(task) or (str(task).startswith("translation_") and "translation" in self)
+
+    def __missing__(self, task):
+        if task in self:
+            return self["translation"]
+        raise KeyError(task)
+
+
 # Fields of earlier versions, and what has taken their place.
 FORMER_FIELDS = {
     "solver_coefficients": "set encoder_coefficients and decoder_coefficients",
@@ -326,9 +340,13 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     def __setattr__(self, name, value):
         # A configuration keeps what JSON has.
-        if isinstance(value, dict) and isinstance(value.get("predictor"), ButcherTableau):
+        if isinstance(value, ButcherTableau):
+            value = value.to_dict()
+        elif isinstance(value, dict) and isinstance(value.get("predictor"), ButcherTableau):
             value = {**value, "predictor": value["predictor"].to_dict()}
-        super().__setattr__(name, value.to_dict() if isinstance(value, ButcherTableau) else value)
+        elif name == "custom_pipelines" and value is not None:
+            value = Pipelines(value)
+        super().__setattr__(name, value)
 
     def __post_init__(self, **kwargs):
         if self.decoder_vocab_size == self.vocab_size and self.share_encoder_decoder_embeddings:
