@@ -63,13 +63,13 @@ def note(folder: Path, arguments: list[str]) -> None:
         ValueError: they were others.
     """
     file = folder.with_suffix(".arguments.json")
-    if folder.exists() and file.is_file() and (noted := read_json(file)) != arguments:
+    if folder.exists() and file.is_file() and (noted := read_json(file)["arguments"]) != arguments:
         raise ValueError(
             f"{folder} was made with the arguments {' '.join(noted)}, not {' '.join(arguments)}: choose another "
             "--output_dir."
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(arguments), encoding="utf-8")
+    file.write_text(json.dumps({"arguments": arguments}), encoding="utf-8")
 
 
 def train(start: Path, output_dir: Path, data_dir: Path, arguments: list[str]) -> dict:

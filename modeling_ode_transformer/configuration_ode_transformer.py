@@ -65,7 +65,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "coefficient_start": tuple(STARTS),
     "stage_values": ("increment", "output"),
     "vector_field": tuple(VECTOR_FIELDS),
-    "layer_history": ("learned_dense", "dense", "none"),
+    "layer_history": ("learned_dense", "dense", "depth_weighted", "attention", "none"),
 }
 POSITIVE_INTEGERS = (
     *("vocab_size", "d_model", "max_position_embeddings", "steps_per_layer"),
@@ -73,6 +73,20 @@ POSITIVE_INTEGERS = (
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
 )
 PIPELINES_FILE = "pipeline_ode_transformer.py"
+
+
+class Pipelines(dict):
+    """The entries of `custom_pipelines` by task. That of "translation" is the one of "translation_en_to_de" too."""
+
+    def __contains__(self, task):
+        return super().__contains__(task) or (str(task).startswith("translation_") and "translation" in self)
+
+    def __missing__(self, task):
+        if task in self:
+            return self["translation"]
+        raise KeyError(task)
+
+
 # Fields of earlier versions, and what has taken their place.
 FORMER_FIELDS = {
     "solver_coefficients": "set encoder_coefficients and decoder_coefficients",
@@ -177,8 +191,10 @@ class OdeTransformerConfig(PreTrainedConfig):
         steps_per_layer (`int`, defaults to 1): Steps of the scheme in each block.
         step_size (`float`, defaults to 1.0): Size of a step.
         layer_history (`str`, defaults to `"learned_dense"`): What a block sees of the blocks below: a learned
-            combination of all (`"learned_dense"`, DLCL of Wang et al., 2019), their mean (`"dense"`), or the last
-            (`"none"`).
+            combination of all, normalised (`"learned_dense"`, DLCL of Wang et al., 2019), their mean (`"dense"`), a
+            learned combination without norms that starts as the last (`"depth_weighted"`, DenseFormer of Pagliardini
+            et al., 2024), an attention to the embedding and the increments (`"attention"`, Attention Residuals of
+            Kimi, 2026), or the last (`"none"`).
         max_position_embeddings (`int`, defaults to 1024): Number of learned positions. Sinusoidal ones have no limit.
         use_cache (`bool`, defaults to `True`): Whether the decoder returns its cache of keys and values. In training
             mode it does so only if `use_cache=True` or a cache is given to `forward`.
@@ -317,7 +333,11 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     def __setattr__(self, name, value):
         # A configuration keeps what JSON has.
-        super().__setattr__(name, value.to_dict() if isinstance(value, ButcherTableau) else value)
+        if isinstance(value, ButcherTableau):
+            value = value.to_dict()
+        elif name == "custom_pipelines" and value is not None:
+            value = Pipelines(value)
+        super().__setattr__(name, value)
 
     def __post_init__(self, **kwargs):
         if self.decoder_vocab_size == self.vocab_size and self.share_encoder_decoder_embeddings:

@@ -16,7 +16,14 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, is_torchdynamo_compiling
 
 from .configuration_ode_transformer import OdeTransformerConfig, Part
-from .integration_ode_transformer import COEFFICIENTS, LinearCombination, MultistepScheme, StageCoefficients, combine
+from .integration_ode_transformer import (
+    COEFFICIENTS,
+    LinearCombination,
+    MultistepScheme,
+    StageCoefficients,
+    combine,
+    weighted_sum,
+)
 
 
 class OdeTransformerScaledWordEmbedding(nn.Embedding):
@@ -267,6 +274,10 @@ class OrderedBiases(torch.autograd.Function):
         inner = diagonals[..., length + 1 : length + 2 * limit]
         return ctx.scaling * torch.cat([ends[..., :1], inner, ends[..., 1:]], dim=-1), None, None, None
 
+
+class OrderedBiasesWithTangents(OrderedBiases):
+    """`OrderedBiases` with forward-mode derivatives, which torch.compile does not trace."""
+
     @staticmethod
     def jvp(ctx, of_scores, *_):
         (distances,) = ctx.saved_tensors
@@ -288,7 +299,10 @@ class OdeTransformerRelativeKeys(nn.Module):
         queries, keys); or (length, length) of tokens in their order."""
         scores = nn.functional.linear(query.transpose(1, 2), self.weight)  # (batch, queries, heads, 2m+1)
         is_ordered = distances.ndim == 2 and torch.is_grad_enabled() and (mask is None or not mask.requires_grad)
-        return (OrderedBiases.apply if is_ordered else biases)(scores, distances, mask, self.scaling)
+        if not is_ordered:
+            return biases(scores, distances, mask, self.scaling)
+        function = OrderedBiases if torch.compiler.is_compiling() else OrderedBiasesWithTangents
+        return function.apply(scores, distances, mask, self.scaling)
 
 
 def eager_attention_forward(
@@ -401,13 +415,24 @@ class LayerHistory(nn.Module):
 
     def __init__(self, config: OdeTransformerConfig, num_layers: int):
         super().__init__()
+        self.num_layers = num_layers
+        if hasattr(self, "initial_weight"):
+            self.weight = nn.Parameter(self.initial_weight())
 
     def forward(self, states: list[torch.Tensor]) -> torch.Tensor:
         """The input of the next block, from the embedding and what `extend` made of the blocks' outputs."""
         return states[-1]
 
-    def extend(self, states: list[torch.Tensor], output: torch.Tensor) -> list[torch.Tensor]:
+    def extend(self, states: list[torch.Tensor], y: torch.Tensor, output: torch.Tensor) -> list[torch.Tensor]:
+        """The states with what is kept of a block that made `output` of `y`."""
         return [output]
+
+    def combine(self, matrix: torch.Tensor, row: int, states: list[torch.Tensor]) -> torch.Tensor:
+        """The states (batch, length, d), weighed by the first numbers of a row of the matrix, and added. In training,
+        where operations are launched one by one, in as few as possible."""
+        if torch.is_grad_enabled() and not is_torchdynamo_compiling():
+            return LinearCombination.apply(matrix.to(states[0].device), row, *states)
+        return combine(matrix[row, : len(states)], states)
 
 
 class DenseLayerHistory(LayerHistory):
@@ -423,14 +448,7 @@ class DenseLayerHistory(LayerHistory):
     def forward(self, states):
         return self.combine(states[-1].new_full((1, len(states)), 1 / len(states)), 0, states)
 
-    def combine(self, matrix: torch.Tensor, row: int, states: list[torch.Tensor]) -> torch.Tensor:
-        """The states (batch, length, d), weighed by the first numbers of a row of the matrix, and added. In training,
-        where operations are launched one by one, in as few as possible."""
-        if torch.is_grad_enabled() and not is_torchdynamo_compiling():
-            return LinearCombination.apply(matrix.to(states[0].device), row, *states)
-        return combine(matrix[row, : len(states)], states)
-
-    def extend(self, states, output):
+    def extend(self, states, y, output):
         return [*states, self.layer_norms[len(states) - 1](output)]
 
 
@@ -438,19 +456,63 @@ class LearnedDenseLayerHistory(DenseLayerHistory):
     """DLCL (Wang et al., 2019): the mean of `DenseLayerHistory` is where learned weights start, a row for each
     block and one for the end."""
 
-    def __init__(self, config: OdeTransformerConfig, num_layers: int):
-        super().__init__(config, num_layers)
-        self.weight = nn.Parameter(self.initial_weight())
-
     def initial_weight(self) -> torch.Tensor:
-        size = len(self.layer_norms) + 1
+        size = self.num_layers + 1
         return torch.tril(torch.ones(size, size)) / torch.arange(1, size + 1).unsqueeze(1)
 
     def forward(self, states):
         return self.combine(self.weight, len(states) - 1, states)
 
 
-HISTORIES = {"learned_dense": LearnedDenseLayerHistory, "dense": DenseLayerHistory, "none": LayerHistory}
+class DepthWeightedLayerHistory(LayerHistory):
+    """DenseFormer (Pagliardini et al., 2024): after block i the state is `sum_j a_ij X_j` over the embedding X_0 and
+    the outputs X_j of the blocks so far, without norms. The learned `a` start at the identity: the last output."""
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.eye(self.num_layers + 1)[1:]
+
+    def forward(self, states):
+        return self.combine(self.weight, len(states) - 2, states) if len(states) > 1 else states[0]
+
+    def extend(self, states, y, output):
+        return [*states, output]
+
+
+class AttentionLayerHistory(LayerHistory):
+    """Attention Residuals (Kimi, 2026): block l reads `sum_i softmax_i(q_l . RMSNorm(v_i)) v_i` over the embedding v_0
+    and the increments v_i of the blocks below, for each token; so does the end. The learned queries start at zero: the
+    plain mean. (A scale in the norm would be one more factor of the query.)"""
+
+    def __init__(self, config: OdeTransformerConfig, num_layers: int):
+        self.shape, self.eps = (num_layers, config.d_model), config.layer_norm_eps
+        super().__init__(config, num_layers)
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.zeros(self.shape)
+
+    def forward(self, states):
+        if len(states) == 1:
+            return states[0]
+        query = self.weight[len(states) - 2].to(states[0].device)
+        scores = torch.stack([self.score(query, state) for state in states])  # (states, batch, length)
+        first, *others = scores.softmax(dim=0).to(states[0].dtype).unsqueeze(-1).unbind()
+        return weighted_sum(first * states[0], others, states[1:])
+
+    def score(self, query, state):
+        state = state if state.dtype == torch.float64 else state.float()
+        return (state * query).sum(dim=-1) * (state.square().mean(dim=-1) + self.eps).rsqrt()
+
+    def extend(self, states, y, output):
+        return [*states, clamp_half(output - y)]
+
+
+HISTORIES = {
+    "learned_dense": LearnedDenseLayerHistory,
+    "dense": DenseLayerHistory,
+    "depth_weighted": DepthWeightedLayerHistory,
+    "attention": AttentionLayerHistory,
+    "none": LayerHistory,
+}
 
 
 @dataclass

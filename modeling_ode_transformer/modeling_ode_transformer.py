@@ -2,13 +2,14 @@
 """The ODE Transformer (Li et al., ACL 2022): a pre-norm Transformer whose blocks are Runge-Kutta steps.
 
 One forward pass, as the data sees it: ids are embedded (scaled, word dropout, positions, dropout); for each layer
-`y = history(states)`, `y' = integrate(F, y)`, and `y'` joins the history; a last combination and a layer norm close
-the stack. The decoder is the same with cross-attention and cache. The heads only project.
-
-Where the equations are: a residual block y + F(y), eqs. 1-7, and F itself: `OdeTransformerLayer`; Runge-Kutta steps,
-eqs. 8-19 and 23: `integrate` and `TABLEAUS`; gated coefficients, eqs. 25-26: `GateCoefficients`; DLCL:
-`LearnedDenseLayerHistory`; Shaw's relative keys: `OdeTransformerRelativeKeys`.
+`y = history(states)`, `y' = integrate(F, y)`, and `y'` joins the history; a last combination and a layer norm end it.
+The decoder is the same with cross-attention and cache. The heads only project. The equations are in
+`OdeTransformerLayer` (residual block y + F(y) and F, 1-7), `integrate` and `TABLEAUS` (Runge-Kutta steps, 8-19, 23),
+`GateCoefficients` (25-26), `LearnedDenseLayerHistory` (DLCL) and `OdeTransformerRelativeKeys` (Shaw).
 """
+
+if not __package__:
+    raise ImportError(f"Start Python in another folder, or with -P: here it takes {__file__} for the package.")
 
 from functools import partial
 from typing import Any
@@ -156,7 +157,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
                 )
         if (corrector := shared.corrector) is not None:
             # PCformer: y is a prediction P; F once more, at a combination of the history with P as its newest entry
-            y = corrector(corrector.extend(states, clamp_half(y)))
+            y = corrector(corrector.extend(states, y, clamp_half(y)))
             for sublayers, _ in parts:
                 y = self.output(sublayers, inputs, y)
         return clamp_half(y), inputs.weights.get("self"), inputs.weights.get("cross"), steps
@@ -323,8 +324,9 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         states, steps = [hidden_states], ()
         shared = SharedModules(self.solver_coefficients, self.stage_norms, self.multistep, self.corrector)
         for layer in self.layers:
-            output, _, _, steps = layer(self.history(states), shared, *args, steps=steps, states=states, **kwargs)
-            states = self.history.extend(states, output)
+            y = self.history(states)
+            output, _, _, steps = layer(y, shared, *args, steps=steps, states=states, **kwargs)
+            states = self.history.extend(states, y, output)
         return self.layer_norm(self.history(states))
 
 

@@ -369,7 +369,7 @@ CUSTOM_PIPELINES = {
 def add_pipeline(config: PreTrainedConfig, task: str) -> None:
     """Makes the configuration of a model name this file's pipeline for its task, in place of others.
 
-    A folder or repository with that configuration needs this file and `generation_ode_transformer.py` beside it.
+    A folder or repository with that configuration needs this file beside it, as `save_pipeline_code` leaves it.
 
     Raises:
         ValueError: there is no such pipeline.
@@ -378,3 +378,11 @@ def add_pipeline(config: PreTrainedConfig, task: str) -> None:
         raise ValueError(f"There is no pipeline for the task {task!r}: choose one of {', '.join(CUSTOM_PIPELINES)}.")
     # A copy: pipeline() changes the entry of the configuration that it reads.
     config.custom_pipelines = {task: copy.deepcopy(CUSTOM_PIPELINES[task])}
+
+
+def save_pipeline_code(config: PreTrainedConfig, folder: str | os.PathLike) -> None:
+    """Puts this file and `generation_ode_transformer.py` into the folder of a saved model whose configuration names a
+    pipeline of this file: configurations of other packages do not do so themselves."""
+    named = [entry["impl"] for entry in (getattr(config, "custom_pipelines", None) or {}).values()]
+    if any(entry["impl"] in named for entry in CUSTOM_PIPELINES.values()):
+        custom_object_save(TextToTextPipeline, folder)

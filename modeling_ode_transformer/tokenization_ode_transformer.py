@@ -77,6 +77,7 @@ def _literal_guard(pieces: set[str], reserved: Iterable[str]) -> list[pre_tokeni
 
 
 def _decoder(prefix: bool) -> decoders.Decoder:
+    """Whether texts begin with a prefix, one space, which decoding takes away."""
     steps = [decoders.ByteFallback(), decoders.Fuse(), decoders.Replace(SPACE, " ")]
     return decoders.Sequence(steps + [decoders.Strip(" ", left=1)] if prefix else steps)
 
@@ -241,7 +242,8 @@ class OdeTransformerTokenizer(TokenizersBackend):
         add_eos_token (`bool`, *optional*): Whether to append `eos_token`. As saved, else True. `AutoTokenizer`, whose
             class is transformers' own, takes one that is left out beside the other for False: name both.
         add_dummy_prefix (`bool`, *optional*): Whether a text is read as if a space came before it (SentencePiece's
-            `add_dummy_prefix`); decoding removes it. As saved, else True.
+            `add_dummy_prefix`). As saved, else True. Decoding removes that space, but not with `add_eos_token=False`:
+            what is decoded may then continue a prompt.
         clean_up_tokenization_spaces (`bool`, *optional*, defaults to `False`): Whether decoding tidies up spaces.
 
     Example:
@@ -289,6 +291,8 @@ class OdeTransformerTokenizer(TokenizersBackend):
             add_bos_token = saved is not None and self._tokenizer.token_to_id(str(bos_token)) in saved
         if add_eos_token is None:
             add_eos_token = saved is None or self._tokenizer.token_to_id(str(eos_token)) in saved
+        if add_dummy_prefix:
+            self._tokenizer.decoder = _decoder(add_eos_token)
         super().__init__(
             bos_token=bos_token,
             eos_token=eos_token,

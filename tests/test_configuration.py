@@ -116,7 +116,7 @@ def test_former_fields_are_refused_and_what_has_taken_their_place_is_named():
         ({"encoder_solver": {"a": [[]], "b": [1], "y": [0]}}, "sum to 0, counting the stages that start from the who"),
         ({"stage_values": "both"}, "choose one of increment, output"),
         ({"vector_field": "cross"}, "choose one of layer, attention, ffn, sublayers"),
-        ({"layer_history": "gru"}, "choose one of learned_dense, dense, none"),
+        ({"layer_history": "gru"}, "choose one of learned_dense, dense, depth_weighted, attention, none"),
         ({"position_embedding_type": "rotary"}, "choose one of sinusoidal, sinusoidal_vaswani, learned, none"),
         ({"position_counting": "tokens"}, "'tokens' is unknown: choose one of mask, ids, absolute"),
         ({"activation_function": "rely"}, "'rely' is unknown: choose one of"),

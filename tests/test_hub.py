@@ -2,6 +2,8 @@
 """What the package is to others: the Auto classes, import, and saved models with their code."""
 
 import ast
+import importlib.machinery
+import importlib.util
 import json
 import os
 import re
@@ -148,6 +150,14 @@ def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
             "AutoModel": "modeling_ode_transformer.OdeTransformerModel",
             "AutoModelForSeq2SeqLM": "modeling_ode_transformer.OdeTransformerForConditionalGeneration",
         }
+
+
+def test_python_inside_a_saved_folder_says_that_it_shadows_the_package(tmp_path):
+    OdeTransformerForConditionalGeneration(tiny_config()).save_pretrained(tmp_path)
+    spec = importlib.machinery.PathFinder.find_spec("modeling_ode_transformer", [str(tmp_path)])
+    assert spec.origin == str(tmp_path / "modeling_ode_transformer.py")
+    with pytest.raises(ImportError, match=f"Start Python in another folder, or with -P: .*{spec.origin}"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 def test_pipelines_that_a_configuration_names_are_saved_with_it(tmp_path):

@@ -34,12 +34,11 @@ from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, 
 from modeling_ode_transformer.training.smoke.number_names import english, german
 
 from .conftest import TINY, randomize, tiny_config
-from .test_hub import PACKAGE, run_python
+from .test_hub import run_python
 
 
 VOCABULARY = 80
 TEXTS = [english(number) for number in (7, 421_735, 100_001, 12)]
-FILES = ("pipeline_ode_transformer", "scores_ode_transformer", "generation_ode_transformer")
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +84,10 @@ def by_hand(model, tokenizer, target_tokenizer, texts, **options):
 
 
 def published(model, tokenizer, task, folder):
-    """A folder as it is published: model, tokenizer, and copies of the files."""
+    """A folder as it is published: model with its code, and tokenizer."""
     add_pipeline(model.config, task)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    for name in FILES:
-        shutil.copy(PACKAGE / f"{name}.py", folder)
 
 
 WITHOUT_PACKAGE = """
@@ -105,6 +102,8 @@ for task in ("translation", "summarization", "text-correction"):
     results[task] = pipe(texts)
     assert pipe(texts, batch_size=3) == results[task]
     if task == "translation":
+        pair = pipeline("translation_en_to_de", model=folders[task], trust_remote_code=True)
+        assert type(pair) is type(pipe) and pair(texts) == results[task]
         results["n-best"] = pipe(texts, num_return_sequences=3, return_scores=True, batch_size=3)
         pipe.save_pretrained(folders["saved again"])
         again = pipeline(model=folders["saved again"], trust_remote_code=True, batch_size=2)

@@ -10,6 +10,7 @@ import sys
 import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
+from transformers import AutoTokenizer
 
 from modeling_ode_transformer import tokenization_ode_transformer
 from modeling_ode_transformer.tokenization_ode_transformer import OdeTransformerTokenizer
@@ -405,6 +406,9 @@ def test_saved_settings_hold_and_can_be_changed_when_loading(tmp_path, tokenizer
     assert OdeTransformerTokenizer.from_pretrained(tmp_path)("the man").input_ids == ids
     changed = OdeTransformerTokenizer.from_pretrained(tmp_path, add_bos_token=True, add_eos_token=True)
     assert changed("the man").input_ids == [0, *ids, 2]
+    # What continues a prompt has its space, for transformers' own class too; whole texts have none in front.
+    assert AutoTokenizer.from_pretrained(tmp_path).decode(ids) == " the man"
+    assert changed.decode(ids) == tokenizer.decode(ids) == "the man"
     changed = OdeTransformerTokenizer.from_pretrained(tmp_path, add_dummy_prefix=False)
     assert changed("the man").input_ids != ids
     assert changed(" the man").input_ids == ids

@@ -413,8 +413,8 @@ class FewQueriesAttention(Replacement):
 
 
 class LoopedHistory(Replacement):
-    """A history of dense layers, which adds state after state: on CPUs faster than by one product of all. In float32
-    only, where both are the same to rounding."""
+    """A weighted sum of the layers below, which adds state after state: on CPUs faster than by one product of all. In
+    float32 only, where both are the same to rounding."""
 
     def combine(self, matrix, row, states):
         if states[0].is_cpu and states[0].dtype == torch.float32:
@@ -425,6 +425,7 @@ class LoopedHistory(Replacement):
 # By the name of the class, or of one that it is derived from: code of a repository comes with classes of its own.
 REPLACEMENTS = {
     "DenseLayerHistory": LoopedHistory,
+    "DepthWeightedLayerHistory": LoopedHistory,
     "OdeTransformerAttention": FewQueriesAttention,
     "OdeTransformerSinusoidalPositionalEmbedding": KeptPositions,
 }

@@ -2,11 +2,18 @@
 """Batches of pairs or texts of similar length."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from threading import Thread
 
+import datasets
 import numpy as np
 import torch
 from torch.utils.data import Sampler
+
+
+# Pairs whose lengths are worked on at a time.
+PART = 1 << 20
 
 
 class TokenBudgetBatchSampler(Sampler[list[int]]):
@@ -22,6 +29,10 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     Process `rank` takes the batches `rank`, `rank + num_replicas`, ... of an epoch, and one process that accumulates
     `num_replicas` batches sees those of an update of `num_replicas` processes.
 
+    What is kept is an integer for each pair, of 16 bits where there are at most 65,536 shapes (lengths of source and
+    target), else of 32, and the order of an epoch in 32 bits. While an epoch is drawn from, a thread makes the order
+    of the next one.
+
     Args:
         lengths: (pairs, 2), tokens of each source and target.
         max_tokens: Most padded tokens of a batch's sources, and of its targets.
@@ -32,7 +43,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         pad_to_multiple_of: What the collator rounds lengths up to.
 
     Raises:
-        ValueError: a pair is longer than the budget; there are no pairs, or fewer than batches of one update.
+        ValueError: a pair is longer than the budget; there are no pairs, fewer than batches of one update, or more
+            than 32 bits number.
     """
 
     def __init__(
@@ -45,7 +57,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         accumulation_steps: int = 1,
         pad_to_multiple_of: int | None = None,
     ):
-        self.lengths = np.asarray(lengths, dtype=np.int64).reshape(-1, 2)
+        lengths = np.asarray(lengths)
+        lengths = lengths.reshape(-1, 2) if lengths.size else np.empty((0, 2), dtype=np.int64)
         self.max_tokens = max_tokens
         self.seed = seed
         self.num_replicas = num_replicas
@@ -54,41 +67,68 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self.epoch = 0
 
         per_update = num_replicas * accumulation_steps
-        if len(self.lengths) < per_update:
+        if len(lengths) < per_update:
             raise ValueError(
-                f"{len(self.lengths)} pairs cannot fill the {per_update} batches of one update ({num_replicas} "
+                f"{len(lengths)} pairs cannot fill the {per_update} batches of one update ({num_replicas} "
                 f"processes, {accumulation_steps} accumulation steps each)."
             )
-        multiple = pad_to_multiple_of or 1
-        self.padded_lengths = -(-self.lengths // multiple) * multiple
+        if len(lengths) > np.iinfo(np.int32).max:
+            raise ValueError(f"{len(lengths)} pairs are too many to number in 32 bits: train on a part of them.")
+        self.multiple = pad_to_multiple_of or 1
+        # Shapes in the order in which pairs are cut into batches. By the width first; the two others make batches of
+        # fewer shapes, and less padding.
+        self.shapes, self.shape_of_pair = self._find_shapes(lengths)
+        self.padded_shapes = -(-self.shapes // self.multiple) * self.multiple
         # A pair without any token fills a place of a batch as well.
-        widths = self.padded_lengths.max(axis=1).clip(min=1)
-        if widths.max() > max_tokens:
-            longest = int(widths.argmax())
+        widths = self.padded_shapes.max(axis=1).clip(min=1)
+        if widths[-1] > max_tokens:
+            longest = int((self.shape_of_pair >= np.searchsorted(widths, widths[-1])).argmax())
             raise ValueError(
-                f"Pair {longest} has {self.lengths[longest][0]} source and {self.lengths[longest][1]} target tokens "
-                f"(padded to {widths.max()}), more than a batch may hold: raise max_tokens_per_batch={max_tokens}, or "
+                f"Pair {longest} has {lengths[longest][0]} source and {lengths[longest][1]} target tokens "
+                f"(padded to {widths[-1]}), more than a batch may hold: raise max_tokens_per_batch={max_tokens}, or "
                 "cut the pairs to fewer tokens."
             )
-        self.batch_sizes = self._divisible(self._fill(np.sort(widths)), per_update)
-        self.batches_per_epoch = math.ceil(len(self.batch_sizes) / per_update) * per_update
+        self.pairs_of_shape = np.bincount(self.shape_of_pair, minlength=len(self.shapes))
+        sizes = self._divisible(self._fill(np.repeat(widths, self.pairs_of_shape)), per_update)
+        self.batch_ends = np.cumsum(sizes)
+        self.batches_per_epoch = math.ceil(len(sizes) / per_update) * per_update
+        self._orders: dict[int, Future] = {}
 
-    def _fill(self, widths: np.ndarray) -> list[int]:
+    def _find_shapes(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The different rows of `lengths`, by padded width, source and target, and the number of each pair's row."""
+        base = int(lengths.max()) + 1
+        parts = [lengths[start : start + PART] for start in range(0, len(lengths), PART)]
+
+        def keys(part):
+            part = part.astype(np.int64)
+            padded = -(-part.max(axis=1) // self.multiple) * self.multiple
+            return (padded * base + part[:, 0]) * base + part[:, 1]
+
+        found = np.unique(np.concatenate([np.unique(keys(part)) for part in parts]))
+        numbers = np.empty(len(lengths), dtype=np.uint16 if len(found) <= 1 << 16 else np.uint32)
+        for i, part in enumerate(parts):
+            numbers[i * PART : i * PART + len(part)] = np.searchsorted(found, keys(part))
+        return np.stack([found // base % base, found % base], axis=1).astype(np.int32), numbers
+
+    def _fill(self, widths: np.ndarray) -> np.ndarray:
         """Numbers of pairs, of ascending widths, that fill one batch after the other."""
         sizes, start = [], 0
         while start < len(widths):
             # The widest of the first k pairs is the k-th.
             candidates = widths[start : start + self.max_tokens // widths[start]]
-            size = int(np.searchsorted(candidates * np.arange(1, len(candidates) + 1), self.max_tokens, side="right"))
+            padded = candidates * np.arange(1, len(candidates) + 1)
+            size = int(np.searchsorted(padded, self.max_tokens, side="right"))
             sizes.append(size)
             start += size
-        return sizes
+        return np.array(sizes)
 
-    def _divisible(self, sizes: list[int], per_update: int) -> list[int]:
+    def _divisible(self, sizes: np.ndarray, per_update: int) -> np.ndarray:
         """Halves the largest batches until every update has as many, or all have one pair."""
-        while len(sizes) % per_update and max(sizes) > 1:
-            largest = max(range(len(sizes)), key=sizes.__getitem__)
-            sizes[largest : largest + 1] = [sizes[largest] - sizes[largest] // 2, sizes[largest] // 2]
+        while len(sizes) % per_update and sizes.max() > 1:
+            largest = sizes.argmax()
+            half = sizes[largest] // 2
+            sizes[largest] -= half
+            sizes = np.insert(sizes, largest + 1, half)
         return sizes
 
     def set_epoch(self, epoch: int) -> None:
@@ -98,31 +138,72 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         """Batches of this process in an epoch."""
         return self.batches_per_epoch // self.num_replicas
 
-    def batches(self) -> list[np.ndarray]:
-        """All processes' batches of the current epoch in their order: indices of pairs."""
-        generator = np.random.default_rng((self.seed, self.epoch))
-        shuffled = generator.permutation(len(self.lengths))
-        sources, targets = self.lengths[shuffled].T
-        # By the width last: it is the first key. The two others make batches of fewer shapes, and less padding.
-        order = np.lexsort((targets, sources, self.padded_lengths[shuffled].max(axis=1)))
-        batches = np.split(shuffled[order], np.cumsum(self.batch_sizes)[:-1])
-        return [batches[i] for i in np.resize(generator.permutation(len(batches)), self.batches_per_epoch)]
+    def _make_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs of an epoch's batches one after the other, and the numbers of the batches in their order."""
+        generator = np.random.default_rng((self.seed, epoch))
+        shuffled = np.arange(len(self.shape_of_pair), dtype=np.int32)
+        generator.shuffle(shuffled)
+        shapes = self.shape_of_pair[shuffled]
+        pairs = np.empty_like(shuffled)
+        # By ranges of shapes, since places in the whole would be 64 bits each.
+        ends = np.cumsum(self.pairs_of_shape)
+        bounds = np.unique(np.searchsorted(ends, np.arange(0, len(pairs), 4 * PART), side="right"))
+        for first, last in zip(bounds, [*bounds[1:], len(ends)]):
+            places = np.flatnonzero((shapes >= first) & (shapes < last))
+            start = ends[first - 1] if first else 0
+            pairs[start : ends[last - 1]] = shuffled[places[shapes[places].argsort(kind="stable")]]
+        return pairs, np.resize(generator.permutation(len(self.batch_ends)), self.batches_per_epoch)
+
+    def _prepare_order(self, epoch: int) -> None:
+        """Has a thread make the order of an epoch, unless it is there or being made."""
+        if epoch in self._orders:
+            return
+        future = self._orders[epoch] = Future()
+
+        def work():
+            try:
+                future.set_result(self._make_order(epoch))
+            except BaseException as error:
+                future.set_exception(error)
+
+        # Not of an executor, for which the interpreter would wait at its end.
+        Thread(target=work, daemon=True).start()
+
+    def batches(self) -> Iterator[np.ndarray]:
+        """This process' batches of the current epoch in their order: indices of pairs."""
+        epoch = self.epoch
+        self._orders = {known: order for known, order in self._orders.items() if known in (epoch, epoch + 1)}
+        self._prepare_order(epoch)
+        pairs, order = self._orders[epoch].result()
+        self._prepare_order(epoch + 1)
+        starts = self.batch_ends - np.diff(self.batch_ends, prepend=0)
+        for i in order[self.rank :: self.num_replicas]:
+            yield pairs[starts[i] : self.batch_ends[i]]
 
     def __iter__(self):
-        return (batch.tolist() for batch in self.batches()[self.rank :: self.num_replicas])
+        return (batch.tolist() for batch in self.batches())
 
     def report(self) -> dict[str, float]:
         """Updates of an epoch, what an update holds on average over all processes, and the share of padding."""
         updates = len(self) // self.accumulation_steps
-        batches = self.batches()
-        padded = sum(len(batch) * self.padded_lengths[batch].max(axis=0).sum() for batch in batches)
-        sources, targets = sum(self.lengths[batch].sum(axis=0) for batch in batches)
+        sizes = np.diff(self.batch_ends, prepend=0)
+        is_repeating = self.batches_per_epoch > len(sizes)
+        again = self._make_order(self.epoch)[1][len(sizes) :] if is_repeating else np.empty(0, dtype=int)
+        # The shapes of a batch are those of every epoch.
+        firsts = self.batch_ends - sizes
+        sides = [np.repeat(lengths, self.pairs_of_shape) for lengths in self.padded_shapes.T]
+        padded = sum(np.maximum.reduceat(side, firsts) for side in sides) * sizes
+        tokens = [
+            np.add.reduceat(np.repeat(lengths, self.pairs_of_shape), firsts, dtype=np.int64)
+            for lengths in self.shapes.T
+        ]
+        sources, targets = (float(each.sum() + each[again].sum()) for each in tokens)
         return {
             "updates_per_epoch": updates,
-            "pairs_per_update": sum(map(len, batches)) / updates,
-            "source_tokens_per_update": float(sources / updates),
-            "target_tokens_per_update": float(targets / updates),
-            "padding": float(1 - (sources + targets) / padded),
+            "pairs_per_update": float(sizes.sum() + sizes[again].sum()) / updates,
+            "source_tokens_per_update": sources / updates,
+            "target_tokens_per_update": targets / updates,
+            "padding": 1 - (sources + targets) / float(padded.sum() + padded[again].sum()),
         }
 
 
@@ -158,7 +239,8 @@ class LengthGroupedSampler(Sampler[int]):
 
 def pair_lengths(dataset) -> np.ndarray:
     """(pairs, 2): numbers of source and target tokens, or of labels; of a class 1."""
-    columns = getattr(dataset, "column_names", [])
-    if {"source_length", "target_length"} <= set(columns):
-        return np.stack([dataset["source_length"][:], dataset["target_length"][:]], axis=1)
+    columns = ["source_length", "target_length"]
+    if isinstance(dataset, datasets.Dataset) and set(columns) <= set(dataset.column_names):
+        table = dataset.select_columns(columns).with_format("arrow")[:]
+        return np.stack([table.column(name).to_numpy().astype(np.int32) for name in columns], axis=1)
     return np.array([(len(pair["input_ids"]), np.size(pair.get("labels", 0))) for pair in dataset])

@@ -31,7 +31,7 @@ from transformers.trainer_utils import has_length
 from ..inference.cpu import cross_entropy, optimize_for_cpu
 from ..integration_ode_transformer import StageCoefficients
 from ..modeling_ode_transformer import OdeTransformerStack
-from ..pipeline_ode_transformer import TARGET_TOKENIZER, without_truncation
+from ..pipeline_ode_transformer import TARGET_TOKENIZER, save_pipeline_code, without_truncation
 from ..pretrained_ode_transformer import shift_tokens_right
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
@@ -465,7 +465,9 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
 
     def save_model(self, output_dir=None, _internal_call=False):
         super().save_model(output_dir, _internal_call)
-        if self.args.should_save and self.target_tokenizer not in (None, self.processing_class):
-            without_truncation(self.target_tokenizer).save_pretrained(
-                Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER
-            )
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.args.output_dir)
+        save_pipeline_code(self.model.config, folder)
+        if self.target_tokenizer not in (None, self.processing_class):
+            without_truncation(self.target_tokenizer).save_pretrained(folder / TARGET_TOKENIZER)

@@ -13,7 +13,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerRecurrenceForConditionalGeneration,
 )
-from modeling_ode_transformer.configuration_ode_transformer import VECTOR_FIELDS
+from modeling_ode_transformer.configuration_ode_transformer import CHOICES, VECTOR_FIELDS
 from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS, MULTISTEPS
 
 from ..conftest import SOLVERS, assert_close, build, tiny_config
@@ -36,7 +36,7 @@ def all_forms():
         yield {"decoder_solver": "rk2", "coefficients": coefficients, "coefficient_sharing": "channel"}
     yield {"predictor_corrector": True, "coefficients": "ema", "normalize_stages": True}
     yield {"decoder_solver": "midpoint", "coefficients": "fixed", "normalize_stages": True}
-    for field, history in itertools.product(VECTOR_FIELDS, ("learned_dense", "dense", "none")):
+    for field, history in itertools.product(VECTOR_FIELDS, CHOICES["layer_history"]):
         yield {"decoder_solver": "rk2", "vector_field": field, "layer_history": history}
     yield {"decoder_solver": "rk4", "stage_values": "output"}
     yield {"decoder_solver": "rk2", "steps_per_layer": 2, "step_size": 0.5}

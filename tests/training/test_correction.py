@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import run_gec
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, pipeline
 
 from modeling_ode_transformer.metrics.gleu import gleu
 from modeling_ode_transformer.metrics.m2 import m2_score, read_m2
@@ -306,6 +306,14 @@ def test_scores_are_those_of_the_written_predictions(run):
     assert {name: metrics[f"eval_m2_{name}"] for name in expected} == expected
     history = json.loads((output_dir / "trainer_state.json").read_text())["log_history"]
     assert len([entry for entry in history if "eval_m2_f0.5" in entry]) == 2
+
+
+def test_the_folder_opens_as_a_pipeline(run):
+    output_dir, _ = run
+    sources = [" ".join(sentence.tokens) for sentence in read_m2(output_dir / "smoke_data" / "test.m2")][:3]
+    outputs = pipeline("text-correction", model=str(output_dir), trust_remote_code=True)(sources)
+    predictions = read_lines(output_dir / "generated_predictions.txt")
+    assert [output["corrected_text"] for output in outputs] == predictions[:3]
 
 
 def test_plain_text(run, tmp_path, caplog):

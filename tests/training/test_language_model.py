@@ -15,7 +15,7 @@ import pytest
 import run_language_modeling
 import torch
 from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from modeling_ode_transformer import OdeTransformerForCausalLM
 from modeling_ode_transformer.text_files import parse_overrides
@@ -339,11 +339,27 @@ def test_vocabulary(tmp_path):
         "from transformers import AutoTokenizer; import sys\n"
         f"tokenizer = AutoTokenizer.from_pretrained({str(tmp_path)!r})\n"
         "assert 'modeling_ode_transformer' not in sys.modules\n"
-        "print(tokenizer('b  zebra <unk>').input_ids, tokenizer.decode([4, 3, 5]), tokenizer.padding_side)\n"
+        "print(tokenizer('b  zebra <unk>').input_ids, tokenizer.decode([2, 4, 3, 5]), tokenizer.padding_side)\n"
         "print([tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert result.stdout == "[2, 4, 3, 3] b <unk> c right\n[0, 1, 2, 3]\n"
+    assert result.stdout == "[2, 4, 3, 3]  </s> b <unk> c right\n[0, 1, 2, 3]\n"
+
+
+@pytest.mark.parametrize("options", [{}, {"add_bos_token": False, "add_eos_token": False}])
+def test_the_pipeline_separates_words_and_prompt(options, run):
+    output_dir, _ = run
+    tokenizer = AutoTokenizer.from_pretrained(output_dir, **options)
+    generator = pipeline("text-generation", model=str(output_dir), tokenizer=tokenizer)
+    ids = tokenizer("the company said", return_tensors="pt")
+    words = tokenizer.convert_ids_to_tokens(
+        generator.model.generate(**ids, min_new_tokens=5, max_new_tokens=5)[0].tolist()
+    )
+    words = [word for word in words if word not in tokenizer.all_special_tokens]
+    assert len(words) > 4
+    assert generator("the company said", min_new_tokens=5, max_new_tokens=5) == [{"generated_text": " ".join(words)}]
+    new = generator("the company said", min_new_tokens=5, max_new_tokens=5, return_full_text=False)
+    assert new == [{"generated_text": " " + " ".join(words[3:])}]
 
 
 def test_all_sources_read_alike(tmp_path, monkeypatch):

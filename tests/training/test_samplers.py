@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+from modeling_ode_transformer.training import samplers
 from modeling_ode_transformer.training.samplers import TokenBudgetBatchSampler
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainingArguments
 
@@ -96,3 +97,50 @@ def test_batches_of_one_pair_come_again_where_they_do_not_fill_the_last_update()
 
 def test_pairs_without_tokens_are_batched_too():
     assert sorted(next(iter(TokenBudgetBatchSampler([[0, 0], [1, 2], [0, 0]], 10)))) == [0, 1, 2]
+
+
+def sorted_in_one_go(lengths, max_tokens, seed, epoch, multiple):
+    """The batches as the first versions made them: by one sort of all pairs, in 64 bits."""
+    generator = np.random.default_rng((seed, epoch))
+    shuffled = generator.permutation(len(lengths))
+    widths = (-(-lengths // multiple) * multiple).max(axis=1)
+    sources, targets = lengths[shuffled].T
+    ordered = shuffled[np.lexsort((targets, sources, widths[shuffled]))].tolist()
+    batches = [[]]
+    for pair in ordered:
+        if (len(batches[-1]) + 1) * widths[pair] > max_tokens:
+            batches.append([])
+        batches[-1].append(pair)
+    return [batches[i] for i in generator.permutation(len(batches))]
+
+
+@pytest.mark.parametrize("part", [1 << 20, 70])
+def test_batches_of_a_seed_stay_what_they_were(part, lengths, monkeypatch):
+    """Also where the pairs are worked on in many parts."""
+    monkeypatch.setattr(samplers, "PART", part)
+    for multiple in (1, 8):
+        sampler = TokenBudgetBatchSampler(lengths, 1000, seed=7, pad_to_multiple_of=multiple)
+        for epoch in (0, 3):
+            sampler.set_epoch(epoch)
+            assert list(sampler) == sorted_in_one_go(lengths, 1000, 7, epoch, multiple)
+
+
+def test_orders_take_32_bits_and_the_next_one_is_made_meanwhile(lengths, monkeypatch):
+    sampler = TokenBudgetBatchSampler(lengths, 1000)
+    assert sampler.shape_of_pair.dtype == np.uint16
+    many = np.stack([np.arange(70_000) % 300, np.arange(70_000) // 300], axis=1)
+    assert TokenBudgetBatchSampler(many, 1000).shape_of_pair.dtype == np.uint32
+    made = []
+    original = TokenBudgetBatchSampler._make_order
+    monkeypatch.setattr(
+        TokenBudgetBatchSampler, "_make_order", lambda self, epoch: made.append(epoch) or original(self, epoch)
+    )
+    batches = iter(sampler)
+    next(batches)
+    assert sampler._orders[1].result()[0].dtype == np.int32 and made == [0, 1]
+    rest = list(batches)
+    sampler.set_epoch(1)
+    second = list(sampler)
+    sampler._orders[2].result()
+    assert made == [0, 1, 2] and sorted(sampler._orders) == [1, 2]
+    assert len(rest) == len(second) - 1

@@ -8,7 +8,7 @@ import datasets
 import pytest
 import run_summarization
 from rouge_score.rouge_scorer import RougeScorer
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from modeling_ode_transformer.metrics.rouge import rouge
 from modeling_ode_transformer.text_files import read_lines
@@ -59,6 +59,13 @@ def test_scores_are_those_of_the_written_predictions(run):
         expected = 100 * sum(result[name].fmeasure for result in results) / len(results)
         assert metrics[f"predict_{name}"] == pytest.approx(expected, abs=1e-9) and expected > 1
     assert "sentences:period" in metrics["predict_rouge_convention"]
+
+
+def test_the_folder_opens_as_a_pipeline(run):
+    output_dir, _ = run
+    article = " ".join(read_test_file(output_dir)[0]["article"].split())
+    (output,) = pipeline("summarization", model=str(output_dir), trust_remote_code=True)(article)
+    assert output["summary_text"] == read_lines(output_dir / "generated_predictions.txt")[0]
 
 
 def test_sentences_survive_the_tokenizer(run):

@@ -14,7 +14,7 @@ import sacrebleu
 import torch
 import train_tokenizer
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.text_files import read_aligned_lines, read_lines
@@ -51,6 +51,20 @@ def test_saved_model_translates_as_predicted(run, corpus):
     for source, prediction in zip(read_lines(corpus / "test.en"), predictions, strict=True):
         output = model.generate(**tokenizer(source, return_tensors="pt"))
         assert tokenizer.decode(output[0], skip_special_tokens=True).strip() == prediction
+    for task in ("translation", "translation_en_to_de", None):
+        translator = pipeline(task, model=str(output_dir), trust_remote_code=True)
+        outputs = translator(read_lines(corpus / "test.en"))
+        assert [output["translation_text"] for output in outputs] == predictions
+    with pytest.raises(KeyError, match="summarization has been removed"):
+        pipeline("summarization", model=str(output_dir), trust_remote_code=True)
+
+
+def test_a_trained_model_of_another_package_opens_as_a_pipeline(corpus, tmp_path):
+    out = tmp_path / "out"
+    run_translation.main(arguments(corpus, out, model_type="m2m_100", do_predict=True, num_beams=1, max_steps=1))
+    outputs = pipeline("translation", model=str(out), trust_remote_code=True)(read_lines(corpus / "test.en"))
+    texts = [output["translation_text"] for output in outputs]
+    assert texts == read_lines(out / "generated_predictions.txt") and any(texts)
 
 
 def test_evaluation_loss_is_a_mean_over_tokens(run, corpus):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import datasets
 import torch
+from tokenizers import Regex, decoders
 from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoModelForCausalLM,
@@ -150,7 +151,8 @@ def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> Toke
     """A tokenizer of whole words, those of the lines, the most frequent first.
 
     Special tokens are `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3. Encoding puts `</s>` in front, the context that the
-    first word of a sentence is predicted from.
+    first word of a sentence is predicted from. Decoding puts a space before every word, also the first one: it may
+    continue a prompt, as in `pipeline("text-generation")`, which decodes the new words alone.
 
     Args:
         lines: Texts whose words are separated by white space.
@@ -160,6 +162,7 @@ def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> Toke
         ValueError: `vocab_size` has no room for a word.
     """
     backend = word_level_tokenizer(lines, SPECIAL_TOKENS, vocab_size)
+    backend.decoder = decoders.Sequence([decoders.Replace(Regex(r"\A"), " "), decoders.Fuse()])
     eos = SPECIAL_TOKENS["eos_token"]
     backend.post_processor = TemplateProcessing(single=f"{eos} $A", special_tokens=[(eos, backend.token_to_id(eos))])
     return TokenizersBackend(tokenizer_object=backend, **SPECIAL_TOKENS)

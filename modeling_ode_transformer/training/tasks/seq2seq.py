@@ -14,6 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, Generati
 from ...generation_ode_transformer import MAX_LEN_OPTIONS
 from ...hub.model_card import generation_text
 from ...inference.tokenizers import begin_with_language, check_target_tokenizer, load_tokenizers, marks_languages
+from ...pipeline_ode_transformer import add_pipeline
 from ..models import check_vocabulary, config_with_overrides, load_checkpoint
 from ..task import Run, Task
 from ..trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
@@ -119,8 +120,10 @@ def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
 
 
 def load_model_of_run(run: Run):
-    """The model, with the search that the arguments ask for in its generation configuration."""
+    """The model, whose configuration names the pipeline of its task, with the search that the arguments ask for in its
+    generation configuration."""
     model = load_model(run.model_args, run.tokenizer, run.target_tokenizer)
+    add_pipeline(model.config, run.task.name)
     if marks_languages(run.tokenizer):
         begin_with_language(model, run.tokenizer)
     logger.info("%s parameters", f"{model.num_parameters():,}")
