@@ -2,6 +2,7 @@
 """The arguments that all tasks share, and how they are parsed: recipes, `--config_overrides`, `--smoke`."""
 
 import re
+from argparse import SUPPRESS
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -187,10 +188,10 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str], notes:
 
 def given_arguments(dataclass_types: tuple[type, ...], argv: list[str]) -> dict[str, Any]:
     """The arguments that the command line itself gives, by name."""
-    parser, absent = HfArgumentParser(dataclass_types, add_help=False), object()
-    parser.set_defaults(**{action.dest: absent for action in parser._actions})
-    asked = vars(parser.parse_known_args(argv)[0])
-    return {name: value for name, value in asked.items() if value is not absent}
+    parser = HfArgumentParser(dataclass_types, add_help=False)
+    for action in parser._actions:
+        action.default = SUPPRESS
+    return vars(parser.parse_known_args(argv)[0])
 
 
 def fit_device(recipe: dict, given: dict, notes: list[str]) -> dict:

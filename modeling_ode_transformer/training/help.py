@@ -82,7 +82,7 @@ def add_option(group, action: Action) -> None:
     metavar = action.dest.rpartition("_")[2].upper()
     if action.nargs == "?":
         metavar, default = "BOOL", str(default).lower()
-    elif action.choices and len(action.choices) < 9:
+    elif action.choices and len(list(action.choices)) < 9:
         metavar = "{" + ",".join(map(str, action.choices)) + "}"
     if default not in (None, SUPPRESS, []):
         help = f"{help if help.endswith('..') else help.removesuffix('.')}; default: {default}"
