@@ -285,6 +285,8 @@ def add_generate(commands: Any) -> None:
         "--dtype", default="auto", choices=DTYPES, help="precision of the models; default: %(default)s, as saved"
     )
     add_flag(parser, "--optimize_for_cpu", "on a CPU, use faster kernels than PyTorch's defaults", default=True)
+    add_flag(parser, "--packed", "on a CPU, lay the weights out once for its products; the tokens stay the same")
+    add_flag(parser, "--int8", "on a CPU, round the packed weights to 8 bits: faster, and tokens may change")
     parser.add_argument("--seed", type=int, default=42, help="seed of sampling; default: %(default)s")
     parser.add_argument(
         "--model_revision", default="main", help="branch, tag or commit of a Hub model; default: %(default)s"

@@ -292,14 +292,22 @@ def test_all_evaluations_but_the_last_are_recomputed(name, num_steps):
         recomputed.append(evaluation)
         return checkpoint(function, z, evaluation, use_reentrant=False)
 
-    layer = SimpleNamespace(num_steps=num_steps, tableau=TABLEAUS[name], training=True)
+    layer = SimpleNamespace(training=True)
     layer._gradient_checkpointing_func = recompute
     for layer.recomputes_stages in (False, True):
         generator = torch.Generator().manual_seed(0)
         y, weight = (torch.randn(5, 5, dtype=torch.float64, generator=generator) / 2 for _ in range(2))
         y.requires_grad_(), weight.requires_grad_()
         norms = [torch.nn.LayerNorm(5).double() for _ in TABLEAUS[name].b]
-        state = integrate(recomputed_field(layer, field), y, TABLEAUS[name], None, 0.5, num_steps, norms)
+        state = integrate(
+            recomputed_field(layer, field, num_steps * TABLEAUS[name].num_stages - 1),
+            y,
+            TABLEAUS[name],
+            None,
+            0.5,
+            num_steps,
+            norms,
+        )
         results.append((state, *torch.autograd.grad(state.square().sum(), (y, weight))))
     for expected, actual in zip(*results):
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
