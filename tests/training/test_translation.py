@@ -44,6 +44,8 @@ def test_saved_model_translates_as_predicted(run, corpus):
     output_dir, _ = run
     tokenizer = AutoTokenizer.from_pretrained(output_dir)
     model = AutoModelForSeq2SeqLM.from_pretrained(output_dir)
+    longest = max(len(tokenizer(line)["input_ids"]) for line in read_lines(corpus / "train.en"))
+    assert model.config.trained_source_length == longest > 10
     settings = model.generation_config
     assert (settings.num_beams, settings.length_penalty, settings.early_stopping) == (3, 0.6, True)
     assert settings.max_length == 41  # with the start mark

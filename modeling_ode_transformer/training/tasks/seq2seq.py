@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, Generati
 from ...generation_ode_transformer import MAX_LEN_OPTIONS
 from ...hub.model_card import generation_text
 from ...inference.tokenizers import begin_with_language, check_target_tokenizer, load_tokenizers, marks_languages
-from ...pipeline_ode_transformer import add_pipeline
+from ...pipeline_ode_transformer import TRAINED_LENGTH, add_pipeline
 from ..models import check_vocabulary, config_with_overrides, load_checkpoint
 from ..task import Run, Task
 from ..trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
@@ -178,6 +178,8 @@ def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
         # Trainer's logs take only numbers; the final evaluation reports the rest.
         return {name: value for name, value in scores.items() if not isinstance(value, str)}
 
+    if "train" in splits:
+        setattr(run.model.config, TRAINED_LENGTH, max(splits["train"]["source_length"][:]))
     tensor_cores = args.device.type == "cuda" and (args.fp16 or args.bf16)
     return TokenSeq2SeqTrainer(
         model=run.model,
