@@ -15,15 +15,15 @@ from transformers import AutoTokenizer, pipeline
 from modeling_ode_transformer.metrics.gleu import gleu
 from modeling_ode_transformer.metrics.m2 import m2_score, read_m2
 from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.smoke import learner_sentences
 from modeling_ode_transformer.training.tasks import correction, seq2seq_texts
 
-from ..conftest import EXAMPLES
 from .runs import training_pairs
 
 
-RECIPE = str(EXAMPLES / "recipes" / "bea2019_gec_base.json")
+RECIPE = str(RECIPES / "bea2019_gec_base.json")
 # Source lines of table 11 of the paper.
 CASE_STUDY = [
     "What 's more , various of cultures can be shown to us through social medias .",

@@ -12,14 +12,14 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from modeling_ode_transformer.metrics.rouge import rouge
 from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import seq2seq_texts, summarization
 
-from ..conftest import EXAMPLES
 from .runs import training_pairs
 
 
-RECIPE = str(EXAMPLES / "recipes" / "cnn_dailymail_base.json")
+RECIPE = str(RECIPES / "cnn_dailymail_base.json")
 SHORTEST, LONGEST = 20, 30
 
 

@@ -36,13 +36,22 @@ class DataArguments(Seq2SeqDataArguments):
     """The annotated sentences, which of them are trained on, and how corrections are scored."""
 
     train_file: list[str] | None = field(
-        default=None, metadata={"help": "M2 files, folders with *train*.m2 below them, TSV and jsonl files of pairs."}
+        default=None,
+        metadata={
+            "help": "M2 files, folders with *train*.m2 below them, TSV and jsonl files of pairs.",
+            "aliases": ["--train"],
+        },
     )
     validation_file: list[str] | None = field(
-        default=None, metadata={"help": "The same (folders: *dev*.m2), or plain text with references."}
+        default=None,
+        metadata={"help": "The same (folders: *dev*.m2), or plain text with references.", "aliases": ["--validation"]},
     )
     test_file: list[str] | None = field(
-        default=None, metadata={"help": "The same (folders: *test*.m2), or plain text, with or without references."}
+        default=None,
+        metadata={
+            "help": "The same (folders: *test*.m2), or plain text, with or without references.",
+            "aliases": ["--test"],
+        },
     )
     train_source_file: str | None = field(default=None, metadata={"help": "More training sentences, one a line."})
     train_reference_files: list[str] | None = field(

@@ -28,6 +28,7 @@ from ..preparation import (
     save_once,
 )
 from ..same_training import training_data
+from ..samplers import pair_lengths
 from ..task import Run, Task
 from ..trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 from .seq2seq_arguments import (
@@ -228,7 +229,7 @@ def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
         return {name: value for name, value in scores.items() if not isinstance(value, str)}
 
     if "train" in splits:
-        setattr(run.model.config, TRAINED_LENGTH, max(splits["train"]["source_length"][:]))
+        setattr(run.model.config, TRAINED_LENGTH, int(pair_lengths(splits["train"])[:, 0].max()))
     tensor_cores = args.device.type == "cuda" and (args.fp16 or args.bf16)
     return TokenSeq2SeqTrainer(
         model=run.model,

@@ -29,7 +29,7 @@ class Seq2SeqModelArguments(BaseModelArguments):
         default=None,
         metadata={
             "help": "Language of the sources, as a multilingual tokenizer calls it: en (M2M100), eng_Latn (NLLB), "
-            "en_XX (mBART). It marks texts with it. None: as saved with the tokenizer."
+            "en_XX (mBART). It marks texts with it. Default: as saved with the tokenizer."
         },
     )
     tgt_lang: str | None = field(

@@ -25,10 +25,12 @@ class DataArguments(Seq2SeqDataArguments):
     source_lang: str | None = field(default=None, metadata={"help": "Key of the source in jsonl files and datasets."})
     target_lang: str | None = field(default=None, metadata={"help": "Key of the target in jsonl files and datasets."})
     train_file: str | None = field(
-        default=None, metadata={"help": "Training pairs, TSV, jsonl (.gz accepted) or parquet."}
+        default=None, metadata={"help": "Training pairs: TSV, jsonl (or .gz), parquet.", "aliases": ["--train"]}
     )
-    validation_file: str | None = field(default=None, metadata={"help": "Validation pairs, TSV or jsonl."})
-    test_file: str | None = field(default=None, metadata={"help": "Test pairs, TSV or jsonl."})
+    validation_file: str | None = field(
+        default=None, metadata={"help": "Validation pairs, TSV or jsonl.", "aliases": ["--validation"]}
+    )
+    test_file: str | None = field(default=None, metadata={"help": "Test pairs, TSV or jsonl.", "aliases": ["--test"]})
     train_source_file: str | None = field(default=None, metadata={"help": "Training sources, one a line."})
     train_target_file: str | None = field(default=None, metadata={"help": "Training targets, line by line."})
     validation_source_file: str | None = field(default=None, metadata={"help": "Validation sources, one a line."})
