@@ -26,6 +26,7 @@ from ..hub.model_card import PREFIXES, held_out
 from .arguments import BaseDataArguments, BaseModelArguments, needed_splits, parse_with_recipe
 from .average import average_checkpoints
 from .checkpoints import TEMPORARY, complete_checkpoints
+from .help import help_text
 from .run_folder import find_checkpoint, locked_run
 from .same_training import run_arguments
 from .seeds import check_other_models, earlier_results, finished_metrics, plan_models, write_results
@@ -45,16 +46,30 @@ def run(task: Task, argv: list[str] | None = None) -> dict:
         ValueError: arguments contradict each other or the output folder, or the examples are malformed.
         FileNotFoundError: there is no such file or checkpoint.
     """
-    model_args, data_args, args = parse_arguments(task, sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
+    print_help(task, argv)
+    notes: list[str] = []
+    model_args, data_args, args = parse_arguments(task, argv, notes)
     set_up_logging(args)
+    for note in notes:
+        logger.info(note)
     task.check_arguments(model_args, data_args, args)
     with locked_run(args):
         return run_checked(task, model_args, data_args, args)
 
 
-def parse_arguments(task: Task, argv: list[str]) -> tuple[BaseModelArguments, BaseDataArguments, TrainingArguments]:
-    """Arguments from the command line; a first argument that ends in `.json` is a file of defaults for them."""
-    return parse_with_recipe((task.model_arguments, task.data_arguments, task.training_arguments), argv)
+def print_help(task: Task, argv: list[str]) -> None:
+    """Prints the help and ends the process, if the command line asks for that."""
+    if not {"-h", "--help", "--help_all"}.isdisjoint(argv):
+        print(help_text(task, None) if "--help_all" in argv else help_text(task), end="")
+        sys.exit(0)
+
+
+def parse_arguments(
+    task: Task, argv: list[str], notes: list[str] | None = None
+) -> tuple[BaseModelArguments, BaseDataArguments, TrainingArguments]:
+    """Arguments from the command line, over those of a recipe; see `parse_with_recipe`."""
+    return parse_with_recipe((task.model_arguments, task.data_arguments, task.training_arguments), argv, notes)
 
 
 def set_up_logging(args: TrainingArguments) -> None:

@@ -9,10 +9,10 @@ import run_translation
 
 from modeling_ode_transformer.text_files import parse_overrides
 from modeling_ode_transformer.training.models import word_level_tokenizer
+from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import translation
 
-from ..conftest import EXAMPLES
 from .runs import MODEL, SIZES, arguments
 
 
@@ -69,7 +69,7 @@ def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
 )
 def test_data_of_the_command_line_take_the_place_of_a_recipes(asked, changed):
     """A dataset that of all files, a table that of the two files of its split."""
-    recipe = EXAMPLES / "recipes" / "multi30k_en_de.json"
+    recipe = RECIPES / "multi30k_en_de.json"
     _, data_args, _ = parse_arguments(translation.TRANSLATION, [str(recipe), *asked])
     noted = json.loads(recipe.read_text())
     names = translation.DataArguments.SOURCES
