@@ -66,7 +66,11 @@ class Seq2SeqDataArguments(BaseDataArguments):
         metadata={"help": "Pad batches to a multiple of this; none: 8 in half precision on GPUs, else 1."},
     )
     average_last_checkpoints: int = field(
-        default=0, metadata={"help": "The final model is the mean of so many last checkpoints; 0: one state of it."}
+        default=0,
+        metadata={
+            "help": "The final model is the mean of so many last checkpoints; with --load_best_model_at_end "
+            "only if it is better than the best one; 0: no mean."
+        },
     )
     num_beams: int | None = field(
         default=None,
@@ -130,8 +134,6 @@ def check_average(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArg
     if data_args.average_last_checkpoints < 0:
         raise ValueError(f"{asked} must be at least 0, which means none.")
     if data_args.average_last_checkpoints and args.do_train:
-        if args.load_best_model_at_end:
-            raise ValueError(f"{asked} and --load_best_model_at_end are two choices of the final model: give one.")
         launched = any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")))
         if launched or args.fsdp or args.deepspeed:
             raise ValueError(
