@@ -173,11 +173,11 @@ class OdeTransformerConfig(PreTrainedConfig):
             `"rk4"`, `"rk4_38"`, or any explicit tableau, as `{"a": [[], [1.0]], "b": [0.5, 0.5]}` or as a
             `ButcherTableau` (from a file: `ButcherTableau.from_json_file`). Of table 7: `"polynet"`, and the multistep
             schemes `"leapfrog"`, `"multistep"` and `"dlcl"`, which combine a block's increment with the states and
-            increments of the blocks before it. Or a scheme whose steps are corrected: `"pcformer"` (Li et al., 2024:
-            one iteration after RK2), `"iiet"` (2025: three after Euler), or any other, as `{"predictor": "rk4",
-            "corrector_iterations": 1}`. A step is then a prediction `P`; in each iteration F is evaluated once more,
-            at a learned combination of the history with `P` as its newest entry, and takes the place of `P`. Needs
-            `layer_history="learned_dense"`.
+            increments of the blocks before it, as `"nesterov"` does (YuriiFormer, Zimin et al., 2026). Or a scheme
+            whose steps are corrected: `"pcformer"` (Li et al., 2024: one iteration after RK2), `"iiet"` (2025: three
+            after Euler), or any other, as `{"predictor": "rk4", "corrector_iterations": 1}`. A step is then a
+            prediction `P`; in each iteration F is evaluated once more, at a learned combination of the history with
+            `P` as its newest entry, and takes the place of `P`. Needs `layer_history="learned_dense"`.
         encoder_coefficients, decoder_coefficients (`str`, defaults to `"fixed"`): The weights of a stack's stages:
             `"fixed"` (the tableau's), `"ones"`, `"learned"`, `"gate"` (the paper's best, for two stages), `"sigmoid"`,
             `"tanh"` or `"ema"`. A stack of one stage has nothing to weigh.

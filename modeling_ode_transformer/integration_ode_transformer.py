@@ -468,9 +468,9 @@ class MultistepScheme(nn.Module):
     Args:
         num_steps: the number of steps of the whole integration, for schemes with parameters of each step.
 
-    `forward` takes the steps made so far, `t + 1` pairs of a state and its increment, and returns the next state. The
-    first step, which has no state before it, is Euler's. A class with `initial_weight()` has a parameter `weight` that
-    starts there.
+    `forward` takes the steps made so far, `t + 1` pairs of a state and its `increment`, and returns the next state.
+    The first step, which has no state before it, is Euler's. A class with `initial_weight()` has a parameter `weight`
+    that starts there.
     """
 
     def __init__(self, num_steps: int):
@@ -478,6 +478,15 @@ class MultistepScheme(nn.Module):
         self.num_steps = num_steps
         if hasattr(self, "initial_weight"):
             self.weight = nn.Parameter(self.initial_weight())
+
+    def increment(
+        self,
+        vector_field: Callable[[torch.Tensor], torch.Tensor],
+        y: torch.Tensor,
+        steps: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    ) -> torch.Tensor:
+        """What is kept of the step from `y`, beside `y`: the field there, unless a scheme evaluates it elsewhere."""
+        return vector_field(y)
 
     def forward(self, steps: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         raise NotImplementedError
@@ -519,10 +528,31 @@ class DynamicLinearCombinationScheme(MultistepScheme):
         return weighted_sum(steps[0][0], weights, [increment for _, increment in steps])
 
 
+class NesterovScheme(MultistepScheme):
+    """Nesterov's acceleration (YuriiFormer, Zimin et al., 2026): `V_{t+1} = beta_t V_t + gamma_t F(y_t + mu_t V_t)`
+    and `y_{t+1} = y_t + V_{t+1}`, `V_0 = 0`. The rows of `weight`, mu, beta and gamma, are free scalars for each step,
+    which start at 0, 0 and 1, that is at Euler's scheme. The increment that is kept is V."""
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.tensor([[0.0], [0.0], [1.0]]).repeat(1, self.num_steps)
+
+    def increment(self, vector_field, y, steps):
+        mu, beta, gamma = self.weight[:, len(steps)].to(y.device).unbind()
+        if not steps:
+            return gamma * vector_field(y)
+        velocity = steps[-1][1]
+        return beta * velocity + gamma * vector_field(y + mu * velocity)
+
+    def forward(self, steps):
+        state, velocity = steps[-1]
+        return state + velocity
+
+
 MULTISTEPS: dict[str, type[MultistepScheme]] = {
     "leapfrog": LeapfrogScheme,
     "multistep": LearnedMultistepScheme,
     "dlcl": DynamicLinearCombinationScheme,
+    "nesterov": NesterovScheme,
 }
 
 
@@ -548,7 +578,11 @@ def integrate_multistep(
         The state after the steps, and all steps made so far.
     """
     for step in range(num_steps):
-        increment = vector_field(y, step)
-        steps = (*steps, (y, increment if step_size == 1.0 else step_size * increment))
+
+        def field(z: torch.Tensor, step: int = step) -> torch.Tensor:
+            increment = vector_field(z, step)
+            return increment if step_size == 1.0 else step_size * increment
+
+        steps = (*steps, (y, scheme.increment(field, y, steps)))
         y = scheme(steps)
     return y, steps

@@ -33,7 +33,7 @@ ONE_STEP = {name: name for name in ("euler", "rk2", "midpoint", "ralston", "rk3"
 for solver, scheme in {**ONE_STEP, "tableau": HEUN3}.items():
     case(f"solver {solver}", **solvers(scheme))
     case(f"decoder alone {solver}", **DECODER, **solvers("euler", scheme))
-for solver in ("leapfrog", "multistep", "dlcl"):
+for solver in ("leapfrog", "multistep", "dlcl", "nesterov"):
     case(f"solver {solver}", **solvers(solver), layer_history="none", encoder_layers=3)
     case(f"decoder alone {solver}", **DECODER, **solvers("euler", solver), layer_history="none")
 case("defaults")

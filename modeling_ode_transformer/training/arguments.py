@@ -25,7 +25,10 @@ LEAST = {
     **dict.fromkeys(("gradient_accumulation_steps", "pad_to_multiple_of", "num_beams", "generation_num_beams"), 1),
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "max_tokens_per_batch"), 1),
     **dict.fromkeys(("max_source_length", "max_target_length", "max_length", "max_new_tokens", "vocab_size"), 1),
-    **dict.fromkeys(("block_size", "label_smoothing_factor", "learning_rate", "weight_decay", "warmup_steps"), 0),
+    **dict.fromkeys(("num_workers", "tokenizer_samples", "max_words", "max_length_ratio"), 1),
+    **dict.fromkeys(
+        ("min_words", "block_size", "label_smoothing_factor", "learning_rate", "weight_decay", "warmup_steps"), 0
+    ),
 }
 
 

@@ -205,7 +205,7 @@ def states_of(reference, batch, next_state):
 
 
 @pytest.mark.parametrize("solver", MULTISTEPS)
-def test_multistep_schemes_of_table_7_step_over_the_layers(solver, full_batch):
+def test_multistep_schemes_step_over_the_layers(solver, full_batch):
     reference = m2m100()
     model = OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, encoder_solver=solver)).double().eval()
     model.load_state_dict(reference.state_dict(), strict=False)
@@ -215,6 +215,10 @@ def test_multistep_schemes_of_table_7_step_over_the_layers(solver, full_batch):
         t, increment = len(states) - 1, fields[-1](states[-1])
         if solver == "dlcl":
             return states[0] + sum(scheme.weight[t, i] * F(y) for i, (F, y) in enumerate(zip(fields, states)))
+        if solver == "nesterov":  # V is the difference of the last two states
+            mu, beta, gamma = scheme.weight[:, t]
+            V = states[-1] - states[-2] if t else torch.zeros_like(states[0])
+            return states[-1] + beta * V + gamma * fields[-1](states[-1] + mu * V)
         if t == 0:
             return states[0] + increment
         if solver == "leapfrog":
