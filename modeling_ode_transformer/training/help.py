@@ -45,7 +45,8 @@ to --output_dir, which from_pretrained opens. The same command again continues a
                         {recipes},
                         or a file that ends in .json
   --preset NAME         where neither the command line nor a recipe says, model and training are chosen by the
-                        number of training examples (the log says which and why): {presets};
+                        number of training examples, which the log tells:
+                        {presets};
                         none: the defaults below
   --help, --help_all    this text; that with every option of transformers' TrainingArguments, which all work
 """

@@ -8,6 +8,7 @@ around and between them.
 import math
 from argparse import ArgumentParser
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from .arguments import BaseDataArguments
@@ -151,8 +152,9 @@ def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list
     is_training = has_data(data_args, "train") and (given.get("do_train") or not is_told)
     if name == NONE or not is_training:
         return {}, []
-    count = count_examples(task, data_args)
-    chosen = presets[names.index(name)] if name else [each for each in presets if each.least <= count][-1]
+    count = count_examples(task, data_args, presets[-1].least or 1)
+    fitting = [each for each in presets if count is not None and each.least <= count] or presets[:2]
+    chosen = presets[names.index(name)] if name else fitting[-1]
     values = {**chosen.values, **task.preset_values}
     if given.get("model_name_or_path"):
         values = {each: value for each, value in values.items() if each not in OF_NEW_MODELS}
@@ -167,10 +169,13 @@ def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list
     return values, describe(chosen, presets, count, name, values, has["validation"])
 
 
-def count_examples(task: Task, data_args: BaseDataArguments) -> int:
-    """The number of training examples, or of lines of a language model's text."""
+def count_examples(task: Task, data_args: BaseDataArguments, most: int) -> int | None:
+    """The number of training examples, or of lines of a language model's text, counted up to `most`; None for those of
+    a pipe, which can be read only once."""
+    if any(path.exists() and not (path.is_file() or path.is_dir()) for path in data_args.files("train")):
+        return None
     examples = task.read_split(data_args, "train")
-    return 0 if examples is None else len(getattr(examples, "labels", examples))
+    return sum(1 for _ in islice(getattr(examples, "labels", examples) or (), most))
 
 
 def has_data(data_args: BaseDataArguments, split: str) -> bool:
@@ -230,12 +235,17 @@ def fit_checkpoints(values: dict, is_evaluated: bool, given: dict) -> dict:
 
 
 def describe(
-    chosen: Preset, presets: tuple[Preset, ...], count: int, name: str | None, values: dict, is_evaluated: bool
+    chosen: Preset, presets: tuple[Preset, ...], count: int | None, name: str | None, values: dict, is_evaluated: bool
 ) -> list[str]:
     """Lines about a preset: why it is taken, and what it sets."""
     following = presets[presets.index(chosen) + 1 :]
     size = f"from {chosen.least:,}{f' to {following[0].least - 1:,}' if following else ' on'}"
-    reason = "asked for" if name else f"for {count:,} training examples ({size})"
+    if name:
+        reason = "asked for"
+    elif count is None:
+        reason = "since a pipe's examples cannot be counted before they are read"
+    else:
+        reason = f"for {count:,}{'' if following else ' or more'} training examples ({size})"
     listed = ", ".join(f"{option}={value}" for option, value in values.items())
     lines = [f"Preset {chosen.name}, {reason}; options win over it, --preset {NONE} drops it. It sets {listed}"]
     if not is_evaluated:

@@ -4,6 +4,8 @@
 import json
 import logging
 import math
+import os
+import re
 
 import pytest
 from safetensors.torch import load_file
@@ -38,7 +40,7 @@ DATA = "--train a.tsv --validation a.tsv --output_dir out".split()
         (10_000, "small", (256, 8000)),
         (99_999, "small", (256, 8000)),
         (100_000, "medium", (512, 10_000)),
-        (4_500_000, "base", (512, 32_000)),
+        (1_000_000, "base", (512, 32_000)),
     ],
 )
 def test_the_preset_is_that_of_the_number_of_pairs_and_says_so(count, name, size, files, monkeypatch):
@@ -46,8 +48,15 @@ def test_the_preset_is_that_of_the_number_of_pairs_and_says_so(count, name, size
     notes = []
     model_args, _, args = parse_arguments(TRANSLATION, DATA, notes)
     assert (model_args.config_overrides["d_model"], model_args.vocab_size) == size
-    assert notes[0].startswith(f"Preset {name}, for {count:,} training examples (from ")
+    assert re.match(rf"Preset {name}, for {count:,}( or more)? training examples \(from ", notes[0])
     assert (args.do_train, args.do_eval, args.do_predict) == (True, True, False)
+
+
+def test_a_pipe_is_not_read_for_its_size(files):
+    os.mkfifo("pipe.tsv")
+    notes = []
+    parse_arguments(TRANSLATION, ["--train", "pipe.tsv", "--output_dir", "out"], notes)
+    assert re.match("Preset small, since a pipe's examples cannot be counted", notes[0])
 
 
 def test_the_small_preset_is_the_recipe_of_multi30k(files, monkeypatch):

@@ -50,7 +50,7 @@ OUTPUT_FILES = {"validation": "validation_predictions.txt", "test": "generated_p
 def seq2seq_task(
     name: str,
     data_arguments: type[Seq2SeqDataArguments],
-    read_split: Callable[[Any, str], list],
+    read_split: Callable[[Any, str], Any],
     score: Callable[[list[str], datasets.Dataset, Any, str], dict[str, float | str]],
     write_smoke_data: Callable[[Path], dict],
     best_metric: str,

@@ -69,7 +69,7 @@ class Seq2SeqDataArguments(BaseDataArguments):
         default=None,
         metadata={
             "help": "Folder of what is made of data once: tokenizers and encoded pairs, each in a folder named by a "
-            "hash of what it was made from. None: in the cache of the datasets library."
+            "hash of what it was made from. Default: in the cache of the datasets library."
         },
     )
     num_workers: int | None = field(
