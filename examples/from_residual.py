@@ -23,9 +23,10 @@ from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.conversion.residual import from_residual
 from modeling_ode_transformer.hub.model_card import ARGUMENTS, RESULTS
 from modeling_ode_transformer.text_files import read_json, read_lines
+from modeling_ode_transformer.training.recipe_files import RECIPES
 
 
-RECIPE = Path(__file__).parent / "recipes" / "multi30k_en_de.json"
+RECIPE = RECIPES / "multi30k_en_de.json"
 
 
 def make_residual_model(sentences: list[str], vocab_size: int, folder: Path) -> None:

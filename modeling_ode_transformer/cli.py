@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The command `ode-transformer`, which is `python -m modeling_ode_transformer` too.
 
+    ode-transformer train translation --train pairs.tsv --validation dev.tsv --output_dir mine
     ode-transformer average multi30k_en_de --last 5 --output_dir averaged
     ode-transformer score bleu --hypotheses output.de --references test.de
     ode-transformer --help
@@ -19,6 +20,7 @@ from typing import Any
 
 from .errors import one_line_errors
 from .text_files import read_aligned_lines, read_json, read_lines
+from .training.recipe_files import recipe_file, recipe_of
 
 
 # The choices of options, which their modules know too: those import torch.
@@ -62,17 +64,19 @@ def run(argv: list[str] | None = None) -> None:
     if getattr(args, "recipe", None) is not None:
         lay_recipe_under(args)
         args = parser.parse_args(argv)
-    from . import registration  # noqa: F401, the Auto classes know the package's models from here on
-
+    if args.needs_models:
+        from . import registration  # noqa: F401, the Auto classes know the package's models from here on
     args.run(args)
 
 
 def make_parser() -> ArgumentParser:
     parser = ArgumentParser(prog="ode-transformer", description="Tools around models of ODE Transformers.")
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
+    add_train(commands)
     add_average(commands)
     add_convert_fairseq(commands)
     add_generate(commands)
+    add_serve(commands)
     add_publish(commands)
     add_card(commands)
     score = add_command(commands, "score", "compute a metric of the papers' tables", None)
@@ -83,11 +87,49 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
-def add_command(commands: Any, name: str, summary: str, run: Callable[[Namespace], None] | None) -> ArgumentParser:
-    """A parser of the options of a subcommand, which `run` runs."""
+def add_command(
+    commands: Any, name: str, summary: str, run: Callable[[Namespace], None] | None, needs_models: bool = True
+) -> ArgumentParser:
+    """A parser of the options of a subcommand, which `run` runs, after the Auto classes know the models if it needs
+    them."""
     parser = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, needs_models=needs_models)
     return parser
+
+
+# Training
+
+HELP_TEXTS = Path(__file__).parent / "training" / "help_texts"
+# What `train` trains; `training.help` knows the modules.
+TRAINED = {
+    "translation": "a translation model on pairs of sentences",
+    "summarization": "a summarization model on articles and their summaries",
+    "correction": "a model that corrects grammatical errors, on sentences and their corrections",
+    "language-model": "a word-level language model on running text",
+    "classification": "a classifier of sentences or of pairs of sentences",
+}
+
+
+def add_train(commands: Any) -> None:
+    summary = "train a model from scratch, by a recipe, or from a checkpoint, and evaluate it"
+    parser = add_command(commands, "train", summary, train, needs_models=False)
+    tasks = parser.add_subparsers(dest="trained", required=True, metavar="TASK")
+    for name, description in TRAINED.items():
+        # No character begins an option here: all options are the training's.
+        parser = tasks.add_parser(name, help=description, add_help=False, prefix_chars="\0")
+        parser.add_argument("arguments", nargs="*")
+
+
+def train(args: Namespace) -> None:
+    if not {"-h", "--help"}.isdisjoint(args.arguments):
+        print((HELP_TEXTS / f"{args.trained}.txt").read_text(encoding="utf-8"), end="")
+        return
+    if (recipe := recipe_of(args.arguments)[0]) is not None:
+        read_json(recipe_file(recipe))
+    from .training.help import find_task
+    from .training.run import run, run_process
+
+    run_process(lambda: run(find_task(args.trained), args.arguments))
 
 
 # Checkpoints
@@ -165,7 +207,7 @@ def convert_fairseq(args: Namespace) -> None:
 # Generation
 
 # What the arguments of `generate` hold beside the options.
-NOT_OPTIONS = {"subcommand", "run", "parser", "recipe"}
+NOT_OPTIONS = {"subcommand", "run", "needs_models", "parser", "recipe"}
 
 
 def add_generate(commands: Any) -> None:
@@ -193,6 +235,10 @@ def add_generate(commands: Any) -> None:
     )
     add_flag(parser, "--overwrite", "replace an --output that exists, or the part that a stopped call has written")
     add_flag(parser, "--interactive", "ask for one source after the other, until an empty line, end of file or Ctrl-C")
+    add_search_options(parser)
+
+
+def add_search_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--batch_size", type=int, help="sources of a batch; default: at most 32, and at most 4096 tokens"
     )
@@ -244,6 +290,8 @@ def add_generate(commands: Any) -> None:
         "--dtype", default="auto", choices=DTYPES, help="precision of the models; default: %(default)s, as saved"
     )
     add_flag(parser, "--optimize_for_cpu", "on a CPU, use faster kernels than PyTorch's defaults", default=True)
+    add_flag(parser, "--packed", "on a CPU, lay the weights out once for its products; the tokens stay the same")
+    add_flag(parser, "--int8", "on a CPU, round the packed weights to 8 bits: faster, and tokens may change")
     parser.add_argument("--seed", type=int, default=42, help="seed of sampling; default: %(default)s")
     parser.add_argument(
         "--model_revision", default="main", help="branch, tag or commit of a Hub model; default: %(default)s"
@@ -288,6 +336,39 @@ def generate(args: Namespace) -> None:
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
     run(GenerateArguments(**{name: value for name, value in vars(args).items() if name not in NOT_OPTIONS}))
+
+
+def add_serve(commands: Any) -> None:
+    parser = add_command(commands, "serve", "put an encoder-decoder, or an ensemble, behind an HTTP server", serve)
+    parser.add_argument(
+        "model_name_or_path", metavar="MODEL", nargs="+", help="model folder or Hub name; several are an ensemble"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address; 0.0.0.0: all; default: %(default)s")
+    parser.add_argument("--port", type=int, default=8000, help="0: any free one; default: %(default)s")
+    parser.add_argument("--max_texts", type=int, default=64, help="most texts of a request; default: %(default)s")
+    parser.add_argument(
+        "--max_characters", type=int, default=20_000, help="most characters of a text; default: %(default)s"
+    )
+    parser.add_argument(
+        "--max_waiting",
+        type=int,
+        default=256,
+        help="most texts that wait; a request that comes then is answered by 503; default: %(default)s",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds until a request is answered by 503; default: %(default)s"
+    )
+    add_search_options(parser)
+
+
+def serve(args: Namespace) -> None:
+    from .inference.generate import GenerateArguments
+    from .inference.serve import ServeArguments, serve
+
+    logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
+    values = {name: value for name, value in vars(args).items() if name not in NOT_OPTIONS}
+    own = {name: values.pop(name) for name in list(values) if name in ServeArguments.__dataclass_fields__}
+    serve(GenerateArguments(**values), ServeArguments(**own))
 
 
 # The Hub
@@ -364,8 +445,10 @@ def card(args: Namespace) -> None:
 # Metrics
 
 
-def add_metric(metrics: Any, name: str, summary: str, run: Callable[[Namespace], None]) -> ArgumentParser:
-    parser = add_command(metrics, name, summary, run)
+def add_metric(
+    metrics: Any, name: str, summary: str, run: Callable[[Namespace], None], needs_models: bool = False
+) -> ArgumentParser:
+    parser = add_command(metrics, name, summary, run, needs_models)
     parser.add_argument("--json", action="store_true", help="print one JSON object, with all digits")
     return parser
 
@@ -528,7 +611,8 @@ def errant(args: Namespace) -> None:
 
 
 def add_annotate(commands: Any) -> None:
-    parser = add_command(commands, "annotate", "make an M2 file of a text and its corrections, by ERRANT", annotate)
+    summary = "make an M2 file of a text and its corrections, by ERRANT"
+    parser = add_command(commands, "annotate", summary, annotate, needs_models=False)
     parser.add_argument("--sources", required=True, help="file of one tokenised sentence a line, UTF-8 (or .gz)")
     parser.add_argument("--corrections", required=True, nargs="+", help="such a file of each annotator, or a system's")
     parser.add_argument("--output", required=True, help="the M2 file (or .gz); it must not exist")
@@ -548,7 +632,7 @@ def annotate(args: Namespace) -> None:
 
 
 def add_perplexity(metrics: Any) -> None:
-    parser = add_metric(metrics, "perplexity", "word perplexity of a causal language model", perplexity)
+    parser = add_metric(metrics, "perplexity", "word perplexity of a causal language model", perplexity, True)
     parser.add_argument("--model", required=True, help="folder of the model and its tokenizer, or name on the Hub")
     parser.add_argument("--texts", required=True, help="file of one sentence a line, UTF-8 (or .gz)")
     parser.add_argument(

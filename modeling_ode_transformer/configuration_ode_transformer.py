@@ -20,6 +20,7 @@ from .integration_ode_transformer import (
     STARTS,
     ButcherTableau,
     integrate,
+    resolve_corrector,
     resolve_multistep,
     resolve_tableau,
 )
@@ -55,7 +56,7 @@ VECTOR_FIELDS: dict[str, tuple[Part, ...]] = {
     "macaron_released": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | FEED_FORWARD, True),),
 }
 
-CHOICES: dict[str, tuple[str, ...]] = {
+CHOICES: dict[str, tuple[str | bool, ...]] = {
     "activation_function": tuple(ACT2FN),
     "position_embedding_type": ("sinusoidal", "sinusoidal_vaswani", "learned", "none"),
     "position_counting": ("mask", "ids", "absolute"),
@@ -63,6 +64,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "decoder_coefficients": tuple(COEFFICIENTS),
     "coefficient_sharing": ("stack", "layer", "channel"),
     "coefficient_start": tuple(STARTS),
+    "normalize_stages": (False, True, "released"),
     "stage_values": ("increment", "output"),
     "vector_field": tuple(VECTOR_FIELDS),
     "layer_history": ("learned_dense", "dense", "depth_weighted", "attention", "none"),
@@ -90,6 +92,8 @@ class Pipelines(dict):
 # Fields of earlier versions, and what has taken their place.
 FORMER_FIELDS = {
     "solver_coefficients": "set encoder_coefficients and decoder_coefficients",
+    "predictor_corrector": "a corrected scheme is encoder_solver='pcformer', or {'predictor': ..., "
+    "'corrector_iterations': 1}",
     **dict.fromkeys(
         [f"recurrence_{name}" for name in ("encoder", "layers", "steps", "integration", "decoder_layers")],
         "a model with a recurrence encoder is an OdeTransformerRecurrenceForConditionalGeneration",
@@ -101,6 +105,8 @@ def upgraded(config_dict: dict[str, Any], config_class: type) -> dict[str, Any]:
     """The fields that a class of today's configurations has for those of an earlier version."""
     former = [name for name in FORMER_FIELDS if not hasattr(config_class, name)]
     fields = {name: value for name, value in config_dict.items() if name not in former}
+    if config_dict.get("predictor_corrector"):
+        fields["encoder_solver"] = {"predictor": fields.get("encoder_solver", "rk2"), "corrector_iterations": 1}
     if (coefficients := config_dict.get("solver_coefficients")) is None:
         return fields
     for stack, default in (("encoder", "rk2"), ("decoder", "euler")):
@@ -167,7 +173,11 @@ class OdeTransformerConfig(PreTrainedConfig):
             `"rk4"`, `"rk4_38"`, or any explicit tableau, as `{"a": [[], [1.0]], "b": [0.5, 0.5]}` or as a
             `ButcherTableau` (from a file: `ButcherTableau.from_json_file`). Of table 7: `"polynet"`, and the multistep
             schemes `"leapfrog"`, `"multistep"` and `"dlcl"`, which combine a block's increment with the states and
-            increments of the blocks before it.
+            increments of the blocks before it, as `"nesterov"` does (YuriiFormer, Zimin et al., 2026). Or a scheme
+            whose steps are corrected: `"pcformer"` (Li et al., 2024: one iteration after RK2), `"iiet"` (2025: three
+            after Euler), or any other, as `{"predictor": "rk4", "corrector_iterations": 1}`. A step is then a
+            prediction `P`; in each iteration F is evaluated once more, at a learned combination of the history with
+            `P` as its newest entry, and takes the place of `P`. Needs `layer_history="learned_dense"`.
         encoder_coefficients, decoder_coefficients (`str`, defaults to `"fixed"`): The weights of a stack's stages:
             `"fixed"` (the tableau's), `"ones"`, `"learned"`, `"gate"` (the paper's best, for two stages), `"sigmoid"`,
             `"tanh"` or `"ema"`. A stack of one stage has nothing to weigh.
@@ -175,12 +185,10 @@ class OdeTransformerConfig(PreTrainedConfig):
             or the stack has them for each `"channel"` (`"learned"` and `"ema"` only).
         coefficient_start (`str`, defaults to `"ones"`): Where `"learned"` coefficients start: at `"ones"`, at the
             `"tableau"`, or at `"euler"`: 1, 0, ..., the residual block.
-        normalize_stages (`bool`, defaults to `False`): Whether each stage has a layer norm before it is weighed; the
-            layers of a stack share it (PCformer, Li et al., 2024).
-        predictor_corrector (`bool`, defaults to `False`): Whether the encoder's blocks correct their steps (PCformer):
-            the step is a prediction `P`; F is evaluated once more, at a learned combination of the history with `P` as
-            its newest entry, and the history takes that output in the place of `P`. Needs
-            `layer_history="learned_dense"`.
+        normalize_stages (`bool` or `str`, defaults to `False`): Whether each stage has a layer norm, which the layers
+            of a stack share (PCformer, Li et al., 2024): before it is weighed (`True`), or as soon as it is evaluated,
+            so that later stages start from normalised ones too, as in the code released with PCformer
+            (`"released"`).
         stage_values (`str`, defaults to `"increment"`): `"increment"`: F is the block's increment, as in the paper;
             `"output"`: F is the block's output, input included, as in the code released with it.
         vector_field (`str`, defaults to `"layer"`): What the scheme integrates (figure 4): the whole `"layer"`, only
@@ -306,8 +314,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     decoder_coefficients: str = "fixed"
     coefficient_sharing: str = "stack"
     coefficient_start: str = "ones"
-    normalize_stages: bool = False
-    predictor_corrector: bool = False
+    normalize_stages: bool | str = False
     stage_values: str = "increment"
     vector_field: str = "layer"
     steps_per_layer: int = 1
@@ -335,6 +342,8 @@ class OdeTransformerConfig(PreTrainedConfig):
         # A configuration keeps what JSON has.
         if isinstance(value, ButcherTableau):
             value = value.to_dict()
+        elif isinstance(value, dict) and isinstance(value.get("predictor"), ButcherTableau):
+            value = {**value, "predictor": value["predictor"].to_dict()}
         elif name == "custom_pipelines" and value is not None:
             value = Pipelines(value)
         super().__setattr__(name, value)
@@ -421,12 +430,18 @@ class OdeTransformerConfig(PreTrainedConfig):
     def decoder_tableau(self) -> ButcherTableau:
         return resolve_tableau(self.decoder_solver)
 
-    @property
-    def decoder_attention_evaluations(self) -> int:
-        """How often a block of the decoder evaluates its self-attention, each time with other keys and values."""
+    def corrector_iterations(self, stack: str) -> int:
+        """How many evaluations correct a step of the blocks of "encoder" or "decoder"; 0: it is not corrected."""
+        scheme = resolve_corrector(getattr(self, f"{stack}_solver"))
+        return 0 if scheme is None else scheme.corrector_iterations
+
+    def attention_evaluations(self, stack: str) -> int:
+        """How often a block of "encoder" or "decoder" evaluates its self-attention, each time with other keys and
+        values: to predict, then to correct."""
         parts = VECTOR_FIELDS[self.vector_field]
         is_integrated = next(part.is_integrated for part in parts if "self_attention" in part.sublayers)
-        return self.decoder_tableau.num_stages * self.steps_per_layer if is_integrated else 1
+        num_stages = getattr(self, f"{stack}_tableau").num_stages
+        return (num_stages * self.steps_per_layer if is_integrated else 1) + self.corrector_iterations(stack)
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -439,27 +454,18 @@ class OdeTransformerConfig(PreTrainedConfig):
         if not decoder or encoder:
             return self
         config = copy.deepcopy(self)
-        config.num_hidden_layers = self.decoder_layers * self.decoder_attention_evaluations
+        config.num_hidden_layers = self.decoder_layers * self.attention_evaluations("decoder")
         config.num_attention_heads = self.decoder_attention_heads
         config.vocab_size = self.decoder_vocab_size or self.vocab_size
         return config
 
     def for_decoder_alone(self) -> "OdeTransformerConfig":
         """The configuration of a causal language model of the decoder: a copy whose fields of an encoder, by which
-        transformers has sizes of models, are the decoder's. Warns of those that had a value of their own.
-
-        Raises:
-            ValueError: the configuration has what only an encoder has.
-        """
+        transformers has sizes of models, are the decoder's. Warns of those that had a value of their own."""
         config = copy.deepcopy(self)
         # A saved language model has the decoder's values for the encoder, which another decoder need not have.
         is_saved = bool(config.name_or_path) and not config.is_encoder_decoder
         config.is_encoder_decoder = False
-        if config.predictor_corrector:
-            raise ValueError(
-                "predictor_corrector=True corrects the blocks of an encoder, and a causal language model has none: "
-                "set it to False."
-            )
         idle = []
         for size in ("layers", "attention_heads", "ffn_dim", "solver", "coefficients"):
             name, own = f"encoder_{size}", getattr(config, f"decoder_{size}")
@@ -478,7 +484,8 @@ class OdeTransformerConfig(PreTrainedConfig):
         """Part of the validation at construction and on save: names, ranges, and what has to fit together."""
         for field, allowed in CHOICES.items():
             if getattr(self, field) not in allowed:
-                raise ValueError(f"{field}={getattr(self, field)!r} is unknown: choose one of {', '.join(allowed)}.")
+                names = ", ".join(map(str, allowed))
+                raise ValueError(f"{field}={getattr(self, field)!r} is unknown: choose one of {names}.")
         for field in POSITIVE_INTEGERS:
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}={getattr(self, field)} must be at least 1.")
@@ -506,11 +513,6 @@ class OdeTransformerConfig(PreTrainedConfig):
                 )
         if self.position_embedding_type == "sinusoidal" and self.d_model < 4:
             raise ValueError(f"d_model={self.d_model} is too small for sinusoidal positions, which need at least 4.")
-        if self.predictor_corrector and self.layer_history != "learned_dense":
-            raise ValueError(
-                f"predictor_corrector=True corrects over a history of layers, but layer_history="
-                f"{self.layer_history!r}: set layer_history='learned_dense'."
-            )
         for stack in self.stacks:
             self._validate_scheme(stack)
         self._validate_coefficients()
@@ -545,6 +547,11 @@ class OdeTransformerConfig(PreTrainedConfig):
                     f"float32 at the start: choose stage_values='increment', {stack}_coefficients='fixed', or "
                     "layer_history='learned_dense'."
                 )
+        if resolve_corrector(solver) is not None and self.layer_history != "learned_dense":
+            raise ValueError(
+                f"{name} corrects its steps over a history of layers, but layer_history={self.layer_history!r}: set "
+                "layer_history='learned_dense'."
+            )
         if resolve_multistep(solver) is None:
             return
         integrated = [field for field, parts in VECTOR_FIELDS.items() if all(part.is_integrated for part in parts)]

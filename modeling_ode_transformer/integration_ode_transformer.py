@@ -5,8 +5,9 @@ stages, and multistep schemes.
 Nothing here needs transformers. Equation and table numbers are those of Li et al., "ODE Transformer: An Ordinary
 Differential Equation-Inspired Model for Sequence Generation" (ACL 2022).
 
-A new one-step scheme is an entry of `TABLEAUS`, a new multistep scheme a class in `MULTISTEPS`, and new weights of the
-stages a class in `COEFFICIENTS`; the configuration takes their names from there.
+A new one-step scheme is an entry of `TABLEAUS`, one whose steps are corrected an entry of `CORRECTORS`, a multistep
+scheme a class in `MULTISTEPS`, and new weights of the stages a class in `COEFFICIENTS`; the configuration takes their
+names from there.
 """
 
 import json
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -127,6 +128,14 @@ class LinearCombination(torch.autograd.Function):
         tangents = [torch.zeros_like(term) if each is None else each for term, each in zip(terms, of_terms)]
         tangent = combine_stacked(matrix[row], tangents)
         return tangent if of_matrix is None else tangent + combine_stacked(of_matrix[row], terms)
+
+
+def clamp_half(x: torch.Tensor) -> torch.Tensor:
+    """Keeps float16 values finite, with room for an increment: the sums of a Runge-Kutta step are large."""
+    if x.dtype != torch.float16:
+        return x
+    limit = torch.finfo(torch.float16).max - 1000
+    return x.clamp(min=-limit, max=limit)
 
 
 # Of sums of coefficients: users write 0.333333, and the roundings of up to ten of them, 5e-7 each, add up.
@@ -254,13 +263,31 @@ TABLEAUS: dict[str, ButcherTableau] = {
 }
 
 
+class PredictorCorrector(NamedTuple):
+    """A scheme whose step is a prediction, by the scheme `predictor` (a name, a mapping or a tableau), which so many
+    further evaluations correct over the history of layers."""
+
+    predictor: str | Mapping[str, Any] | ButcherTableau
+    corrector_iterations: int
+
+
+CORRECTORS: dict[str, PredictorCorrector] = {
+    # PCformer (Li et al., NeurIPS 2024)
+    "pcformer": PredictorCorrector("rk2", 1),
+    # IIET (EMNLP 2025)
+    "iiet": PredictorCorrector("euler", 3),
+}
+
+
 def resolve_tableau(solver: str | Mapping[str, Any] | ButcherTableau) -> ButcherTableau:
     """Returns the tableau of a solver given by its name or as a mapping with the entries `a`, `b` and perhaps `y`. A
-    multistep scheme evaluates as Euler's does.
+    multistep scheme evaluates as Euler's does, a predictor-corrector as its predictor.
 
     Raises:
         ValueError: an unknown name, a mapping with other keys, or an invalid tableau.
     """
+    if (scheme := resolve_corrector(solver)) is not None:
+        solver = scheme.predictor
     if isinstance(solver, ButcherTableau):
         return solver
     if resolve_multistep(solver) is not None:
@@ -270,14 +297,37 @@ def resolve_tableau(solver: str | Mapping[str, Any] | ButcherTableau) -> Butcher
     if isinstance(solver, Mapping) and {"a", "b"} <= set(solver) <= {"a", "b", "y"}:
         return ButcherTableau(**solver)
     raise ValueError(
-        f"Unknown solver {solver!r}: choose one of {', '.join([*TABLEAUS, *MULTISTEPS])}, or give a tableau "
-        '{"a": [[], ...], "b": [...]} (from a file: ButcherTableau.from_json_file).'
+        f"Unknown solver {solver!r}: choose one of {', '.join([*TABLEAUS, *MULTISTEPS, *CORRECTORS])}, or give a "
+        'tableau {"a": [[], ...], "b": [...]} (from a file: ButcherTableau.from_json_file), or a corrected scheme '
+        '{"predictor": ..., "corrector_iterations": 1}.'
     )
 
 
-def resolve_multistep(solver: str | Mapping[str, Sequence] | ButcherTableau) -> "type[MultistepScheme] | None":
-    """Returns the class of a multistep scheme given by its name; None for other solvers."""
+def resolve_multistep(solver: str | Mapping[str, Any] | ButcherTableau) -> "type[MultistepScheme] | None":
+    """Returns the class of a multistep scheme given by its name, or that predicts; None for other solvers."""
+    if (scheme := resolve_corrector(solver)) is not None:
+        solver = scheme.predictor
     return MULTISTEPS.get(solver) if isinstance(solver, str) else None
+
+
+def resolve_corrector(solver: str | Mapping[str, Any] | ButcherTableau) -> PredictorCorrector | None:
+    """Returns the scheme of a solver that corrects its steps, given by its name or as a mapping with the entries
+    `predictor` and `corrector_iterations`; None for other solvers.
+
+    Raises:
+        ValueError: the predictor is not a scheme or corrects its steps itself, or the number is less than 1.
+    """
+    if isinstance(solver, str):
+        return CORRECTORS.get(solver)
+    if not isinstance(solver, Mapping) or set(solver) != {*PredictorCorrector._fields}:
+        return None
+    predictor, number = (solver[name] for name in PredictorCorrector._fields)
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise ValueError(f"corrector_iterations={number!r} must be an integer of at least 1.")
+    if resolve_corrector(predictor) is not None:
+        raise ValueError(f"predictor={predictor!r} corrects its steps itself: give another scheme.")
+    resolve_tableau(predictor)
+    return PredictorCorrector(predictor, number)
 
 
 class StageCoefficients(nn.Module):
@@ -418,9 +468,9 @@ class MultistepScheme(nn.Module):
     Args:
         num_steps: the number of steps of the whole integration, for schemes with parameters of each step.
 
-    `forward` takes the steps made so far, `t + 1` pairs of a state and its increment, and returns the next state. The
-    first step, which has no state before it, is Euler's. A class with `initial_weight()` has a parameter `weight` that
-    starts there.
+    `forward` takes the steps made so far, `t + 1` pairs of a state and its `increment`, and returns the next state.
+    The first step, which has no state before it, is Euler's. A class with `initial_weight()` has a parameter `weight`
+    that starts there.
     """
 
     def __init__(self, num_steps: int):
@@ -428,6 +478,15 @@ class MultistepScheme(nn.Module):
         self.num_steps = num_steps
         if hasattr(self, "initial_weight"):
             self.weight = nn.Parameter(self.initial_weight())
+
+    def increment(
+        self,
+        vector_field: Callable[[torch.Tensor], torch.Tensor],
+        y: torch.Tensor,
+        steps: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    ) -> torch.Tensor:
+        """What is kept of the step from `y`, beside `y`: the field there, unless a scheme evaluates it elsewhere."""
+        return vector_field(y)
 
     def forward(self, steps: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         raise NotImplementedError
@@ -469,10 +528,31 @@ class DynamicLinearCombinationScheme(MultistepScheme):
         return weighted_sum(steps[0][0], weights, [increment for _, increment in steps])
 
 
+class NesterovScheme(MultistepScheme):
+    """Nesterov's acceleration (YuriiFormer, Zimin et al., 2026): `V_{t+1} = beta_t V_t + gamma_t F(y_t + mu_t V_t)`
+    and `y_{t+1} = y_t + V_{t+1}`, `V_0 = 0`. The rows of `weight`, mu, beta and gamma, are free scalars for each step,
+    which start at 0, 0 and 1, that is at Euler's scheme. The increment that is kept is V."""
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.tensor([[0.0], [0.0], [1.0]]).repeat(1, self.num_steps)
+
+    def increment(self, vector_field, y, steps):
+        mu, beta, gamma = self.weight[:, len(steps)].to(y.device).unbind()
+        if not steps:
+            return gamma * vector_field(y)
+        velocity = steps[-1][1]
+        return beta * velocity + gamma * vector_field(y + mu * velocity)
+
+    def forward(self, steps):
+        state, velocity = steps[-1]
+        return state + velocity
+
+
 MULTISTEPS: dict[str, type[MultistepScheme]] = {
     "leapfrog": LeapfrogScheme,
     "multistep": LearnedMultistepScheme,
     "dlcl": DynamicLinearCombinationScheme,
+    "nesterov": NesterovScheme,
 }
 
 
@@ -498,7 +578,11 @@ def integrate_multistep(
         The state after the steps, and all steps made so far.
     """
     for step in range(num_steps):
-        increment = vector_field(y, step)
-        steps = (*steps, (y, increment if step_size == 1.0 else step_size * increment))
+
+        def field(z: torch.Tensor, step: int = step) -> torch.Tensor:
+            increment = vector_field(z, step)
+            return increment if step_size == 1.0 else step_size * increment
+
+        steps = (*steps, (y, scheme.increment(field, y, steps)))
         y = scheme(steps)
     return y, steps

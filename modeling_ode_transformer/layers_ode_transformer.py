@@ -1,6 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What the blocks of an ODE Transformer are made of: embeddings and positions, attention with relative keys, and the
-histories through which a block sees those below."""
+"""What the blocks of an ODE Transformer are made of: embeddings and positions, attention with relative keys, the
+histories through which a block sees those below, and what the configuration chooses."""
 
 import math
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from .integration_ode_transformer import (
     LinearCombination,
     MultistepScheme,
     StageCoefficients,
+    clamp_half,
     combine,
     weighted_sum,
 )
@@ -182,6 +183,38 @@ def attended_positions(
         past = key_positions[:, :past_length].expand(len(position_ids), -1)
         key_positions = torch.cat([past, query_positions], dim=1)
     return query_positions, key_positions
+
+
+class StackEmbeddingMixin:
+    """How the first state of a stack is made."""
+
+    def embed_words(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+        """The scaled embeddings (batch, length, d) of words, or those given; word dropout zeroes some of them as a
+        whole in training.
+
+        Raises:
+            ValueError: both are given, or neither.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(f"The {self.stack} takes either ids or embeddings as input: give exactly one of them.")
+        y = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if not self.training or self.config.word_dropout == 0:
+            return y
+        return y * (torch.rand(y.shape[:2], device=y.device) >= self.config.word_dropout).unsqueeze(-1)
+
+    def embed(self, inputs_embeds, input_ids=None, attention_mask=None, position_ids=None, past_length=0):
+        """The first state (batch, length, d), from scaled word embeddings of that shape: with positions
+        (`count_positions`) and dropout."""
+        y, config = inputs_embeds, self.config
+        if self.embed_positions is not None:
+            counts_padding = self.stack == "decoder" and config.position_counting != "ids"
+            positions = count_positions(
+                config, inputs_embeds, input_ids, attention_mask, position_ids, past_length, counts_padding
+            )
+            y = y + self.embed_positions(positions).to(y)
+        if self.layernorm_embedding is not None:
+            y = self.layernorm_embedding(y)
+        return self.dropout(y)
 
 
 class EncoderDecoderEmbeddingsMixin:
@@ -525,6 +558,37 @@ class AttentionLayerHistory(LayerHistory):
         return [*states, clamp_half(output - y)]
 
 
+class CorrectorHistory(LearnedDenseLayerHistory):
+    """The corrector of PCformer (Li et al., NeurIPS 2024) and IIET (EMNLP 2025): the layer history H with a prediction
+    as its newest entry, under weights `w` and norms `P` of its own. The layer history has the weights `v`, of which
+    the input of the next block is made, and the norms `C`."""
+
+    def correct(
+        self,
+        evaluate: Callable[[torch.Tensor, int], torch.Tensor],
+        num_iterations: int,
+        history: LearnedDenseLayerHistory,
+        states: list[torch.Tensor],
+        y: torch.Tensor,
+        prediction: torch.Tensor,
+    ) -> torch.Tensor:
+        """Returns what joins the history in the place of a block's prediction: `h = layer(sum_l w_l H_l)`, first with
+        `P(prediction)` as the newest entry, then with `C(h)`.
+
+        Args:
+            evaluate: the block, input included, at a state (batch, length, d); given the number of the iteration too.
+            num_iterations: how many times.
+            history: the layer history, with states of the blocks below and `y`, which it made of them.
+            prediction: what the block made of `y`.
+        """
+        newest = self.extend(states, y, clamp_half(prediction))
+        for iteration in range(num_iterations):
+            output = clamp_half(evaluate(self(newest), iteration))
+            if iteration < num_iterations - 1:
+                newest = history.extend(states, y, output)
+        return output
+
+
 HISTORIES = {
     "learned_dense": LearnedDenseLayerHistory,
     "dense": DenseLayerHistory,
@@ -542,7 +606,8 @@ class SharedModules:
     coefficients: StageCoefficients | None
     stage_norms: nn.ModuleList | None
     multistep: MultistepScheme | None
-    corrector: LearnedDenseLayerHistory | None
+    history: LayerHistory
+    corrector: CorrectorHistory | None
 
 
 @dataclass
@@ -568,14 +633,6 @@ def parts_without(absent: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return tuple(part for part in kept if part.sublayers)
 
 
-def clamp_half(x: torch.Tensor) -> torch.Tensor:
-    """Keeps float16 values finite, with room for an increment: the sums of a Runge-Kutta step are large."""
-    if x.dtype != torch.float16:
-        return x
-    limit = torch.finfo(torch.float16).max - 1000
-    return x.clamp(min=-limit, max=limit)
-
-
 def make_coefficients(config: OdeTransformerConfig, stack: str) -> StageCoefficients | None:
     """The weights of the stages of a stack's blocks; None for blocks of one stage, which have nothing to weigh."""
     tableau = getattr(config, f"{stack}_tableau")
@@ -592,11 +649,18 @@ def make_stage_norms(config: OdeTransformerConfig, stack: str) -> nn.ModuleList 
     tableau = getattr(config, f"{stack}_tableau")
     if not config.normalize_stages or tableau.num_stages == 1:
         return None
-    is_fixed = getattr(config, f"{stack}_coefficients") == "fixed"
+    counts = [getattr(config, f"{stack}_coefficients") != "fixed" or weight != 0.0 for weight in tableau.b]
+    if config.normalize_stages == "released":  # later stages start from it
+        for later, row in reversed(list(enumerate(tableau.a))):
+            counts = [each or (counts[later] and weight != 0.0) for each, weight in zip(counts, row)] + counts[later:]
     return nn.ModuleList(
-        nn.Identity() if is_fixed and weight == 0.0 else nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        for weight in tableau.b
+        nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if each else nn.Identity() for each in counts
     )
+
+
+def normalized(vector_field: Callable, norms: nn.ModuleList, z: torch.Tensor, evaluation: int) -> torch.Tensor:
+    """A vector field whose values are normalised at once, each stage by its norm: later stages start from them."""
+    return norms[evaluation % len(norms)](vector_field(z, evaluation))
 
 
 def relative_distances(limit: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
@@ -637,7 +701,7 @@ def autocast_dtype(x: torch.Tensor) -> torch.dtype:
 
 def check_entries(cache: Cache, config: OdeTransformerConfig) -> None:
     """Raises a ValueError if the cache has entries, and fewer than evaluations of the decoder's self-attentions."""
-    needed = config.decoder_layers * config.decoder_attention_evaluations
+    needed = config.decoder_layers * config.attention_evaluations("decoder")
     if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
         raise ValueError(
             f"past_key_values has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "

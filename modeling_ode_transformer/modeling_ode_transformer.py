@@ -35,24 +35,24 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
 from .generation_ode_transformer import BeamSearchGenerationMixin, RecomputedGenerationMixin
-from .integration_ode_transformer import integrate, integrate_multistep, resolve_multistep
+from .integration_ode_transformer import clamp_half, integrate, integrate_multistep, resolve_multistep
 from .layers_ode_transformer import (
     HISTORIES,
     BlockInputs,
+    CorrectorHistory,
     EncoderDecoderEmbeddingsMixin,
-    LearnedDenseLayerHistory,
     OdeTransformerAttention,
     SharedModules,
+    StackEmbeddingMixin,
     attended_positions,
     autocast_dtype,
     check_entries,
-    clamp_half,
-    count_positions,
     make_coefficients,
     make_position_embedding,
     make_stage_norms,
     make_word_embedding,
     mask_and_distances,
+    normalized,
     parts_without,
 )
 from .pretrained_ode_transformer import (
@@ -90,8 +90,9 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         self.integrates_outputs = config.stage_values == "output" and self.tableau.num_stages > 1
         self.parts_without_source = parts_without("cross_attention", VECTOR_FIELDS[config.vector_field])
         self.parts = VECTOR_FIELDS[config.vector_field] if has_cross_attention else self.parts_without_source
-        self.corrects = config.predictor_corrector and stack == "encoder"
-        self.num_cache_entries = config.decoder_attention_evaluations
+        self.normalizes_at_once = config.normalize_stages == "released"
+        self.corrector_iterations = config.corrector_iterations(stack)
+        self.num_cache_entries = config.attention_evaluations(stack)
         self.first_cache_idx = layer_idx * self.num_cache_entries
         self.recomputes_stages = False
 
@@ -146,21 +147,31 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
                 for evaluation in range(self.num_steps):
                     y = output(y, evaluation)
             else:
+                field, norms = output if self.integrates_outputs else increment, shared.stage_norms
+                if self.normalizes_at_once and norms is not None:
+                    field, norms = partial(normalized, field, norms), None
+                last = -1 if shared.corrector else self.num_steps * self.tableau.num_stages - 1
                 y = integrate(
-                    recomputed(self, output if self.integrates_outputs else increment),
+                    recomputed(self, field, last),
                     y,
                     self.tableau,
                     shared.coefficients if self.solver_coefficients is None else self.solver_coefficients,
                     self.step_size,
                     self.num_steps,
-                    shared.stage_norms,
+                    norms,
                 )
-        if (corrector := shared.corrector) is not None:
-            # PCformer: y is a prediction P; F once more, at a combination of the history with P as its newest entry
-            y = corrector(corrector.extend(states, y, clamp_half(y)))
-            for sublayers, _ in parts:
-                y = self.output(sublayers, inputs, y)
+        if shared.corrector is not None:  # y is a prediction (PCformer, IIET)
+            iterations = self.corrector_iterations
+            evaluate = recomputed(self, partial(self.correction, parts, inputs), iterations - 1)
+            y = shared.corrector.correct(evaluate, iterations, shared.history, states, hidden_states, y)
         return clamp_half(y), inputs.weights.get("self"), inputs.weights.get("cross"), steps
+
+    def correction(self, parts, inputs: BlockInputs, z: torch.Tensor, iteration: int) -> torch.Tensor:
+        """z + F(z) of the whole block, after the evaluations that predict."""
+        evaluation = self.num_cache_entries - self.corrector_iterations + iteration
+        for sublayers, _ in parts:
+            z = self.output(sublayers, inputs, z, evaluation)
+        return z
 
     def output(
         self, sublayers: dict[str, float], inputs: BlockInputs, z: torch.Tensor, evaluation: int = 0
@@ -256,7 +267,7 @@ class OdeTransformerDecoderLayer(OdeTransformerLayer):
     """A block of the decoder."""
 
 
-class OdeTransformerStack(OdeTransformerPreTrainedModel):
+class OdeTransformerStack(StackEmbeddingMixin, OdeTransformerPreTrainedModel):
     """What encoder and decoder have in common: embedding, positions, layers and their history."""
 
     stack: str
@@ -282,47 +293,18 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
         self.multistep = None
         if (scheme := resolve_multistep(getattr(config, f"{self.stack}_solver"))) is not None:
             self.multistep = scheme(sum(len(layer.parts) for layer in self.layers) * config.steps_per_layer)
-        # PCformer, encoder side: the layer history with the prediction, which the corrector starts from.
-        self.corrector = None
-        if config.predictor_corrector and self.stack == "encoder":
-            self.corrector = LearnedDenseLayerHistory(config, num_layers)
+        self.corrector = CorrectorHistory(config, num_layers) if config.corrector_iterations(self.stack) else None
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
-
-    def embed_words(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-        """The scaled embeddings (batch, length, d) of words, or those given; word dropout zeroes some of them as a
-        whole in training.
-
-        Raises:
-            ValueError: both are given, or neither.
-        """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"The {self.stack} takes either ids or embeddings as input: give exactly one of them.")
-        y = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if not self.training or self.config.word_dropout == 0:
-            return y
-        return y * (torch.rand(y.shape[:2], device=y.device) >= self.config.word_dropout).unsqueeze(-1)
-
-    def embed(self, inputs_embeds, input_ids=None, attention_mask=None, position_ids=None, past_length=0):
-        """The first state (batch, length, d), from scaled word embeddings of that shape: with positions
-        (`count_positions`) and dropout."""
-        y, config = inputs_embeds, self.config
-        if self.embed_positions is not None:
-            counts_padding = self.stack == "decoder" and config.position_counting != "ids"
-            positions = count_positions(
-                config, inputs_embeds, input_ids, attention_mask, position_ids, past_length, counts_padding
-            )
-            y = y + self.embed_positions(positions).to(y)
-        if self.layernorm_embedding is not None:
-            y = self.layernorm_embedding(y)
-        return self.dropout(y)
 
     def run_layers(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
         """The layers, each on its combination of the history, and the final norm. Arguments are those of the
         layers."""
         states, steps = [hidden_states], ()
-        shared = SharedModules(self.solver_coefficients, self.stage_norms, self.multistep, self.corrector)
+        shared = SharedModules(
+            self.solver_coefficients, self.stage_norms, self.multistep, self.history, self.corrector
+        )
         for layer in self.layers:
             y = self.history(states)
             output, _, _, steps = layer(y, shared, *args, steps=steps, states=states, **kwargs)

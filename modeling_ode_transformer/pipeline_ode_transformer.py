@@ -44,6 +44,9 @@ TARGET_TOKENIZER = "target_tokenizer"
 # The arguments of pipeline() that say what to load from the Hub.
 HUB_OPTIONS = ("revision", "token", "trust_remote_code", "local_files_only", "code_revision")
 LINE_BREAKS = re.compile(r"(\s*\n\s*)")
+SENTENCE_BREAKS = re.compile(r"((?<=[.!?…。！？])\s+|(?<=[.!?…][\"'”»)\]])\s+)")
+# What a configuration calls the tokens of the longest source that its model was trained on.
+TRAINED_LENGTH = "trained_source_length"
 # The name of a module that was loaded from the Hub ends in the commit and the file.
 COMMIT = re.compile(r"transformers_modules\..*\.([0-9a-f]{40})\.\w+")
 
@@ -115,6 +118,8 @@ class TextToTextPipeline(ChunkPipeline):
             False: a ValueError.
         split_lines (`bool`, *optional*, defaults to `False`): Whether each line of a text is a text to the model. The
             output has the same line breaks between them.
+        split_sentences (`bool`, *optional*, defaults to `False`): Whether each sentence of a text (or line) that is
+            longer than what the model was trained on, or allows, is a text to the model.
         return_scores (`bool`, *optional*, defaults to `False`): Whether an output has its `score`, that of
             `modeling_ode_transformer.n_best`; the best output comes first.
         return_tensors (`bool`, *optional*, defaults to `False`): Whether an output has its token ids, a tensor of
@@ -125,8 +130,8 @@ class TextToTextPipeline(ChunkPipeline):
     Raises:
         TypeError: an input is not a string.
         ValueError: the model is not an encoder-decoder; its tokenizer (or that of its target vocabulary) is missing;
-            a text is too long and must not be cut; a text of several lines, split, should have scores, token ids or
-            several outputs.
+            a text is too long and must not be cut; a text of several lines or sentences, split, should have scores,
+            token ids or several outputs.
     """
 
     _load_processor = False
@@ -162,6 +167,7 @@ class TextToTextPipeline(ChunkPipeline):
             target_tokenizer = AutoTokenizer.from_pretrained(target_tokenizer)
         self.target_tokenizer: Any = target_tokenizer
         self.source_limit = min(tokenizer.model_max_length, position_limit(model.config) or tokenizer.model_max_length)
+        self.trained_length = getattr(model.config, TRAINED_LENGTH, None) or self.source_limit
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike, **kwargs: Any) -> "TextToTextPipeline":
@@ -221,6 +227,7 @@ class TextToTextPipeline(ChunkPipeline):
         self,
         truncation: bool | None = None,
         split_lines: bool | None = None,
+        split_sentences: bool | None = None,
         return_scores: bool | None = None,
         return_tensors: bool | None = None,
         **generate_options: Any,
@@ -232,7 +239,7 @@ class TextToTextPipeline(ChunkPipeline):
             return {name: value for name, value in options.items() if value is not None}
 
         return (
-            given(truncation=truncation, split_lines=split_lines),
+            given(truncation=truncation, split_lines=split_lines, split_sentences=split_sentences),
             given(return_scores=return_scores) | generate_options,
             given(return_scores=return_scores, return_tensors=return_tensors),
         )
@@ -248,7 +255,11 @@ class TextToTextPipeline(ChunkPipeline):
         return results
 
     def preprocess(
-        self, inputs: str, truncation: bool | None = None, split_lines: bool = False
+        self,
+        inputs: str,
+        truncation: bool | None = None,
+        split_lines: bool = False,
+        split_sentences: bool = False,
     ) -> Iterator[dict[str, Any]]:
         if not isinstance(inputs, str):
             raise TypeError(
@@ -256,6 +267,14 @@ class TextToTextPipeline(ChunkPipeline):
                 "generator or a KeyDataset of strings."
             )
         pieces = LINE_BREAKS.split(inputs.strip()) if split_lines else [inputs]
+        if split_sentences:
+            longest = min(self.source_limit, self.trained_length)
+            is_long = [len(self.tokenizer(piece, verbose=False)["input_ids"]) > longest for piece in pieces]
+            pieces = [
+                part
+                for piece, splits in zip(pieces, is_long)
+                for part in (SENTENCE_BREAKS.split(piece.strip()) if splits else [piece])
+            ]
         for i in range(0, len(pieces), 2):
             yield {
                 **self._encode(pieces[i], truncation),
@@ -267,13 +286,19 @@ class TextToTextPipeline(ChunkPipeline):
     def _encode(self, text: str, truncation: bool | None):
         encoded = self.tokenizer(text, return_tensors="pt", verbose=False)
         length = encoded["input_ids"].shape[1]
+        if self.trained_length < length <= self.source_limit and truncation is None:
+            logger.warning(
+                f"A text of {length} tokens is longer than the longest one in training, {self.trained_length}: the "
+                f"output may miss parts of it: {text[:80]!r}... Split it, as split_sentences=True does."
+            )
         if length <= self.source_limit:
             return encoded
         problem = f"A text of {length} tokens is longer than the model's {self.source_limit}"
         if truncation is False:
             raise ValueError(f"{problem}: {text[:80]!r}... Split it, or allow truncation.")
         if truncation is None:
-            logger.warning(f"{problem} and is cut: {text[:80]!r}... Split it, or set truncation=True to silence this.")
+            advice = "Split it, as split_sentences=True does, or set truncation=True to silence this."
+            logger.warning(f"{problem} and is cut: {text[:80]!r}... {advice}")
         return self.tokenizer(text, truncation=True, max_length=self.source_limit, return_tensors="pt")
 
     def _forward(self, inputs: dict[str, Any], return_scores: bool = False, **options: Any) -> dict[str, Any]:
@@ -307,8 +332,8 @@ class TextToTextPipeline(ChunkPipeline):
         if len(lines) > 1:
             if return_scores or return_tensors or len(lines[0]) > 1:
                 raise ValueError(
-                    "split_lines=True makes one text of the outputs of several lines: leave out return_scores and "
-                    f"return_tensors, and generate one output for a line, not {len(lines[0])}."
+                    "split_lines=True and split_sentences=True make one text of the outputs of several parts: leave "
+                    f"out return_scores and return_tensors, and generate one output for each, not {len(lines[0])}."
                 )
             texts = [text + line["line_break"] for line, ((text, _, _),) in zip(model_outputs, lines)]
             return [{f"{self.return_name}_text": "".join(texts)}]

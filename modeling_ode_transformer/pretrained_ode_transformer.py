@@ -161,8 +161,8 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     def num_function_evaluations(self, per_layer: bool = False) -> int | dict[str, list[int]]:
         """How often one forward pass evaluates the layers' vector fields, for comparisons at equal cost.
 
-        A Runge-Kutta block evaluates its field once for each stage of each step, a corrector once more. Where only a
-        part of a block is integrated (`vector_field`), that part is counted.
+        A Runge-Kutta block evaluates its field once for each stage of each step, a corrector once more in each
+        iteration. Where only a part of a block is integrated (`vector_field`), that part is counted.
 
         Args:
             per_layer: whether to return the counts of each layer, by stack.
@@ -171,7 +171,9 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             The sum over all layers of all stacks; or `{"encoder": [2, 2, ...], "decoder": [1, 1, ...]}`.
         """
         counts = {
-            stack.stack: [layer.tableau.num_stages * layer.num_steps + layer.corrects for layer in stack.layers]
+            stack.stack: [
+                layer.tableau.num_stages * layer.num_steps + layer.corrector_iterations for layer in stack.layers
+            ]
             for stack in self.stacks()
         }
         return counts if per_layer else sum(sum(layers) for layers in counts.values())
@@ -219,12 +221,11 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
 
-def recomputed(layer: nn.Module, vector_field: Callable) -> Callable:
-    """A layer's F, of which all evaluations but the last, which the gradient needs first, keep no activations if the
-    stages are recomputed in training."""
+def recomputed(layer: nn.Module, vector_field: Callable, last: int) -> Callable:
+    """A layer's F, of which all evaluations but the one numbered `last`, which the gradient needs first, keep no
+    activations if the stages are recomputed in training."""
     if not (layer.recomputes_stages and layer.training):
         return vector_field
-    last = layer.num_steps * layer.tableau.num_stages - 1
 
     def evaluate(z: torch.Tensor, evaluation: int) -> torch.Tensor:
         if evaluation == last:

@@ -33,7 +33,7 @@ ONE_STEP = {name: name for name in ("euler", "rk2", "midpoint", "ralston", "rk3"
 for solver, scheme in {**ONE_STEP, "tableau": HEUN3}.items():
     case(f"solver {solver}", **solvers(scheme))
     case(f"decoder alone {solver}", **DECODER, **solvers("euler", scheme))
-for solver in ("leapfrog", "multistep", "dlcl"):
+for solver in ("leapfrog", "multistep", "dlcl", "nesterov"):
     case(f"solver {solver}", **solvers(solver), layer_history="none", encoder_layers=3)
     case(f"decoder alone {solver}", **DECODER, **solvers("euler", solver), layer_history="none")
 case("defaults")
@@ -70,6 +70,10 @@ case("no history", layer_history="none", **solvers("rk4", "euler"))
 case("corrector", predictor_corrector=True, **solvers("rk2", "euler"))
 pcformer = {"predictor_corrector": True, "normalize_stages": True, "solver_coefficients": "ema"}
 case("pcformer", **pcformer, **solvers("rk4", "euler"), encoder_layers=3)
+case("pcformer in both stacks", **solvers("pcformer"), normalize_stages="released", encoder_layers=3)
+case("iiet", **solvers("iiet"), attention="eager")
+case("decoder alone iiet", **DECODER, **solvers("euler", "iiet"))
+case("decoder alone corrected rk4", **DECODER, **solvers("euler", {"predictor": "rk4", "corrector_iterations": 2}))
 case("normalized", **solvers("midpoint", "rk4"), normalize_stages=True)
 case("no relative positions", max_relative_position=0)
 case("no relative positions eager", max_relative_position=0, attention="eager", **solvers("rk2"))

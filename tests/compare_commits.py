@@ -35,6 +35,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 
 
@@ -75,7 +76,10 @@ def make(name: str, case: dict, folder: Path) -> dict[str, str]:
 
     torch.manual_seed(checksum(name))
     config_class = getattr(package, case["config_class"])
-    model = getattr(transformers, case["auto_class"]).from_config(config_class(**case["fields"]))
+    known = {*dir(config_class), *getattr(sys.modules[config_class.__module__], "FORMER_FIELDS", ())}
+    if unknown := case["fields"].keys() - known:
+        raise ValueError(f"there are no fields {', '.join(sorted(unknown))}")
+    model = getattr(transformers, case["auto_class"]).from_config(config_class.from_dict(case["fields"]))
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             parameter.add_(0.15 * torch.randn_like(parameter))
@@ -285,9 +289,15 @@ def work(role: str, code: str, folder: str):
     folder = Path(folder)
     cases = json.loads((folder / "cases.json").read_text())
     if role == "make":
-        seen = Counter()
-        for field_and_value in {pair for name in cases for pair in make(name, cases[name], folder / name).items()}:
-            seen[field_and_value[0]] += 1
+        values, refused = set(), {}
+        for name, case in cases.items():
+            try:
+                values.update(make(name, case, folder / name).items())
+            except (ValueError, StrictDataclassError) as error:  # newer than this code
+                refused[name] = str(error).splitlines()[-1].strip()
+        seen = Counter(field for field, _ in values)
+        (folder / "cases.json").write_text(json.dumps({name: cases[name] for name in cases if name not in refused}))
+        print(*(f"The older code has no model {name!r}: {error}" for name, error in refused.items()), sep="\n")
         print("Fields with one value in all of these models:", ", ".join(f for f in seen if seen[f] == 1) or "none")
         return
     variants = ("plain", "cpu") if find_optimize_for_cpu() is not None else ("all",)
@@ -442,6 +452,7 @@ def main() -> int:
         archive = subprocess.run(archive, check=True, stdout=subprocess.PIPE).stdout
         tarfile.open(fileobj=io.BytesIO(archive)).extractall(codes["old"], filter="data")
         wait(folder, {"make": start("make", codes["old"], folder)})
+        cases = json.loads((folder / "cases.json").read_text())
         wait(folder, {role: start(role, code, folder) for role, code in codes.items()})
         olds, variants = ([path.name for path in sorted((folder / role).iterdir())] for role in codes)
         for name, variant in ((name, variant) for name in cases for variant in reversed(variants)):

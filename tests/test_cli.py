@@ -8,20 +8,25 @@ import subprocess
 import sys
 
 import pytest
+import run_translation
 
 from modeling_ode_transformer import cli
 from modeling_ode_transformer.hub.model_card import TASKS
 from modeling_ode_transformer.inference.generate import DTYPES, GenerateArguments
 from modeling_ode_transformer.metrics import bootstrap, errant, rouge
+from modeling_ode_transformer.training.help import HELP_FOLDER, find_task, help_text
+from modeling_ode_transformer.training.help import TASKS as TRAINED_TASKS
 
 from .conftest import EXAMPLES
 from .test_hub import run_python
 
 
 COMMANDS = {
+    **{f"train {task}": "--recipe {missing}.json" for task in cli.TRAINED},
     "average": "{missing}",
     "convert-fairseq": "{missing} --source_dict {missing} --target_dict {missing} --output_dir {out}",
     "generate": "--model_name_or_path {missing} --input {missing}",
+    "serve": "{missing} --port 0",
     "publish": "{missing} --repo_id me/model --dry_run",
     "card": "{missing}.json",
     "score bleu": "--hypotheses {missing} --references {missing}",
@@ -37,7 +42,7 @@ COMMANDS = {
 
 def subcommands(parser, before=()):
     """The words of every subcommand of a parser that has none of its own."""
-    choices = [action.choices for action in parser._actions if action.dest in ("subcommand", "metric_name")]
+    choices = [action.choices for action in parser._actions if action.dest in ("subcommand", "trained", "metric_name")]
     if not choices:
         return [" ".join(before)]
     return [words for name, each in choices[0].items() for words in subcommands(each, (*before, name))]
@@ -100,7 +105,7 @@ assert type(AutoConfig.for_model("ode_transformer")) is OdeTransformerConfig
 
 
 def test_help_needs_no_torch(tmp_path):
-    run_python(HELP, tmp_path, "", "score", *COMMANDS)
+    run_python(HELP, tmp_path, "", "train", "score", *COMMANDS)
 
 
 def test_the_package_as_a_program_is_the_command():
@@ -158,6 +163,26 @@ def test_a_wrong_recipe_is_an_error(text, message, tmp_path):
     (tmp_path / "recipe.json").write_text(text)
     with pytest.raises(ValueError, match=message):
         cli.run(["generate", str(tmp_path / "recipe.json")])
+
+
+def test_the_kept_help_of_the_trainings_is_that_of_their_options():
+    """`python -m modeling_ode_transformer.training.help` writes it anew."""
+    assert list(TRAINED_TASKS) == list(cli.TRAINED)
+    for name in TRAINED_TASKS:
+        assert (cli.HELP_TEXTS / f"{name}.txt").read_text() == help_text(find_task(name)), name
+    assert HELP_FOLDER == cli.HELP_TEXTS
+
+
+def test_the_scripts_of_examples_show_the_help_of_the_command(capsys):
+    """And every option of Trainer if asked to, with defaults and not with places in memory."""
+    with pytest.raises(SystemExit) as exit:
+        run_translation.main(["--help"])
+    assert exit.value.code == 0
+    assert capsys.readouterr().out == (cli.HELP_TEXTS / "translation.txt").read_text()
+    with pytest.raises(SystemExit):
+        run_translation.main(["--help_all"])
+    printed = capsys.readouterr().out
+    assert "--adam_epsilon" in printed and "default: 1e-08" in printed and " object at " not in printed
 
 
 def test_the_script_is_the_subcommand(monkeypatch, capsys):

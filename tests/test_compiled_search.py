@@ -44,7 +44,9 @@ def recording(monkeypatch):
 # What is found
 
 
-@pytest.mark.parametrize("name", ["default", "rk4", "learned positions", "positions by ids", "sublayers"])
+@pytest.mark.parametrize(
+    "name", ["default", "rk4", "learned positions", "positions by ids", "sublayers", "iiet", "attention over depth"]
+)
 def test_compiled_searches_find_what_others_find(name, tracing):
     """Tokens and scores of two searches with options, sources and prompts drawn at random."""
     model = lively(encoder_layers=1, **CONFIGS[name])

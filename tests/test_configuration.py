@@ -108,7 +108,14 @@ def test_former_fields_are_refused_and_what_has_taken_their_place_is_named():
         ({"coefficient_sharing": "channel"}, "is for coefficients learned or ema, not for .*gate"),
         ({"coefficient_start": "zeros"}, "'zeros' is unknown: choose one of ones, tableau, euler"),
         ({"coefficient_start": "euler"}, "is for 'learned' coefficients, not for .*gate"),
-        ({"predictor_corrector": True, "layer_history": "none"}, "layer_history='none'"),
+        ({"decoder_solver": "iiet", "layer_history": "none"}, "decoder_solver='iiet' corrects .*layer_history='none'"),
+        ({"encoder_solver": {"predictor": "rk2"}}, "Unknown solver {'predictor': 'rk2'}"),
+        ({"encoder_solver": {"predictor": "rk5", "corrector_iterations": 1}}, "Unknown solver 'rk5'"),
+        ({"encoder_solver": {"predictor": "iiet", "corrector_iterations": 1}}, "'iiet' corrects its steps itself"),
+        ({"encoder_solver": {"predictor": "rk2", "corrector_iterations": 0}}, "corrector_iterations=0 must be an int"),
+        ({"encoder_solver": {"predictor": "rk2", "corrector_iterations": True}}, "corrector_iterations=True must be"),
+        ({"normalize_stages": "weighed"}, "'weighed' is unknown: choose one of False, True, released"),
+        ({"predictor_corrector": True}, "no longer a field: a corrected scheme is encoder_solver='pcformer'"),
         (
             {"decoder_solver": "leapfrog", "vector_field": "ffn"},
             "choose one of layer, sublayers, macaron",
@@ -254,7 +261,12 @@ def test_caches_get_an_entry_for_each_evaluation_of_the_decoders_attention(cache
         ({"encoder_solver": "rk4", "decoder_solver": "rk3"}, [4, 4, 4], [3, 3]),
         ({"encoder_solver": "euler", "steps_per_layer": 2}, [2, 2, 2], [2, 2]),
         ({"encoder_solver": "leapfrog", "decoder_solver": "multistep"}, [1, 1, 1], [1, 1]),
-        ({"predictor_corrector": True, "coefficients": "ema"}, [3, 3, 3], [1, 1]),
+        ({"encoder_solver": "pcformer", "decoder_solver": "iiet"}, [3, 3, 3], [4, 4]),
+        (
+            {"decoder_solver": {"predictor": "rk4", "corrector_iterations": 2}, "steps_per_layer": 2},
+            [4, 4, 4],
+            [10, 10],
+        ),
     ],
 )
 def test_function_evaluations_are_those_that_are_made(fields, encoder, decoder):

@@ -62,7 +62,7 @@ STAGES = pytest.mark.parametrize(
         {"decoder_solver": "euler"},
         {"encoder_solver": "rk4", "decoder_solver": "rk4", "coefficients": "learned"},
         {"decoder_solver": "dlcl", "layer_history": "none", "vector_field": "sublayers"},
-        {"decoder_solver": "rk2", "predictor_corrector": True, "normalize_stages": True},
+        {"decoder_solver": "rk2", "encoder_solver": "pcformer", "normalize_stages": True},
     ],
     ids=str,
 )
@@ -95,7 +95,7 @@ def test_lora_with_checkpointing_has_the_same_gradients(peft, form, reentrant, b
         model = build(**form, **WITHOUT_DROPOUT).double()
         if checkpointing:
             arguments = {"use_reentrant": reentrant}
-            if reentrant and ("predictor_corrector" in form or "layer_history" in form):
+            if reentrant and (form.get("encoder_solver") == "pcformer" or "layer_history" in form):
                 with pytest.raises(ValueError, match="use_reentrant=False"):
                     model.activation_checkpointing_enable(arguments)
                 arguments = {}  # what prepare_model_for_kbit_training gives: not reentrant
@@ -247,7 +247,7 @@ def test_an_adapter_that_transformers_adds_is_saved_and_found(peft, tmp_path):
     [
         {},
         {"coefficients": "learned", "decoder_solver": "rk2"},
-        {"predictor_corrector": True, "normalize_stages": True, "decoder_solver": "dlcl"},
+        {"encoder_solver": "pcformer", "normalize_stages": True, "decoder_solver": "dlcl"},
         {
             "share_encoder_decoder_embeddings": False,
             "tie_word_embeddings": False,
@@ -459,7 +459,7 @@ def test_eight_bits_hold_the_linear_layers_and_nothing_else(form, activations, t
 
 def test_an_adapter_is_trained_on_a_model_of_eight_bits(peft, tmp_path):
     torchao = pytest.importorskip("torchao.quantization")
-    build(predictor_corrector=True, normalize_stages=True).save_pretrained(tmp_path)
+    build(encoder_solver="pcformer", normalize_stages=True).save_pretrained(tmp_path)
     config = TorchAoConfig(torchao.Int8WeightOnlyConfig())
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, quantization_config=config)
     adapted = peft.get_peft_model(peft.prepare_model_for_kbit_training(model), peft.LoraConfig(**LORA)).train()

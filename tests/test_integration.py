@@ -33,7 +33,7 @@ ORDERS = {"euler": 1, "rk2": 2, "midpoint": 2, "ralston": 2, "rk3": 3, "rk4": 4,
 
 def test_schemes_are_those_of_the_specification():
     assert tuple(TABLEAUS) == (*SOLVERS, "polynet")
-    assert tuple(MULTISTEPS) == ("leapfrog", "multistep", "dlcl")
+    assert tuple(MULTISTEPS) == ("leapfrog", "multistep", "dlcl", "nesterov")
 
 
 def convergence(solve, exact):
@@ -69,7 +69,7 @@ def test_error_of_polynet_shrinks_as_a_first_order_scheme_on_a_linear_field():
     assert abs(convergence(solve, math.exp(-2)) - 1) < 0.2
 
 
-@pytest.mark.parametrize("name, order", [("leapfrog", 2), ("multistep", 1), ("dlcl", 1)])
+@pytest.mark.parametrize("name, order", [("leapfrog", 2), ("multistep", 1), ("dlcl", 1), ("nesterov", 1)])
 def test_error_of_a_multistep_scheme_shrinks_with_its_order(name, order):
     """The learned schemes at their start, where they are Euler's."""
 
@@ -194,7 +194,7 @@ def test_a_step_is_the_equation_of_its_scheme(name, h):
 
 
 def multistep_by_hand(name, y, weight):
-    """Three steps of size 1, from table 7."""
+    """Three steps of size 1, from table 7 and, with velocities, of Nesterov's acceleration."""
     y0, y1 = y, y + F(y)
     if name == "leapfrog":
         y2 = y0 + 2 * F(y1)
@@ -202,6 +202,13 @@ def multistep_by_hand(name, y, weight):
     if name == "multistep":
         y2 = weight[1] * y1 + (1 - weight[1]) * y0 + F(y1)
         return weight[2] * y2 + (1 - weight[2]) * y1 + F(y2)
+    if name == "nesterov":
+        mu, beta, gamma = weight
+        V1 = gamma[0] * F(y0)
+        y1 = y0 + V1
+        V2 = beta[1] * V1 + gamma[1] * F(y1 + mu[1] * V1)
+        y2 = y1 + V2
+        return y2 + beta[2] * V2 + gamma[2] * F(y2 + mu[2] * V2)
     y1 = y0 + weight[0, 0] * F(y0)
     y2 = y0 + weight[1, 0] * F(y0) + weight[1, 1] * F(y1)
     return y0 + weight[2, 0] * F(y0) + weight[2, 1] * F(y1) + weight[2, 2] * F(y2)
@@ -223,7 +230,7 @@ def test_multistep_schemes_are_their_equations_however_the_steps_are_grouped(nam
     assert torch.equal(state, actual)
 
 
-@pytest.mark.parametrize("name", ["multistep", "dlcl"])
+@pytest.mark.parametrize("name", ["multistep", "dlcl", "nesterov"])
 def test_learned_multistep_schemes_start_at_the_residual_network(name):
     y = torch.randn(4, dtype=torch.float64)
     actual, _ = integrate_multistep(lambda z, _: F(z), y, MULTISTEPS[name](5).double(), num_steps=5)
@@ -292,14 +299,22 @@ def test_all_evaluations_but_the_last_are_recomputed(name, num_steps):
         recomputed.append(evaluation)
         return checkpoint(function, z, evaluation, use_reentrant=False)
 
-    layer = SimpleNamespace(num_steps=num_steps, tableau=TABLEAUS[name], training=True)
+    layer = SimpleNamespace(training=True)
     layer._gradient_checkpointing_func = recompute
     for layer.recomputes_stages in (False, True):
         generator = torch.Generator().manual_seed(0)
         y, weight = (torch.randn(5, 5, dtype=torch.float64, generator=generator) / 2 for _ in range(2))
         y.requires_grad_(), weight.requires_grad_()
         norms = [torch.nn.LayerNorm(5).double() for _ in TABLEAUS[name].b]
-        state = integrate(recomputed_field(layer, field), y, TABLEAUS[name], None, 0.5, num_steps, norms)
+        state = integrate(
+            recomputed_field(layer, field, num_steps * TABLEAUS[name].num_stages - 1),
+            y,
+            TABLEAUS[name],
+            None,
+            0.5,
+            num_steps,
+            norms,
+        )
         results.append((state, *torch.autograd.grad(state.square().sum(), (y, weight))))
     for expected, actual in zip(*results):
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)

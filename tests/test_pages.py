@@ -18,7 +18,7 @@ from modeling_ode_transformer import (
     OdeTransformerTokenizer,
     cli,
 )
-from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS, TABLEAUS, integrate_multistep
+from modeling_ode_transformer.integration_ode_transformer import CORRECTORS, MULTISTEPS, TABLEAUS, integrate_multistep
 
 from .conftest import randomize, tiny_config
 
@@ -66,7 +66,7 @@ def test_excerpts_of_the_method_are_in_the_source():
 
 
 def test_the_scheme_table_has_every_solver():
-    for name in (*TABLEAUS, *MULTISTEPS):
+    for name in (*TABLEAUS, *MULTISTEPS, *CORRECTORS):
         assert f"\n| `{name}` |" in read("docs/schemes.md"), name
 
 

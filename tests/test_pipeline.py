@@ -186,7 +186,7 @@ def test_lines_are_texts_of_their_own_if_asked(translator):
     assert [result["translation_text"] for result in results] == [f"{first}\r\n\n  {second}\n{first}", second, ""]
     assert translator(text)[0]["translation_text"] != results[0]["translation_text"]
     for options in ({"return_scores": True}, {"return_tensors": True}, {"num_return_sequences": 2}):
-        with pytest.raises(ValueError, match="one text of the outputs of several lines"):
+        with pytest.raises(ValueError, match="one text of the outputs of several parts"):
             translator(text, split_lines=True, **options)
 
 
@@ -282,6 +282,21 @@ def test_a_long_text_is_not_lost_in_silence(tokenizers, warned):
         pipe = TextCorrectionPipeline(make_model(tokenizer, **config), tokenizer)
         with pytest.raises(ValueError, match=f"{len(ids)} tokens is longer than the model's 12"):
             pipe(text, truncation=False)
+
+
+def test_a_text_over_the_trained_length_is_warned_of_and_split_if_asked(tokenizers, warned):
+    model = make_model(tokenizers[0])
+    sentences = ["One two three. ", "Four five six seven.\n", "Eight"]
+    text = "".join(sentences)
+    expected = TextCorrectionPipeline(model, tokenizers[0])(text)
+    assert warned() == []
+    model.config.trained_source_length = len(tokenizers[0](text)["input_ids"]) - 1
+    pipe = TextCorrectionPipeline(model, tokenizers[0])
+    assert pipe(text) == expected
+    assert [message for message in warned() if "longer than the longest one in training" in message]
+    first, second, third = (output["corrected_text"] for output in pipe([each.strip() for each in sentences]))
+    assert pipe(text, split_sentences=True) == [{"corrected_text": f"{first} {second}\n{third}"}] != expected
+    assert pipe("Eight", split_sentences=True) == [{"corrected_text": third}]
 
 
 def test_a_pipeline_is_saved_without_its_last_truncation(tokenizers, tmp_path):

@@ -17,6 +17,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
 )
+from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import language_model, translation
 
@@ -119,7 +120,7 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
             model, data, training = parse_arguments(language_model.LANGUAGE_MODEL, arguments)
         else:
             model, data, training = parse_arguments(translation.TRANSLATION, arguments)
-        recipe = json.loads((EXAMPLES / "recipes" / f"{run.recipe}.json").read_text())
+        recipe = json.loads((RECIPES / f"{run.recipe}.json").read_text())
         files = {name: value for name, value in recipe.items() if name.endswith("_file")}
         assert {name: getattr(data, name) for name in files} == files
         assert (training.seed, training.bf16, Path(training.output_dir)) == (run.seed, False, tmp_path / run.name)
@@ -129,7 +130,7 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
 def test_a_converted_model_is_rk2_and_computes_the_same_at_first(module, tmp_path, monkeypatch):
     sentences = [f"{word} {other}" for word in "abcdefgh" for other in "ijklmnop"]
     OdeTransformerTokenizer.train(sentences, 290, model_type="bpe").save_pretrained(tmp_path / "residual")
-    recipe = json.loads((EXAMPLES / "recipes" / "tatoeba_en_de_small.json").read_text())
+    recipe = json.loads((RECIPES / "tatoeba_en_de_small.json").read_text())
     sizes = {"vocab_size": 290, "d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
     solver = {"encoder_solver": "euler", "encoder_coefficients": "fixed"}
     config = OdeTransformerConfig(**recipe["config_overrides"] | sizes | solver)

@@ -40,7 +40,7 @@ BLOCKS = [
     {"decoder_solver": "ralston", "decoder_coefficients": "gate", "coefficient_sharing": "layer"},
     *({"decoder_solver": "rk2", "vector_field": field} for field in ("attention", "ffn", "sublayers", "macaron")),
     {"decoder_solver": "rk4", "stage_values": "output"},
-    {"decoder_solver": "rk2", "predictor_corrector": True, "normalize_stages": True},
+    {"decoder_solver": "rk2", "encoder_solver": "pcformer", "normalize_stages": True},
     {"decoder_solver": "rk2", "max_relative_position": 0, "position_embedding_type": "learned"},
 ]
 EVERY_FORM = pytest.mark.parametrize("form", FORMS, ids=lambda form: " ".join(map(str, form.values())))

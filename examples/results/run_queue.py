@@ -97,7 +97,7 @@ class Run:
     def commands(self, data_dir: Path, output_dir: Path, more: list[str]) -> list[list[str]]:
         """What is to be run, in this order, each without the interpreter."""
         script = "run_language_modeling.py" if self.recipe == "ptb" else "run_translation.py"
-        train = [str(EXAMPLES / script), str(EXAMPLES / "recipes" / f"{self.recipe}.json"), "--log_coefficients"]
+        train = [str(EXAMPLES / script), "--recipe", self.recipe, "--log_coefficients"]
         train += ["--seed", str(self.seed), "--output_dir", str(output_dir / self.name), "--disable_tqdm", "True"]
         train += data_arguments(self.recipe, data_dir)
         train += ["--config_overrides", self.overrides]

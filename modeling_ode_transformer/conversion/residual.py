@@ -23,6 +23,7 @@ from ..integration_ode_transformer import (
     LearnedCoefficients,
     MultistepScheme,
     StageCoefficients,
+    resolve_corrector,
     resolve_multistep,
     resolve_tableau,
 )
@@ -241,11 +242,12 @@ def check_fields(fields: dict[str, Any], model_type: str):
                 f"{field}={value!r} cannot be chosen: it comes with the weights of the {model_type} model. Leave it "
                 "out."
             )
-    if fields.get("predictor_corrector"):
-        raise ValueError(
-            f"predictor_corrector=True needs a layer history, which the {model_type} model does not have: leave it "
-            "out."
-        )
+    for field in ("encoder_solver", "decoder_solver"):
+        if field in fields and resolve_corrector(fields[field]) is not None:
+            raise ValueError(
+                f"{field}={fields[field]!r} corrects its steps over a layer history, which the {model_type} model "
+                "does not have: choose a scheme without a corrector."
+            )
     if fields.get("vector_field", "layer") not in PLAIN_VECTOR_FIELDS:
         raise ValueError(
             f"vector_field={fields['vector_field']!r} needs parameters that the {model_type} model does not have: "

@@ -100,7 +100,7 @@ CONFIG_FIELDS = (
         for field in ("solver", "coefficients", "layers", "attention_heads", "ffn_dim")
     ),
     *("d_model", "coefficient_sharing", "vector_field", "stage_values", "steps_per_layer"),
-    *("layer_history", "max_relative_position", "normalize_stages", "predictor_corrector", "vocab_size"),
+    *("layer_history", "max_relative_position", "normalize_stages", "vocab_size"),
     "tie_word_embeddings",
     *("recurrence_encoder", "recurrence_layers", "recurrence_steps", "recurrence_integration"),
     "recurrence_decoder_layers",

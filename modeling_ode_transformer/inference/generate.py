@@ -36,6 +36,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, Pr
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
 from ..hub.model_card import versions
+from ..pipeline_ode_transformer import TRAINED_LENGTH
 from ..scores_ode_transformer import n_best
 from ..text_files import parse_overrides, read_json, read_lines, split_text
 from .cpu import optimize_for_cpu
@@ -82,6 +83,8 @@ class GenerateArguments:
     device: str | None = None
     dtype: str = "auto"
     optimize_for_cpu: bool = True
+    packed: bool = False
+    int8: bool = False
     seed: int = 42
     model_revision: str = "main"
     trust_remote_code: bool = False
@@ -102,10 +105,24 @@ class GenerateArguments:
                 "--split_sentences joins the outputs of a source's parts: leave out --scores and "
                 "--num_return_sequences."
             )
+        if self.weights != "keep" and (not self.optimize_for_cpu or self.torch_device.type != "cpu"):
+            raise ValueError(
+                f"--{self.weights} is for CPUs, not for {self.torch_device}: leave it out, or give --device cpu, "
+                "without --optimize_for_cpu false."
+            )
         for name in ("batch_size", "max_tokens_per_batch", "max_source_length", "num_beams", "num_return_sequences"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name} {value} must be at least 1.")
+
+    @property
+    def torch_device(self) -> torch.device:
+        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+    @property
+    def weights(self) -> str:
+        """As `optimize_for_cpu` has it."""
+        return "int8" if self.int8 else "packed" if self.packed else "keep"
 
     @property
     def hub_options(self) -> dict:
@@ -115,7 +132,7 @@ class GenerateArguments:
 
 def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
     """The encoder-decoders, in evaluation mode on their device; ValueError if one is a language model."""
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = args.torch_device
     models = []
     for name in args.model_name_or_path:
         config = AutoConfig.from_pretrained(name, **args.hub_options)
@@ -206,11 +223,13 @@ class TextGenerator:
 
     def __init__(self, args: GenerateArguments):
         self.args = args
+        self.is_packed = False
         self.models = models = load_models(args)
         self.tokenizer, self.target_tokenizer = load_common_tokenizers(args)
         for model in models:
             check_target_tokenizer(model, self.tokenizer, self.target_tokenizer)
         self.limit = source_limit(models, args.max_source_length)
+        self.trained_length = min(getattr(model.config, TRAINED_LENGTH, None) or math.inf for model in models)
         self.model = models[0]
         # Alone in an ensemble, any model knows max_len_a and max_len_b.
         if len(models) > 1 or not isinstance(models[0], SourceLengthGenerationMixin):
@@ -237,11 +256,18 @@ class TextGenerator:
         if number_cut:
             advice = "" if self.args.split_sentences else " (--split_sentences keeps them whole)"
             logger.warning("%d of %d sources cut to %d tokens%s", number_cut, len(flat), self.limit, advice)
+        if number_longer := sum(len(ids) > self.trained_length for ids in encoded):
+            logger.warning(
+                "%d of %d sources are longer than the longest one in training, %d tokens: outputs may miss parts "
+                "of them (--split_sentences splits them)",
+                *(number_longer, len(flat), self.trained_length),
+            )
         remaining = iter(encoded)
         return [[next(remaining) for _ in texts] for texts in parts]
 
     def split(self, source: str) -> list[str]:
-        return split_text(source, self.limit, lambda text: len(self.tokenizer(text, verbose=False)["input_ids"]))
+        limit = int(min(self.limit, self.trained_length))
+        return split_text(source, limit, lambda text: len(self.tokenizer(text, verbose=False)["input_ids"]))
 
     @property
     def batching(self) -> tuple[int | None, int | None]:
@@ -271,12 +297,12 @@ class TextGenerator:
                     for k, outputs in zip(batch, self.generate(inputs.to(self.model.device)), strict=True):
                         found[k] = [(" ".join(text.split("\n")), score) for text, score in outputs]
                     bar.update(len(batch))
-                results = [[("", 0.0)] * self.args.num_return_sequences for _ in range(start, end)]
+                results: list = [[("", 0.0)] * self.args.num_return_sequences for _ in range(start, end)]
                 for i, each in groupby(zip(parts, found), key=lambda pair: pair[0][0]):
                     outputs = [output for _, output in each]
                     # The parts of one source have one output each.
-                    joined = (" ".join(text for ((text, _),) in outputs), 0.0) if len(outputs) > 1 else None
-                    results[i - start] = outputs[0] if joined is None else [joined]
+                    text = " ".join(output[0][0] for output in outputs)
+                    results[i - start] = outputs[0] if len(outputs) == 1 else [(text, 0.0)]
                 yield results
                 start = end
 
@@ -306,6 +332,11 @@ class TextGenerator:
 
     def generate(self, inputs) -> list[list[tuple[str, float]]]:
         """For each source of a batch its outputs as (text, score), the best first."""
+        if self.args.weights != "keep" and not self.is_packed:
+            # Not before: packed weights have no hash for `note`.
+            for model in self.models:
+                optimize_for_cpu(model, self.args.weights)
+            self.is_packed = True
         return n_best(self.model, self.target_tokenizer, inputs, return_scores=self.args.scores)
 
 

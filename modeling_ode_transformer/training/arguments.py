@@ -2,16 +2,22 @@
 """The arguments that all tasks share, and how they are parsed: recipes, `--config_overrides`, `--smoke`."""
 
 import re
+from argparse import SUPPRESS
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import torch
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, TrainingArguments
 
 from ..text_files import parse_overrides, read_json
+from .recipe_files import recipe_file, recipe_of
 from .smoke import SMOKE_VALUES
 
 
+# Values that only a GPU has, by argument.
+NEEDS_GPU = {"tf32": True, "fp16": True, "fp16_full_eval": True, "use_cpu": False}
 # The arguments that name files of examples.
 DATA_FILES = re.compile(r"(train|validation|test)_(\w+_)?files?")
 # The least values of the arguments of any task.
@@ -19,7 +25,10 @@ LEAST = {
     **dict.fromkeys(("gradient_accumulation_steps", "pad_to_multiple_of", "num_beams", "generation_num_beams"), 1),
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "max_tokens_per_batch"), 1),
     **dict.fromkeys(("max_source_length", "max_target_length", "max_length", "max_new_tokens", "vocab_size"), 1),
-    **dict.fromkeys(("block_size", "label_smoothing_factor", "learning_rate", "weight_decay", "warmup_steps"), 0),
+    **dict.fromkeys(("num_workers", "tokenizer_samples", "max_words", "max_length_ratio"), 1),
+    **dict.fromkeys(
+        ("min_words", "block_size", "label_smoothing_factor", "learning_rate", "weight_decay", "warmup_steps"), 0
+    ),
 }
 
 
@@ -134,44 +143,110 @@ class BaseDataArguments:
         return limits[split]
 
 
-def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str]) -> tuple:
-    """Arguments from the command line; a first argument that ends in `.json` is a file of defaults for them.
+def parse_with_recipe(
+    dataclass_types: tuple[type, ...],
+    argv: list[str],
+    notes: list[str] | None = None,
+    preset: Callable[[dict], tuple[dict, list[str]]] | None = None,
+) -> tuple:
+    """Arguments from the command line, over those of a recipe: `--recipe NAME`, or a first argument that ends in
+    `.json`.
 
     The command line wins. Only its `config_overrides` are merged over the recipe's, field by field; a dataset that it
     names takes the place of the recipe's files, and sources that of their `ALTERNATIVES` there. With `--smoke` the
-    recipe is its `smoke_variant`.
+    recipe is its `smoke_variant`. What the machine cannot do of a recipe's precision is left out.
+
+    Args:
+        dataclass_types: The classes of the arguments.
+        argv: The command line.
+        notes: Gets what is to be logged once logging is set up.
+        preset: Takes the arguments that the command line gives; returns those that take the place of a recipe where
+            there is none, and lines for the log.
 
     Raises:
-        ValueError: the recipe is not JSON or holds unknown arguments; an argument has a value that it cannot have.
-        FileNotFoundError: there is no such recipe.
+        ValueError: the recipe is not JSON or holds unknown arguments; there is no recipe of that name; an argument has
+            a value that it cannot have, or needs a GPU that is not there.
+        FileNotFoundError: there is no such file.
     """
-    parser = HfArgumentParser(dataclass_types)
+    notes = [] if notes is None else notes
     known = {known.name for arguments in dataclass_types for known in fields(arguments)}
+    name, argv = recipe_of(argv)
     recipe = {}
-    if argv and argv[0].endswith(".json"):
-        recipe = read_json(argv[0])
-        unknown = sorted(set(recipe) - known)
-        if unknown:
-            raise ValueError(f"{argv[0]} holds unknown arguments: {', '.join(unknown)} (--help lists the known ones).")
-        argv = argv[1:]
+    if name is not None:
+        recipe = read_json(recipe_file(name))
+        if unknown := sorted(set(recipe) - known):
+            raise ValueError(
+                f"{name} holds unknown arguments: {', '.join(unknown)} (--help_all lists the known ones)."
+            )
+    given = given_arguments(dataclass_types, argv)
     sources = {name for arguments in dataclass_types for name in getattr(arguments, "SOURCES", ())}
     alternatives = [pair for arguments in dataclass_types for pair in getattr(arguments, "ALTERNATIVES", ())]
-    absent = object()
-    parser.set_defaults(**recipe | dict.fromkeys(sources, absent))
-    asked = vars(parser.parse_known_args(argv)[0])
-    given = {name: asked[name] for name in sources if asked[name] is not absent}
-    recipe = without_superseded_sources(recipe, given, alternatives)
-    parser.set_defaults(**dict.fromkeys(sources) | recipe)
-    if asked.get("smoke"):
+    given_sources = {name: value for name, value in given.items() if name in sources}
+    recipe = without_superseded_sources(recipe, given_sources, alternatives)
+    if given.get("smoke"):
         (smoke_values,) = {each.SMOKE_VALUES for each in dataclass_types if hasattr(each, "SMOKE_VALUES")}
         recipe = smoke_variant(recipe, known, sources, smoke_values)
-        parser.set_defaults(**recipe)
+    elif preset and name is None:
+        recipe, lines = preset(given)
+        notes += lines
+    recipe = fit_device(recipe, given, notes)
+    parser = HfArgumentParser(dataclass_types, add_help=False)
+    parser.set_defaults(**recipe)
     parsed = parser.parse_args_into_dataclasses(args=argv)
     for arguments in parsed:
-        given = getattr(arguments, "config_overrides", None)
-        if given:
-            arguments.config_overrides = parse_overrides(recipe.get("config_overrides")) | parse_overrides(given)
+        overrides = getattr(arguments, "config_overrides", None)
+        if overrides:
+            arguments.config_overrides = parse_overrides(recipe.get("config_overrides")) | parse_overrides(overrides)
     return parsed
+
+
+def given_arguments(dataclass_types: tuple[type, ...], argv: list[str]) -> dict[str, Any]:
+    """The arguments that the command line itself gives, by name."""
+    parser = HfArgumentParser(dataclass_types, add_help=False)
+    for action in parser._actions:
+        action.default = SUPPRESS
+    return vars(parser.parse_known_args(argv)[0])
+
+
+def fit_device(recipe: dict, given: dict, notes: list[str]) -> dict:
+    """A recipe with only that precision which the machine computes fast: bf16, fp16 and TF32 of a GPU, bf16 of a CPU
+    with bfloat16 products.
+
+    Args:
+        recipe: Arguments by name.
+        given: Those of the command line, which are not touched.
+        notes: Gets a line about what is left out.
+
+    Raises:
+        ValueError: the command line asks for what only a GPU has, and there is none.
+    """
+    has_gpu = torch.accelerator.is_available()
+    if not has_gpu and (asked := [name for name, value in NEEDS_GPU.items() if given.get(name) is value]):
+        flags = " ".join(f"--{name} {NEEDS_GPU[name]}" for name in asked)
+        raise ValueError(f"{flags} needs a GPU: no GPU found. Leave it out to train on the CPU.")
+    uses_gpu = has_gpu and not given.get("use_cpu", recipe.get("use_cpu"))
+    is_cuda = uses_gpu and torch.cuda.is_available()
+    has_bf16 = has_bf16_products() if not uses_gpu else not is_cuda or torch.cuda.is_bf16_supported(False)
+    can = {
+        "bf16": has_bf16,
+        "fp16": uses_gpu,
+        "tf32": is_cuda and torch.cuda.get_device_capability() >= (8, 0),
+    }
+    left_out = [name for name, value in can.items() if recipe.get(name) and not value and name not in given]
+    if left_out:
+        device = "the GPU" if uses_gpu else "the CPU" if has_gpu else "the CPU (no GPU found)"
+        kept = "bf16" if given.get("bf16", has_bf16 and recipe.get("bf16")) else "float32"
+        notes.append(
+            f"Training on {device} in {kept}: it has no fast {' and '.join(left_out)}, which the recipe names"
+        )
+    # Trainer takes bf16 on a CPU only if it is told of the CPU.
+    cpu = {} if has_gpu else {"use_cpu": True}
+    return cpu | {name: value for name, value in recipe.items() if name not in left_out}
+
+
+def has_bf16_products() -> bool:
+    """Whether the CPU has instructions for bfloat16 products; others take several times as long as for float32."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def without_superseded_sources(recipe: dict, given: dict, alternatives: list[tuple[set[str], set[str]]]) -> dict:

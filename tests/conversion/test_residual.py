@@ -378,7 +378,7 @@ def test_another_family_is_refused_before_its_weights_are_read(model_type, reaso
         ({"encoder_solver": "rk5"}, "Unknown solver 'rk5'"),
         ({"coefficient_sharing": "model"}, "coefficient_sharing='model'"),
         ({"vector_field": "macaron"}, "vector_field='macaron' needs parameters that the m2m_100 model has not"),
-        ({"predictor_corrector": True}, "predictor_corrector=True needs a layer history"),
+        ({"decoder_solver": "iiet"}, "decoder_solver='iiet' corrects its steps over a layer history"),
     ],
 )
 def test_fields_that_cannot_be_chosen_are_refused_by_name(fields, message):

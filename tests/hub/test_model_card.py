@@ -226,7 +226,7 @@ def test_what_is_told_keeps_the_form_of_the_card(run):
         ({"encoder_solver": {"a": [[], [1.0]], "b": [0.5, 0.5]}}, "steps of a Runge-Kutta method"),
         ({"encoder_solver": "leapfrog", "layer_history": "none"}, "steps of a multistep method"),
         ({"encoder_solver": "euler", "steps_per_layer": 2}, "blocks evaluate their function F several times"),
-        ({"encoder_solver": "euler", "predictor_corrector": True}, "blocks evaluate their function F several times"),
+        ({"encoder_solver": "iiet"}, "blocks evaluate their function F several times"),
         ({"encoder_solver": "polynet"}, "blocks evaluate their function F several times"),
         ({"encoder_solver": "euler", "decoder_solver": "rk2"}, "steps of a Runge-Kutta method"),
     ],

@@ -10,7 +10,7 @@ import sys
 import pytest
 import quickstart
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
 
 from modeling_ode_transformer import (
     EnsembleForConditionalGeneration,
@@ -240,6 +240,40 @@ def test_a_long_line_neither_fills_the_memory_nor_makes_others_pay(translate, mo
     assert max(columns for rows, columns in batches[-22:]) <= 12
 
 
+def test_packed_weights_give_the_same_outputs_and_go_on(translate, models, tmp_path):
+    expected = translate("ode")
+    packed = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = generate.optimize_for_cpu
+        patch.setattr(generate, "optimize_for_cpu", lambda *args: packed.append(args[1:]) or original(*args))
+        assert translate("ode", packed=True) == expected
+        int8 = translate("ode", int8=True)
+        assert translate("ode", "m2m100", packed=True) == translate("ode", "m2m100")
+    assert packed[:4] == [(), ("packed",), (), ("int8",)]
+    assert len(int8) == len(expected) and int8[2] == int8[-1] == "" and any(int8)
+
+
+def test_sources_over_the_trained_length_are_warned_of_and_split_if_asked(translate, models, tmp_path, caplog):
+    shutil.copytree(models / "ode", tmp_path / "trained")
+    config = AutoConfig.from_pretrained(models / "ode")
+    config.trained_source_length = 12
+    config.save_pretrained(tmp_path / "trained")
+    first, second = "One two three four.", "Five six seven eight nine."
+    lines = [f"{first} {second}", "one"]
+    whole = translate("ode", lines=lines)
+    assert "in training" not in caplog.text
+    assert translate(tmp_path / "trained", lines=lines) == whole
+    assert "1 of 2 sources are longer than the longest one in training, 12 tokens" in caplog.text
+    model = AutoModelForSeq2SeqLM.from_pretrained(models / "ode").eval()
+    parts = one_at_a_time(model, models / "ode", [*split_text(lines[0], 12, count_tokens(models / "ode")), "one"])
+    assert translate(tmp_path / "trained", lines=lines, split_sentences=True) == [" ".join(parts[:-1]), parts[-1]]
+
+
+def count_tokens(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return lambda text: len(tokenizer(text)["input_ids"])
+
+
 def test_texts_are_split_at_the_ends_of_sentences_or_else_between_words():
     def count(text):
         return len(text.split()) + 1
@@ -457,6 +491,8 @@ def test_batches_fill_the_budget():
         (["ode"], {"batch_size": 3, "max_tokens_per_batch": 100}, ValueError, "not both"),
         (["ode"], {"batch_size": 0}, ValueError, "--batch_size 0 must be at least 1"),
         (["ode"], {"split_sentences": True, "scores": True}, ValueError, "leave out --scores"),
+        (["ode"], {"int8": True, "optimize_for_cpu": False}, ValueError, "--int8 is for CPUs, .* leave it out"),
+        (["ode"], {"packed": True, "device": "cuda"}, ValueError, "--packed is for CPUs, not for cuda"),
         (["ode"], {"num_return_sequences": 4}, ValueError, r"num_return_sequences` \(4\) has to be smaller"),
         (["ode"], {"generation_options": "num_beem=3"}, ValueError, "has no option num_beem"),
         (["ode"], {"generation_options": "num_return_sequences=2"}, ValueError, "give --num_return_sequences outside"),

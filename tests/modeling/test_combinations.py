@@ -34,7 +34,12 @@ def all_forms():
     yield {"encoder_solver": "leapfrog", "decoder_solver": "dlcl", "vector_field": "sublayers", "steps_per_layer": 2}
     for coefficients in ("learned", "ema"):
         yield {"decoder_solver": "rk2", "coefficients": coefficients, "coefficient_sharing": "channel"}
-    yield {"predictor_corrector": True, "coefficients": "ema", "normalize_stages": True}
+    yield {"encoder_solver": "pcformer", "decoder_solver": "pcformer", "coefficients": "ema", "normalize_stages": True}
+    for field in VECTOR_FIELDS:
+        yield {"encoder_solver": "iiet", "decoder_solver": "iiet", "vector_field": field}
+    corrected = {"predictor": "rk4", "corrector_iterations": 2}
+    yield {"decoder_solver": corrected, "normalize_stages": "released", "stage_values": "output", "steps_per_layer": 2}
+    yield {"decoder_solver": {"predictor": "leapfrog", "corrector_iterations": 1}}
     yield {"decoder_solver": "midpoint", "coefficients": "fixed", "normalize_stages": True}
     for field, history in itertools.product(VECTOR_FIELDS, CHOICES["layer_history"]):
         yield {"decoder_solver": "rk2", "vector_field": field, "layer_history": history}
@@ -66,8 +71,7 @@ def test_cached_and_uncached_logits_agree(form, batch):
         logits.append(outputs.logits)
     assert_close(torch.cat(logits, 1), expected)
 
-    # A causal language model has no encoder, whose blocks a corrector could correct.
-    language_model = build(OdeTransformerForCausalLM, **form | {"predictor_corrector": False}).double()
+    language_model = build(OdeTransformerForCausalLM, **form).double()
     expected = language_model(ids).logits
     first = language_model(ids[:, :3])
     second = language_model(ids[:, 3:], past_key_values=first.past_key_values)
@@ -101,7 +105,7 @@ def test_gradient_checkpointing_changes_no_gradient(form, batch):
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", [{"encoder_solver": "leapfrog"}, {"predictor_corrector": True}])
+@pytest.mark.parametrize("form", [{"encoder_solver": "leapfrog"}, {"encoder_solver": "pcformer"}])
 def test_reentrant_checkpointing_is_refused_where_blocks_share_states(form):
     with pytest.raises(ValueError, match="use_reentrant=False"):
         build(**form).activation_checkpointing_enable({"use_reentrant": True})
@@ -214,7 +218,7 @@ TRACED = pytest.mark.parametrize(
     [
         {"decoder_solver": "euler"},
         {"decoder_solver": "rk2"},
-        {"decoder_solver": "dlcl", "predictor_corrector": True, "normalize_stages": True},
+        {"decoder_solver": "dlcl", "encoder_solver": "pcformer", "normalize_stages": True},
     ],
     ids=str,
 )

@@ -173,9 +173,9 @@ def test_missing_parameters_are_initialised_not_garbage(tmp_path):
     # 2 * 4 + 1 vectors of 8 numbers
     keys, bound = model.model.encoder.layers[0].self_attn.relative_keys.weight, math.sqrt(6 / (9 + 8))
     assert keys.shape == (9, 8) and 0.9 * bound < keys.abs().max().item() <= bound
-    fields = {"encoder_coefficients": "ema", "coefficient_sharing": "channel", "predictor_corrector": True}
+    fields = {"encoder_coefficients": "ema", "coefficient_sharing": "channel"}
     model = OdeTransformerForConditionalGeneration.from_pretrained(
-        tmp_path, **fields, encoder_solver="rk2", decoder_solver="multistep", normalize_stages=True
+        tmp_path, **fields, encoder_solver="pcformer", decoder_solver="multistep", normalize_stages=True
     )
     assert model.model.encoder.solver_coefficients.weight.tolist() == [0.5] * 32
     assert model.model.encoder.corrector.weight[1].tolist() == [0.5, 0.5, 0, 0]

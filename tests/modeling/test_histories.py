@@ -1,12 +1,19 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Ways through depth: each history against its equation, written out, and against the function where it starts."""
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerModel
 from modeling_ode_transformer.configuration_ode_transformer import CHOICES
+from modeling_ode_transformer.integration_ode_transformer import TABLEAUS
 
+from .. import correctors
 from ..conftest import assert_close, build, randomize, tiny_config
 from .test_blocks import f, full_batch, m2m100, reference_encoder  # noqa: F401 (a fixture)
 
@@ -103,3 +110,90 @@ def test_histories_are_saved_and_open_with_their_numbers(history, tmp_path, batc
     loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
     assert loaded.config.layer_history == history
     assert_close(loaded(**batch).logits, model(**batch).logits)
+
+
+# Correctors
+
+RUNS = Path(__file__).parent.parent / "golden" / "correctors"
+
+
+def test_blocks_correct_their_steps_as_the_released_code_does(capsys):
+    assert correctors.main([str(RUNS)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 and all(float(line.split(": ")[1]) <= 1e-6 for line in lines)
+
+
+def test_a_run_that_differs_and_a_file_that_is_none_are_named(tmp_path, capsys):
+    tensors, (metadata, _) = load_file(RUNS / "iiet_3.safetensors"), correctors.read(RUNS / "iiet_3.safetensors")
+    tensors["history.weight"] += 1e-5
+    save_file(tensors, tmp_path / "changed.safetensors", metadata)
+    save_file(tensors, tmp_path / "nothing.safetensors")
+    shutil.copy(RUNS / "iiet_1.safetensors", tmp_path)
+    assert correctors.main([str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert [line.split()[0] for line in printed.out.splitlines() if "differs" in line] == ["changed.safetensors:"]
+    assert "nothing.safetensors: not such a run" in printed.err
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_iterated_correction_of_a_plain_layer_is_that_of_iiet(iterations, full_batch):  # noqa: F811
+    """p = layer(x) joins H as P(p); then z = sum_l w_l H_l and C(layer(z)) takes its place; next x = sum_l v_l H_l."""
+    solver = {"predictor": "euler", "corrector_iterations": iterations}
+    model, reference = model_and_reference(encoder_solver=solver)
+    predicting, correcting = model.model.encoder.corrector, model.model.encoder.history
+    w, v, history = predicting.weight, correcting.weight, []
+
+    def step(layer, x):
+        if not history:
+            history.append(x)
+            x = v[0, 0] * x
+        t = len(history)
+        history.append(predicting.layer_norms[t - 1](layer(x, None)))
+        for _ in range(iterations):
+            z = sum(weight * H for weight, H in zip(w[t], history))
+            history[-1] = correcting.layer_norms[t - 1](layer(z, None))
+        return sum(weight * H for weight, H in zip(v[t], history))
+
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def test_a_prediction_and_each_correction_have_keys_of_their_own(batch):
+    """IIET's decoder has four entries of the cache for each layer, with different keys."""
+    model = build(decoder_solver="iiet")
+    cache = model(**batch, use_cache=True).past_key_values.self_attention_cache
+    assert len(cache.layers) == 2 * 4
+    keys = [layer.keys for layer in cache.layers]
+    assert all(not torch.allclose(one, other) for i, one in enumerate(keys) for other in keys[:i])
+
+
+def test_all_evaluations_of_a_corrected_block_but_the_last_can_be_recomputed(batch):
+    """RK4, then two corrections: of six evaluations five are made again for the gradient."""
+    model = build(encoder_solver={"predictor": "rk4", "corrector_iterations": 2}).train()
+    model.activation_checkpointing_enable({"stages": True})
+    calls = []
+    model.model.encoder.layers[1].fc1.register_forward_hook(lambda *args: calls.append(args))
+    loss = model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss
+    assert len(calls) == 6
+    loss.backward()
+    assert len(calls) == 6 + 5
+
+
+def test_the_field_of_earlier_versions_is_read_with_its_meaning(tmp_path, batch):
+    """`predictor_corrector` corrected the steps of the encoder once."""
+    model = build(encoder_solver={"predictor": "rk4", "corrector_iterations": 1}, normalize_stages=True)
+    model.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text()) | {"encoder_solver": "rk4", "predictor_corrector": True}
+    path.write_text(json.dumps(values))
+    loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    assert loaded.config.encoder_solver == {"predictor": "rk4", "corrector_iterations": 1}
+    assert_close(loaded(**batch).logits, model(**batch).logits)
+
+
+def test_a_predictor_may_be_a_tableau(tmp_path):
+    solver = {"predictor": TABLEAUS["ralston"], "corrector_iterations": 1}
+    model = build(decoder_solver=solver)
+    model.save_pretrained(tmp_path)
+    config = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path).config
+    assert config.decoder_tableau == TABLEAUS["ralston"] and config.corrector_iterations("decoder") == 1

@@ -14,7 +14,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
 )
 from modeling_ode_transformer.configuration_ode_transformer import CHOICES
-from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS, TABLEAUS
+from modeling_ode_transformer.integration_ode_transformer import CORRECTORS, MULTISTEPS, TABLEAUS
 
 from ..conftest import TOLERANCES, assert_close, randomize
 from ..test_beam_search import assert_search_is_that_of_transformers
@@ -23,6 +23,8 @@ from ..test_hub import run_python
 
 NUMBER, SEED = 40, 25
 SCHEMES = [*TABLEAUS, *MULTISTEPS, {"a": [[], [0.3]], "b": [0.2, 0.8]}, {"a": [[], [1], [1, 1]], "b": [1, 0, 0]}]
+SCHEMES += [*CORRECTORS, {"predictor": "leapfrog", "corrector_iterations": 2}]
+SCHEMES += [{"predictor": {"a": [[], [1], [0, 1]], "b": [0, 0.5, 0.5]}, "corrector_iterations": 1}]
 STACKS = ("encoder", "decoder")
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout", "word_dropout")
 # What each field is drawn from; `CHOICES` has the others.
@@ -50,7 +52,6 @@ SPACE = {
     "decoder_start_token_id": [0, 2],
     **{name: [True, False] for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings", "use_cache")},
     **{name: [True, False] for name in ("scale_embedding", "embedding_layer_norm", "lm_head_bias")},
-    **{name: [True, False] for name in ("normalize_stages", "predictor_corrector")},
     "decoder_start_from_labels": [False],  # of mBART's labels, which end with a language
 }
 
@@ -150,12 +151,18 @@ def test_beams_are_those_of_transformers(fields):
 
 @DRAWN
 def test_bfloat16_is_close(fields):
-    model = make(fields)
+    """As many of its roundings away from float32 as float32 is from float64, or fewer than 10: some models, as those
+    that normalise stages of small sublayers, magnify roundings."""
+    model = make(fields).double()
     expected = model(**inputs_of(model)).logits
-    actual = model.bfloat16()(**inputs_of(model)).logits
-    assert actual.dtype == torch.bfloat16 and actual.isfinite().all()
-    error = (actual.float() - expected).square().mean().sqrt()
-    assert error < TOLERANCES[torch.bfloat16] * max(1.0, expected.square().mean().sqrt())
+
+    def error(dtype):
+        actual = make(fields).to(dtype)(**inputs_of(model)).logits
+        assert actual.dtype == dtype and actual.isfinite().all()
+        return (actual.double() - expected).square().mean().sqrt() / max(1.0, expected.square().mean().sqrt())
+
+    magnified = error(torch.float32) / torch.finfo(torch.float32).eps / 10
+    assert error(torch.bfloat16) < TOLERANCES[torch.bfloat16] * max(1.0, magnified)
 
 
 # The first folder's code opens all of a kind.

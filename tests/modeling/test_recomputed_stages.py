@@ -32,7 +32,7 @@ STAGES = [
     {"encoder_solver": "rk4", "vector_field": "sublayers", "decoder_solver": "rk2", "steps_per_layer": 2},
     {"encoder_solver": "rk2", "vector_field": "macaron", "normalize_stages": True},
     {"encoder_solver": "leapfrog", "decoder_solver": "rk3"},
-    {"predictor_corrector": True, "encoder_solver": "rk2"},
+    {"encoder_solver": "pcformer", "decoder_solver": "iiet"},
 ]
 DROPOUTS = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.3}
 

@@ -9,10 +9,10 @@ import run_translation
 
 from modeling_ode_transformer.text_files import parse_overrides
 from modeling_ode_transformer.training.models import word_level_tokenizer
+from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import translation
 
-from ..conftest import EXAMPLES
 from .runs import MODEL, SIZES, arguments
 
 
@@ -33,8 +33,6 @@ FILES = {"train_source_file": None, "train_target_file": None}
 LANGUAGES = {"source_lang": "en", "target_lang": "de"}
 
 SAVING = {"average_last_checkpoints": 2, "save_strategy": "steps", "save_steps": 2}
-
-BEST = {"load_best_model_at_end": True, "do_eval": True, "eval_strategy": "steps", "eval_steps": 2}
 
 
 def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
@@ -69,7 +67,7 @@ def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
 )
 def test_data_of_the_command_line_take_the_place_of_a_recipes(asked, changed):
     """A dataset that of all files, a table that of the two files of its split."""
-    recipe = EXAMPLES / "recipes" / "multi30k_en_de.json"
+    recipe = RECIPES / "multi30k_en_de.json"
     _, data_args, _ = parse_arguments(translation.TRANSLATION, [str(recipe), *asked])
     noted = json.loads(recipe.read_text())
     names = translation.DataArguments.SOURCES
@@ -156,7 +154,6 @@ def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
             "2 needs --save_total_limit 3 or more, not 2",
         ),
         (SAVING | {"fsdp": "full_shard"}, ValueError, "no process holds a whole model to average"),
-        (SAVING | BEST, ValueError, "2 and --load_best_model_at_end are two choices"),
         (SAVING | {"save_steps": 3, "max_steps": 3}, ValueError, "2: .*out holds 1 complete checkpoints"),
         ({"resume_from_checkpoint": "true"}, FileNotFoundError, "no checkpoint in"),
         ({"resume_from_checkpoint": "{bad}/none"}, FileNotFoundError, "no folder .*none"),

@@ -16,9 +16,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from modeling_ode_transformer.training import run as run_loop
 from modeling_ode_transformer.training.checkpoints import check_resumable
+from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.tasks import classification, classification_examples
-
-from ..conftest import EXAMPLES
 
 
 MODEL = {"embedding_size": 8, "hidden_size": 8, "solver": "rk", "step_size": 0.5}
@@ -40,6 +39,7 @@ def arguments(train, out, **values):
         "disable_tqdm": True,
         "use_cpu": True,
         "do_train": True,
+        "preset": "none",
         "do_predict": True,
     }
     listed = ((name, value if isinstance(value, list) else [value]) for name, value in (defaults | values).items())
@@ -475,7 +475,7 @@ def test_pre_trained_vectors_start_the_embeddings(files, tmp_path, caplog):
 def test_smoke_run_of_the_recipe(tmp_path, monkeypatch):
     """It learns whether a number's name has hundreds, without the recipe's data; its solver is the recipe's."""
     monkeypatch.chdir(tmp_path)
-    recipe = EXAMPLES / "recipes" / "trec.json"
+    recipe = RECIPES / "trec.json"
     results = run_classification.main([str(recipe), "--smoke", "--disable_tqdm", "True"])
     model = AutoModelForSequenceClassification.from_pretrained("trec_smoke")
     assert (model.config.solver, model.config.hidden_size) == ("ark", 16)
@@ -486,7 +486,7 @@ def test_smoke_run_of_the_recipe(tmp_path, monkeypatch):
 
 def test_recipe_holds_the_numbers_of_the_paper(tmp_path):
     """Those that it gives: rates within its range, 48 batches and 10 epochs of TREC, L2, steps, dropout."""
-    recipe = str(EXAMPLES / "recipes" / "trec.json")
+    recipe = str(RECIPES / "trec.json")
     model_args, _, args = run_loop.parse_arguments(classification.CLASSIFICATION, [recipe])
     assert 1e-4 <= args.learning_rate <= 3e-3 and -(-5452 // args.per_device_train_batch_size) == 48
     assert (args.weight_decay, args.num_train_epochs) == (1e-5, 10)

@@ -19,10 +19,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeli
 
 from modeling_ode_transformer import OdeTransformerForCausalLM
 from modeling_ode_transformer.text_files import parse_overrides
+from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import language_model
-
-from ..conftest import EXAMPLES
 
 
 MODEL = {
@@ -55,6 +54,7 @@ def arguments(corpus, out, **values):
         "disable_tqdm": True,
         "use_cpu": True,
         "do_train": True,
+        "preset": "none",
     }
     defaults |= {f"{split}_file": corpus / f"{split}.txt" for split in SIZES}
     merged = (defaults | values).items()
@@ -424,7 +424,7 @@ def test_command_line_overrides_change_single_fields_of_a_recipe(tmp_path):
 )
 def test_recipe_is_valid(tmp_path, solver, coefficients):
     """Blocks and batches make updates of 4096 words, and each solver of table 5 fits the recipe."""
-    argv = [str(EXAMPLES / "recipes" / "ptb.json"), "--output_dir", str(tmp_path)]
+    argv = [str(RECIPES / "ptb.json"), "--output_dir", str(tmp_path)]
     argv += ["--config_overrides", json.dumps(solver)] if solver else []
     model_args, data_args, args = parse_arguments(language_model.LANGUAGE_MODEL, argv)
     language_model.check_arguments(model_args, data_args, args)

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_ode_transformer.text_files import read_json
+from modeling_ode_transformer.training.recipe_files import RECIPES as FOLDER
 from modeling_ode_transformer.training.run import run
 from modeling_ode_transformer.training.smoke import SMOKE_VALUES
 from modeling_ode_transformer.training.tasks.correction import CORRECTION
@@ -32,7 +33,7 @@ TASKS = {
     "tatoeba": TRANSLATION,
     "wmt": TRANSLATION,
 }
-ALL_RECIPES = sorted((EXAMPLES / "recipes").glob("*.json"))
+ALL_RECIPES = sorted(FOLDER.glob("*.json"))
 # Classification has other sizes; test_classification.py runs its recipe.
 RECIPES = [path for path in ALL_RECIPES if path.stem != "trec"]
 SMOKE = read_json(SMOKE_VALUES)
@@ -82,7 +83,7 @@ def losses(output_dir):
 
 @pytest.mark.parametrize("name", TABLE_8)
 def test_values_are_those_of_the_paper(name):
-    recipe = read_json(EXAMPLES / "recipes" / f"{name}.json")
+    recipe = read_json(FOLDER / f"{name}.json")
     assert tuple(recipe[column] for column in COLUMNS) == TABLE_8[name]
     # Appendix B: 8 GPUs with 4096 tokens each; of the accumulation, table 8 says as much as its ratios.
     paper_tokens = {"en_de": 80, "en_fr": 320, "en_ro": 80, "cnn_d": 160, "gec": 160}
@@ -104,7 +105,7 @@ def test_values_are_those_of_the_paper(name):
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_models_have_the_sizes_of_the_paper(name):
-    recipe = read_json(EXAMPLES / "recipes" / f"{name}.json")
+    recipe = read_json(FOLDER / f"{name}.json")
     sizes = {"vocab_size": recipe["vocab_size"], "decoder_vocab_size": recipe.get("target_vocab_size")}
     config = AutoConfig.for_model("ode_transformer", **sizes, **recipe["config_overrides"])
     with torch.device("meta"):
@@ -142,7 +143,7 @@ def test_smoke_run_of_a_recipe(path, tmp_path, monkeypatch):
 
 def test_smoke_run_resumes(tmp_path):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    arguments = [str(EXAMPLES / "recipes" / "wmt16_en_ro_base.json"), "--smoke", "--disable_tqdm", "True"]
+    arguments = [str(FOLDER / "wmt16_en_ro_base.json"), "--smoke", "--disable_tqdm", "True"]
     run(TRANSLATION, [*arguments, "--output_dir", str(whole)])
     shutil.copytree(whole, resumed)
     for number in (18, 20):
@@ -155,7 +156,7 @@ def test_smoke_run_resumes(tmp_path):
 def test_smoke_run_takes_the_data_of_the_command_line(tmp_path):
     lines = [f"{word} {other}\t{other} {word}" for word in "abcdefgh" for other in "ijklmnop"]
     (tmp_path / "pairs.tsv").write_text("\n".join(lines))
-    arguments = [str(EXAMPLES / "recipes" / "wmt14_en_de_base.json"), "--smoke", "--disable_tqdm", "True"]
+    arguments = [str(FOLDER / "wmt14_en_de_base.json"), "--smoke", "--disable_tqdm", "True"]
     arguments += ["--output_dir", str(tmp_path / "out"), "--vocab_size", "290", "--num_beams", "3"]
     for split in ("train", "validation", "test"):
         arguments += [f"--{split}_file", str(tmp_path / "pairs.tsv")]

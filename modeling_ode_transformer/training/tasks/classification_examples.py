@@ -28,9 +28,13 @@ INTEGER = re.compile(r"[+-]?[0-9]+")
 class DataArguments(BaseDataArguments):
     """The examples, and how they are split."""
 
-    train_file: str | None = field(default=None, metadata={"help": "Training examples, .txt, .csv or .jsonl."})
-    validation_file: str | None = field(default=None, metadata={"help": "Validation examples."})
-    test_file: str | None = field(default=None, metadata={"help": "Test examples."})
+    train_file: str | None = field(
+        default=None, metadata={"help": "Training examples, .txt, .csv or .jsonl.", "aliases": ["--train"]}
+    )
+    validation_file: str | None = field(
+        default=None, metadata={"help": "Validation examples.", "aliases": ["--validation"]}
+    )
+    test_file: str | None = field(default=None, metadata={"help": "Test examples.", "aliases": ["--test"]})
     SOURCES = (*BaseDataArguments.SOURCES, "train_file", "validation_file", "test_file")
     SMOKE_VALUES = CLASSIFICATION_VALUES
 

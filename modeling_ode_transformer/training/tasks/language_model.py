@@ -57,9 +57,15 @@ class ModelArguments(BaseModelArguments):
 class DataArguments(BaseDataArguments):
     """The texts, how they are cut, and what is generated."""
 
-    train_file: str | None = field(default=None, metadata={"help": "Training text, one sentence a line (or .gz)."})
-    validation_file: str | None = field(default=None, metadata={"help": "Validation text, one sentence a line."})
-    test_file: str | None = field(default=None, metadata={"help": "Test text, one sentence a line."})
+    train_file: str | None = field(
+        default=None, metadata={"help": "Training text, one sentence a line (or .gz).", "aliases": ["--train"]}
+    )
+    validation_file: str | None = field(
+        default=None, metadata={"help": "Validation text, one sentence a line.", "aliases": ["--validation"]}
+    )
+    test_file: str | None = field(
+        default=None, metadata={"help": "Test text, one sentence a line.", "aliases": ["--test"]}
+    )
     SOURCES = (*BaseDataArguments.SOURCES, "train_file", "validation_file", "test_file")
 
     text_column: str = field(default="text", metadata={"help": "Column of --dataset_name that holds the text."})
@@ -383,4 +389,5 @@ LANGUAGE_MODEL = Task(
     measure_training=lambda run, metrics: count_words(run, "train", "train"),
     evaluate=evaluate,
     finish=write_continuations,
+    presets="language model",
 )

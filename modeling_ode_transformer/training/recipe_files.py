@@ -1,0 +1,38 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The recipes that come with the package, by their names; without torch, so that a wrong name is an error at once."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+
+RECIPES = Path(__file__).with_name("recipes")
+
+
+def recipe_of(argv: list[str]) -> tuple[str | None, list[str]]:
+    """The recipe that a command line names, if any, and the other arguments; ValueError if it names two."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--recipe", action="append", default=[])
+    asked, rest = parser.parse_known_args(argv)
+    names = asked.recipe
+    if rest and rest[0].endswith(".json"):
+        names, rest = [rest[0], *names], rest[1:]
+    if len(names) > 1:
+        raise ValueError(f"Two recipes are named, {' and '.join(names)}: give one.")
+    return (names[0] if names else None), rest
+
+
+def recipe_file(name: str) -> Path:
+    """The file of a recipe: the package's of that name, or a path that ends in `.json`; ValueError, which lists the
+    names, if there is none of that name."""
+    if name.endswith(".json"):
+        return Path(name)
+    if name not in recipe_names():
+        raise ValueError(
+            f"There is no recipe {name}, only {', '.join(recipe_names())}; the name of a file ends in .json."
+        )
+    return RECIPES / f"{name}.json"
+
+
+def recipe_names() -> list[str]:
+    """The names of the recipes that come with the package."""
+    return sorted(path.stem for path in RECIPES.glob("*.json"))
