@@ -162,7 +162,8 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         """How often one forward pass evaluates the layers' vector fields, for comparisons at equal cost.
 
         A Runge-Kutta block evaluates its field once for each stage of each step, a corrector once more in each
-        iteration. Where only a part of a block is integrated (`vector_field`), that part is counted.
+        iteration; a stack that is repeated does so each time. Where only a part of a block is integrated
+        (`vector_field`), that part is counted.
 
         Args:
             per_layer: whether to return the counts of each layer, by stack.
@@ -170,9 +171,11 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         Returns:
             The sum over all layers of all stacks; or `{"encoder": [2, 2, ...], "decoder": [1, 1, ...]}`.
         """
+        repeats = self.config.stack_repeats
         counts = {
             stack.stack: [
-                layer.tableau.num_stages * layer.num_steps + layer.corrector_iterations for layer in stack.layers
+                repeats * (layer.tableau.num_stages * layer.num_steps + layer.corrector_iterations)
+                for layer in stack.layers
             ]
             for stack in self.stacks()
         }

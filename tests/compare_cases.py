@@ -61,6 +61,8 @@ case("decoder alone sublayers", **DECODER, **solvers("euler", "rk2"), vector_fie
 case("two steps", **solvers("rk2", "rk4"), steps_per_layer=2, step_size=0.5)
 case("two steps of euler", **solvers("euler"), steps_per_layer=2, step_size=0.5)
 case("two steps of dlcl", **solvers("dlcl"), steps_per_layer=2, step_size=0.5, layer_history="none")
+case("repeated", **solvers("rk2", "rk4"), stack_repeats=2)
+case("decoder alone repeated", **DECODER, **solvers("euler", "rk2"), stack_repeats=2)
 case("two residual blocks", **solvers("euler"), steps_per_layer=2, attention="eager")
 case("dense", layer_history="dense", decoder_layers=3, decoder_ffn_dim=28, vocab_size=71, max_position_embeddings=50)
 case("depth weighted", layer_history="depth_weighted", **solvers("rk2", "euler"), encoder_layers=3)
