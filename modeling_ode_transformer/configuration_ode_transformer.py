@@ -179,12 +179,14 @@ class OdeTransformerConfig(PreTrainedConfig):
             prediction `P`; in each iteration F is evaluated once more, at a learned combination of the history with
             `P` as its newest entry, and takes the place of `P`. Needs `layer_history="learned_dense"`.
         encoder_coefficients, decoder_coefficients (`str`, defaults to `"fixed"`): The weights of a stack's stages:
-            `"fixed"` (the tableau's), `"ones"`, `"learned"`, `"gate"` (the paper's best, for two stages), `"sigmoid"`,
-            `"tanh"` or `"ema"`. A stack of one stage has nothing to weigh.
+            `"fixed"` (the tableau's), `"ones"`, `"learned"`, `"gate"` (the paper's best, for two stages),
+            `"scaled_gate"` (the same with a temperature of `sqrt(2 * d_model)`), `"sigmoid"`, `"tanh"` or `"ema"`. A
+            stack of one stage has nothing to weigh.
         coefficient_sharing (`str`, defaults to `"stack"`): Whether a `"stack"` or each `"layer"` has its coefficients,
             or the stack has them for each `"channel"` (`"learned"` and `"ema"` only).
         coefficient_start (`str`, defaults to `"ones"`): Where `"learned"` coefficients start: at `"ones"`, at the
-            `"tableau"`, or at `"euler"`: 1, 0, ..., the residual block.
+            `"tableau"`, at `"euler"`: 1, 0, ..., the residual block, or at `"even"`: 1/n each. Gates start with random
+            weights, or at `"even"`, with weights of zero.
         normalize_stages (`bool` or `str`, defaults to `False`): Whether each stage has a layer norm, which the layers
             of a stack share (PCformer, Li et al., 2024): before it is weighed (`True`), or as soon as it is evaluated,
             so that later stages start from normalised ones too, as in the code released with PCformer
@@ -534,9 +536,9 @@ class OdeTransformerConfig(PreTrainedConfig):
     def _validate_scheme(self, stack: str):
         solver, coefficients = getattr(self, f"{stack}_solver"), getattr(self, f"{stack}_coefficients")
         tableau, name = resolve_tableau(solver), f"{stack}_solver={solver!r}"
-        if coefficients == "gate" and tableau.num_stages != 2:
+        if COEFFICIENTS[coefficients].num_stages not in (None, tableau.num_stages):
             raise ValueError(
-                f"{stack}_coefficients='gate' weighs two stages with g and 1 - g, but {name} has "
+                f"{stack}_coefficients={coefficients!r} weighs two stages with g and 1 - g, but {name} has "
                 f"{tableau.num_stages}: choose a solver of two stages (rk2, midpoint, ralston), or other coefficients "
                 "(fixed, ones, learned, sigmoid, tanh, ema)."
             )
@@ -592,10 +594,11 @@ class OdeTransformerConfig(PreTrainedConfig):
                     f"{refused or chosen or 'blocks of one stage'}: choose one of them, or share by 'stack' or "
                     "'layer'."
                 )
-        if self.coefficient_start != "ones" and "learned" not in chosen.values():
+        starting = [name for name, each in COEFFICIENTS.items() if self.coefficient_start in each.starts]
+        if self.coefficient_start != "ones" and not set(chosen.values()) & set(starting):
             raise ValueError(
-                f"coefficient_start={self.coefficient_start!r} is for 'learned' coefficients, not for "
-                f"{chosen or 'blocks of one stage'}."
+                f"coefficient_start={self.coefficient_start!r} is for {', '.join(map(repr, starting))} coefficients, "
+                f"not for {chosen or 'blocks of one stage'}."
             )
         if not stages:
             idle = {"normalize_stages": True, "stage_values": "output", "coefficient_sharing": "layer"}

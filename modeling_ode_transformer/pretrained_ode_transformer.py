@@ -46,6 +46,9 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)  # as the embeddings, tied or not
             if module.bias is not None:
                 init.zeros_(module.bias)
+        elif isinstance(module, StageGate) and module.initial_bias is not None:
+            init.zeros_(module.weight)
+            init.copy_(module.bias, torch.tensor(module.initial_bias))
         elif isinstance(module, (nn.Linear, StageGate)):
             is_part = isinstance(module, OdeTransformerFusedProjection)
             init.xavier_uniform_(module.weight, gain=2**-0.5 if is_part else 1)

@@ -48,7 +48,14 @@ for weights, sharing in itertools.product(
     if sharing != "channel" or weights in ("learned", "ema"):
         several = solvers("rk2") if weights == "gate" else solvers("rk4", "ralston")
         case(f"{weights} by {sharing}", **several, solver_coefficients=weights, coefficient_sharing=sharing)
-for start in ("tableau", "euler"):
+case(
+    "scaled gate",
+    **solvers("rk2"),
+    encoder_coefficients="scaled_gate",
+    decoder_coefficients="gate",
+    coefficient_start="even",
+)
+for start in ("tableau", "euler", "even"):
     case(f"learned from {start}", **solvers("rk3"), solver_coefficients="learned", coefficient_start=start)
 case("output rk4", **solvers("rk4"), stage_values="output", attention="eager")
 case("output rk2 gate", **solvers("rk2"), stage_values="output", solver_coefficients="gate")

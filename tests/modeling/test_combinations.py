@@ -29,6 +29,7 @@ def all_forms():
     for coefficients in COEFFICIENTS:
         yield {"decoder_solver": "rk2", "coefficients": coefficients, "coefficient_sharing": "layer"}
         yield {"decoder_solver": "rk2", "coefficients": coefficients}
+    yield {"decoder_solver": "rk2", "coefficients": "scaled_gate", "coefficient_start": "even"}
     for solver in (*MULTISTEPS, "polynet"):
         yield {"encoder_solver": solver, "decoder_solver": solver}
     yield {"encoder_solver": "leapfrog", "decoder_solver": "dlcl", "vector_field": "sublayers", "steps_per_layer": 2}
