@@ -78,6 +78,7 @@ def make_parser() -> ArgumentParser:
     add_average(commands)
     add_convert_fairseq(commands)
     add_generate(commands)
+    add_serve(commands)
     add_publish(commands)
     add_card(commands)
     score = add_command(commands, "score", "compute a metric of the papers' tables", None)
@@ -265,6 +266,10 @@ def add_generate(commands: Any) -> None:
     )
     add_flag(parser, "--overwrite", "replace an --output that exists, or the part that a stopped call has written")
     add_flag(parser, "--interactive", "ask for one source after the other, until an empty line, end of file or Ctrl-C")
+    add_search_options(parser)
+
+
+def add_search_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--batch_size", type=int, help="sources of a batch; default: at most 32, and at most 4096 tokens"
     )
@@ -362,6 +367,39 @@ def generate(args: Namespace) -> None:
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
     run(GenerateArguments(**{name: value for name, value in vars(args).items() if name not in NOT_OPTIONS}))
+
+
+def add_serve(commands: Any) -> None:
+    parser = add_command(commands, "serve", "put an encoder-decoder, or an ensemble, behind an HTTP server", serve)
+    parser.add_argument(
+        "model_name_or_path", metavar="MODEL", nargs="+", help="model folder or Hub name; several are an ensemble"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address; 0.0.0.0: all; default: %(default)s")
+    parser.add_argument("--port", type=int, default=8000, help="0: any free one; default: %(default)s")
+    parser.add_argument("--max_texts", type=int, default=64, help="most texts of a request; default: %(default)s")
+    parser.add_argument(
+        "--max_characters", type=int, default=20_000, help="most characters of a text; default: %(default)s"
+    )
+    parser.add_argument(
+        "--max_waiting",
+        type=int,
+        default=256,
+        help="most texts that wait; a request that comes then is answered by 503; default: %(default)s",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds until a request is answered by 503; default: %(default)s"
+    )
+    add_search_options(parser)
+
+
+def serve(args: Namespace) -> None:
+    from .inference.generate import GenerateArguments
+    from .inference.serve import ServeArguments, serve
+
+    logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
+    values = {name: value for name, value in vars(args).items() if name not in NOT_OPTIONS}
+    own = {name: values.pop(name) for name in list(values) if name in ServeArguments.__dataclass_fields__}
+    serve(GenerateArguments(**values), ServeArguments(**own))
 
 
 # The Hub

@@ -26,6 +26,7 @@ COMMANDS = {
     "average": "{missing}",
     "convert-fairseq": "{missing} --source_dict {missing} --target_dict {missing} --output_dir {out}",
     "generate": "--model_name_or_path {missing} --input {missing}",
+    "serve": "{missing} --port 0",
     "publish": "{missing} --repo_id me/model --dry_run",
     "card": "{missing}.json",
     "score bleu": "--hypotheses {missing} --references {missing}",

@@ -38,6 +38,7 @@ def arguments(corpus, out, **values):
         "report_to": "none",
         "use_cpu": True,
         "do_train": True,
+        "preset": "none",
         "predict_with_generate": True,
     }
     for split in SIZES:

@@ -379,4 +379,4 @@ def write_smoke_data(folder: Path) -> dict:
     return {"train_file": train, "validation_file": train, "validation_share": 0.1, "test_file": test}
 
 
-CORRECTION = seq2seq_task("text-correction", DataArguments, read_split, score, write_smoke_data)
+CORRECTION = seq2seq_task("text-correction", DataArguments, read_split, score, write_smoke_data, "perplexity")

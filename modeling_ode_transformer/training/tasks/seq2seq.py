@@ -50,9 +50,10 @@ OUTPUT_FILES = {"validation": "validation_predictions.txt", "test": "generated_p
 def seq2seq_task(
     name: str,
     data_arguments: type[Seq2SeqDataArguments],
-    read_split: Callable[[Any, str], list],
+    read_split: Callable[[Any, str], Any],
     score: Callable[[list[str], datasets.Dataset, Any, str], dict[str, float | str]],
     write_smoke_data: Callable[[Path], dict],
+    best_metric: str,
 ) -> Task:
     """A sequence-to-sequence task; see `Task`.
 
@@ -64,6 +65,7 @@ def seq2seq_task(
         score: Scores output texts for a dataset of `encode_split` (columns source, target and index, the place in the
             file).
         write_smoke_data: Writes generated examples.
+        best_metric: The metric of the best checkpoint where nothing says.
     """
     return Task(
         name,
@@ -81,6 +83,7 @@ def seq2seq_task(
         evaluate=evaluate,
         finish=finish,
         score=score,
+        preset_values={"metric_for_best_model": best_metric},
     )
 
 

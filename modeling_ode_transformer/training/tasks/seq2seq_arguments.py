@@ -69,7 +69,7 @@ class Seq2SeqDataArguments(BaseDataArguments):
         default=None,
         metadata={
             "help": "Folder of what is made of data once: tokenizers and encoded pairs, each in a folder named by a "
-            "hash of what it was made from. None: in the cache of the datasets library."
+            "hash of what it was made from. Default: in the cache of the datasets library."
         },
     )
     num_workers: int | None = field(
@@ -102,7 +102,11 @@ class Seq2SeqDataArguments(BaseDataArguments):
         default=False, metadata={"help": "Normalise the punctuation of training pairs as Moses' script does."}
     )
     average_last_checkpoints: int = field(
-        default=0, metadata={"help": "The final model is the mean of so many last checkpoints; 0: one state of it."}
+        default=0,
+        metadata={
+            "help": "The final model is the mean of so many last checkpoints; with --load_best_model_at_end "
+            "only if it is better than the best one; 0: no mean."
+        },
     )
     num_beams: int | None = field(
         default=None,
@@ -171,8 +175,6 @@ def check_average(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArg
     if data_args.average_last_checkpoints < 0:
         raise ValueError(f"{asked} must be at least 0, which means none.")
     if data_args.average_last_checkpoints and args.do_train:
-        if args.load_best_model_at_end:
-            raise ValueError(f"{asked} and --load_best_model_at_end are two choices of the final model: give one.")
         launched = any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")))
         if launched or args.fsdp or args.deepspeed:
             raise ValueError(

@@ -76,4 +76,4 @@ def write_smoke_data(folder: Path) -> dict[str, str]:
     return files | {"article_column": "article", "summary_column": "highlights"}
 
 
-SUMMARIZATION = seq2seq_task("summarization", DataArguments, read_split, score, write_smoke_data)
+SUMMARIZATION = seq2seq_task("summarization", DataArguments, read_split, score, write_smoke_data, "rougeLsum")

@@ -130,4 +130,4 @@ def write_smoke_data(folder: Path) -> dict[str, str]:
     }
 
 
-TRANSLATION = seq2seq_task("translation", DataArguments, read_split, score, write_smoke_data)
+TRANSLATION = seq2seq_task("translation", DataArguments, read_split, score, write_smoke_data, "bleu")
