@@ -16,6 +16,7 @@ import logging
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -515,9 +516,19 @@ def format_value(value: Any) -> str:
 
 
 def add_bleu(metrics: Any) -> None:
-    parser = add_metric(metrics, "bleu", "sacreBLEU, tokenised BLEU (multi-bleu.perl) and compound-split BLEU", bleu)
+    summary = "sacreBLEU; of tokenised text also tokenised BLEU (multi-bleu.perl) and compound-split BLEU"
+    parser = add_metric(metrics, "bleu", summary, bleu)
     add_text_options(parser)
     add_bleu_options(parser)
+    parser.add_argument(
+        "--tokenized",
+        nargs="?",
+        const=True,
+        type=true_or_false,
+        metavar="BOOL",
+        help="print the scores of tokenised text too, and take the text as it is if there is no --moses_language; "
+        "default: if there is, or if nine in ten punctuation marks stand alone between spaces",
+    )
 
 
 def add_bleu_options(parser: ArgumentParser) -> None:
@@ -535,10 +546,15 @@ def add_bleu_options(parser: ArgumentParser) -> None:
 
 
 def bleu(args: Namespace) -> None:
-    from .metrics.bleu import bleu
+    from .metrics.bleu import CONVENTIONS, bleu, is_tokenized
 
     predictions, references = read_texts(args)
-    print_scores(bleu(predictions, references, args.tokenize, args.lowercase, args.moses_language), args.json)
+    tokenized = args.tokenized
+    if tokenized is None:
+        tokenized = bool(args.moses_language) or is_tokenized([*predictions, *chain.from_iterable(references)])
+    conventions = CONVENTIONS if tokenized else CONVENTIONS[:1]
+    options = (args.tokenize, args.lowercase, args.moses_language, conventions)
+    print_scores(bleu(predictions, references, *options), args.json)
 
 
 def add_rouge(metrics: Any) -> None:
