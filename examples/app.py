@@ -95,12 +95,18 @@ def record_coefficients(encoder: torch.nn.Module) -> Iterator[list[np.ndarray]]:
 class TextModel:
     """An encoder-decoder with its tokenizers, from a folder or the Hub.
 
+    Args:
+        weights: as the package's `optimize_for_cpu` has it: "keep", "packed" or "int8".
+
     Raises:
-        ValueError: it is a language model, or has no tokenizer for a target's vocabulary of its own.
+        ValueError: it is a language model, or has no tokenizer for a target's vocabulary of its own; its weights
+            cannot be packed here.
         OSError: there is no such model, or its weights are not in safetensors format.
     """
 
-    def __init__(self, name: str, trust_remote_code: bool = False):
+    def __init__(self, name: str, trust_remote_code: bool = False, weights: str = "keep"):
+        if weights != "keep" and (optimize_for_cpu is None or torch.cuda.is_available()):
+            raise ValueError(f"--{weights} is for CPUs, and needs the package modeling_ode_transformer: leave it out.")
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
         if not config.is_encoder_decoder:
             raise ValueError(f"{name} is a language model ({config.model_type}): name an encoder-decoder.")
@@ -110,7 +116,7 @@ class TextModel:
         )
         self.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         if optimize_for_cpu is not None and not torch.cuda.is_available():
-            optimize_for_cpu(self.model)
+            optimize_for_cpu(self.model, weights)
         self.tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
         try:
             cached_file(name, f"{TARGET_TOKENIZER}/tokenizer_config.json")
@@ -328,17 +334,19 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
         weights = coefficient_map(explanation, size_of(config, "encoder", "layers"), kind)
         return outputs[index].text, attention_map(explanation, layer, None if head < 0 else head), weights
 
-    def on_search(layer, head, *inputs):
+    def on_search(text, beams, outputs, length_penalty, max_new_tokens, layer, head):
         try:
-            found = search(*inputs)
+            found = search(text, beams, outputs, length_penalty, max_new_tokens)
         except ValueError as error:
             raise gr.Error(str(error), print_exception=False) from None
+        if len(found[0]) > (longest := getattr(config, "trained_source_length", None) or math.inf):
+            gr.Warning(f"The text has {len(found[0])} tokens, and the longest one in training had {longest}.")
         return found, gr.Radio(choices(found), value=0), *explain(found, 0, layer, head)
 
-    def on_explain(found, index, *inputs):
+    def on_explain(found, output, layer, head):
         # Clicked while a search ran, the index is of the outputs before, which may have been more.
-        is_there = found and type(index) is int and index < len(found[1])
-        return explain(found, index, *inputs) if is_there else [gr.skip()] * 3
+        is_there = found and type(output) is int and output < len(found[1])
+        return explain(found, output, layer, head) if is_there else [gr.skip()] * 3
 
     num_beams = min(saved.num_beams or 4, MAX_BEAMS)
     length_penalty = 1.0 if saved.length_penalty is None else min(max(saved.length_penalty, 0), MAX_LENGTH_PENALTY)
@@ -384,10 +392,12 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
         # One at a time: what the model computes is recorded in the model.
         event = {"concurrency_id": "model", "concurrency_limit": 1}
         views = [output, attention, coefficients]
-        inputs = [layer, head, source, beams, number, penalty, longest]
-        gr.on([button.click, source.submit], on_search, inputs, [state, chosen, *views], **event)
+        inputs = [source, beams, number, penalty, longest, layer, head]
+        outputs = [state, chosen, *views]
+        gr.on([button.click, source.submit], on_search, inputs, outputs, **event, api_name="generate")
         inputs = [state, chosen, layer, head]
-        gr.on([chosen.input, layer.input, head.input], on_explain, inputs, views, **event, trigger_mode="always_last")
+        changes = [chosen.input, layer.input, head.input]
+        gr.on(changes, on_explain, inputs, views, **event, trigger_mode="always_last", api_name="explain")
     return page
 
 
@@ -405,12 +415,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--port", type=int, help="port of the page; none: $GRADIO_SERVER_PORT, or the first free one from 7860"
     )
+    parser.add_argument("--host", help="address; 0.0.0.0: all; none: $GRADIO_SERVER_NAME, or 127.0.0.1")
+    parser.add_argument("--packed", action="store_true", help="on a CPU, lay the weights out once for its products")
+    parser.add_argument("--int8", action="store_true", help="on a CPU, round the packed weights to 8 bits")
     parser.add_argument("--text", default="", help="text that the page opens with, and its output")
     args = parser.parse_args(argv)
     name = args.model_name_or_path
     title = Path(name).absolute().name if Path(name).is_dir() else name
-    page = build_page(TextModel(name, args.trust_remote_code), title, args.text)
-    page.launch(server_port=args.port, share=False, ssr_mode=False, footer_links=[])
+    weights = "int8" if args.int8 else "packed" if args.packed else "keep"
+    page = build_page(TextModel(name, args.trust_remote_code, weights), title, args.text)
+    page.launch(server_name=args.host, server_port=args.port, share=False, ssr_mode=False, footer_links=[])
 
 
 if __name__ == "__main__":

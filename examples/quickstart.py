@@ -52,6 +52,7 @@ TRAINING = {
     "bleu_tokenize": "char",
     "seed": 1,
     "use_cpu": True,
+    "preset": "none",
 }
 # Names, solvers and coefficients.
 SCHEMES = {"RK2 (gate)": ("rk2", "gate"), "residual": ("euler", "fixed")}

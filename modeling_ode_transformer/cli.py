@@ -2,6 +2,7 @@
 """The command `ode-transformer`, which is `python -m modeling_ode_transformer` too.
 
     ode-transformer train translation --train pairs.tsv --validation dev.tsv --output_dir mine
+    ode-transformer prepare translation --train pairs.tsv --output_dir data-bin
     ode-transformer average multi30k_en_de --last 5 --output_dir averaged
     ode-transformer score bleu --hypotheses output.de --references test.de
     ode-transformer --help
@@ -15,6 +16,7 @@ import logging
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +75,11 @@ def make_parser() -> ArgumentParser:
     parser = ArgumentParser(prog="ode-transformer", description="Tools around models of ODE Transformers.")
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
     add_train(commands)
+    add_prepare(commands)
     add_average(commands)
     add_convert_fairseq(commands)
     add_generate(commands)
+    add_serve(commands)
     add_publish(commands)
     add_card(commands)
     score = add_command(commands, "score", "compute a metric of the papers' tables", None)
@@ -129,6 +133,35 @@ def train(args: Namespace) -> None:
     from .training.run import run, run_process
 
     run_process(lambda: run(find_task(args.trained), args.arguments))
+
+
+# What `prepare` prepares, of the tasks of `train`.
+PREPARED = ("translation", "summarization", "correction")
+
+
+def add_prepare(commands: Any) -> None:
+    summary = "clean and encode data once, for trainings with --prepared_dir FOLDER"
+    parser = add_command(commands, "prepare", summary, prepare, needs_models=False)
+    tasks = parser.add_subparsers(dest="trained", required=True, metavar="TASK")
+    for name in PREPARED:
+        help_text = f"data of `train {name}`, with its options (train {name} --help); --output_dir is the folder"
+        parser = tasks.add_parser(name, help=help_text, add_help=False, prefix_chars="\0")
+        parser.add_argument("arguments", nargs="*")
+
+
+def prepare(args: Namespace) -> None:
+    if not {"-h", "--help"}.isdisjoint(args.arguments):
+        print(
+            f"usage: ode-transformer prepare {args.trained} --train FILE --validation FILE --output_dir FOLDER "
+            f"[OPTIONS]\n\nCleans and encodes data once. The options, also --recipe, are those of\n"
+            f"ode-transformer train {args.trained} --help. A training with the same ones and --prepared_dir FOLDER "
+            "finds what was prepared."
+        )
+        return
+    from .training.help import find_task
+    from .training.run import prepare, run_process
+
+    run_process(lambda: prepare(find_task(args.trained), args.arguments))
 
 
 # Checkpoints
@@ -234,6 +267,10 @@ def add_generate(commands: Any) -> None:
     )
     add_flag(parser, "--overwrite", "replace an --output that exists, or the part that a stopped call has written")
     add_flag(parser, "--interactive", "ask for one source after the other, until an empty line, end of file or Ctrl-C")
+    add_search_options(parser)
+
+
+def add_search_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--batch_size", type=int, help="sources of a batch; default: at most 32, and at most 4096 tokens"
     )
@@ -331,6 +368,39 @@ def generate(args: Namespace) -> None:
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
     run(GenerateArguments(**{name: value for name, value in vars(args).items() if name not in NOT_OPTIONS}))
+
+
+def add_serve(commands: Any) -> None:
+    parser = add_command(commands, "serve", "put an encoder-decoder, or an ensemble, behind an HTTP server", serve)
+    parser.add_argument(
+        "model_name_or_path", metavar="MODEL", nargs="+", help="model folder or Hub name; several are an ensemble"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address; 0.0.0.0: all; default: %(default)s")
+    parser.add_argument("--port", type=int, default=8000, help="0: any free one; default: %(default)s")
+    parser.add_argument("--max_texts", type=int, default=64, help="most texts of a request; default: %(default)s")
+    parser.add_argument(
+        "--max_characters", type=int, default=20_000, help="most characters of a text; default: %(default)s"
+    )
+    parser.add_argument(
+        "--max_waiting",
+        type=int,
+        default=256,
+        help="most texts that wait; a request that comes then is answered by 503; default: %(default)s",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds until a request is answered by 503; default: %(default)s"
+    )
+    add_search_options(parser)
+
+
+def serve(args: Namespace) -> None:
+    from .inference.generate import GenerateArguments
+    from .inference.serve import ServeArguments, serve
+
+    logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
+    values = {name: value for name, value in vars(args).items() if name not in NOT_OPTIONS}
+    own = {name: values.pop(name) for name in list(values) if name in ServeArguments.__dataclass_fields__}
+    serve(GenerateArguments(**values), ServeArguments(**own))
 
 
 # The Hub
@@ -446,9 +516,19 @@ def format_value(value: Any) -> str:
 
 
 def add_bleu(metrics: Any) -> None:
-    parser = add_metric(metrics, "bleu", "sacreBLEU, tokenised BLEU (multi-bleu.perl) and compound-split BLEU", bleu)
+    summary = "sacreBLEU; of tokenised text also tokenised BLEU (multi-bleu.perl) and compound-split BLEU"
+    parser = add_metric(metrics, "bleu", summary, bleu)
     add_text_options(parser)
     add_bleu_options(parser)
+    parser.add_argument(
+        "--tokenized",
+        nargs="?",
+        const=True,
+        type=true_or_false,
+        metavar="BOOL",
+        help="print the scores of tokenised text too, and take the text as it is if there is no --moses_language; "
+        "default: if there is, or if nine in ten punctuation marks stand alone between spaces",
+    )
 
 
 def add_bleu_options(parser: ArgumentParser) -> None:
@@ -466,10 +546,15 @@ def add_bleu_options(parser: ArgumentParser) -> None:
 
 
 def bleu(args: Namespace) -> None:
-    from .metrics.bleu import bleu
+    from .metrics.bleu import CONVENTIONS, bleu, is_tokenized
 
     predictions, references = read_texts(args)
-    print_scores(bleu(predictions, references, args.tokenize, args.lowercase, args.moses_language), args.json)
+    tokenized = args.tokenized
+    if tokenized is None:
+        tokenized = bool(args.moses_language) or is_tokenized([*predictions, *chain.from_iterable(references)])
+    conventions = CONVENTIONS if tokenized else CONVENTIONS[:1]
+    options = (args.tokenize, args.lowercase, args.moses_language, conventions)
+    print_scores(bleu(predictions, references, *options), args.json)
 
 
 def add_rouge(metrics: Any) -> None:

@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import TextIO
 
@@ -36,22 +37,36 @@ def open_text(path: str | Path) -> Iterator[TextIO]:
         raise ValueError(f"{path} is not a whole gzip file ({error}).") from error
 
 
+def iterate_lines(path: str | Path) -> Iterator[str]:
+    """The lines of a text file without their ends, one after the other."""
+    with open_text(path) as file:
+        for line in file:
+            yield line.rstrip("\r\n")
+
+
 def read_lines(path: str | Path) -> list[str]:
     """The lines of a text file without their ends."""
-    with open_text(path) as file:
-        return [line.rstrip("\r\n") for line in file]
+    return list(iterate_lines(path))
+
+
+def iterate_aligned_lines(paths: Sequence[str | Path]) -> Iterator[tuple[str, ...]]:
+    """The lines of several files, which belong together line by line; ValueError at the end of the shortest if another
+    has more."""
+    files = [iterate_lines(path) for path in paths]
+    for number, lines in enumerate(zip_longest(*files)):
+        if None in lines:
+            counts = [number + (line is not None) + sum(1 for _ in file) for file, line in zip(files, lines)]
+            path, count = next((path, count) for path, count in zip(paths, counts) if count != counts[0])
+            raise ValueError(
+                f"{paths[0]} has {counts[0]} lines, but {path} has {count}: they must belong together line by line."
+            )
+        yield lines
 
 
 def read_aligned_lines(paths: Sequence[str | Path]) -> list[list[str]]:
     """The lines of several files, which belong together line by line; ValueError if one has more than another."""
-    files = [read_lines(path) for path in paths]
-    for path, lines in zip(paths, files):
-        if len(lines) != len(files[0]):
-            raise ValueError(
-                f"{paths[0]} has {len(files[0])} lines, but {path} has {len(lines)}: they must belong together line "
-                "by line."
-            )
-    return files
+    lines = list(iterate_aligned_lines(paths))
+    return [list(column) for column in zip(*lines)] or [[] for _ in paths]
 
 
 def read_json(path: str | Path) -> dict:

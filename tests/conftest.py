@@ -1,15 +1,19 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What the tests share: tiny models, the table of tolerances, and no network."""
 
+import atexit
 import os
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# What tests prepare goes with their process, which shares it with those that it starts.
+os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="datasets_cache_")
 
 import evaluate
 import pytest
@@ -18,6 +22,8 @@ import torch
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.integration_ode_transformer import resolve_tableau
 
+
+atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 
 # Absolute tolerances of values of order 1, by dtype.
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 5e-6, torch.float16: 1e-2, torch.bfloat16: 8e-2}

@@ -366,32 +366,72 @@ def call(page, name, *values) -> tuple[str, str]:
     "values, message",
     [
         ((), "didn't receive enough input values"),
-        ((1, -1, None, 3, 3, 1.0, 9), "Text must be a text, not None"),
-        ((1, -1, ["one"], 3, 3, 1.0, 9), "Text must be a text, not ['one']"),
-        ((1, -1, " ", 3, 3, 1.0, 9), "There is no text: type one first."),
-        ((1, -1, TEXT, "many", 3, 1.0, 9), "Beams must be a number, not 'many'"),
-        ((1, -1, TEXT, None, 3, 1.0, 9), "Beams must be a number, not None"),
-        ((1, -1, TEXT, 99, 3, 1.0, 9), "99 is greater than maximum value 16"),
-        ((1, -1, TEXT, 1, 3, 1.0, 9), "3 outputs need as many beams, not 1"),
-        ((1, -1, TEXT, 3, 3, {"a": 1}, 9), "Length penalty must be a number"),
-        ((1, -1, TEXT, 3, 3, 1.0, True), "Longest output (tokens) must be a number, not True"),
-        ((7, -1, TEXT, 3, 3, 1.0, 9), "Value: 7 is not in the list of choices"),
-        (("top", -1, TEXT, 3, 3, 1.0, 9), "Decoder layer must be a choice, not 'top'"),
-        ((1.0, -1, TEXT, 3, 3, 1.0, 9), "Decoder layer must be a choice, not 1.0"),
+        ((None, 3, 3, 1.0, 9, 1, -1), "Text must be a text, not None"),
+        ((["one"], 3, 3, 1.0, 9, 1, -1), "Text must be a text, not ['one']"),
+        ((" ", 3, 3, 1.0, 9, 1, -1), "There is no text: type one first."),
+        ((TEXT, "many", 3, 1.0, 9, 1, -1), "Beams must be a number, not 'many'"),
+        ((TEXT, None, 3, 1.0, 9, 1, -1), "Beams must be a number, not None"),
+        ((TEXT, 99, 3, 1.0, 9, 1, -1), "99 is greater than maximum value 16"),
+        ((TEXT, 1, 3, 1.0, 9, 1, -1), "3 outputs need as many beams, not 1"),
+        ((TEXT, 3, 3, {"a": 1}, 9, 1, -1), "Length penalty must be a number"),
+        ((TEXT, 3, 3, 1.0, True, 1, -1), "Longest output (tokens) must be a number, not True"),
+        ((TEXT, 3, 3, 1.0, 9, 7, -1), "Value: 7 is not in the list of choices"),
+        ((TEXT, 3, 3, 1.0, 9, "top", -1), "Decoder layer must be a choice, not 'top'"),
+        ((TEXT, 3, 3, 1.0, 9, 1.0, -1), "Decoder layer must be a choice, not 1.0"),
     ],
 )
 def test_the_api_answers_impossible_values_with_a_message(page, values, message):
     """And its log, which the fixture looks at in the end, has no traceback."""
-    event, data = call(page, "on_search", *values)
+    event, data = call(page, "generate", *values)
     assert event == "error" and message in json.loads(data)["error"]
 
 
 def test_the_api_answers_possible_values(page, load):
     text_model = load("gate")
-    event, data = call(page, "on_search", 1, -1, TEXT, 3, 3, 0.6, 9)
+    event, data = call(page, "generate", TEXT, 3, 3, 0.6, 9, 1, -1)
     assert event == "complete"
     assert text_model.search(text_model.encode(TEXT), 3, 3, 0.6, 9)[0].text in json.loads(data)
-    assert "Value: 2 (type: <class 'int'>) is not in the list" in call(page, "on_explain", 2, 0, -1)[1]
+    assert "Value: 2 (type: <class 'int'>) is not in the list" in call(page, "explain", 2, 0, -1)[1]
+
+
+def test_the_inputs_of_the_api_have_names(page):
+    endpoints = httpx.get(f"{page}/gradio_api/info").json()["named_endpoints"]
+    names = {name: [each["parameter_name"] for each in value["parameters"]] for name, value in endpoints.items()}
+    assert names == {
+        "/generate": ["text", "beams", "outputs", "length_penalty", "max_new_tokens", "layer", "head"],
+        "/explain": ["output", "layer", "head"],
+    }
+
+
+@pytest.mark.parametrize("weights", ["packed", "int8"])
+def test_the_page_takes_packed_weights_and_an_address(weights, load, models, monkeypatch):
+    launched = []
+    monkeypatch.setattr(app.gr.Blocks, "launch", lambda self, **options: launched.append((self, options)))
+    app.main(["--model_name_or_path", str(models / "gate"), f"--{weights}", "--host", "0.0.0.0", "--text", TEXT])
+    ((_, options),) = launched
+    assert options["server_name"] == "0.0.0.0"
+    packed, plain = app.TextModel(str(models / "gate"), weights=weights), load("gate")
+    with pytest.raises(RuntimeError, match="packed"):
+        packed.model.state_dict()
+    (output,) = plain.search(plain.encode(TEXT), 3, 1, 0.6, 9)
+    (found,) = packed.search(packed.encode(TEXT), 3, 1, 0.6, 9)
+    assert weights == "int8" or found.text == output.text
+    expected, explanation = plain.explain(plain.encode(TEXT), output), packed.explain(packed.encode(TEXT), output)
+    np.testing.assert_allclose(explanation.attentions, expected.attentions, atol=1e-4 if weights == "packed" else 0.1)
+    np.testing.assert_allclose(
+        explanation.coefficients, expected.coefficients, atol=1e-4 if weights == "packed" else 0.1
+    )
+
+
+def test_the_page_warns_of_a_text_over_the_trained_length(load, monkeypatch):
+    text_model, warnings = load("gate"), []
+    monkeypatch.setattr(app.gr, "Warning", warnings.append)
+    text_model.model.config.trained_source_length = 3
+    on_search = {
+        function.fn for function in app.build_page(text_model, "gate").fns.values() if function.name == "on_search"
+    }
+    next(iter(on_search))(TEXT, 3, 3, 0.6, 9, 1, -1)
+    assert warnings == [f"The text has {len(text_model.encode(TEXT))} tokens, and the longest one in training had 3."]
 
 
 class Page:

@@ -3,6 +3,7 @@
 
 import re
 from argparse import SUPPRESS
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -24,7 +25,10 @@ LEAST = {
     **dict.fromkeys(("gradient_accumulation_steps", "pad_to_multiple_of", "num_beams", "generation_num_beams"), 1),
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "max_tokens_per_batch"), 1),
     **dict.fromkeys(("max_source_length", "max_target_length", "max_length", "max_new_tokens", "vocab_size"), 1),
-    **dict.fromkeys(("block_size", "label_smoothing_factor", "learning_rate", "weight_decay", "warmup_steps"), 0),
+    **dict.fromkeys(("num_workers", "tokenizer_samples", "max_words", "max_length_ratio"), 1),
+    **dict.fromkeys(
+        ("min_words", "block_size", "label_smoothing_factor", "learning_rate", "weight_decay", "warmup_steps"), 0
+    ),
 }
 
 
@@ -139,7 +143,12 @@ class BaseDataArguments:
         return limits[split]
 
 
-def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str], notes: list[str] | None = None) -> tuple:
+def parse_with_recipe(
+    dataclass_types: tuple[type, ...],
+    argv: list[str],
+    notes: list[str] | None = None,
+    preset: Callable[[dict], tuple[dict, list[str]]] | None = None,
+) -> tuple:
     """Arguments from the command line, over those of a recipe: `--recipe NAME`, or a first argument that ends in
     `.json`.
 
@@ -151,6 +160,8 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str], notes:
         dataclass_types: The classes of the arguments.
         argv: The command line.
         notes: Gets what is to be logged once logging is set up.
+        preset: Takes the arguments that the command line gives; returns those that take the place of a recipe where
+            there is none, and lines for the log.
 
     Raises:
         ValueError: the recipe is not JSON or holds unknown arguments; there is no recipe of that name; an argument has
@@ -175,6 +186,9 @@ def parse_with_recipe(dataclass_types: tuple[type, ...], argv: list[str], notes:
     if given.get("smoke"):
         (smoke_values,) = {each.SMOKE_VALUES for each in dataclass_types if hasattr(each, "SMOKE_VALUES")}
         recipe = smoke_variant(recipe, known, sources, smoke_values)
+    elif preset and name is None:
+        recipe, lines = preset(given)
+        notes += lines
     recipe = fit_device(recipe, given, notes)
     parser = HfArgumentParser(dataclass_types, add_help=False)
     parser.set_defaults(**recipe)

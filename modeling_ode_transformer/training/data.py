@@ -1,38 +1,44 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Examples from files and datasets: records, and pairs of texts."""
+"""Examples from files and datasets: records, and pairs of texts, which are read one after the other."""
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import datasets
+import pyarrow
+import pyarrow.parquet
 
-from ..text_files import read_lines
+from ..text_files import iterate_lines
 from .arguments import BaseDataArguments
 
 
 logger = logging.getLogger(__name__)
 
 
-def read_json_lines(path: str) -> list:
+# A pair of texts; the target of one to predict may not be known.
+Pair = tuple[str, str | None]
+
+
+def read_json_lines(path: str) -> Iterator:
     """What a file has in its lines, JSON each.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a line is not JSON, or not text.
     """
-    records = []
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(iterate_lines(path), 1):
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
             if "\\ud" in line.lower():
-                json.dumps(records[-1], ensure_ascii=False).encode()
+                json.dumps(record, ensure_ascii=False).encode()
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
         except UnicodeEncodeError as error:
             raise ValueError(f"{path}, line {number}: half of a surrogate pair, which is no character.") from error
-    return records
+        yield record
 
 
 def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:
@@ -43,13 +49,43 @@ def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:
     return splits[split]
 
 
-def read_jsonl(path: str, columns: dict[str, str | None]) -> list[tuple[str, str]]:
+def read_records(args: BaseDataArguments, split: str) -> Iterator[dict]:
+    """The records of a split of `dataset_name`, see `read_dataset`, one after the other."""
+    for batch in read_dataset(args, split).with_format("arrow").iter(1000):
+        yield from batch.to_pylist()
+
+
+def read_jsonl(path: str, columns: dict[str, str | None]) -> Iterator[Pair]:
     """Pairs from a file of one JSON object a line; see `pairs_from_records`."""
     return pairs_from_records(read_json_lines(path), columns, path, "line")
 
 
-def read_table(path: str, columns: dict[str, str | None]) -> list[tuple[str, str]]:
-    """Pairs from a TSV file or, by its name, a jsonl file.
+def read_parquet(path: str) -> Iterator[dict]:
+    """The rows of a parquet file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is another one.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"No file {path} (looked in {Path(path).parent.resolve()}).")
+    try:
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000):
+            yield from batch.to_pylist()
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a whole parquet file ({error}).") from error
+
+
+def read_tsv(path: str) -> Iterator[Pair]:
+    for number, line in enumerate(iterate_lines(path), 1):
+        row = line.split("\t")
+        if len(row) != 2:
+            raise ValueError(f"{path}, line {number}: {len(row)} columns, expected source<TAB>target.")
+        yield row[0], row[1]
+
+
+def read_table(path: str, columns: dict[str, str | None]) -> Iterator[Pair]:
+    """Pairs from a TSV file or, by its name, a jsonl or parquet file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -57,19 +93,19 @@ def read_table(path: str, columns: dict[str, str | None]) -> list[tuple[str, str
     """
     suffix = Path(path.removesuffix(".gz")).suffix
     if suffix == ".tsv":
-        rows = [line.split("\t") for line in read_lines(path)]
-        for number, row in enumerate(rows, 1):
-            if len(row) != 2:
-                raise ValueError(f"{path}, line {number}: {len(row)} columns, expected source<TAB>target.")
-        return [(source, target) for source, target in rows]
+        return read_tsv(path)
     if suffix in (".json", ".jsonl"):
         return read_jsonl(path, columns)
-    raise ValueError(f"{path}: pairs in one file must be .tsv, .json or .jsonl (or these with .gz), not {suffix!r}.")
+    if path.endswith(".parquet"):
+        return pairs_from_records(read_parquet(path), columns, path, "row")
+    raise ValueError(
+        f"{path}: pairs in one file must be .tsv, .json or .jsonl (or these with .gz), or .parquet, not {suffix!r}."
+    )
 
 
 def pairs_from_records(
     records: Iterable, columns: dict[str, str | None], name: str, unit: str = "record"
-) -> list[tuple[str, str]]:
+) -> Iterator[Pair]:
     """Pairs from mappings such as `{"en": ..., "de": ...}`, or `{"translation": {"en": ..., "de": ...}}`.
 
     Args:
@@ -84,7 +120,6 @@ def pairs_from_records(
     options = " and ".join(f"--{option}" for option in columns)
     if None in columns.values():
         raise ValueError(f"{name} needs {options}: the keys of its source and target.")
-    pairs = []
     for number, record in enumerate(records, 1):
         if isinstance(record, dict) and isinstance(record.get("translation"), dict):
             record = record["translation"]
@@ -96,26 +131,47 @@ def pairs_from_records(
                 f"{name}, {unit} {number}: no text under {' and '.join(columns.values())} ({options}); its keys are "
                 f"{', '.join(record)}."
             )
-        pairs.append(pair)
-    return pairs
+        yield pair
+
+
+class TrainingPairs:
+    """The pairs to train on, at most `max_train_samples`, which are read anew whenever they are iterated over.
+
+    Args:
+        read: Opens them; called for every iteration.
+        name: Of their file or dataset, for errors and logs.
+        args: Data arguments. Where one of their files is a pipe, the pairs stay in memory.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[Pair]], name: str, args: BaseDataArguments):
+        self.name = name
+        self.limit = args.max_samples("train")
+        # A pipe can be read only once.
+        self.is_of_files = all(path.is_file() or not path.exists() for path in args.files("train"))
+        if not self.is_of_files:
+            pairs = list(islice(read(), self.limit))
+            read = pairs.__iter__
+        self.read = read
+
+    def __iter__(self) -> Iterator[Pair]:
+        return islice(self.read(), self.limit)
 
 
 def check_pairs(
-    pairs: list[tuple[str, str | None]], name: str, split: str, args: BaseDataArguments
-) -> list[tuple[str, str | None]]:
-    """The pairs to use: as many as asked for, in training without those that have an empty side.
+    read: Callable[[], Iterable[Pair]], name: str, split: str, args: BaseDataArguments
+) -> list[Pair] | TrainingPairs:
+    """As many pairs of an evaluation as are asked for, or all pairs of a training.
 
     Raises:
-        ValueError: no pair has text on both sides.
+        ValueError: no pair of an evaluation has text on both sides.
     """
-    pairs = pairs[: args.max_samples(split)]
-    full = [pair for pair in pairs if all(text is None or text.strip() for text in pair)]
-    if not full:
+    if split == "train":
+        return TrainingPairs(read, name, args)
+    pairs = list(islice(read(), args.max_samples(split)))
+    empty = sum(not all(text is None or text.strip() for text in pair) for pair in pairs)
+    if empty == len(pairs):
         raise ValueError(f"{name} holds no pair with text on both sides ({len(pairs)} lines read).")
-    if len(full) < len(pairs) and split == "train":
-        logger.warning("%s: dropped %d of %d pairs with an empty side", name, len(pairs) - len(full), len(pairs))
-        pairs = full
-    elif len(full) < len(pairs):
-        logger.warning("%s: %d of %d pairs have an empty side; kept", name, len(pairs) - len(full), len(pairs))
+    if empty:
+        logger.warning("%s: %d of %d pairs have an empty side; kept", name, empty, len(pairs))
     logger.info("%s: %d pairs", name, len(pairs))
     return pairs

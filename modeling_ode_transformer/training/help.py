@@ -13,6 +13,7 @@ from pathlib import Path
 
 from transformers import HfArgumentParser
 
+from .presets import PRESETS
 from .recipe_files import recipe_names
 from .task import Task
 
@@ -43,6 +44,10 @@ to --output_dir, which from_pretrained opens. The same command again continues a
   --recipe NAME         options by name, which the command line changes: one of
                         {recipes},
                         or a file that ends in .json
+  --preset NAME         where neither the command line nor a recipe says, model and training are chosen by the
+                        number of training examples, which the log tells:
+                        {presets};
+                        none: the defaults below
   --help, --help_all    this text; that with every option of transformers' TrainingArguments, which all work
 """
 
@@ -71,7 +76,8 @@ def help_text(task: Task, common: Collection[str] | None = COMMON) -> str:
                 add_option(group, action)
     text = parser.format_help()
     recipes = textwrap.indent(textwrap.fill(", ".join(recipe_names()), 84), " " * 24).strip()
-    return text.replace("\n\n", f"\n\n{DESCRIPTION.format(recipes=recipes)}\n", 1)
+    presets = ", ".join(f"{preset.name} (from {preset.least:,})" for preset in PRESETS[task.presets])
+    return text.replace("\n\n", f"\n\n{DESCRIPTION.format(recipes=recipes, presets=presets)}\n", 1)
 
 
 def add_option(group, action: Action) -> None:

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -23,10 +24,12 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
 from .. import registration  # noqa: F401
 from ..errors import one_line_errors
 from ..hub.model_card import PREFIXES, held_out
-from .arguments import BaseDataArguments, BaseModelArguments, needed_splits, parse_with_recipe
+from .arguments import BaseDataArguments, BaseModelArguments, check_values, needed_splits, parse_with_recipe
 from .average import average_checkpoints
 from .checkpoints import TEMPORARY, complete_checkpoints
 from .help import help_text
+from .presets import preset_of, preset_values
+from .recipe_files import recipe_of
 from .run_folder import find_checkpoint, locked_run
 from .same_training import run_arguments
 from .seeds import check_other_models, earlier_results, finished_metrics, plan_models, write_results
@@ -65,11 +68,42 @@ def print_help(task: Task, argv: list[str]) -> None:
         sys.exit(0)
 
 
+def prepare(task: Task, argv: list[str]) -> dict[str, int]:
+    """Prepares the data of a training, for tasks whose data can be: the tokenizer, if it is not named, the training
+    pairs, and those of the evaluations that have files or that the arguments ask for. All is put into `--prepared_dir`
+    or, without that, into `--output_dir`.
+
+    Returns:
+        The number of pairs by split.
+
+    Raises:
+        ValueError: examples are malformed.
+        FileNotFoundError: there is no such file.
+    """
+    model_args, data_args, args = parse_arguments(task, argv)
+    set_up_logging(args)
+    check_values(model_args, data_args, args)
+    args.do_train = True
+    args.do_eval |= bool(data_args.files("validation"))
+    args.do_predict |= bool(data_args.files("test"))
+    data_args.prepared_dir = data_args.prepared_dir or args.output_dir
+    run = Run(task, model_args, data_args, args)
+    run.arguments = run_arguments(task.name, model_args, data_args, args)
+    run.given = read_examples(task, data_args, needed_splits(args))
+    make_tokenizers(run)
+    return {split: len(task.encode(run, split)) for split in run.examples}
+
+
 def parse_arguments(
     task: Task, argv: list[str], notes: list[str] | None = None
 ) -> tuple[BaseModelArguments, BaseDataArguments, TrainingArguments]:
-    """Arguments from the command line, over those of a recipe; see `parse_with_recipe`."""
-    return parse_with_recipe((task.model_arguments, task.data_arguments, task.training_arguments), argv, notes)
+    """Arguments from the command line, over those of a recipe, or of a preset where there is none; see
+    `parse_with_recipe` and `preset_values`."""
+    name, argv = preset_of(argv)
+    if name is not None and (recipe := recipe_of(argv)[0]) is not None:
+        raise ValueError(f"--preset {name} and --recipe {recipe} are two sets of options: give one.")
+    types = (task.model_arguments, task.data_arguments, task.training_arguments)
+    return parse_with_recipe(types, argv, notes, partial(preset_values, task, name))
 
 
 def set_up_logging(args: TrainingArguments) -> None:
@@ -162,25 +196,48 @@ def run_model(run: Run) -> dict[str, float | str]:
 def make(run: Run) -> None:
     """Makes tokenizers, model, encoded examples and trainer of a run."""
     task = run.task
-    run.examples = task.choose_examples(run)
-    tokenizer = run.checkpoint or run.model_args.tokenizer_name or run.model_args.model_name_or_path
-    run.tokenizers = task.load_tokenizers(run, tokenizer) if tokenizer else task.make_tokenizers(run)
+    make_tokenizers(run)
     run.model = task.load_model(run)
     run.splits = {split: task.encode(run, split) for split in run.examples}
     run.trainer = task.make_trainer(run)
+
+
+def make_tokenizers(run: Run) -> None:
+    """Chooses the examples of a run; makes its tokenizers of them, or loads those that are named."""
+    run.examples = run.task.choose_examples(run)
+    tokenizer = run.checkpoint or run.model_args.tokenizer_name or run.model_args.model_name_or_path
+    run.tokenizers = run.task.load_tokenizers(run, tokenizer) if tokenizer else run.task.make_tokenizers(run)
 
 
 def train(run: Run, metrics: dict) -> dict:
     """Trains and saves the model of a run, and reports the metrics of the training with those that are given."""
     result = run.trainer.train(resume_from_checkpoint=run.checkpoint)
     if run.data_args.average_last_checkpoints:
-        load_average(run.model, run.args, run.data_args.average_last_checkpoints)
+        take_average(run)
     run.trainer.save_model()
     samples = {"train_samples": len(run.splits["train"])}
     metrics = metrics | result.metrics | samples | run.task.measure_training(run, result.metrics)
     report(run.trainer, "train", metrics)
     run.trainer.save_state()
     return metrics
+
+
+def take_average(run: Run) -> None:
+    """Makes the mean of the last checkpoints the final model; with `load_best_model_at_end`, only if it is better than
+    the best checkpoint on the validation data."""
+    args, count = run.args, run.data_args.average_last_checkpoints
+    best = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+    load_average(run.model, args, count)
+    if not args.load_best_model_at_end:
+        return
+    name = args.metric_for_best_model.removeprefix("eval_")
+    score = run.trainer.predict(run.splits["validation"], metric_key_prefix="average").metrics[f"average_{name}"]
+    best_score = run.trainer.state.best_metric
+    is_better = score > best_score if args.greater_is_better else score < best_score
+    if not is_better:
+        run.model.load_state_dict(best)
+    kept = "the mean" if is_better else "the best checkpoint"
+    logger.info("Validation %s: %.4g of the mean, %.4g of the best; kept %s", name, score, best_score, kept)
 
 
 def load_average(model: PreTrainedModel, args: TrainingArguments, count: int) -> None:
@@ -205,7 +262,7 @@ def load_average(model: PreTrainedModel, args: TrainingArguments, count: int) ->
     PartialState().wait_for_everyone()
     if args.should_save:
         shutil.rmtree(folder.parent)
-    logger.info("The final model is the mean of %s", ", ".join(path.name for path in checkpoints))
+    logger.info("Mean of %s", ", ".join(path.name for path in checkpoints))
 
 
 def report(trainer: Trainer, split: str, metrics: dict) -> dict:

@@ -31,11 +31,13 @@ NOT_OF_A_TRAINING = {
     *("max_eval_samples", "max_predict_samples", "early_stopping_patience", "overwrite_output_dir", "seeds"),
     *("pad_to_multiple_of", "average_last_checkpoints", "num_beams", "length_penalty", "min_target_length"),
     *("no_repeat_ngram_size", "samples", "bleu_tokenize", "bleu_moses_language", "errant"),
+    *("prepared_dir", "num_workers", "local_data"),
     *("prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature"),
 }
 # Arguments that change neither what a model becomes nor how it is evaluated.
 NOT_OF_A_RESULT = {
     *("seeds", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "run_name", "report_to"),
+    *("prepared_dir", "num_workers", "local_data"),
     *("disable_tqdm", "log_level", "log_level_replica", "logging_first_step", "logging_steps"),
     *("logging_strategy", "save_total_limit", "dataloader_num_workers", "dataloader_persistent_workers"),
 }

@@ -104,6 +104,8 @@ class Task:
             and the split; returns metrics by name.
         has_results: Whether a call writes the metrics of its models, of several seeds and folds, and their summary, to
             `seeds.RUNS` and returns these, not the metrics of its only model.
+        presets: Which presets it has, a key of `presets.PRESETS`.
+        preset_values: What it has in each of them beside their values.
     """
 
     name: str
@@ -126,3 +128,5 @@ class Task:
     finish: Callable[[Run], Any] = nothing
     score: Callable[[list[str], datasets.Dataset, Any, str], dict[str, float | str]] | None = None
     has_results: bool = False
+    presets: str = "seq2seq"
+    preset_values: dict[str, Any] = field(default_factory=dict)

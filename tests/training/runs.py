@@ -3,6 +3,9 @@
 
 import json
 
+from modeling_ode_transformer.training.cleaning import Cleaning
+from modeling_ode_transformer.training.preparation import sample_pairs
+
 
 MODEL = {
     "d_model": 32,
@@ -35,6 +38,7 @@ def arguments(corpus, out, **values):
         "report_to": "none",
         "use_cpu": True,
         "do_train": True,
+        "preset": "none",
         "predict_with_generate": True,
     }
     for split in SIZES:
@@ -47,6 +51,11 @@ def arguments(corpus, out, **values):
 def losses(output_dir):
     history = json.loads((output_dir / "trainer_state.json").read_text())["log_history"]
     return {entry["step"]: entry["loss"] for entry in history if "loss" in entry}
+
+
+def training_pairs(pairs):
+    """Those that a training without rules of cleaning has."""
+    return sample_pairs(pairs, Cleaning(), size=10**6)
 
 
 def cut(path):

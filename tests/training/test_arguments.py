@@ -34,8 +34,6 @@ LANGUAGES = {"source_lang": "en", "target_lang": "de"}
 
 SAVING = {"average_last_checkpoints": 2, "save_strategy": "steps", "save_steps": 2}
 
-BEST = {"load_best_model_at_end": True, "do_eval": True, "eval_strategy": "steps", "eval_steps": 2}
-
 
 def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
     recipe = tmp_path / "recipe.json"
@@ -156,7 +154,6 @@ def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
             "2 needs --save_total_limit 3 or more, not 2",
         ),
         (SAVING | {"fsdp": "full_shard"}, ValueError, "no process holds a whole model to average"),
-        (SAVING | BEST, ValueError, "2 and --load_best_model_at_end are two choices"),
         (SAVING | {"save_steps": 3, "max_steps": 3}, ValueError, "2: .*out holds 1 complete checkpoints"),
         ({"resume_from_checkpoint": "true"}, FileNotFoundError, "no checkpoint in"),
         ({"resume_from_checkpoint": "{bad}/none"}, FileNotFoundError, "no folder .*none"),

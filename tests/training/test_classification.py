@@ -39,6 +39,7 @@ def arguments(train, out, **values):
         "disable_tqdm": True,
         "use_cpu": True,
         "do_train": True,
+        "preset": "none",
         "do_predict": True,
     }
     listed = ((name, value if isinstance(value, list) else [value]) for name, value in (defaults | values).items())

@@ -54,6 +54,7 @@ def arguments(corpus, out, **values):
         "disable_tqdm": True,
         "use_cpu": True,
         "do_train": True,
+        "preset": "none",
     }
     defaults |= {f"{split}_file": corpus / f"{split}.txt" for split in SIZES}
     merged = (defaults | values).items()

@@ -16,6 +16,8 @@ from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import seq2seq_texts, summarization
 
+from .runs import training_pairs
+
 
 RECIPE = str(RECIPES / "cnn_dailymail_base.json")
 SHORTEST, LONGEST = 20, 30
@@ -169,4 +171,4 @@ def test_bad_files_are_named_with_their_line(lines, values, message, tmp_path):
     (tmp_path / "bad.jsonl").write_text("".join(f"{line}\n" for line in lines))
     args = summarization.DataArguments(**{"train_file": str(tmp_path / "bad.jsonl")} | values)
     with pytest.raises(ValueError, match=message):
-        summarization.read_split(args, "train")
+        training_pairs(summarization.read_split(args, "train"))

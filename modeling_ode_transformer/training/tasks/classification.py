@@ -311,4 +311,5 @@ CLASSIFICATION = Task(
     measure_training=measure_training,
     evaluate=evaluate,
     has_results=True,
+    presets="classification",
 )

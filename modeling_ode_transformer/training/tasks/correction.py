@@ -3,8 +3,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress, permutations
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +15,8 @@ import datasets
 from ...metrics.errant import annotate, errant_score, load_annotator
 from ...metrics.gleu import gleu
 from ...metrics.m2 import M2Sentence, m2_score, read_m2
-from ...text_files import read_aligned_lines, read_lines
-from ..data import check_pairs, read_table
+from ...text_files import iterate_aligned_lines, read_aligned_lines, read_lines
+from ..data import Pair, TrainingPairs, check_pairs, read_table
 from ..smoke.learner_sentences import write_corpus
 from .seq2seq import seq2seq_task
 from .seq2seq_arguments import Seq2SeqDataArguments
@@ -199,16 +200,22 @@ def one_space(text: str) -> str:
     return " ".join(text.split())
 
 
-def filter_pairs(pairs: list[tuple[str, str]], name: str, args: DataArguments) -> list[tuple[str, str]]:
-    """The pairs to train on. How many are left out, and why, is logged."""
-    pairs = [(one_space(source), one_space(target)) for source, target in pairs]
-    changed = [pair for pair in pairs if not args.drop_unchanged or pair[0] != pair[1]]
-    kept = [pair for pair in changed if all(args.min_tokens <= len(text.split()) <= args.max_tokens for text in pair)]
+def filter_pairs(pairs: Iterable[Pair], name: str, args: DataArguments) -> Iterator[Pair]:
+    """The pairs to train on. How many are left out, and why, is logged at their end."""
+    count = unchanged = others = 0
+    for source, target in pairs:
+        count += 1
+        pair = one_space(source), one_space(target)
+        if args.drop_unchanged and pair[0] == pair[1]:
+            unchanged += 1
+        elif not all(args.min_tokens <= len(text.split()) <= args.max_tokens for text in pair):
+            others += 1
+        else:
+            yield pair
     logger.info(
         "%s: %d pairs; left out %d that are unchanged and %d with a side not of %d to %d tokens",
-        *(name, len(pairs), len(pairs) - len(changed), len(changed) - len(kept), args.min_tokens, args.max_tokens),
+        *(name, count, unchanged, others, args.min_tokens, args.max_tokens),
     )
-    return kept
 
 
 def read_training_m2(path: Path, validation_files: set[Path], args: DataArguments) -> list[tuple[str, str]]:
@@ -242,7 +249,7 @@ def read_training_m2(path: Path, validation_files: set[Path], args: DataArgument
     return [(" ".join(sentence.tokens), text) for sentence, texts in zip(sentences, corrected) for text in texts]
 
 
-def read_training_pairs(args: DataArguments) -> list[tuple[str, str]]:
+def read_training_pairs(args: DataArguments) -> Iterator[Pair]:
     """The pairs of all training files, without those to validate on.
 
     Raises:
@@ -254,7 +261,6 @@ def read_training_pairs(args: DataArguments) -> list[tuple[str, str]]:
     if (args.train_source_file is None) != (args.train_reference_files is None):
         raise ValueError("--train_source_file and --train_reference_files go together; only one is given.")
     validation_files = {path.resolve() for path in find_files(args.validation_file or [], "validation")}
-    pairs = []
     for path in find_files(args.train_file or [], "train"):
         if kind(path) == M2:
             read = read_training_m2(path, validation_files, args)
@@ -265,12 +271,10 @@ def read_training_pairs(args: DataArguments) -> list[tuple[str, str]]:
                 f"--train_file {path}: its name must end in {', '.join([M2, *TABLES])} (or these with .gz); for plain "
                 "text give --train_source_file and --train_reference_files."
             )
-        pairs += filter_pairs(read, str(path), args)
+        yield from filter_pairs(read, str(path), args)
     if args.train_source_file:
-        sources, *references = read_aligned_lines([args.train_source_file, *args.train_reference_files])
-        for path, texts in zip(args.train_reference_files, references):
-            pairs += filter_pairs(list(zip(sources, texts)), path, args)
-    return pairs
+        for path in args.train_reference_files:
+            yield from filter_pairs(iterate_aligned_lines([args.train_source_file, path]), path, args)
 
 
 def read_evaluated(args: DataArguments, split: str) -> Evaluated:
@@ -303,7 +307,7 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
         elif kinds == ["plain text"]:
             texts = map(one_space, read_lines(path))
         else:
-            pairs = read_table(str(path), args.columns)
+            pairs = list(read_table(str(path), args.columns))
             texts = [one_space(source) for source, _ in pairs]
             references += [[one_space(target)] for _, target in pairs]
         sources += texts
@@ -321,14 +325,14 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
     return Evaluated(sources, annotations, references, counts)
 
 
-def read_split(args: DataArguments, split: str) -> list[tuple[str, str | None]]:
+def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingPairs:
     """(sentence, correction) pairs of "train", "validation" or "test".
 
     The correction of a sentence to predict is what the loss is computed from: of an M2 file that of the annotator, or
     of the first one of the sentence; of others the first reference, None if there is none.
     """
     if split == "train":
-        return check_pairs(read_training_pairs(args), "The training data", split, args)
+        return check_pairs(partial(read_training_pairs, args), "The training data", split, args)
     sources, annotations, references, counts = read_evaluated(args, split)
     for path, count in counts.items():
         logger.info("%s: %d sentences for %s", path, count, split)
@@ -345,7 +349,7 @@ def read_split(args: DataArguments, split: str) -> list[tuple[str, str | None]]:
         targets = [None] * len(sources)
     else:
         raise ValueError("Validation needs corrections: give --validation_reference_files, or an M2 file.")
-    return check_pairs(list(zip(sources, targets)), f"The {split} data", split, args)
+    return check_pairs(lambda: zip(sources, targets), f"The {split} data", split, args)
 
 
 def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
@@ -375,4 +379,4 @@ def write_smoke_data(folder: Path) -> dict:
     return {"train_file": train, "validation_file": train, "validation_share": 0.1, "test_file": test}
 
 
-CORRECTION = seq2seq_task("text-correction", DataArguments, read_split, score, write_smoke_data)
+CORRECTION = seq2seq_task("text-correction", DataArguments, read_split, score, write_smoke_data, "perplexity")

@@ -389,4 +389,5 @@ LANGUAGE_MODEL = Task(
     measure_training=lambda run, metrics: count_words(run, "train", "train"),
     evaluate=evaluate,
     finish=write_continuations,
+    presets="language model",
 )

@@ -15,7 +15,20 @@ from ...generation_ode_transformer import MAX_LEN_OPTIONS
 from ...hub.model_card import generation_text
 from ...inference.tokenizers import begin_with_language, check_target_tokenizer, load_tokenizers, marks_languages
 from ...pipeline_ode_transformer import TRAINED_LENGTH, add_pipeline
+from ..cleaning import Cleaning
+from ..encoding import PairEncoder, tokenizer_hash
 from ..models import check_vocabulary, config_with_overrides, load_checkpoint
+from ..preparation import (
+    open_pairs,
+    prepare_once,
+    prepare_pairs,
+    prepared_folder,
+    prepared_root,
+    sample_pairs,
+    save_once,
+)
+from ..same_training import training_data
+from ..samplers import pair_lengths
 from ..task import Run, Task
 from ..trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 from .seq2seq_arguments import (
@@ -24,20 +37,23 @@ from .seq2seq_arguments import (
     Seq2SeqModelArguments,
     check_arguments,
 )
-from .seq2seq_texts import decode, encode_split, train_tokenizers
+from .seq2seq_texts import decode, encode_split, texts_hash, train_tokenizers, warn_of_cut
 
 
 logger = logging.getLogger(__name__)
 
+# Data arguments that change the training, but not its texts.
+NOT_OF_TEXTS = {"max_source_length", "max_target_length", "tokenizer_samples"}
 OUTPUT_FILES = {"validation": "validation_predictions.txt", "test": "generated_predictions.txt"}
 
 
 def seq2seq_task(
     name: str,
     data_arguments: type[Seq2SeqDataArguments],
-    read_split: Callable[[Any, str], list],
+    read_split: Callable[[Any, str], Any],
     score: Callable[[list[str], datasets.Dataset, Any, str], dict[str, float | str]],
     write_smoke_data: Callable[[Path], dict],
+    best_metric: str,
 ) -> Task:
     """A sequence-to-sequence task; see `Task`.
 
@@ -49,6 +65,7 @@ def seq2seq_task(
         score: Scores output texts for a dataset of `encode_split` (columns source, target and index, the place in the
             file).
         write_smoke_data: Writes generated examples.
+        best_metric: The metric of the best checkpoint where nothing says.
     """
     return Task(
         name,
@@ -66,16 +83,35 @@ def seq2seq_task(
         evaluate=evaluate,
         finish=finish,
         score=score,
+        preset_values={"metric_for_best_model": best_metric},
     )
 
 
+def training_texts(run: Run) -> dict:
+    """What the texts of the training pairs depend on: the content of their files, and what is done to them."""
+    pairs, arguments = run.examples["train"], run.arguments
+    data = {name: value for name, value in training_data(arguments["data"]).items() if name not in NOT_OF_TEXTS}
+    files = [each.get("blake2b") or each for each in arguments["files"]["train"]]
+    return {"task": run.task.name, "data": data, "files": files if files and pairs.is_of_files else texts_hash(pairs)}
+
+
 def make_tokenizers(run: Run):
-    """Tokenizers of the training pairs, which one process trains and all load from the output folder."""
-    run.note()
-    with run.args.main_process_first(desc="training the tokenizer"):
-        if run.args.should_save:
-            train_tokenizers(run.examples["train"], run.model_args, run.output_dir)
-    return load_tokenizers_of_run(run, run.args.output_dir)
+    """Tokenizers of the training pairs, which one process trains, unless they are there, and all load."""
+    args, data = run.model_args, run.data_args
+    names = ("joint_tokenizer", "vocab_size", "target_vocab_size", "tokenizer_model_type", "tokenizer_options")
+    key = training_texts(run) | {name: getattr(args, name) for name in names}
+    key["tokenizer_samples"] = data.tokenizer_samples
+    folder = prepared_folder(prepared_root(data.prepared_dir), "tokenizer", key)
+
+    def write(folder: Path) -> dict:
+        cleaning = Cleaning.of(data, data.languages)
+        pairs = sample_pairs(run.examples["train"], cleaning, data.tokenizer_samples, data.num_workers)
+        train_tokenizers(pairs, args, folder)
+        return {"pairs": len(pairs)}
+
+    with run.args.main_process_first(local=data.local_data, desc="training the tokenizer"):
+        prepare_once(folder, key, write)
+    return load_tokenizers_of_run(run, str(folder))
 
 
 def load_tokenizers_of_run(run: Run, name: str):
@@ -164,7 +200,24 @@ def search_of_evaluations(config: GenerationConfig, args: TokenSeq2SeqTrainingAr
 
 
 def encode(run: Run, split: str) -> datasets.Dataset:
-    return encode_split(run.examples[split], split, run.tokenizer, run.target_tokenizer, run.data_args)
+    """The encoded pairs of a split, which one process prepares, unless they are there, and all map into memory.
+
+    Those of the training are in the order of their data; see `PairEncoder` for their columns. Those of an evaluation
+    keep their texts; see `encode_split`.
+    """
+    data, pairs, tokenizers = run.data_args, run.examples[split], (run.tokenizer, run.target_tokenizer)
+    limits = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
+    key = {"tokenizers": [tokenizer_hash(each) for each in tokenizers]} | limits
+    key |= training_texts(run) if split == "train" else {"texts": texts_hash(pairs)}
+    folder = prepared_folder(prepared_root(data.prepared_dir), split, key)
+    with run.args.main_process_first(local=data.local_data, desc=f"preparing the {split} data"):
+        if split != "train":
+            return save_once(folder, key, lambda: encode_split(pairs, split, *tokenizers, data))
+        encoder = PairEncoder(*tokenizers, **limits)
+        cleaning = Cleaning.of(data, data.languages)
+        counts = prepare_pairs(pairs, folder, key, encoder, cleaning, data.num_workers)
+    warn_of_cut(split, {side: counts[f"{side}s_cut"] for side in ("source", "target")}, counts["pairs"], data)
+    return open_pairs(folder)
 
 
 def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
@@ -179,7 +232,7 @@ def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
         return {name: value for name, value in scores.items() if not isinstance(value, str)}
 
     if "train" in splits:
-        setattr(run.model.config, TRAINED_LENGTH, max(splits["train"]["source_length"][:]))
+        setattr(run.model.config, TRAINED_LENGTH, int(pair_lengths(splits["train"])[:, 0].max()))
     tensor_cores = args.device.type == "cuda" and (args.fp16 or args.bf16)
     return TokenSeq2SeqTrainer(
         model=run.model,

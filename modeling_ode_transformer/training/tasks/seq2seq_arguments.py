@@ -65,8 +65,48 @@ class Seq2SeqDataArguments(BaseDataArguments):
         default=None,
         metadata={"help": "Pad batches to a multiple of this; none: 8 in half precision on GPUs, else 1."},
     )
+    prepared_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder of what is made of data once: tokenizers and encoded pairs, each in a folder named by a "
+            "hash of what it was made from. Default: in the cache of the datasets library."
+        },
+    )
+    num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that clean and encode training pairs; none: one for each CPU core."}
+    )
+    local_data: bool = field(
+        default=False,
+        metadata={"help": "One process of each node prepares data, for nodes that share no --prepared_dir."},
+    )
+    tokenizer_samples: int = field(
+        default=5_000_000, metadata={"help": "Train new tokenizers on at most so many pairs, drawn at random."}
+    )
+    min_words: int | None = field(
+        default=None,
+        metadata={"help": "Fewest words of a side of a training pair; none: any number, but no empty one."},
+    )
+    max_words: int | None = field(default=None, metadata={"help": "Most words of a side of a training pair."})
+    max_length_ratio: float | None = field(
+        default=None,
+        metadata={"help": "Most words of the longer side of a training pair for each word of the shorter one."},
+    )
+    drop_without_letters: bool = field(
+        default=False, metadata={"help": "Leave out training pairs of which a side has no letter."}
+    )
+    drop_copies: bool = field(
+        default=False, metadata={"help": "Leave out training pairs whose target is their source."}
+    )
+    drop_duplicates: bool = field(default=False, metadata={"help": "Leave out training pairs that came before."})
+    normalize_punctuation: bool = field(
+        default=False, metadata={"help": "Normalise the punctuation of training pairs as Moses' script does."}
+    )
     average_last_checkpoints: int = field(
-        default=0, metadata={"help": "The final model is the mean of so many last checkpoints; 0: one state of it."}
+        default=0,
+        metadata={
+            "help": "The final model is the mean of so many last checkpoints; with --load_best_model_at_end "
+            "only if it is better than the best one; 0: no mean."
+        },
     )
     num_beams: int | None = field(
         default=None,
@@ -90,6 +130,11 @@ class Seq2SeqDataArguments(BaseDataArguments):
     samples: list[str] | None = field(
         default=None, metadata={"help": "Sources whose outputs are printed at the end of the run."}
     )
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Of sources and targets, for rules of cleaning; English where nothing says it."""
+        return "en", "en"
 
 
 def check_arguments(
@@ -130,8 +175,6 @@ def check_average(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArg
     if data_args.average_last_checkpoints < 0:
         raise ValueError(f"{asked} must be at least 0, which means none.")
     if data_args.average_last_checkpoints and args.do_train:
-        if args.load_best_model_at_end:
-            raise ValueError(f"{asked} and --load_best_model_at_end are two choices of the final model: give one.")
         launched = any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")))
         if launched or args.fsdp or args.deepspeed:
             raise ValueError(

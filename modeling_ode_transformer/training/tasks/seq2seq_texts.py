@@ -1,8 +1,11 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Tokenizers of sources and targets, and what they make of texts."""
 
+import hashlib
+import json
 import logging
 import shutil
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,23 @@ def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, 
         train(targets, vocab_size=args.target_vocab_size or args.vocab_size).save_pretrained(folder / TARGET_TOKENIZER)
 
 
+def texts_hash(pairs: Iterable[tuple[str, str | None]]) -> str:
+    """A hash of pairs of texts."""
+    whole = hashlib.blake2b(digest_size=16)
+    for pair in pairs:
+        whole.update(json.dumps(pair).encode())
+    return whole.hexdigest()
+
+
+def warn_of_cut(split: str, cut: dict[str, int], count: int, args: Seq2SeqDataArguments) -> None:
+    """Says how many of so many texts of each side were too long."""
+    for side, limit in (("source", args.max_source_length), ("target", args.max_target_length)):
+        if cut[side]:
+            logger.warning(
+                "%s: %d of %d %ss cut to %d tokens (--max_%s_length)", *(split, cut[side], count, side, limit, side)
+            )
+
+
 def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDataArguments) -> datasets.Dataset:
     """Token ids of (source, target) pairs.
 
@@ -62,12 +82,7 @@ def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDa
         features=datasets.Features({"source": text, "target": text, "index": datasets.Value("int64")}),
     )
     dataset = dataset.map(encode_batch, batched=True, desc=f"Encoding the {split} pairs")
-    for side, limit in (("source", args.max_source_length), ("target", args.max_target_length)):
-        if truncated[side]:
-            logger.warning(
-                "%s: %d of %d %ss cut to %d tokens (--max_%s_length)",
-                *(split, truncated[side], len(pairs), side, limit, side),
-            )
+    warn_of_cut(split, truncated, len(pairs), args)
     if split == "train":
         return dataset
     lengths = dataset["length"][:]

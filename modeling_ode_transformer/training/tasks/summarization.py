@@ -8,7 +8,7 @@ from pathlib import Path
 import datasets
 
 from ...metrics.rouge import rouge
-from ..data import check_pairs, pairs_from_records, read_dataset, read_jsonl
+from ..data import Pair, TrainingPairs, check_pairs, pairs_from_records, read_jsonl, read_records, read_table
 from ..smoke import SIZES
 from ..smoke.articles import write_corpus
 from .seq2seq import seq2seq_task
@@ -22,7 +22,7 @@ class DataArguments(Seq2SeqDataArguments):
     article_column: str = field(default="article", metadata={"help": "Key of the article in files and datasets."})
     summary_column: str = field(default="highlights", metadata={"help": "Key of the summary in files and datasets."})
     train_file: str | None = field(
-        default=None, metadata={"help": "Training pairs, jsonl (.gz accepted).", "aliases": ["--train"]}
+        default=None, metadata={"help": "Training pairs, jsonl (.gz accepted) or parquet.", "aliases": ["--train"]}
     )
     validation_file: str | None = field(
         default=None, metadata={"help": "Validation pairs, jsonl.", "aliases": ["--validation"]}
@@ -40,7 +40,7 @@ def one_line(text: str) -> str:
     return re.sub(r"\s*\n\s*", " ", text).strip()
 
 
-def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
+def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingPairs:
     """(article, summary) pairs of "train", "validation" or "test", each text on one line.
 
     Raises:
@@ -49,14 +49,18 @@ def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
     """
     columns = {"article_column": args.article_column, "summary_column": args.summary_column}
     path = getattr(args, f"{split}_file")
-    if path:
-        name, pairs = path, read_jsonl(path, columns)
-    elif args.dataset_name:
-        name = f"{args.dataset_name} ({split})"
-        pairs = pairs_from_records(read_dataset(args, split), columns, name)
-    else:
+    if not (path or args.dataset_name):
         raise ValueError(f"No {split} data: give --{split}_file or --dataset_name.")
-    return check_pairs([(one_line(article), one_line(summary)) for article, summary in pairs], name, split, args)
+    name = path or f"{args.dataset_name} ({split})"
+
+    def read():
+        if path:
+            found = (read_table if path.endswith(".parquet") else read_jsonl)(path, columns)
+        else:
+            found = pairs_from_records(read_records(args, split), columns, name)
+        return ((one_line(article), one_line(summary)) for article, summary in found)
+
+    return check_pairs(read, name, split, args)
 
 
 def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
@@ -72,4 +76,4 @@ def write_smoke_data(folder: Path) -> dict[str, str]:
     return files | {"article_column": "article", "summary_column": "highlights"}
 
 
-SUMMARIZATION = seq2seq_task("summarization", DataArguments, read_split, score, write_smoke_data)
+SUMMARIZATION = seq2seq_task("summarization", DataArguments, read_split, score, write_smoke_data, "rougeLsum")

@@ -1,15 +1,17 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Translation: pairs of sentences, scored by BLEU and chrF."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import datasets
 import sacrebleu
 
 from ...metrics.bleu import bleu_scorers, compound_split_bleu, sacre_bleu, tokenized_bleu
-from ...text_files import read_aligned_lines
-from ..data import check_pairs, pairs_from_records, read_dataset, read_table
+from ...text_files import iterate_aligned_lines
+from ..data import Pair, TrainingPairs, check_pairs, pairs_from_records, read_records, read_table
 from ..smoke import SIZES
 from ..smoke.number_names import write_corpus
 from .seq2seq import seq2seq_task
@@ -23,7 +25,7 @@ class DataArguments(Seq2SeqDataArguments):
     source_lang: str | None = field(default=None, metadata={"help": "Key of the source in jsonl files and datasets."})
     target_lang: str | None = field(default=None, metadata={"help": "Key of the target in jsonl files and datasets."})
     train_file: str | None = field(
-        default=None, metadata={"help": "Training pairs, TSV or jsonl (.gz accepted).", "aliases": ["--train"]}
+        default=None, metadata={"help": "Training pairs: TSV, jsonl (or .gz), parquet.", "aliases": ["--train"]}
     )
     validation_file: str | None = field(
         default=None, metadata={"help": "Validation pairs, TSV or jsonl.", "aliases": ["--validation"]}
@@ -60,8 +62,12 @@ class DataArguments(Seq2SeqDataArguments):
         # An unknown name is an error now, not after hours.
         bleu_scorers(self.bleu_tokenize, moses_language=self.bleu_moses_language)
 
+    @property
+    def languages(self) -> tuple[str, str]:
+        return self.source_lang or "en", self.target_lang or "en"
 
-def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
+
+def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingPairs:
     """(source, target) pairs of "train", "validation" or "test" from wherever the arguments say.
 
     Raises:
@@ -75,19 +81,20 @@ def read_split(args: DataArguments, split: str) -> list[tuple[str, str]]:
         raise ValueError(f"--{split}_source_file and --{split}_target_file go together; only one is given.")
     if table and source_file:
         raise ValueError(f"Give --{split}_file or --{split}_source_file with --{split}_target_file, not both.")
+    read: Callable[[], Iterable[Pair]]
     if table:
-        name, pairs = table, read_table(table, columns)
+        name, read = table, partial(read_table, table, columns)
     elif source_file:
-        name, pairs = source_file, list(zip(*read_aligned_lines([source_file, target_file])))
+        name, read = source_file, partial(iterate_aligned_lines, [source_file, target_file])
     elif args.dataset_name:
         name = f"{args.dataset_name} ({split})"
-        pairs = pairs_from_records(read_dataset(args, split), columns, name)
+        read = lambda: pairs_from_records(read_records(args, split), columns, name)  # noqa: E731
     else:
         raise ValueError(
             f"No {split} data: give --{split}_file, or --{split}_source_file and --{split}_target_file, "
             "or --dataset_name."
         )
-    return check_pairs(pairs, name, split, args)
+    return check_pairs(read, name, split, args)
 
 
 def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
@@ -123,4 +130,4 @@ def write_smoke_data(folder: Path) -> dict[str, str]:
     }
 
 
-TRANSLATION = seq2seq_task("translation", DataArguments, read_split, score, write_smoke_data)
+TRANSLATION = seq2seq_task("translation", DataArguments, read_split, score, write_smoke_data, "bleu")

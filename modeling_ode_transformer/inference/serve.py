@@ -1,0 +1,264 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""A server of an encoder-decoder, or of an ensemble, over HTTP.
+
+    ode-transformer serve FOLDER --port 8000
+    curl http://127.0.0.1:8000/generate --json '{"texts": ["Two dogs run."]}'
+
+Requests that come while the model is busy wait, and are generated together. Errors are JSON, `{"error": "..."}`, with
+the status 422 for a request that is malformed or too long, 503 where too many texts wait or one waited too long.
+`/health` says how many wait, `/docs` and `/openapi.json` document the API.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from transformers import set_seed
+
+from .generate import BATCH_SIZE, GenerateArguments, TextGenerator
+
+
+try:
+    import uvicorn
+    from fastapi import FastAPI, HTTPException
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import JSONResponse
+    from pydantic import BaseModel, Field
+    from starlette.exceptions import HTTPException as StarletteHTTPException
+except ImportError as error:
+    raise ImportError(
+        f'ode-transformer serve needs FastAPI and uvicorn ({error}): pip install "modeling-ode-transformer[serve]".'
+    ) from error
+
+
+logger = logging.getLogger(__name__)
+
+Outputs = list[tuple[str, float]]
+
+
+@dataclass
+class ServeArguments:
+    """Where the server listens, and what it accepts: the options of `ode-transformer serve`.
+
+    Raises:
+        ValueError: a value is impossible.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_texts: int = 64
+    max_characters: int = 20_000
+    max_waiting: int = 256
+    timeout: float = 60.0
+
+    def __post_init__(self):
+        for name in ("max_texts", "max_characters", "max_waiting"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} {getattr(self, name)} must be at least 1.")
+        if not self.timeout > 0:
+            raise ValueError(f"--timeout {self.timeout} must be positive: seconds.")
+        if not 0 <= self.port < 2**16:
+            raise ValueError(f"--port {self.port} must be from 0 (any free one) to 65535.")
+        self.max_texts = min(self.max_texts, self.max_waiting)
+
+
+class Output(BaseModel):
+    """An output. The score is its log-probability divided by its length (in a beam search, to the power of the length
+    penalty); null if the server computes no scores."""
+
+    text: str
+    score: float | None
+
+
+class Answer(BaseModel):
+    outputs: Annotated[list[list[Output]], Field(description="For each text its outputs, the best first.")]
+
+
+class Health(BaseModel):
+    status: str
+    models: list[str]
+    waiting: Annotated[int, Field(description="Texts that wait for the model.")]
+
+
+class Error(BaseModel):
+    error: str
+
+
+class QueueFull(Exception):
+    """Too many texts wait."""
+
+
+class Batcher:
+    """Lets one thread generate the outputs of several requests together: all that have come while it was busy.
+
+    Args:
+        generate: Takes texts; returns the outputs of each. A ValueError is an answer to the request.
+        max_batch: Texts beyond which no more requests are taken together.
+        max_waiting: Most texts that wait.
+    """
+
+    def __init__(self, generate: Callable[[list[str]], list[Outputs]], max_batch: int, max_waiting: int):
+        self.generate, self.max_batch, self.max_waiting = generate, max_batch, max_waiting
+        self.waiting = 0
+        self.requests: asyncio.Queue[tuple[list[str], asyncio.Future]] = asyncio.Queue()
+        self.thread = ThreadPoolExecutor(1)
+
+    async def submit(self, texts: list[str], timeout: float) -> list[Outputs]:
+        """The outputs of each text.
+
+        Raises:
+            QueueFull: too many texts wait.
+            TimeoutError: the outputs were not there in `timeout` seconds.
+            Exception: what `generate` raised.
+        """
+        if self.waiting + len(texts) > self.max_waiting:
+            raise QueueFull
+        self.waiting += len(texts)
+        answer = asyncio.get_running_loop().create_future()
+        self.requests.put_nowait((texts, answer))
+        return await asyncio.wait_for(answer, timeout)
+
+    async def run(self) -> None:
+        """Answers requests until it is cancelled."""
+        while True:
+            batch = [await self.requests.get()]
+            while not self.requests.empty() and sum(len(texts) for texts, _ in batch) < self.max_batch:
+                batch.append(self.requests.get_nowait())
+            self.waiting -= sum(len(texts) for texts, _ in batch)
+            # Nobody waits any more for those that were cancelled.
+            await self.answer([(texts, answer) for texts, answer in batch if not answer.done()])
+
+    async def answer(self, batch: list[tuple[list[str], asyncio.Future]]) -> None:
+        """Answers requests together or, if that fails, one by one: none fails by another's fault."""
+        together = [text for texts, _ in batch for text in texts]
+        if not together:
+            return
+        try:
+            outputs = await asyncio.get_running_loop().run_in_executor(self.thread, self.generate, together)
+        except Exception as error:
+            if len(batch) > 1:
+                for each in batch:
+                    await self.answer([each])
+            elif not batch[0][1].done():
+                batch[0][1].set_exception(error)
+            return
+        remaining = iter(outputs)
+        for texts, answer in batch:
+            own = [next(remaining) for _ in texts]
+            if not answer.done():
+                answer.set_result(own)
+
+
+def checked_generate(generator: TextGenerator) -> Callable[[list[str]], list[Outputs]]:
+    """`generator`, but a text that it would cut is an error."""
+
+    def generate(texts: list[str]) -> list[Outputs]:
+        lengths = [len(generator.tokenizer(text, verbose=False)["input_ids"]) for text in texts]
+        if max(lengths) > generator.limit and not generator.args.split_sentences:
+            raise ValueError(
+                f"A text has {max(lengths)} tokens, and the model takes {generator.limit}: split it, or start the "
+                "server with --split_sentences."
+            )
+        return generator(texts)
+
+    return generate
+
+
+def make_app(
+    generate: Callable[[list[str]], list[Outputs]],
+    args: ServeArguments,
+    models: list[str],
+    max_batch: int = BATCH_SIZE,
+    scores: bool = False,
+) -> FastAPI:
+    """The application.
+
+    Args:
+        generate: Takes texts; returns for each its outputs as (text, score). It raises a ValueError for texts that it
+            cannot take.
+        args: Its limits.
+        models: What `/health` names.
+        max_batch: See `Batcher`.
+        scores: Whether the scores are what they should be.
+    """
+    Text = Annotated[str, Field(max_length=args.max_characters)]
+
+    class Request(BaseModel):
+        texts: Annotated[list[Text], Field(min_length=1, max_length=args.max_texts, examples=[["Two dogs run."]])]
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI):
+        app.state.batcher = Batcher(generate, max_batch, args.max_waiting)
+        worker = asyncio.create_task(app.state.batcher.run())
+        yield
+        worker.cancel()
+
+    app = FastAPI(title="ode-transformer serve", description=__doc__.split("\n\n", 2)[2], lifespan=lifespan)
+
+    @app.post("/generate", responses={422: {"model": Error}, 500: {"model": Error}, 503: {"model": Error}})
+    async def generate_outputs(request: Request) -> Answer:
+        """Translates, summarizes or corrects texts."""
+        try:
+            found = await app.state.batcher.submit(request.texts, args.timeout)
+        except QueueFull:
+            message = f"{args.max_waiting} texts may wait, and this would be more: try again."
+            raise HTTPException(503, message, {"Retry-After": "1"}) from None
+        except TimeoutError:
+            raise HTTPException(503, f"No output after {args.timeout:g} seconds: try again.") from None
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from error
+        outputs = [[{"text": text, "score": score if scores else None} for text, score in each] for each in found]
+        return Answer.model_validate({"outputs": outputs})
+
+    @app.get("/health")
+    async def health() -> Health:
+        """That the server runs, and how many texts wait."""
+        return Health(status="ok", models=models, waiting=app.state.batcher.waiting)
+
+    def error_response(status: int, message: str, headers: Any = None) -> JSONResponse:
+        return JSONResponse({"error": message}, status, headers)
+
+    @app.exception_handler(StarletteHTTPException)
+    async def on_http_error(request, error):
+        return error_response(error.status_code, str(error.detail), error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def on_malformed(request, error):
+        problems = [f"{'.'.join(map(str, each['loc'][1:])) or 'request'}: {each['msg']}" for each in error.errors()]
+        return error_response(422, "; ".join(problems[:5]))
+
+    @app.exception_handler(Exception)
+    async def on_defect(request, error):
+        return error_response(500, "The server failed; its log says why.")
+
+    return app
+
+
+def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
+    """Runs the server until it is interrupted.
+
+    Raises:
+        OSError: the port is taken, or a model is missing.
+        ValueError: the models do not fit together, or an option does not fit them.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in args.host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((args.host, args.port))
+    except OSError as error:
+        raise OSError(f"--host {args.host} --port {args.port}: {error.strerror}. Give another --port.") from error
+    with listener:
+        set_seed(generate_args.seed)
+        generator = TextGenerator(generate_args)
+        generator(["."])  # what cannot work is an error now
+        max_batch = generate_args.batch_size or BATCH_SIZE
+        names, scores = generate_args.model_name_or_path, generate_args.scores
+        app = make_app(checked_generate(generator), args, names, max_batch, scores)
+        host, port = listener.getsockname()[:2]
+        logger.warning("Serving %s at http://%s:%d/generate, documented at /docs", ", ".join(names), host, port)
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])

@@ -1,0 +1,296 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Training data that are prepared once: pairs read in a stream, cleaned, encoded by several processes and written as
+Arrow files, which every process of every training maps into its memory.
+
+What is prepared has a folder named by a hash of what it was made from. The file PREPARED is written last: a folder
+without it is gone on with from the shards that are there.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import random
+import shutil
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import chain, islice
+from multiprocessing import get_all_start_methods, get_context
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow
+from filelock import FileLock
+
+from ..text_files import read_json
+from .cleaning import Chunk, Cleaner, Cleaning, SeenHashes, Taken, drop_duplicates
+from .data import TrainingPairs
+from .encoding import PairEncoder
+
+
+logger = logging.getLogger(__name__)
+
+# Of a folder that is complete: what it was made from, and counts.
+PREPARED = "prepared.json"
+# The table of what the rules of cleaning took.
+CLEANING = "cleaning.md"
+# In the names of files that are being written.
+UNFINISHED = ".unfinished"
+# Changes with what is written.
+VERSION = 1
+# A shard holds so many pairs, as they were read, or fewer of so many characters together.
+SHARD_PAIRS = 100_000
+SHARD_CHARACTERS = 1 << 25
+# Rows of an Arrow record batch.
+BATCH_ROWS = 1000
+
+
+def prepared_root(folder: str | None) -> Path:
+    """The folder that is given, or one in the cache of the datasets library."""
+    return Path(folder) if folder else Path(datasets.config.HF_DATASETS_CACHE) / "ode_transformer"
+
+
+def prepared_folder(root: Path, kind: str, key: dict) -> Path:
+    """The folder of what is made from `key`, a mapping that JSON can write."""
+    text = json.dumps({"version": VERSION} | key, sort_keys=True, default=str)
+    return root / f"{kind}-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+
+def prepare_once(folder: Path, key: dict, write: Callable[[Path], dict]) -> dict:
+    """What PREPARED of a folder says; `write` fills the folder before, if it is not there, and says more than `key`.
+
+    Another process that prepares it is waited for.
+    """
+    if not (folder / PREPARED).is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f"{folder.name}.lock")):
+            if not (folder / PREPARED).is_file():
+                folder.mkdir(exist_ok=True)
+                noted = {"version": VERSION, "made from": key} | write(folder)
+                file = folder / f"{PREPARED}{UNFINISHED}"
+                file.write_text(json.dumps(noted, indent=1, default=str), encoding="utf-8")
+                file.rename(folder / PREPARED)
+    return read_json(folder / PREPARED)
+
+
+def chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[Chunk]:
+    """The pairs of one shard after the other."""
+    sources, targets, characters, start = [], [], 0, 0
+    for source, target in pairs:
+        sources.append(source)
+        targets.append(target)
+        characters += len(source) + len(target)
+        if len(sources) == SHARD_PAIRS or characters >= SHARD_CHARACTERS:
+            yield Chunk(np.arange(start, start + len(sources)), sources, targets)
+            start += len(sources)
+            sources, targets, characters = [], [], 0
+    if sources:
+        yield Chunk(np.arange(start, start + len(sources)), sources, targets)
+
+
+class Worker:
+    """What a process of its own does with chunks. Each has one of these, which `fork` hands it."""
+
+    current: "Worker"
+
+    def __init__(self, cleaning: Cleaning, encoder: PairEncoder | None = None):
+        self.clean = Cleaner(cleaning)
+        self.encoder = encoder
+
+    def start(self) -> None:
+        """Is called once in a process of its own."""
+        Worker.current = self
+        # One thread each.
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        parent = os.getppid()
+
+        def watch():
+            while os.getppid() == parent:
+                time.sleep(1)
+            os._exit(1)  # the parent was killed, and its queues will say nothing more
+
+        Thread(target=watch, daemon=True).start()
+
+    def write(self, chunk: Chunk, path: Path) -> dict:
+        """Writes a shard; returns its counts, which stand beside it as JSON."""
+        columns, cut = self.encoder(chunk.sources, chunk.targets)
+        columns["index"] = pyarrow.array(chunk.index)
+        table = pyarrow.table(columns)
+        unfinished = path.with_name(path.name + UNFINISHED)
+        with pyarrow.OSFile(str(unfinished), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=BATCH_ROWS)
+        sides = ("source", "target")
+        counts = {"pairs": len(table)} | {f"{side}s_cut": cut[side] for side in sides}
+        counts |= {f"{side}_tokens": int(np.sum(columns[f"{side}_length"].to_numpy(), dtype=int)) for side in sides}
+        # The counts first: what has the name of a shard is complete.
+        path.with_suffix(".json").write_text(json.dumps(counts), encoding="utf-8")
+        unfinished.rename(path)
+        return counts
+
+
+def clean_chunk(chunk: Chunk):
+    return Worker.current.clean(chunk)
+
+
+def write_chunk(chunk: Chunk, path: Path) -> dict:
+    return Worker.current.write(chunk, path)
+
+
+class InThisProcess(Executor):
+    """Does at once what it is asked for."""
+
+    def submit(self, function, /, *args, **kwargs) -> Future:
+        future: Future = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+@contextmanager
+def executor_of(worker: Worker, num_workers: int):
+    """Runs `clean_chunk` and `write_chunk`: in so many processes, or in this one for fewer than two."""
+    if num_workers < 2 or "fork" not in get_all_start_methods():
+        Worker.current = worker
+        yield InThisProcess()
+        return
+    with ProcessPoolExecutor(num_workers, get_context("fork"), initializer=worker.start) as executor:
+        yield executor
+
+
+def in_order(futures: Iterator[Future], ahead: int) -> Iterator:
+    """The results of futures in their order; `ahead` of them are submitted before the first one is waited for."""
+    waiting: deque[Future] = deque()
+    for future in futures:
+        waiting.append(future)
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+@contextmanager
+def cleaned_chunks(pairs: TrainingPairs, worker: Worker, num_workers: int | None, taken: Taken):
+    """An iterator over the chunks of the pairs without what the rules take, which is added to `taken`; an executor for
+    what is to be done with them; and its number of processes: those asked for, or one for each CPU core of this
+    process, or one where a chunk holds all pairs."""
+    stream = chunks(pairs)
+    head = deque(islice(stream, 2))
+    if len(head) < 2:
+        num_workers = 1
+    elif num_workers is None:
+        num_workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with executor_of(worker, num_workers) as executor:
+        Worker.current = worker
+        # Where only empty sides are looked for, sending the texts to another process takes longer.
+        is_cheap = worker.clean.cleaning == Cleaning(languages=worker.clean.cleaning.languages)
+        submit = InThisProcess().submit if is_cheap else executor.submit
+
+        def cleaned() -> Iterator[Chunk]:
+            seen = SeenHashes()
+            whole = chain((head.popleft() for _ in range(len(head))), stream)
+            futures = (submit(clean_chunk, chunk) for chunk in whole)
+            for chunk, of_chunk, hashes in in_order(futures, 0 if is_cheap else num_workers):
+                taken.update(of_chunk)
+                yield chunk if hashes is None else drop_duplicates(chunk, hashes, seen, taken)
+            if not taken.kept:
+                raise ValueError(f"{pairs.name} holds no pair with text on both sides ({taken.read} lines read).")
+
+        yield cleaned(), executor, num_workers
+
+
+def sample_pairs(
+    pairs: TrainingPairs, cleaning: Cleaning, size: int, num_workers: int | None = None
+) -> list[tuple[str, str]]:
+    """The pairs that are left of a cleaning, or, of more than `size`, so many at random, always the same ones."""
+    generator, sample, number = random.Random(0), [], 0
+    with cleaned_chunks(pairs, Worker(cleaning), num_workers, Taken()) as (cleaned, _, _):
+        for chunk in cleaned:
+            for pair in zip(chunk.sources, chunk.targets):
+                if number < size:
+                    sample.append(pair)
+                elif (place := generator.randrange(number + 1)) < size:
+                    sample[place] = pair
+                number += 1
+    return sample
+
+
+def prepare_pairs(
+    pairs: TrainingPairs,
+    folder: Path,
+    key: dict,
+    encoder: PairEncoder,
+    cleaning: Cleaning,
+    num_workers: int | None = None,
+) -> dict:
+    """Fills a folder with shards of encoded pairs, unless it is complete; returns their counts.
+
+    A shard holds the columns of `PairEncoder` and `index`, the pair's place in the data.
+
+    Raises:
+        ValueError: the rules leave no pair.
+    """
+
+    def write(folder: Path) -> dict:
+        taken, counts, start = Taken(), Counter(), time.monotonic()
+        for path in folder.glob(f"*{UNFINISHED}"):
+            path.unlink()
+        worker = Worker(cleaning, encoder)
+        # Shards are numbered by what is read: those of a preparation that was killed are the same ones.
+        done = {path.name for path in folder.glob("shard-*.arrow")}
+        if done:
+            logger.info("%s: going on after %d shards", folder, len(done))
+        with cleaned_chunks(pairs, worker, num_workers, taken) as (cleaned, executor, ahead):
+
+            def shards() -> Iterator[Future]:
+                for number, chunk in enumerate(cleaned):
+                    path = folder / f"shard-{number:05}.arrow"
+                    if path.name in done:
+                        future: Future = Future()
+                        future.set_result(read_json(path.with_suffix(".json")))
+                        yield future
+                    else:
+                        yield executor.submit(write_chunk, chunk, path)
+
+            for number, of_shard in enumerate(in_order(shards(), ahead), 1):
+                counts.update(of_shard)
+                if number % 10 == 0:
+                    rate = counts["pairs"] / (time.monotonic() - start)
+                    logger.info("%s: %d pairs prepared, %.0f a second", pairs.name, counts["pairs"], rate)
+        (folder / CLEANING).write_text(taken.table(), encoding="utf-8")
+        taken_by = {"read": taken.read, "taken": dict(taken.counts)}
+        return {"counts": counts, "cleaning": taken_by, "seconds": round(time.monotonic() - start, 1)}
+
+    noted = prepare_once(folder, key, write)
+    counts, cleaned = noted["counts"], noted["cleaning"]
+    logger.info("%s: %d pairs, prepared in %s", pairs.name, counts["pairs"], folder)
+    if cleaned["taken"]:
+        logger.info("%s: of %d pairs\n%s", pairs.name, cleaned["read"], (folder / CLEANING).read_text("utf-8"))
+    if empty := cleaned["taken"].get("empty side"):
+        logger.warning("%s: dropped %d of %d pairs with an empty side", pairs.name, empty, cleaned["read"])
+    return counts
+
+
+def open_pairs(folder: Path) -> datasets.Dataset:
+    """The pairs of a complete folder, mapped into memory."""
+    shards = [datasets.Dataset.from_file(str(path)) for path in sorted(folder.glob("shard-*.arrow"))]
+    return datasets.concatenate_datasets([shard for shard in shards if len(shard)])
+
+
+def save_once(folder: Path, key: dict, make: Callable[[], datasets.Dataset]) -> datasets.Dataset:
+    """A dataset from its folder, where it is put if it is not there."""
+
+    def write(folder: Path) -> dict[str, Any]:
+        unfinished = folder / f"dataset{UNFINISHED}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        dataset = make()
+        dataset.save_to_disk(str(unfinished))
+        unfinished.rename(folder / "dataset")
+        return {"rows": len(dataset)}
+
+    prepare_once(folder, key, write)
+    return datasets.load_from_disk(str(folder / "dataset"))

@@ -1,0 +1,255 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What a training is where neither the command line nor a recipe says: a preset for the number of its examples.
+
+Between 10,000 and 100,000 pairs it is the recipe of Multi30k, from 1,000,000 on the paper's base model; the others lie
+around and between them.
+"""
+
+import math
+from argparse import ArgumentParser
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from .arguments import BaseDataArguments
+from .data import read_dataset
+from .task import Task
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Arguments for trainings with fewer examples than the next preset's `least`."""
+
+    name: str
+    least: int
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def seq2seq_model(width: int, layers: int, heads: int, inner: int, dropout: float) -> dict:
+    """Fields of a new encoder-decoder: RK2 with gates in the encoder."""
+    sizes = {"layers": layers, "attention_heads": heads, "ffn_dim": inner}
+    fields = {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in sizes.items()}
+    scheme = {"encoder_solver": "rk2", "encoder_coefficients": "gate"}
+    return {"d_model": width, **fields, **scheme, "dropout": dropout}
+
+
+def decoder_model(width: int, layers: int, heads: int, inner: int, dropout: float) -> dict:
+    """Fields of a new language model: RK2 with gates."""
+    sizes = {"decoder_layers": layers, "decoder_attention_heads": heads, "decoder_ffn_dim": inner}
+    return {"d_model": width, **sizes, "decoder_solver": "rk2", "decoder_coefficients": "gate", "dropout": dropout}
+
+
+# Twenty evaluations and checkpoints in a run, and a line in the log from the first update on.
+WATCHED = {
+    **{"eval_strategy": "steps", "eval_steps": 0.05, "save_strategy": "steps", "save_steps": 0.05},
+    **{"load_best_model_at_end": True, "logging_first_step": True, "logging_steps": 50, "report_to": "none"},
+}
+ADAM = {"lr_scheduler_type": "inverse_sqrt", "adam_beta1": 0.9, "adam_beta2": 0.997, "bf16": True, "tf32": True}
+SEQ2SEQ = {
+    **{**WATCHED, **ADAM, "save_total_limit": 6, "average_last_checkpoints": 5, "label_smoothing_factor": 0.1},
+    **{"predict_with_generate": True, "num_beams": 4, "length_penalty": 0.6, "per_device_eval_batch_size": 64},
+    **{"tokenizer_options": {"hard_vocab_limit": False}},
+}
+PRESETS = {
+    "seq2seq": (
+        Preset(
+            "tiny",
+            0,
+            {
+                **{**SEQ2SEQ, "config_overrides": seq2seq_model(128, 2, 4, 512, 0.3), "vocab_size": 2000},
+                **{"max_tokens_per_batch": 1500, "num_train_epochs": 30, "learning_rate": 0.003, "warmup_steps": 0.2},
+            },
+        ),
+        Preset(
+            "small",
+            10_000,
+            {
+                **{**SEQ2SEQ, "config_overrides": seq2seq_model(256, 3, 4, 1024, 0.2), "vocab_size": 8000},
+                **{"max_tokens_per_batch": 2700, "num_train_epochs": 18, "learning_rate": 0.002, "warmup_steps": 0.2},
+            },
+        ),
+        Preset(
+            "medium",
+            100_000,
+            {
+                **{**SEQ2SEQ, "config_overrides": seq2seq_model(512, 6, 4, 1024, 0.2), "vocab_size": 10_000},
+                **{"max_tokens_per_batch": 8192, "num_train_epochs": 20, "learning_rate": 0.001, "warmup_steps": 0.1},
+            },
+        ),
+        Preset(
+            "base",
+            1_000_000,
+            {
+                **{**SEQ2SEQ, "config_overrides": seq2seq_model(512, 6, 8, 2048, 0.1), "vocab_size": 32_000},
+                **{"max_tokens_per_batch": 8192, "gradient_accumulation_steps": 8, "num_train_epochs": 20},
+                **{"learning_rate": 0.002, "warmup_steps": 0.2, "max_grad_norm": 0.0},
+            },
+        ),
+    ),
+    "language model": tuple(
+        Preset(
+            name,
+            least,
+            {
+                **{**WATCHED, **ADAM, "save_total_limit": 2, "metric_for_best_model": "perplexity"},
+                **{"config_overrides": model, "per_device_train_batch_size": batch, "num_train_epochs": epochs},
+                **{"per_device_eval_batch_size": 32, "learning_rate": rate, "warmup_steps": 0.1},
+            },
+        )
+        for name, least, model, batch, epochs, rate in (
+            ("tiny", 0, decoder_model(128, 2, 4, 512, 0.3), 16, 20, 0.002),
+            ("small", 10_000, decoder_model(512, 1, 8, 2048, 0.1), 32, 10, 0.0007),
+            ("base", 200_000, decoder_model(512, 6, 8, 2048, 0.1), 32, 10, 0.0007),
+        )
+    ),
+    # Rate, batches and epochs are CSAODE's without a preset.
+    "classification": (
+        Preset(
+            "paper",
+            0,
+            {
+                **{"eval_strategy": "epoch", "save_strategy": "epoch", "save_total_limit": 1, "bf16": True},
+                **{"load_best_model_at_end": True, "metric_for_best_model": "accuracy", "logging_strategy": "epoch"},
+                **{"tf32": True, "report_to": "none", "train_sampling_strategy": "group_by_length"},
+            },
+        ),
+    ),
+}
+# What only a new model has, and what is chosen with it.
+OF_NEW_MODELS = ("config_overrides", "vocab_size", "tokenizer_options", "learning_rate", "num_train_epochs")
+EVALUATION = ("eval_strategy", "eval_steps", "load_best_model_at_end", "metric_for_best_model")
+CHECKPOINTS = ("save_strategy", "save_steps", "save_total_limit", "average_last_checkpoints", "load_best_model_at_end")
+NONE = "none"
+
+
+def preset_of(argv: list[str]) -> tuple[str | None, list[str]]:
+    """The preset that a command line names, if any, and the other arguments."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--preset")
+    asked, rest = parser.parse_known_args(argv)
+    return asked.preset, rest
+
+
+def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list[str]]:
+    """Arguments where the command line gives none, and lines about them for the log.
+
+    Args:
+        task: What is trained.
+        name: The preset's; "none" for no arguments; None for that of the number of examples.
+        given: The arguments of the command line.
+
+    Raises:
+        ValueError: there is no preset of that name; the data are malformed.
+        FileNotFoundError: there is no such file.
+    """
+    presets = PRESETS[task.presets]
+    names = [preset.name for preset in presets]
+    if name not in (None, NONE, *names):
+        raise ValueError(f"--preset {name}: the presets of this task are {', '.join(names)}, or {NONE}.")
+    known = task.data_arguments.__dataclass_fields__
+    data_args = task.data_arguments(**{each: value for each, value in given.items() if each in known})
+    is_told = any(f"do_{work}" in given for work in ("train", "eval", "predict"))
+    is_training = has_data(data_args, "train") and (given.get("do_train") or not is_told)
+    if name == NONE or not is_training:
+        return {}, []
+    count = count_examples(task, data_args, presets[-1].least or 1)
+    fitting = [each for each in presets if count is not None and each.least <= count] or presets[:2]
+    chosen = presets[names.index(name)] if name else fitting[-1]
+    values = {**chosen.values, **task.preset_values}
+    if given.get("model_name_or_path"):
+        values = {each: value for each, value in values.items() if each not in OF_NEW_MODELS}
+    elif given.get("config_name"):
+        values.pop("config_overrides", None)
+    values = fit_batches(values, data_args, given)
+    has = {split: has_data(data_args, split) for split in ("validation", "test")}
+    values = fit_checkpoints(values, has["validation"] and given.get("do_eval") is not False, given)
+    if not is_told:
+        values |= {"do_train": True, "do_eval": has["validation"], "do_predict": has["test"]}
+    values = {each: value for each, value in values.items() if each not in given or each == "config_overrides"}
+    return values, describe(chosen, presets, count, name, values, has["validation"])
+
+
+def count_examples(task: Task, data_args: BaseDataArguments, most: int) -> int | None:
+    """The number of training examples, or of lines of a language model's text, counted up to `most`; None for those of
+    a pipe, which can be read only once."""
+    if any(path.exists() and not (path.is_file() or path.is_dir()) for path in data_args.files("train")):
+        return None
+    examples = task.read_split(data_args, "train")
+    return sum(1 for _ in islice(getattr(examples, "labels", examples) or (), most))
+
+
+def has_data(data_args: BaseDataArguments, split: str) -> bool:
+    """Whether the arguments say where the examples of "train", "validation" or "test" come from."""
+    if any(vars(data_args).get(name) for name in data_args.SOURCES if name.startswith(f"{split}_")):
+        return True
+    if getattr(data_args, f"{split}_size", 0) or (split == "test" and data_args.cross_validation):
+        return True
+    if not data_args.dataset_name:
+        return False
+    try:
+        read_dataset(data_args, split)
+    except ValueError:
+        return False
+    return True
+
+
+def fit_batches(values: dict, data_args: BaseDataArguments, given: dict) -> dict:
+    """Values with batches of sentences, not of tokens, if the command line asks for these, or with batches that hold
+    the longest text."""
+    if "max_tokens_per_batch" not in values:
+        return values
+    if "per_device_train_batch_size" in given or given.get("train_sampling_strategy") == "group_by_length":
+        return {name: value for name, value in values.items() if name != "max_tokens_per_batch"}
+    lengths = (getattr(data_args, f"max_{side}_length") for side in ("source", "target"))
+    return values | {"max_tokens_per_batch": max(values["max_tokens_per_batch"], *lengths)}
+
+
+def fit_checkpoints(values: dict, is_evaluated: bool, given: dict) -> dict:
+    """Values whose evaluations, checkpoints and average go together with each other and with what is given."""
+    values = dict(values)
+    strategies = {name: given[name] for name in ("eval_strategy", "save_strategy") if name in given}
+    strategies = {name: getattr(strategy, "value", strategy) for name, strategy in strategies.items()}
+    asked = [strategy for strategy in strategies.values() if strategy in ("steps", "epoch")]
+    if "eval_steps" in given or "save_steps" in given:
+        asked.append("steps")
+        steps = given.get("save_steps", given.get("eval_steps"))
+        values |= {"eval_steps": steps, "save_steps": steps}
+    if asked:
+        values |= {"eval_strategy": asked[0], "save_strategy": asked[0]}
+    if len(set(asked)) > 1 or "best" in strategies.values():
+        values["load_best_model_at_end"] = False
+    if strategies.get("save_strategy") == "no":
+        values = {name: value for name, value in values.items() if name not in CHECKPOINTS}
+    if strategies.get("eval_strategy") == "no" or not is_evaluated:
+        values = {name: value for name, value in values.items() if name not in EVALUATION}
+    if "average_last_checkpoints" in values:
+        is_best_kept = given.get("load_best_model_at_end", values.get("load_best_model_at_end", False))
+        average = given.get("average_last_checkpoints", values["average_last_checkpoints"])
+        if given.get("max_steps", 0) > 0 and values["save_steps"] < 1:
+            every = math.ceil(given["max_steps"] * values["save_steps"])
+            average = min(average, given["max_steps"] // every)
+        if (limit := given.get("save_total_limit")) is not None:
+            average = min(average, max(limit - is_best_kept, 0))
+        values |= {"average_last_checkpoints": average, "save_total_limit": max(average + is_best_kept, 1)}
+    return values
+
+
+def describe(
+    chosen: Preset, presets: tuple[Preset, ...], count: int | None, name: str | None, values: dict, is_evaluated: bool
+) -> list[str]:
+    """Lines about a preset: why it is taken, and what it sets."""
+    following = presets[presets.index(chosen) + 1 :]
+    size = f"from {chosen.least:,}{f' to {following[0].least - 1:,}' if following else ' on'}"
+    if name:
+        reason = "asked for"
+    elif count is None:
+        reason = "since a pipe's examples cannot be counted before they are read"
+    else:
+        reason = f"for {count:,}{'' if following else ' or more'} training examples ({size})"
+    listed = ", ".join(f"{option}={value}" for option, value in values.items())
+    lines = [f"Preset {chosen.name}, {reason}; options win over it, --preset {NONE} drops it. It sets {listed}"]
+    if not is_evaluated:
+        lines.append(
+            "No validation data (--validation): no scores during training, and no choice of the best checkpoint"
+        )
+    return lines

@@ -1,0 +1,270 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""`ode-transformer serve`: parallel requests over loopback against the same texts one by one, and what is refused."""
+
+import asyncio
+import socket
+import threading
+
+import httpx
+import pytest
+import torch
+import uvicorn
+
+from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
+from modeling_ode_transformer.inference import serve
+from modeling_ode_transformer.inference.generate import GenerateArguments, TextGenerator
+from modeling_ode_transformer.inference.serve import Batcher, ServeArguments, checked_generate, make_app
+from modeling_ode_transformer.training.smoke.number_names import english
+
+from ..conftest import TINY, randomize, tiny_config
+
+
+REQUESTS = 50
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = OdeTransformerTokenizer.train([english(number) for number in range(0, 9000, 7)], 300)
+    torch.manual_seed(0)
+    sizes = TINY | {"vocab_size": 300, "tie_word_embeddings": False, "position_embedding_type": "learned"}
+    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**sizes)))
+    torch.nn.init.normal_(model.lm_head.weight)  # a sharp distribution, in which the start token is not repeated
+    model.generation_config.update(num_beams=3, max_length=20)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def generator_of(folder, **options):
+    return TextGenerator(GenerateArguments(model_name_or_path=[str(folder)], device="cpu", **options))
+
+
+class Upper:
+    """In the place of a model: it spells texts in capitals, once it is let go, and notes what it got."""
+
+    def __init__(self):
+        self.calls, self.is_busy, self.may_go = [], threading.Event(), threading.Event()
+
+    def __call__(self, texts):
+        self.calls.append(texts)
+        self.is_busy.set()
+        self.may_go.wait()
+        if "defect" in texts:
+            raise TypeError("a defect")
+        if "long" in texts:
+            raise ValueError("too long")
+        return [[(text.upper(), -1.0)] for text in texts]
+
+
+def with_client(app, talk):
+    """What `talk`, which takes a client of the application, returns."""
+
+    async def run():
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+                return await talk(client)
+
+    return asyncio.run(run())
+
+
+async def until_waiting(client, number):
+    while (await client.get("/health")).json()["waiting"] < number:
+        await asyncio.sleep(0)  # lets the requests go on
+
+
+def texts_of(response):
+    assert response.status_code == 200, response.text
+    return [output["text"] for (output,) in response.json()["outputs"]]
+
+
+def test_fifty_parallel_requests_are_generated_together(folder, monkeypatch):
+    """Over loopback, by threads that have no asyncio in common with the server."""
+    generator = generator_of(folder, scores=True)
+    numbers = [english(7 * number) for number in range(2 * REQUESTS)]
+    pairs = [numbers[i : i + 2] for i in range(0, 2 * REQUESTS, 2)]
+    expected = []
+    for pair in pairs:
+        outputs = [generator([text])[0][0] for text in pair]  # each alone
+        expected.append([[{"text": text, "score": pytest.approx(score, abs=1e-4)}] for text, score in outputs])
+    calls, submitted, all_submitted = [], [], threading.Event()
+
+    def generate(texts):
+        calls.append(len(texts))
+        assert all_submitted.wait(60)  # the first request keeps the model busy until all have come
+        return checked_generate(generator)(texts)
+
+    class CountingBatcher(Batcher):
+        async def submit(self, texts, timeout):
+            submitted.append(texts)
+            if len(submitted) == REQUESTS:
+                all_submitted.set()
+            return await super().submit(texts, timeout)
+
+    monkeypatch.setattr(serve, "Batcher", CountingBatcher)
+    app = make_app(generate, ServeArguments(max_waiting=2 * REQUESTS), ["tiny"], max_batch=32, scores=True)
+    answers = {}
+
+    def ask(i):
+        answers[i] = httpx.post(f"{address}/generate", json={"texts": pairs[i]}, timeout=60)
+
+    with serving(app) as address:
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(REQUESTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        health = httpx.get(f"{address}/health").json()
+    assert [answers[i].json() for i in range(REQUESTS)] == [{"outputs": outputs} for outputs in expected]
+    assert len({str(outputs) for outputs in expected}) > 40
+    assert sum(calls) == 2 * REQUESTS and max(calls) == 32 and len(calls) <= 6
+    assert health == {"status": "ok", "models": ["tiny"], "waiting": 0}
+
+
+class serving:
+    """Serves an application on a free port of loopback within a `with`, which gives the address."""
+
+    def __init__(self, app):
+        started = threading.Event()
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets=None):
+                await super().startup(sockets)
+                started.set()
+
+        self.started, self.server = started, Server(uvicorn.Config(app, port=0, log_level="warning"))
+        self.thread = threading.Thread(target=self.server.run)
+
+    def __enter__(self):
+        self.thread.start()
+        assert self.started.wait(60)
+        return f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
+
+    def __exit__(self, *error):
+        self.server.should_exit = True
+        self.thread.join()
+
+
+def test_a_full_queue_and_a_long_wait_are_answered_by_503():
+    upper = Upper()
+
+    async def talk(client):
+        def ask(*texts):
+            return asyncio.create_task(client.post("/generate", json={"texts": texts}))
+
+        first = ask("a")
+        await asyncio.to_thread(upper.is_busy.wait)
+        waiting = ask("b", "c")
+        await until_waiting(client, 2)
+        refused = await ask("d", "e")
+        third = ask("d")
+        await until_waiting(client, 3)
+        upper.may_go.set()
+        return refused, *(await asyncio.gather(first, waiting, third))
+
+    refused, *answered = with_client(make_app(upper, ServeArguments(max_waiting=3), ["upper"]), talk)
+    assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+    assert refused.json() == {"error": "3 texts may wait, and this would be more: try again."}
+    assert [texts_of(answer) for answer in answered] == [["A"], ["B", "C"], ["D"]]
+    assert upper.calls == [["a"], ["b", "c", "d"]]
+
+    upper = Upper()
+
+    async def talk(client):
+        late = await client.post("/generate", json={"texts": ["late"]})
+        upper.may_go.set()
+        return late, await client.post("/generate", json={"texts": ["next"]})
+
+    late, after = with_client(make_app(upper, ServeArguments(timeout=0.2), ["upper"]), talk)
+    assert (late.status_code, late.json()) == (503, {"error": "No output after 0.2 seconds: try again."})
+    assert texts_of(after) == ["NEXT"]
+
+
+def test_no_request_fails_by_anothers_fault():
+    upper = Upper()
+
+    async def talk(client):
+        def ask(*texts):
+            return asyncio.create_task(client.post("/generate", json={"texts": texts}))
+
+        tasks = [ask("a")]
+        await asyncio.to_thread(upper.is_busy.wait)
+        tasks += [ask(text) for text in ("b", "defect", "long", "c")]
+        await until_waiting(client, 4)
+        upper.may_go.set()
+        return await asyncio.gather(*tasks)
+
+    first, b, defect, long, c = with_client(make_app(upper, ServeArguments(), ["upper"]), talk)
+    assert [texts_of(answer) for answer in (first, b, c)] == [["A"], ["B"], ["C"]]
+    assert (long.status_code, long.json()) == (422, {"error": "too long"})
+    assert (defect.status_code, defect.json()) == (500, {"error": "The server failed; its log says why."})
+
+
+@pytest.mark.parametrize(
+    "method, path, options, status, message",
+    [
+        ("POST", "/generate", {"content": b"{"}, 422, "JSON decode error"),
+        ("POST", "/generate", {"json": {}}, 422, "texts: Field required"),
+        ("POST", "/generate", {"json": {"texts": "a"}}, 422, "texts: Input should be a valid list"),
+        ("POST", "/generate", {"json": {"texts": []}}, 422, "texts: List should have at least 1 item"),
+        ("POST", "/generate", {"json": {"texts": ["a"] * 4}}, 422, "texts: List should have at most 3 items"),
+        ("POST", "/generate", {"json": {"texts": ["a" * 9]}}, 422, "texts.0: String should have at most 8 characters"),
+        ("POST", "/generate", {"json": {"texts": [7]}}, 422, "texts.0: Input should be a valid string"),
+        ("POST", "/generate", {"content": rb'{"texts": ["\ud800"]}'}, 422, "texts.0: Input should be a valid string"),
+        ("GET", "/generate", {}, 405, "Method Not Allowed"),
+        ("GET", "/nothing", {}, 404, "Not Found"),
+    ],
+)
+def test_errors_are_json(method, path, options, status, message):
+    upper = Upper()
+    app = make_app(upper, ServeArguments(max_texts=3, max_characters=8), ["upper"])
+    headers = {"content-type": "application/json"}
+    response = with_client(app, lambda client: client.request(method, path, headers=headers, **options))
+    assert response.status_code == status and message in response.json()["error"] and not upper.calls
+
+
+def test_a_text_that_would_be_cut_is_refused_or_split(folder):
+    text = " ".join([english(7), "."] * 20)
+    for options, status in (({}, 422), ({"split_sentences": True}, 200)):
+        app = make_app(checked_generate(generator_of(folder, **options)), ServeArguments(), ["tiny"])
+        response = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", text, ""]}))
+        assert response.status_code == status, response.text
+    assert texts_of(response)[2] == "" and all(texts_of(response)[:2])
+    assert response.json()["outputs"][0][0]["score"] is None
+
+
+def test_the_documentation_says_what_is_answered():
+    api = with_client(
+        make_app(Upper(), ServeArguments(), ["upper"]), lambda client: client.get("/openapi.json")
+    ).json()
+    assert set(api["paths"]) == {"/generate", "/health"}
+    operation = api["paths"]["/generate"]["post"]
+    assert set(operation["responses"]) == {"200", "422", "500", "503"}
+    reference = operation["responses"]["503"]["content"]["application/json"]["schema"]["$ref"]
+    assert api["components"]["schemas"][reference.rpartition("/")[2]]["properties"] == {
+        "error": {"type": "string", "title": "Error"}
+    }
+    texts = api["components"]["schemas"]["Request"]["properties"]["texts"]
+    assert (texts["maxItems"], texts["items"]["maxLength"]) == (64, 20_000)
+
+
+def test_the_command_starts_the_server(folder, monkeypatch, capsys):
+    asked = []
+
+    def run(self, sockets):
+        asked.append((self.config.app, sockets[0].getsockname()))
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    cli.run(["serve", str(folder), "--port", "0", "--max_waiting", "5", "--num_beams", "2", "--packed"])
+    ((app, (host, port)),) = asked
+    response = with_client(app, lambda client: client.post("/generate", json={"texts": ["two"]}))
+    assert texts_of(response) == [generator_of(folder, num_beams=2)(["two"])[0][0][0]]
+    assert host == "127.0.0.1" and port > 0
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit):
+        cli.main(["serve", str(folder), "--port", str(taken.getsockname()[1])])
+    assert "Address already in use. Give another --port." in capsys.readouterr().err
+    for option, message in (("--timeout 0", "must be positive"), ("--port 70000", "from 0"), ("--max_texts 0", "1")):
+        with pytest.raises(ValueError, match=f"{option} .*{message}|{option}.0 .*{message}"):
+            cli.run(["serve", str(folder), *option.split()])

@@ -1,0 +1,161 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What a training is where nothing says: presets by the number of examples, and what wins over them."""
+
+import json
+import logging
+import math
+import os
+import re
+
+import pytest
+from safetensors.torch import load_file
+
+from modeling_ode_transformer import cli
+from modeling_ode_transformer.text_files import read_json
+from modeling_ode_transformer.training import presets, run
+from modeling_ode_transformer.training.recipe_files import RECIPES
+from modeling_ode_transformer.training.run import parse_arguments
+from modeling_ode_transformer.training.tasks.classification import CLASSIFICATION
+from modeling_ode_transformer.training.tasks.language_model import LANGUAGE_MODEL
+from modeling_ode_transformer.training.tasks.translation import TRANSLATION
+
+from .runs import MODEL
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Two examples for translation and for classification."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.tsv").write_text("one\teins\ntwo\tzwei\n")
+    (tmp_path / "a.txt").write_text("1 one\n0 two\n")
+
+
+DATA = "--train a.tsv --validation a.tsv --output_dir out".split()
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "size"),
+    [
+        (9_999, "tiny", (128, 2000)),
+        (10_000, "small", (256, 8000)),
+        (99_999, "small", (256, 8000)),
+        (100_000, "medium", (512, 10_000)),
+        (1_000_000, "base", (512, 32_000)),
+    ],
+)
+def test_the_preset_is_that_of_the_number_of_pairs_and_says_so(count, name, size, files, monkeypatch):
+    monkeypatch.setattr(presets, "count_examples", lambda *_: count)
+    notes = []
+    model_args, _, args = parse_arguments(TRANSLATION, DATA, notes)
+    assert (model_args.config_overrides["d_model"], model_args.vocab_size) == size
+    assert re.match(rf"Preset {name}, for {count:,}( or more)? training examples \(from ", notes[0])
+    assert (args.do_train, args.do_eval, args.do_predict) == (True, True, False)
+
+
+def test_a_pipe_is_not_read_for_its_size(files):
+    os.mkfifo("pipe.tsv")
+    notes = []
+    parse_arguments(TRANSLATION, ["--train", "pipe.tsv", "--output_dir", "out"], notes)
+    assert re.match("Preset small, since a pipe's examples cannot be counted", notes[0])
+
+
+def test_the_small_preset_is_the_recipe_of_multi30k(files, monkeypatch):
+    """Apart from the evaluations, which have the beam of the final one, and from the average."""
+    monkeypatch.setattr(presets, "count_examples", lambda *_: 29_000)
+    model_args, data_args, args = parse_arguments(TRANSLATION, DATA)
+    recipe = read_json(RECIPES / "multi30k_en_de.json")
+    found = vars(model_args) | vars(data_args) | vars(args)
+    names = "config_overrides vocab_size num_train_epochs max_tokens_per_batch learning_rate lr_scheduler_type"
+    names += " adam_beta1 adam_beta2 label_smoothing_factor num_beams length_penalty metric_for_best_model"
+    assert {name: found[name] for name in names.split()} == {name: recipe[name] for name in names.split()}
+    assert 0.15 < args.warmup_steps < 0.25 and data_args.average_last_checkpoints == 5
+    assert (args.predict_with_generate, args.load_best_model_at_end, args.generation_num_beams) == (True, True, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--learning_rate 0.5 --vocab_size 300", {"learning_rate": 0.5, "vocab_size": 300, "num_train_epochs": 30}),
+        ("--preset none --do_train", {"learning_rate": 5e-5, "max_tokens_per_batch": None, "num_beams": None}),
+        ("--preset base", {"gradient_accumulation_steps": 8}),
+        ("--per_device_train_batch_size 3", {"max_tokens_per_batch": None, "per_device_train_batch_size": 3}),
+        ("--max_source_length 2000", {"max_tokens_per_batch": 2000}),
+        ("--save_strategy no", {"average_last_checkpoints": 0, "load_best_model_at_end": False, "eval_steps": 0.05}),
+        ("--eval_strategy epoch", {"save_strategy": "epoch", "average_last_checkpoints": 5}),
+        ("--save_steps 7", {"eval_steps": 7, "eval_strategy": "steps"}),
+        ("--save_total_limit 3", {"average_last_checkpoints": 2, "save_total_limit": 3}),
+        ("--average_last_checkpoints 0 --load_best_model_at_end False", {"save_total_limit": 1}),
+        ("--max_steps 3", {"average_last_checkpoints": 3}),
+        ("--model_name_or_path m", {"config_overrides": None, "learning_rate": 5e-5, "label_smoothing_factor": 0.1}),
+        ("--config_name c", {"config_overrides": None, "learning_rate": 0.003}),
+        ("--test a.tsv", {"do_predict": True}),
+        ("--do_train", {"eval_strategy": "steps", "do_predict": False}),
+        ("--do_eval --model_name_or_path m", {"do_train": False, "num_beams": None, "eval_strategy": "no"}),
+    ],
+)
+def test_the_command_line_wins_and_what_is_left_fits(options, expected, files):
+    model_args, data_args, args = parse_arguments(TRANSLATION, [*DATA, *options.split()])
+    found = vars(model_args) | vars(data_args) | vars(args)
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_overrides_are_laid_over_the_model_of_the_preset(files):
+    model_args, _, _ = parse_arguments(TRANSLATION, [*DATA, "--config_overrides", "dropout=0.5"])
+    assert (model_args.config_overrides["dropout"], model_args.config_overrides["d_model"]) == (0.5, 128)
+
+
+def test_without_validation_data_nothing_is_evaluated(files):
+    notes = []
+    _, data_args, args = parse_arguments(TRANSLATION, ["--train", "a.tsv", "--output_dir", "out"], notes)
+    assert (args.do_eval, args.eval_strategy, args.load_best_model_at_end) == (False, "no", False)
+    assert data_args.average_last_checkpoints == 5 and "No validation data" in notes[1]
+
+
+def test_a_recipe_is_complete_and_unknown_presets_are_named(files):
+    _, _, args = parse_arguments(TRANSLATION, ["--recipe", "iwslt14_de_en", *DATA])
+    assert (args.warmup_steps, args.eval_strategy, args.load_best_model_at_end) == (4000, "epoch", False)
+    with pytest.raises(ValueError, match=r"--preset huge: .* are tiny, small, medium, base, or none"):
+        parse_arguments(TRANSLATION, [*DATA, "--preset", "huge"])
+    with pytest.raises(ValueError, match="--preset tiny and --recipe ptb"):
+        parse_arguments(TRANSLATION, ["--recipe", "ptb", "--preset", "tiny"])
+
+
+def test_other_tasks_have_presets_too(files):
+    model_args, _, args = parse_arguments(LANGUAGE_MODEL, "--train a.txt --validation a.txt --output_dir o".split())
+    assert (model_args.config_overrides["d_model"], args.metric_for_best_model) == (128, "perplexity")
+    _, _, args = parse_arguments(CLASSIFICATION, "--train a.txt --validation_size 0.5 --output_dir o".split())
+    assert (args.do_eval, args.metric_for_best_model, args.num_train_epochs) == (True, "accuracy", 10)
+    _, _, args = parse_arguments(LANGUAGE_MODEL, "--model_name_or_path m --prompt a --output_dir o".split())
+    assert (args.do_train, args.eval_strategy) == (False, "no")
+
+
+@pytest.mark.parametrize("is_mean_better", [True, False])
+def test_five_options_train_a_model_and_keep_the_best(is_mean_better, corpus, tmp_path, monkeypatch, caplog):
+    """Of the best checkpoint and the mean of the last ones, the final model is the one with the higher BLEU."""
+    for split in ("train", "validation"):
+        rows = zip(*((corpus / f"{split}.{side}").read_text().splitlines() for side in ("en", "de")))
+        (tmp_path / f"{split}.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in rows))
+    monkeypatch.chdir(tmp_path)
+    scores = {"average_bleu": 1e9 if is_mean_better else -1.0}
+    predict = run.Trainer.predict
+    calls = []
+
+    def fake(self, *args, metric_key_prefix="test", **kwargs):
+        output = predict(self, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        calls.append(metric_key_prefix)
+        output.metrics.update({name: score for name, score in scores.items() if name.startswith(metric_key_prefix)})
+        return output
+
+    monkeypatch.setattr(run.Trainer, "predict", fake)
+    caplog.set_level(logging.INFO, "modeling_ode_transformer")
+    sizes = {name: value for name, value in MODEL.items() if name != "encoder_layers"}
+    argv = "train translation --train train.tsv --validation validation.tsv --output_dir out --max_steps 8".split()
+    cli.main([*argv, "--config_overrides", json.dumps(sizes), "--disable_tqdm", "True"])
+    assert calls == ["average", "eval"]
+    assert ("kept the mean" if is_mean_better else "kept the best checkpoint") in caplog.text
+    state = read_json("out/trainer_state.json")
+    assert next(entry["step"] for entry in state["log_history"] if "loss" in entry) == 1
+    assert all(math.isfinite(entry["eval_bleu"]) for entry in state["log_history"] if "eval_bleu" in entry)
+    final = load_file("out/model.safetensors")
+    best = load_file(f"{state['best_model_checkpoint']}/model.safetensors")
+    assert all(final[name].equal(best[name]) for name in best) != is_mean_better
