@@ -1,7 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The loss that is computed for a part of the tokens at a time."""
 
-
 import pytest
 import torch
 from torch import nn
