@@ -2,6 +2,7 @@
 """The command `ode-transformer`, which is `python -m modeling_ode_transformer` too.
 
     ode-transformer train translation --train pairs.tsv --validation dev.tsv --output_dir mine
+    ode-transformer prepare translation --train pairs.tsv --output_dir data-bin
     ode-transformer average multi30k_en_de --last 5 --output_dir averaged
     ode-transformer score bleu --hypotheses output.de --references test.de
     ode-transformer --help
@@ -15,6 +16,7 @@ import logging
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,7 @@ def make_parser() -> ArgumentParser:
     parser = ArgumentParser(prog="ode-transformer", description="Tools around models of ODE Transformers.")
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
     add_train(commands)
+    add_prepare(commands)
     add_average(commands)
     add_convert_fairseq(commands)
     add_generate(commands)
@@ -144,6 +147,35 @@ def add_import(parser: ArgumentParser) -> None:
         action="append",
         help="Python file of the model's own coefficients and schemes, as saved beside it; may be given several times",
     )
+
+
+# What `prepare` prepares, of the tasks of `train`.
+PREPARED = ("translation", "summarization", "correction")
+
+
+def add_prepare(commands: Any) -> None:
+    summary = "clean and encode data once, for trainings with --prepared_dir FOLDER"
+    parser = add_command(commands, "prepare", summary, prepare, needs_models=False)
+    tasks = parser.add_subparsers(dest="trained", required=True, metavar="TASK")
+    for name in PREPARED:
+        help_text = f"data of `train {name}`, with its options (train {name} --help); --output_dir is the folder"
+        parser = tasks.add_parser(name, help=help_text, add_help=False, prefix_chars="\0")
+        parser.add_argument("arguments", nargs="*")
+
+
+def prepare(args: Namespace) -> None:
+    if not {"-h", "--help"}.isdisjoint(args.arguments):
+        print(
+            f"usage: ode-transformer prepare {args.trained} --train FILE --validation FILE --output_dir FOLDER "
+            f"[OPTIONS]\n\nCleans and encodes data once. The options, also --recipe, are those of\n"
+            f"ode-transformer train {args.trained} --help. A training with the same ones and --prepared_dir FOLDER "
+            "finds what was prepared."
+        )
+        return
+    from .training.help import find_task
+    from .training.run import prepare, run_process
+
+    run_process(lambda: prepare(find_task(args.trained), args.arguments))
 
 
 # Checkpoints
@@ -501,9 +533,19 @@ def format_value(value: Any) -> str:
 
 
 def add_bleu(metrics: Any) -> None:
-    parser = add_metric(metrics, "bleu", "sacreBLEU, tokenised BLEU (multi-bleu.perl) and compound-split BLEU", bleu)
+    summary = "sacreBLEU; of tokenised text also tokenised BLEU (multi-bleu.perl) and compound-split BLEU"
+    parser = add_metric(metrics, "bleu", summary, bleu)
     add_text_options(parser)
     add_bleu_options(parser)
+    parser.add_argument(
+        "--tokenized",
+        nargs="?",
+        const=True,
+        type=true_or_false,
+        metavar="BOOL",
+        help="print the scores of tokenised text too, and take the text as it is if there is no --moses_language; "
+        "default: if there is, or if nine in ten punctuation marks stand alone between spaces",
+    )
 
 
 def add_bleu_options(parser: ArgumentParser) -> None:
@@ -521,10 +563,15 @@ def add_bleu_options(parser: ArgumentParser) -> None:
 
 
 def bleu(args: Namespace) -> None:
-    from .metrics.bleu import bleu
+    from .metrics.bleu import CONVENTIONS, bleu, is_tokenized
 
     predictions, references = read_texts(args)
-    print_scores(bleu(predictions, references, args.tokenize, args.lowercase, args.moses_language), args.json)
+    tokenized = args.tokenized
+    if tokenized is None:
+        tokenized = bool(args.moses_language) or is_tokenized([*predictions, *chain.from_iterable(references)])
+    conventions = CONVENTIONS if tokenized else CONVENTIONS[:1]
+    options = (args.tokenize, args.lowercase, args.moses_language, conventions)
+    print_scores(bleu(predictions, references, *options), args.json)
 
 
 def add_rouge(metrics: Any) -> None:

@@ -601,6 +601,7 @@ class BlockInputs:
     source: tuple[torch.Tensor, torch.Tensor] | None
     source_mask: torch.Tensor | None
     options: dict[str, Any]
+    first_cache_idx: int
     relative_distances: torch.Tensor | None = None
     weights: dict[str, torch.Tensor | None] = field(default_factory=dict)
 
@@ -682,7 +683,7 @@ def autocast_dtype(x: torch.Tensor) -> torch.dtype:
 
 def check_entries(cache: Cache, config: OdeTransformerConfig) -> None:
     """Raises a ValueError if the cache has entries, and fewer than evaluations of the decoder's self-attentions."""
-    needed = config.decoder_layers * config.attention_evaluations("decoder")
+    needed = config.decoder_layer_calls * config.attention_evaluations("decoder")
     if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
         raise ValueError(
             f"past_key_values has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "

@@ -97,6 +97,18 @@ for words in sys.argv[1:]:
 heavy = {"torch", "transformers", "datasets", "evaluate", "numpy"}
 assert not heavy & set(sys.modules) - {"torchao"}, heavy & set(sys.modules)
 
+# Nor do the metrics of texts need torch.
+from pathlib import Path
+Path("text").write_text("a b c d")
+Path("edits.m2").write_text("S a b c d")
+files = ["--hypotheses", "text", "--references", "text"]
+for metric in (["bleu", *files], ["rouge", *files], ["gleu", *files, "--sources", "text"],
+               ["m2", "--hypotheses", "text", "--references", "edits.m2"],
+               ["bootstrap", "--system_a", "text", "--system_b", "text", "--references", "text"]):
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["score", *metric])
+assert not (heavy - {"numpy"}) & set(sys.modules), heavy & set(sys.modules)
+
 # What a subcommand imports finds the names of the package, and the Auto classes know its models.
 from modeling_ode_transformer import OdeTransformerConfig
 from transformers import AutoConfig

@@ -16,10 +16,9 @@ percentages.
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import evaluate
 import numpy as np
 import sacrebleu
 import sacremoses
@@ -27,9 +26,15 @@ from sacremoses.corpus import NonbreakingPrefixes
 
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
+    metric_of_evaluate,
     reference_lists,
     text_features,
 )
+
+
+CONVENTIONS = ("sacrebleu", "tokenized_bleu", "compound_split_bleu")
+# Marks that plain text attaches to the word before, at the end of a word or by themselves.
+MARKS = re.compile(r"(\S?)[,;:!?](?=\s|$)|(\S?)\.$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,14 @@ def split_compounds(text: str) -> str:
     second hyphen of "x-y-z" stays.
     """
     return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", text.encode()).decode()
+
+
+def is_tokenized(texts: Iterable[str]) -> bool:
+    """Whether texts look tokenised: of their commas, colons, semicolons, question and exclamation marks, and of the
+    full stops at their ends, nine in ten stand alone between white space. False if they have none."""
+    marks = [before or end for text in texts for before, end in MARKS.findall(text)]
+    alone = sum(not before.strip() for before in marks)
+    return bool(marks) and alone >= 0.9 * len(marks)
 
 
 def moses_tokenizer(language: str) -> Callable[[str], str]:
@@ -198,23 +211,28 @@ def bleu(
     tokenize: str = "13a",
     lowercase: bool = False,
     moses_language: str | None = None,
+    conventions: Sequence[str] = CONVENTIONS,
 ) -> dict:
-    """All three scores by name, with what belongs to each: `sacrebleu`, `sacrebleu_signature`, ...
+    """The scores by name, with what belongs to each: `sacrebleu`, `sacrebleu_signature`, ...
 
-    The arguments are those of `sacre_bleu` and `tokenized_bleu`.
+    The arguments are those of `sacre_bleu` and `tokenized_bleu`, and the names of the scores.
     """
     scores = {}
-    for name, scorer in bleu_scorers(tokenize, lowercase, moses_language).items():
+    scorers = bleu_scorers(tokenize, lowercase, moses_language)
+    for name in conventions:
+        scorer = scorers[name]
         details = scorer.score(predictions, references)
         scores[name] = details.pop("score")
         scores |= {f"{name}_{detail}": value for detail, value in details.items()}
     return scores
 
 
-class Bleu(CheckedLists, evaluate.Metric):
+class BleuModule(CheckedLists):
     """`bleu` for `evaluate`."""
 
     def _info(self):
+        import evaluate
+
         return evaluate.MetricInfo(
             description=__doc__,
             citation="Papineni et al., ACL 2002; Post, WMT 2018",
@@ -224,3 +242,6 @@ class Bleu(CheckedLists, evaluate.Metric):
 
     def _compute(self, predictions, references, **options):
         return bleu(predictions, references, **options)
+
+
+__getattr__ = metric_of_evaluate(globals(), "Bleu", BleuModule)

@@ -22,7 +22,6 @@ from functools import partial
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-import evaluate
 import numpy as np
 
 from modeling_ode_transformer.metrics.bleu import bleu_scorers
@@ -31,6 +30,7 @@ from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     check_counts,
     check_lists,
+    metric_of_evaluate,
     text_features,
 )
 from modeling_ode_transformer.text_files import read_aligned_lines
@@ -265,11 +265,13 @@ def compare(
     return {"metric": metric, "signature": signature} | result.to_dict()
 
 
-class BootstrapComparison(CheckedLists, evaluate.Comparison):
+class BootstrapComparisonModule(CheckedLists):
     """`compare` by BLEU for `evaluate`, of systems with one output each: `compute(predictions1=..., predictions2=...,
     references=..., metric=...)`."""
 
     def _info(self):
+        import evaluate
+
         return evaluate.ComparisonInfo(
             module_type="comparison",
             description=__doc__,
@@ -280,3 +282,6 @@ class BootstrapComparison(CheckedLists, evaluate.Comparison):
 
     def _compute(self, predictions1, predictions2, references, **options):
         return compare(predictions1, predictions2, references, **options)
+
+
+__getattr__ = metric_of_evaluate(globals(), "BootstrapComparison", BootstrapComparisonModule, "Comparison")

@@ -23,13 +23,12 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-import datasets
-import evaluate
-
 from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, parse_sentences
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     check_counts,
+    metric_of_evaluate,
+    plain_features,
     reference_lists,
 )
 
@@ -189,18 +188,22 @@ def format_table(scores: dict[str, Any]) -> str:
     )
 
 
-class Errant(CheckedLists, evaluate.Metric):
+class ErrantModule(CheckedLists):
     """`errant_score` for `evaluate`."""
 
     def _info(self):
-        text = datasets.Value("string")
+        import evaluate
+
         return evaluate.MetricInfo(
             description=__doc__,
             citation="Bryant et al., Automatic Annotation and Evaluation of Error Types for Grammatical Error "
             "Correction, ACL 2017",
             inputs_description=errant_score.__doc__,
-            features=datasets.Features({"predictions": text, "references": text}),
+            features=plain_features("predictions", "references"),
         )
 
     def _compute(self, predictions, references, **options):
         return errant_score(predictions, references, **options)
+
+
+__getattr__ = metric_of_evaluate(globals(), "Errant", ErrantModule)

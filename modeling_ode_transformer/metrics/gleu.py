@@ -16,12 +16,12 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-import evaluate
 import numpy as np
 
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     check_counts,
+    metric_of_evaluate,
     reference_lists,
     text_features,
 )
@@ -134,10 +134,12 @@ def gleu(
     return {"gleu": float(scores.mean()), "gleu_std": float(scores.std())}
 
 
-class Gleu(CheckedLists, evaluate.Metric):
+class GleuModule(CheckedLists):
     """`gleu` for `evaluate`."""
 
     def _info(self):
+        import evaluate
+
         return evaluate.MetricInfo(
             description=__doc__,
             citation="Napoles et al., Ground Truth for Grammatical Error Correction Metrics, ACL 2015",
@@ -147,3 +149,6 @@ class Gleu(CheckedLists, evaluate.Metric):
 
     def _compute(self, predictions, references, sources, **options):
         return gleu(predictions, references, sources, **options)
+
+
+__getattr__ = metric_of_evaluate(globals(), "Gleu", GleuModule)

@@ -31,12 +31,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import datasets
-import evaluate
 import numpy as np
 
 from modeling_ode_transformer.metrics.maxmatch import GoldEdit, count_edits
-from modeling_ode_transformer.metrics.metric_utils import CheckedLists, check_counts
+from modeling_ode_transformer.metrics.metric_utils import (
+    CheckedLists,
+    check_counts,
+    metric_of_evaluate,
+    plain_features,
+)
 from modeling_ode_transformer.text_files import read_lines
 
 
@@ -335,17 +338,21 @@ def m2_score(
     )
 
 
-class M2(CheckedLists, evaluate.Metric):
+class M2Module(CheckedLists):
     """`m2_score` for `evaluate`."""
 
     def _info(self):
-        text = datasets.Value("string")
+        import evaluate
+
         return evaluate.MetricInfo(
             description=__doc__,
             citation="Dahlmeier and Ng, Better Evaluation for Grammatical Error Correction, NAACL 2012",
             inputs_description=m2_score.__doc__,
-            features=datasets.Features({"predictions": text, "references": text}),
+            features=plain_features("predictions", "references"),
         )
 
     def _compute(self, predictions, references, **options):
         return m2_score(predictions, references, **options)
+
+
+__getattr__ = metric_of_evaluate(globals(), "M2", M2Module)

@@ -1,9 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What the metrics beside it share: checks of their inputs."""
 
-from collections.abc import Iterable, Sequence
-
-import datasets
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 
 def check_counts(**lists: Sequence) -> None:
@@ -55,8 +54,43 @@ class CheckedLists:
         super().add_batch(**lists)
 
 
-def text_features(*names: str) -> list[datasets.Features]:
+def text_features(*names: str) -> list:
     """What `evaluate` lets in: texts under each of the names, and as `references` a list of texts for each, or one."""
+    import datasets
+
     text = datasets.Value("string")
     texts = dict.fromkeys(names, text)
     return [datasets.Features(texts | {"references": references}) for references in (datasets.List(text), text)]
+
+
+def plain_features(*names: str):
+    """What `evaluate` lets in: texts under each of the names."""
+    import datasets
+
+    return datasets.Features(dict.fromkeys(names, datasets.Value("string")))
+
+
+def metric_of_evaluate(namespace: dict, name: str, methods: type, base: str = "Metric") -> Callable[[str], Any]:
+    """A module's `__getattr__` that makes its class for `evaluate` when it is asked for: `evaluate` imports torch,
+    which functions and commands do without. In the copy of the file that `evaluate.load` imports, the class is there
+    at once.
+
+    Args:
+        namespace: The module's.
+        name: Of the class.
+        methods: Its own methods.
+        base: The class of `evaluate` that it is of.
+    """
+
+    def get(asked: str) -> type:
+        if asked != name:
+            raise AttributeError(f"module {namespace['__name__']!r} has no attribute {asked!r}")
+        import evaluate
+
+        own = {"__module__": namespace["__name__"], "__doc__": methods.__doc__}
+        namespace[name] = type(name, (methods, getattr(evaluate, base)), own)
+        return namespace[name]
+
+    if namespace["__name__"].partition(".")[0] != __name__.partition(".")[0]:
+        get(name)
+    return get

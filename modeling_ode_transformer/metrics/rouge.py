@@ -17,11 +17,11 @@ import logging
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-import evaluate
 from rouge_score.rouge_scorer import RougeScorer
 
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
+    metric_of_evaluate,
     reference_lists,
     text_features,
 )
@@ -82,10 +82,12 @@ def rouge(
     return means | {"convention": "|".join(f"{name}:{value}" for name, value in convention.items())}
 
 
-class Rouge(CheckedLists, evaluate.Metric):
+class RougeModule(CheckedLists):
     """`rouge` for `evaluate`."""
 
     def _info(self):
+        import evaluate
+
         return evaluate.MetricInfo(
             description=__doc__,
             citation="Lin, ROUGE: A Package for Automatic Evaluation of Summaries, 2004",
@@ -95,3 +97,6 @@ class Rouge(CheckedLists, evaluate.Metric):
 
     def _compute(self, predictions, references, **options):
         return rouge(predictions, references, **options)
+
+
+__getattr__ = metric_of_evaluate(globals(), "Rouge", RougeModule)

@@ -33,6 +33,7 @@ from ..integration_ode_transformer import StageCoefficients
 from ..modeling_ode_transformer import OdeTransformerStack
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, save_pipeline_code, without_truncation
 from ..pretrained_ode_transformer import shift_tokens_right
+from .loading import PadPairs, PairRows, is_padded_from_arrow
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from .samplers import TokenBudgetBatchSampler, pair_lengths
@@ -415,6 +416,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         )
         if isinstance(dataset, datasets.Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
+            if is_padded_from_arrow(dataset, collator):
+                dataset, collator = PairRows(dataset), PadPairs(collator)
         else:
             collator = self._get_collator_with_removed_columns(collator, description="training")
         dataloader = DataLoader(

@@ -17,6 +17,7 @@ from modeling_ode_transformer.metrics.bleu import (
     bleu,
     bleu_scorers,
     compound_split_bleu,
+    is_tokenized,
     sacre_bleu,
     split_compounds,
     tokenized_bleu,
@@ -279,3 +280,40 @@ def test_what_evaluate_lets_through_is_an_error(name, inputs, error, message, lo
     """By itself it takes "abc" for three texts, and fails without a reason where lists are empty."""
     with pytest.raises(error, match=message):
         load_metric(name).compute(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Two dogs run .", True),
+        ("Two dogs run.", False),
+        ("Well , he said , yes ; but why ?", True),
+        ("Well, he said.", False),
+        ("At 10:30 he paid 3.50 .", True),
+        ("no marks at all", False),
+    ],
+)
+def test_text_is_tokenised_where_its_marks_stand_alone(text, expected):
+    assert is_tokenized([text]) is expected
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "number"),
+    [
+        ("Two dogs run.", [], 1),
+        ("Two dogs run .", [], 3),
+        ("Two dogs run.", ["--tokenized"], 3),
+        ("Two dogs run .", ["--tokenized", "false"], 1),
+        ("Zwei Hunde.", ["--moses_language", "de"], 3),
+    ],
+)
+def test_the_command_prints_scores_of_tokenised_text_where_they_mean_something(
+    line, options, number, tmp_path, capsys
+):
+    (tmp_path / "text").write_text(f"{line}\n")
+    files = ["--hypotheses", str(tmp_path / "text"), "--references", str(tmp_path / "text")]
+    cli.main(["score", "bleu", *files, *options])
+    names = [line.partition(" = ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert [name for name in names if "_signature" in name] == [
+        f"{name}_signature" for name in ("sacrebleu", "tokenized_bleu", "compound_split_bleu")[:number]
+    ]
