@@ -71,4 +71,3 @@ def is_padded_from_arrow(dataset, collator) -> bool:
         and tokenizer.padding_side == "right"
         and "attention_mask" in tokenizer.model_input_names
     )
-
