@@ -3,6 +3,7 @@
 
 import copy
 import shutil
+from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +17,12 @@ from transformers.utils import logging
 
 from .integration_ode_transformer import (
     COEFFICIENTS,
+    CORRECTORS,
     LARGEST,
+    MULTISTEPS,
+    OWN_CODE,
     STARTS,
+    TABLEAUS,
     ButcherTableau,
     integrate,
     resolve_corrector,
@@ -56,12 +61,12 @@ VECTOR_FIELDS: dict[str, tuple[Part, ...]] = {
     "macaron_released": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | FEED_FORWARD, True),),
 }
 
-CHOICES: dict[str, tuple[str | bool, ...]] = {
+CHOICES: dict[str, Collection[str | bool]] = {
     "activation_function": tuple(ACT2FN),
     "position_embedding_type": ("sinusoidal", "sinusoidal_vaswani", "learned", "none"),
     "position_counting": ("mask", "ids", "absolute"),
-    "encoder_coefficients": tuple(COEFFICIENTS),
-    "decoder_coefficients": tuple(COEFFICIENTS),
+    "encoder_coefficients": COEFFICIENTS,
+    "decoder_coefficients": COEFFICIENTS,
     "coefficient_sharing": ("stack", "layer", "channel"),
     "coefficient_start": tuple(STARTS),
     "normalize_stages": (False, True, "released"),
@@ -70,11 +75,13 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
     "layer_history": ("learned_dense", "dense", "depth_weighted", "attention", "none"),
 }
 POSITIVE_INTEGERS = (
-    *("vocab_size", "d_model", "max_position_embeddings", "steps_per_layer"),
+    *("vocab_size", "d_model", "max_position_embeddings", "steps_per_layer", "stack_repeats"),
     *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
 )
 PIPELINES_FILE = "pipeline_ode_transformer.py"
+# The line of the saved `integration_ode_transformer.py` that runs a file of one's own beside it.
+OWN_IMPORT = "\nfrom .{} import *  # noqa: E402, F403\n"
 
 
 class Pipelines(dict):
@@ -179,12 +186,14 @@ class OdeTransformerConfig(PreTrainedConfig):
             prediction `P`; in each iteration F is evaluated once more, at a learned combination of the history with
             `P` as its newest entry, and takes the place of `P`. Needs `layer_history="learned_dense"`.
         encoder_coefficients, decoder_coefficients (`str`, defaults to `"fixed"`): The weights of a stack's stages:
-            `"fixed"` (the tableau's), `"ones"`, `"learned"`, `"gate"` (the paper's best, for two stages), `"sigmoid"`,
-            `"tanh"` or `"ema"`. A stack of one stage has nothing to weigh.
+            `"fixed"` (the tableau's), `"ones"`, `"learned"`, `"gate"` (the paper's best, for two stages),
+            `"scaled_gate"` (the same with a temperature of `sqrt(2 * d_model)`), `"sigmoid"`, `"tanh"` or `"ema"`. A
+            stack of one stage has nothing to weigh.
         coefficient_sharing (`str`, defaults to `"stack"`): Whether a `"stack"` or each `"layer"` has its coefficients,
             or the stack has them for each `"channel"` (`"learned"` and `"ema"` only).
         coefficient_start (`str`, defaults to `"ones"`): Where `"learned"` coefficients start: at `"ones"`, at the
-            `"tableau"`, or at `"euler"`: 1, 0, ..., the residual block.
+            `"tableau"`, at `"euler"`: 1, 0, ..., the residual block, or at `"even"`: 1/n each. Gates start with random
+            weights, or at `"even"`, with weights of zero.
         normalize_stages (`bool` or `str`, defaults to `False`): Whether each stage has a layer norm, which the layers
             of a stack share (PCformer, Li et al., 2024): before it is weighed (`True`), or as soon as it is evaluated,
             so that later stages start from normalised ones too, as in the code released with PCformer
@@ -197,6 +206,8 @@ class OdeTransformerConfig(PreTrainedConfig):
             (MacaronNet, Lu et al., 2019), or `"macaron_released"`, in which only the first does, as in the code
             released with the paper.
         steps_per_layer (`int`, defaults to 1): Steps of the scheme in each block.
+        stack_repeats (`int`, defaults to 1): How often the layers of a stack are run, on the output of the run before
+            and with a new history: a looped model, whose runs share all parameters.
         step_size (`float`, defaults to 1.0): Size of a step.
         layer_history (`str`, defaults to `"learned_dense"`): What a block sees of the blocks below: a learned
             combination of all, normalised (`"learned_dense"`, DLCL of Wang et al., 2019), their mean (`"dense"`), a
@@ -318,6 +329,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     stage_values: str = "increment"
     vector_field: str = "layer"
     steps_per_layer: int = 1
+    stack_repeats: int = 1
     step_size: float | int = 1.0
     layer_history: str = "learned_dense"
     is_encoder_decoder: bool = True
@@ -359,6 +371,12 @@ class OdeTransformerConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerConfig":
         """As in transformers; configurations that older versions of this package saved are read with their meaning."""
+        for name, entries in (config_dict.get("own_schemes") or {}).items():
+            if not COEFFICIENTS.keys() | TABLEAUS.keys() | MULTISTEPS.keys() | CORRECTORS.keys() >= set(entries):
+                raise ValueError(
+                    f"The model has {', '.join(entries)} of {name}.py, which is saved beside it: import it first, by "
+                    f"--import {name}.py or modeling_ode_transformer.own_schemes.import_schemes('{name}.py')."
+                )
         for relative in cls.__subclasses__():
             if relative.is_meant_by({**config_dict, **kwargs}):
                 return relative.from_dict(config_dict, **kwargs)
@@ -386,7 +404,18 @@ class OdeTransformerConfig(PreTrainedConfig):
                     shutil.copy(file, folder)
             elif code.name == PIPELINES_FILE and not (folder / code.name).is_file():
                 del pipelines[task]
+        chosen = {getattr(self, f"{stack}_coefficients") for stack in self.stacks}
+        chosen |= {name for stack in self.stacks if isinstance(name := getattr(self, f"{stack}_solver"), str)}
+        own = {name: sorted(entries & chosen) for name, (entries, _) in OWN_CODE.items() if entries & chosen}
+        if own:
+            self.own_schemes = own
         super().save_pretrained(save_directory, *args, **kwargs)
+        integration = folder / "integration_ode_transformer.py"
+        for name in own if integration.is_file() else ():
+            (folder / f"{name}.py").write_text(OWN_CODE[name][1], encoding="utf-8")
+            if OWN_IMPORT.format(name) not in integration.read_text(encoding="utf-8"):
+                with integration.open("a", encoding="utf-8") as file:
+                    file.write(OWN_IMPORT.format(name))
 
     def check_tokens(self) -> None:
         """Checks that the special tokens are tokens. Not done where a configuration is saved: `Trainer` changes them
@@ -436,12 +465,22 @@ class OdeTransformerConfig(PreTrainedConfig):
         return 0 if scheme is None else scheme.corrector_iterations
 
     def attention_evaluations(self, stack: str) -> int:
-        """How often a block of "encoder" or "decoder" evaluates its self-attention, each time with other keys and
-        values: to predict, then to correct."""
+        """How often a block of "encoder" or "decoder" evaluates its self-attention in one run of its stack, each time
+        with other keys and values: to predict, then to correct."""
         parts = VECTOR_FIELDS[self.vector_field]
         is_integrated = next(part.is_integrated for part in parts if "self_attention" in part.sublayers)
         num_stages = getattr(self, f"{stack}_tableau").num_stages
         return (num_stages * self.steps_per_layer if is_integrated else 1) + self.corrector_iterations(stack)
+
+    @property
+    def encoder_layer_calls(self) -> int:
+        """How often blocks of the encoder are run, which is how many hidden states they return."""
+        return self.encoder_layers * self.stack_repeats
+
+    @property
+    def decoder_layer_calls(self) -> int:
+        """As `encoder_layer_calls`."""
+        return self.decoder_layers * self.stack_repeats
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -454,7 +493,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         if not decoder or encoder:
             return self
         config = copy.deepcopy(self)
-        config.num_hidden_layers = self.decoder_layers * self.attention_evaluations("decoder")
+        config.num_hidden_layers = self.decoder_layer_calls * self.attention_evaluations("decoder")
         config.num_attention_heads = self.decoder_attention_heads
         config.vocab_size = self.decoder_vocab_size or self.vocab_size
         return config
@@ -521,9 +560,9 @@ class OdeTransformerConfig(PreTrainedConfig):
     def _validate_scheme(self, stack: str):
         solver, coefficients = getattr(self, f"{stack}_solver"), getattr(self, f"{stack}_coefficients")
         tableau, name = resolve_tableau(solver), f"{stack}_solver={solver!r}"
-        if coefficients == "gate" and tableau.num_stages != 2:
+        if COEFFICIENTS[coefficients].num_stages not in (None, tableau.num_stages):
             raise ValueError(
-                f"{stack}_coefficients='gate' weighs two stages with g and 1 - g, but {name} has "
+                f"{stack}_coefficients={coefficients!r} weighs two stages with g and 1 - g, but {name} has "
                 f"{tableau.num_stages}: choose a solver of two stages (rk2, midpoint, ralston), or other coefficients "
                 "(fixed, ones, learned, sigmoid, tanh, ema)."
             )
@@ -540,7 +579,7 @@ class OdeTransformerConfig(PreTrainedConfig):
             # Before training, an output is about as large as its input. Norms square states.
             state, ones = torch.ones((), dtype=torch.float64, device="cpu"), [1.0] * tableau.num_stages
             growth = integrate(lambda z, _: z, state, tableau, lambda _: ones, self.step_size, 1)
-            if growth ** (getattr(self, f"{stack}_layers") * self.steps_per_layer) > 1e19:
+            if growth ** (getattr(self, f"{stack}_layer_calls") * self.steps_per_layer) > 1e19:
                 logger.warning_once(
                     f"stage_values='output' with {stack}_coefficients={coefficients!r} makes states {growth:g} times "
                     f"as large in each step, and {stack}_layers={getattr(self, f'{stack}_layers')} too large for "
@@ -579,10 +618,11 @@ class OdeTransformerConfig(PreTrainedConfig):
                     f"{refused or chosen or 'blocks of one stage'}: choose one of them, or share by 'stack' or "
                     "'layer'."
                 )
-        if self.coefficient_start != "ones" and "learned" not in chosen.values():
+        starting = [name for name, each in COEFFICIENTS.items() if self.coefficient_start in each.starts]
+        if self.coefficient_start != "ones" and not set(chosen.values()) & set(starting):
             raise ValueError(
-                f"coefficient_start={self.coefficient_start!r} is for 'learned' coefficients, not for "
-                f"{chosen or 'blocks of one stage'}."
+                f"coefficient_start={self.coefficient_start!r} is for {', '.join(map(repr, starting))} coefficients, "
+                f"not for {chosen or 'blocks of one stage'}."
             )
         if not stages:
             idle = {"normalize_stages": True, "stage_values": "output", "coefficient_sharing": "layer"}

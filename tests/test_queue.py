@@ -108,7 +108,7 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
 
     queue.EXAMPLES = EXAMPLES
     names = [run.name for run in queue.all_runs()]
-    assert len(names) == len(set(names)) == 42
+    assert len(names) == len(set(names)) == 69
     assert [name for name in names if not name.startswith("tatoeba")][:2] == [
         "multi30k_en_de/rk2_gate_output_1",
         "multi30k_en_de/rk2_learned_output_1",
@@ -156,6 +156,8 @@ def test_list_says_what_is_done(queue, tmp_path, capsys):
         ["ptb/rk2_1", "begun, saved at update 1135"],
         ["ptb/rk2_gate_1", "waits"],
         ["ptb/rk4_1", "waits"],
+        *([f"ptb/{name}_1", "waits"] for name in ("rk2_gate_normalized", "rk2_gate_even", "rk2_scaled_gate")),
+        ["ptb/rk2_scaled_gate_even_1", "waits"],
     ]
     with pytest.raises(SystemExit):
         queue.main(["--only", "nothing"])

@@ -45,6 +45,14 @@ PTB = {
     "rk2_gate": "decoder_coefficients=gate",
     "rk4": "decoder_solver=rk4,decoder_coefficients=fixed",
 }
+# Gates that may stay open: on normalised stages, from 1/2 on, with a temperature. "{}" is the stack whose they are.
+GATES = {
+    "rk2_gate": "{}_coefficients=gate",
+    "rk2_gate_normalized": "{}_coefficients=gate,normalize_stages=true",
+    "rk2_gate_even": "{}_coefficients=gate,coefficient_start=even",
+    "rk2_scaled_gate": "{}_coefficients=scaled_gate",
+    "rk2_scaled_gate_even": "{}_coefficients=scaled_gate,coefficient_start=even",
+}
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
     "tatoeba_en_de_small": ("tatoeba_en_de/{split}.tsv.gz", {}, ("train", "valid", "test")),
@@ -119,6 +127,13 @@ def all_runs() -> list[Run]:
         for recipe, models in parts
         for seed in SEEDS
         for name, overrides in models.items()
+    ]
+    runs += [
+        Run(f"{recipe}/{name}_{seed}", recipe, seed, overrides.format(stack))
+        for recipe, stack, done in (("multi30k_en_de", "encoder", MULTI30K), ("ptb", "decoder", PTB))
+        for seed in SEEDS
+        for name, overrides in GATES.items()
+        if name not in done
     ]
     recipe = "tatoeba_en_de_small"
     further = ["--max_steps", "600", "--learning_rate", "5e-4", "--warmup_steps", "0"]
