@@ -23,6 +23,7 @@ from .test_hub import run_python
 
 COMMANDS = {
     **{f"train {task}": "--recipe {missing}.json" for task in cli.TRAINED},
+    **{f"prepare {task}": "--recipe {missing}.json" for task in cli.PREPARED},
     "average": "{missing}",
     "convert-fairseq": "{missing} --source_dict {missing} --target_dict {missing} --output_dir {out}",
     "export-onnx": "{missing} --output_dir {out}",
