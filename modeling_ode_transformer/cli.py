@@ -2,6 +2,7 @@
 """The command `ode-transformer`, which is `python -m modeling_ode_transformer` too.
 
     ode-transformer train translation --train pairs.tsv --validation dev.tsv --output_dir mine
+    ode-transformer prepare translation --train pairs.tsv --output_dir data-bin
     ode-transformer average multi30k_en_de --last 5 --output_dir averaged
     ode-transformer score bleu --hypotheses output.de --references test.de
     ode-transformer --help
@@ -74,6 +75,7 @@ def make_parser() -> ArgumentParser:
     parser = ArgumentParser(prog="ode-transformer", description="Tools around models of ODE Transformers.")
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
     add_train(commands)
+    add_prepare(commands)
     add_average(commands)
     add_convert_fairseq(commands)
     add_generate(commands)
@@ -131,6 +133,35 @@ def train(args: Namespace) -> None:
     from .training.run import run, run_process
 
     run_process(lambda: run(find_task(args.trained), args.arguments))
+
+
+# What `prepare` prepares, of the tasks of `train`.
+PREPARED = ("translation", "summarization", "correction")
+
+
+def add_prepare(commands: Any) -> None:
+    summary = "clean and encode data once, for trainings with --prepared_dir FOLDER"
+    parser = add_command(commands, "prepare", summary, prepare, needs_models=False)
+    tasks = parser.add_subparsers(dest="trained", required=True, metavar="TASK")
+    for name in PREPARED:
+        help_text = f"data of `train {name}`, with its options (train {name} --help); --output_dir is the folder"
+        parser = tasks.add_parser(name, help=help_text, add_help=False, prefix_chars="\0")
+        parser.add_argument("arguments", nargs="*")
+
+
+def prepare(args: Namespace) -> None:
+    if not {"-h", "--help"}.isdisjoint(args.arguments):
+        print(
+            f"usage: ode-transformer prepare {args.trained} --train FILE --validation FILE --output_dir FOLDER "
+            f"[OPTIONS]\n\nCleans and encodes data once. The options, also --recipe, are those of\n"
+            f"ode-transformer train {args.trained} --help. A training with the same ones and --prepared_dir FOLDER "
+            "finds what was prepared."
+        )
+        return
+    from .training.help import find_task
+    from .training.run import prepare, run_process
+
+    run_process(lambda: prepare(find_task(args.trained), args.arguments))
 
 
 # Checkpoints

@@ -70,7 +70,7 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
     "layer_history": ("learned_dense", "dense", "depth_weighted", "attention", "none"),
 }
 POSITIVE_INTEGERS = (
-    *("vocab_size", "d_model", "max_position_embeddings", "steps_per_layer"),
+    *("vocab_size", "d_model", "max_position_embeddings", "steps_per_layer", "stack_repeats"),
     *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
 )
@@ -179,12 +179,14 @@ class OdeTransformerConfig(PreTrainedConfig):
             prediction `P`; in each iteration F is evaluated once more, at a learned combination of the history with
             `P` as its newest entry, and takes the place of `P`. Needs `layer_history="learned_dense"`.
         encoder_coefficients, decoder_coefficients (`str`, defaults to `"fixed"`): The weights of a stack's stages:
-            `"fixed"` (the tableau's), `"ones"`, `"learned"`, `"gate"` (the paper's best, for two stages), `"sigmoid"`,
-            `"tanh"` or `"ema"`. A stack of one stage has nothing to weigh.
+            `"fixed"` (the tableau's), `"ones"`, `"learned"`, `"gate"` (the paper's best, for two stages),
+            `"scaled_gate"` (the same with a temperature of `sqrt(2 * d_model)`), `"sigmoid"`, `"tanh"` or `"ema"`. A
+            stack of one stage has nothing to weigh.
         coefficient_sharing (`str`, defaults to `"stack"`): Whether a `"stack"` or each `"layer"` has its coefficients,
             or the stack has them for each `"channel"` (`"learned"` and `"ema"` only).
         coefficient_start (`str`, defaults to `"ones"`): Where `"learned"` coefficients start: at `"ones"`, at the
-            `"tableau"`, or at `"euler"`: 1, 0, ..., the residual block.
+            `"tableau"`, at `"euler"`: 1, 0, ..., the residual block, or at `"even"`: 1/n each. Gates start with random
+            weights, or at `"even"`, with weights of zero.
         normalize_stages (`bool` or `str`, defaults to `False`): Whether each stage has a layer norm, which the layers
             of a stack share (PCformer, Li et al., 2024): before it is weighed (`True`), or as soon as it is evaluated,
             so that later stages start from normalised ones too, as in the code released with PCformer
@@ -197,6 +199,8 @@ class OdeTransformerConfig(PreTrainedConfig):
             (MacaronNet, Lu et al., 2019), or `"macaron_released"`, in which only the first does, as in the code
             released with the paper.
         steps_per_layer (`int`, defaults to 1): Steps of the scheme in each block.
+        stack_repeats (`int`, defaults to 1): How often the layers of a stack are run, on the output of the run before
+            and with a new history: a looped model, whose runs share all parameters.
         step_size (`float`, defaults to 1.0): Size of a step.
         layer_history (`str`, defaults to `"learned_dense"`): What a block sees of the blocks below: a learned
             combination of all, normalised (`"learned_dense"`, DLCL of Wang et al., 2019), their mean (`"dense"`), a
@@ -318,6 +322,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     stage_values: str = "increment"
     vector_field: str = "layer"
     steps_per_layer: int = 1
+    stack_repeats: int = 1
     step_size: float | int = 1.0
     layer_history: str = "learned_dense"
     is_encoder_decoder: bool = True
@@ -436,12 +441,22 @@ class OdeTransformerConfig(PreTrainedConfig):
         return 0 if scheme is None else scheme.corrector_iterations
 
     def attention_evaluations(self, stack: str) -> int:
-        """How often a block of "encoder" or "decoder" evaluates its self-attention, each time with other keys and
-        values: to predict, then to correct."""
+        """How often a block of "encoder" or "decoder" evaluates its self-attention in one run of its stack, each time
+        with other keys and values: to predict, then to correct."""
         parts = VECTOR_FIELDS[self.vector_field]
         is_integrated = next(part.is_integrated for part in parts if "self_attention" in part.sublayers)
         num_stages = getattr(self, f"{stack}_tableau").num_stages
         return (num_stages * self.steps_per_layer if is_integrated else 1) + self.corrector_iterations(stack)
+
+    @property
+    def encoder_layer_calls(self) -> int:
+        """How often blocks of the encoder are run, which is how many hidden states they return."""
+        return self.encoder_layers * self.stack_repeats
+
+    @property
+    def decoder_layer_calls(self) -> int:
+        """As `encoder_layer_calls`."""
+        return self.decoder_layers * self.stack_repeats
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -454,7 +469,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         if not decoder or encoder:
             return self
         config = copy.deepcopy(self)
-        config.num_hidden_layers = self.decoder_layers * self.attention_evaluations("decoder")
+        config.num_hidden_layers = self.decoder_layer_calls * self.attention_evaluations("decoder")
         config.num_attention_heads = self.decoder_attention_heads
         config.vocab_size = self.decoder_vocab_size or self.vocab_size
         return config
@@ -521,9 +536,9 @@ class OdeTransformerConfig(PreTrainedConfig):
     def _validate_scheme(self, stack: str):
         solver, coefficients = getattr(self, f"{stack}_solver"), getattr(self, f"{stack}_coefficients")
         tableau, name = resolve_tableau(solver), f"{stack}_solver={solver!r}"
-        if coefficients == "gate" and tableau.num_stages != 2:
+        if COEFFICIENTS[coefficients].num_stages not in (None, tableau.num_stages):
             raise ValueError(
-                f"{stack}_coefficients='gate' weighs two stages with g and 1 - g, but {name} has "
+                f"{stack}_coefficients={coefficients!r} weighs two stages with g and 1 - g, but {name} has "
                 f"{tableau.num_stages}: choose a solver of two stages (rk2, midpoint, ralston), or other coefficients "
                 "(fixed, ones, learned, sigmoid, tanh, ema)."
             )
@@ -540,7 +555,7 @@ class OdeTransformerConfig(PreTrainedConfig):
             # Before training, an output is about as large as its input. Norms square states.
             state, ones = torch.ones((), dtype=torch.float64, device="cpu"), [1.0] * tableau.num_stages
             growth = integrate(lambda z, _: z, state, tableau, lambda _: ones, self.step_size, 1)
-            if growth ** (getattr(self, f"{stack}_layers") * self.steps_per_layer) > 1e19:
+            if growth ** (getattr(self, f"{stack}_layer_calls") * self.steps_per_layer) > 1e19:
                 logger.warning_once(
                     f"stage_values='output' with {stack}_coefficients={coefficients!r} makes states {growth:g} times "
                     f"as large in each step, and {stack}_layers={getattr(self, f'{stack}_layers')} too large for "
@@ -579,10 +594,11 @@ class OdeTransformerConfig(PreTrainedConfig):
                     f"{refused or chosen or 'blocks of one stage'}: choose one of them, or share by 'stack' or "
                     "'layer'."
                 )
-        if self.coefficient_start != "ones" and "learned" not in chosen.values():
+        starting = [name for name, each in COEFFICIENTS.items() if self.coefficient_start in each.starts]
+        if self.coefficient_start != "ones" and not set(chosen.values()) & set(starting):
             raise ValueError(
-                f"coefficient_start={self.coefficient_start!r} is for 'learned' coefficients, not for "
-                f"{chosen or 'blocks of one stage'}."
+                f"coefficient_start={self.coefficient_start!r} is for {', '.join(map(repr, starting))} coefficients, "
+                f"not for {chosen or 'blocks of one stage'}."
             )
         if not stages:
             idle = {"normalize_stages": True, "stage_values": "output", "coefficient_sharing": "layer"}

@@ -11,6 +11,7 @@ names from there.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -241,7 +242,7 @@ class ButcherTableau:
             tableau = json.loads(Path(path).read_text(encoding="utf-8-sig"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not JSON: {error}.") from error
-        if not isinstance(tableau, dict):
+        if not isinstance(tableau, dict) or "predictor" in tableau:
             raise ValueError(f'{path} holds {tableau!r}, not a tableau {{"a": [[], ...], "b": [...]}}.')
         return resolve_tableau(tableau)
 
@@ -337,13 +338,15 @@ class StageCoefficients(nn.Module):
         tableau: the scheme whose stages are weighed.
         hidden_size: the size `d` of the stages' last dimension.
         per_channel: whether each of the `d` channels has its own weights (only if `can_be_per_channel`).
-        start: where free weights begin, a key of `STARTS`.
+        start: where free weights begin, a key of `STARTS` (only one of the class's `starts` has an effect).
 
     `forward` takes the `n` stages, each of shape (..., d), and returns `n` weights: floats, scalars, or tensors of
     shape (..., 1) or (d,). A class with `initial_weight()` has a parameter `weight` that starts there.
     """
 
     can_be_per_channel = False
+    starts: tuple[str, ...] = ()
+    num_stages: int | None = None  # of the schemes that it is for; None: any
 
     def __init__(self, tableau: ButcherTableau, hidden_size: int, per_channel: bool = False, start: str = "ones"):
         super().__init__()
@@ -371,11 +374,13 @@ class OnesCoefficients(StageCoefficients):
         return (1.0,) * len(stages)
 
 
-# Where learned weights start: at 1 as in the paper (section 3.2), at the scheme's own, or at the residual block.
+# Where learned weights start: at 1 as in the paper (section 3.2), at the scheme's own, at the residual block, or all
+# at the same, with 1 as their sum.
 STARTS: dict[str, Callable[[ButcherTableau], Sequence[float]]] = {
     "ones": lambda tableau: (1.0,) * tableau.num_stages,
     "tableau": lambda tableau: tableau.b,
     "euler": lambda tableau: (1.0,) + (0.0,) * (tableau.num_stages - 1),
+    "even": lambda tableau: (1 / tableau.num_stages,) * tableau.num_stages,
 }
 
 
@@ -383,6 +388,7 @@ class LearnedCoefficients(StageCoefficients):
     """Free weights, one for each stage: scalars, or of shape (d,) per channel."""
 
     can_be_per_channel = True
+    starts = tuple(STARTS)
 
     def initial_weight(self) -> torch.Tensor:
         weights = torch.tensor(STARTS[self.start](self.tableau))
@@ -394,39 +400,57 @@ class LearnedCoefficients(StageCoefficients):
 
 class StageGate(nn.Module):
     """A linear layer that weighs stages. It is not an `nn.Linear`, which quantizers would take: coefficients keep
-    their precision."""
+    their precision. With a `bias` its biases start there, and its weights at zero."""
 
-    def __init__(self, in_features: int, out_features: int):
+    def __init__(self, in_features: int, out_features: int, bias: tuple[float, ...] | None = None, scale: float = 1.0):
         super().__init__()
+        self.initial_bias, self.scale = bias, scale
         linear = nn.Linear(in_features, out_features)
         self.weight, self.bias = linear.weight, linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(x, self.weight, self.bias)
+        y = nn.functional.linear(x, self.weight, self.bias)
+        return y if self.scale == 1.0 else self.scale * y
 
 
 class GateCoefficients(StageCoefficients):
     """For two stages: `g = sigmoid([F1; F2] W + b)`, one scalar per token, and the weights g and 1 - g (eqs.
-    25-26)."""
+    25-26). With `start="even"` W and b are zero at first: g is 1/2."""
+
+    starts = ("even",)
+    num_stages = 2
+    is_scaled = False
 
     def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
         super().__init__(tableau, hidden_size)
-        self.gate = StageGate(2 * hidden_size, 1)
+        bias = (0.0,) if start == "even" else None
+        scale = (2 * hidden_size) ** -0.5 if self.is_scaled else 1.0
+        self.gate = StageGate(2 * hidden_size, 1, bias, scale)
 
     def forward(self, stages):
         g = torch.sigmoid(self.gate(torch.cat(list(stages), dim=-1)))
         return g, 1 - g
 
 
+class ScaledGateCoefficients(GateCoefficients):
+    """The same with `g = sigmoid(([F1; F2] W + b) / sqrt(2d))`: a temperature, as attention has one, by which updates
+    of W move the gate less."""
+
+    is_scaled = True
+
+
 class SigmoidCoefficients(StageCoefficients):
     """A gate of its own for each stage, computed from all stages: `gamma_i = sigmoid([F1; ...; Fn] W_i + b_i)` (table
-    10)."""
+    10). With `start="even"` W is zero at first, and every weight 1/n."""
 
+    starts = ("even",)
     activation = staticmethod(torch.sigmoid)
+    inverse: Callable[[float], float] = staticmethod(lambda weight: math.log(weight / (1 - weight)))
 
     def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
         super().__init__(tableau, hidden_size)
-        self.gate = StageGate(tableau.num_stages * hidden_size, tableau.num_stages)
+        bias = tuple(map(self.inverse, STARTS[start](tableau))) if start in self.starts else None
+        self.gate = StageGate(tableau.num_stages * hidden_size, tableau.num_stages, bias)
 
     def forward(self, stages):
         return self.activation(self.gate(torch.cat(list(stages), dim=-1))).split(1, dim=-1)
@@ -436,6 +460,7 @@ class TanhCoefficients(SigmoidCoefficients):
     """As `SigmoidCoefficients`, with tanh (table 10)."""
 
     activation = staticmethod(torch.tanh)
+    inverse = staticmethod(math.atanh)
 
 
 class EmaCoefficients(StageCoefficients):
@@ -456,6 +481,7 @@ COEFFICIENTS: dict[str, type[StageCoefficients]] = {
     "ones": OnesCoefficients,
     "learned": LearnedCoefficients,
     "gate": GateCoefficients,
+    "scaled_gate": ScaledGateCoefficients,
     "sigmoid": SigmoidCoefficients,
     "tanh": TanhCoefficients,
     "ema": EmaCoefficients,

@@ -271,9 +271,10 @@ class EncoderDecoderEmbeddingsMixin:
         return decoder.embed_tokens
 
 
-def biases(scores: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
-    """Returns `mask + scaling * scores.gather(-1, distances)`, (batch, heads, queries, keys); the scores of all
+def biases(scores: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None, head_dim: int) -> torch.Tensor:
+    """Returns `mask + head_dim**-0.5 * scores.gather(-1, distances)`, (batch, heads, queries, keys); the scores of all
     distances are (batch, queries, heads, 2m+1)."""
+    scaling = head_dim**-0.5
     scores = scores.transpose(1, 2)
     scores = scores.gather(-1, distances.expand(*scores.shape[:3], -1))
     return scaling * scores if mask is None else torch.add(mask, scores, alpha=scaling)
@@ -287,12 +288,12 @@ class OrderedBiases(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(scores, distances, mask, scaling):
-        return biases(scores, distances, mask, scaling)
+    def forward(scores, distances, mask, head_dim):
+        return biases(scores, distances, mask, head_dim)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        scores, distances, _, ctx.scaling = inputs
+        scores, distances, _, ctx.head_dim = inputs
         ctx.limit = scores.shape[-1] // 2
         ctx.save_for_forward(distances)
 
@@ -303,9 +304,14 @@ class OrderedBiases(torch.autograd.Function):
         # In rows longer by one than those that are padded, each begins one number later: columns are diagonals.
         padded = nn.functional.pad(gradient, (length + limit, limit, 0, 1)).view(*gradient.shape[:2], -1)
         diagonals = padded[..., : length * width].view(*gradient.shape[:2], length, width).transpose(1, 2)
-        ends = diagonals.unfold(-1, length + 1, length + 2 * limit).sum(-1)
+        # What `unfold` gives: the first and the last length + 1 columns. torch.compile takes its sizes for constants.
+        step = diagonals.stride(-1)
+        ends = diagonals.as_strided(
+            (*diagonals.shape[:3], 2, length + 1), (*diagonals.stride()[:3], (length + 2 * limit) * step, step)
+        ).sum(-1)
         inner = diagonals[..., length + 1 : length + 2 * limit]
-        return ctx.scaling * torch.cat([ends[..., :1], inner, ends[..., 1:]], dim=-1), None, None, None
+        gradient = torch.cat([ends[..., :1], inner, ends[..., 1:]], dim=-1)
+        return ctx.head_dim**-0.5 * gradient, None, None, None
 
 
 class OrderedBiasesWithTangents(OrderedBiases):
@@ -314,7 +320,7 @@ class OrderedBiasesWithTangents(OrderedBiases):
     @staticmethod
     def jvp(ctx, of_scores, *_):
         (distances,) = ctx.saved_tensors
-        return biases(of_scores, distances, None, ctx.scaling)
+        return biases(of_scores, distances, None, ctx.head_dim)
 
 
 class OdeTransformerRelativeKeys(nn.Module):
@@ -323,7 +329,6 @@ class OdeTransformerRelativeKeys(nn.Module):
 
     def __init__(self, max_distance: int, head_dim: int):
         super().__init__()
-        self.scaling = head_dim**-0.5
         self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
 
     def forward(self, query: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -332,10 +337,11 @@ class OdeTransformerRelativeKeys(nn.Module):
         queries, keys); or (length, length) of tokens in their order."""
         scores = nn.functional.linear(query.transpose(1, 2), self.weight)  # (batch, queries, heads, 2m+1)
         is_ordered = distances.ndim == 2 and torch.is_grad_enabled() and (mask is None or not mask.requires_grad)
+        head_dim = query.shape[-1]
         if not is_ordered:
-            return biases(scores, distances, mask, self.scaling)
+            return biases(scores, distances, mask, head_dim)
         function = OrderedBiases if torch.compiler.is_compiling() else OrderedBiasesWithTangents
-        return function.apply(scores, distances, mask, self.scaling)
+        return function.apply(scores, distances, mask, head_dim)
 
 
 def eager_attention_forward(
@@ -360,7 +366,14 @@ def eager_attention_forward(
 
 
 class OdeTransformerFusedProjection(nn.Linear):
-    """A query, key or value projection: a part of one matrix (3d, d) in the original, and initialised so."""
+    """A query, key or value projection: a part of one matrix (3d, d) in the original, and initialised so. Training
+    joins those of one input again, which a GPU computes in fewer operations."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all it does is the product: not where an adapter, a hook or a replacement has a part in it."""
+        is_linear = type(self).forward is nn.Linear.forward and "forward" not in vars(self)
+        return is_linear and not (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks)
 
 
 class OdeTransformerAttention(nn.Module):
@@ -394,7 +407,13 @@ class OdeTransformerAttention(nn.Module):
         """Returns the queries, keys and values of `hidden_states` (batch, length, d), those that `names` has of "qkv":
         (batch, heads, length, head_dim) each."""
         hidden_states = hidden_states.to(autocast_dtype(hidden_states))  # once for all
-        return tuple(self.split_heads(getattr(self, f"{name}_proj")(hidden_states)) for name in names)
+        layers = [getattr(self, f"{name}_proj") for name in names]
+        if self.training and len(layers) > 1 and all(getattr(layer, "is_plain", False) for layer in layers):
+            weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+            projected = nn.functional.linear(hidden_states, weight, bias).chunk(len(layers), dim=-1)
+        else:
+            projected = [layer(hidden_states) for layer in layers]
+        return tuple(self.split_heads(each) for each in projected)
 
     def split_heads(self, projected: torch.Tensor) -> torch.Tensor:
         return projected.view(*projected.shape[:-1], -1, self.head_dim).transpose(1, 2)
@@ -601,6 +620,7 @@ class BlockInputs:
     source: tuple[torch.Tensor, torch.Tensor] | None
     source_mask: torch.Tensor | None
     options: dict[str, Any]
+    first_cache_idx: int
     relative_distances: torch.Tensor | None = None
     weights: dict[str, torch.Tensor | None] = field(default_factory=dict)
 
@@ -682,7 +702,7 @@ def autocast_dtype(x: torch.Tensor) -> torch.dtype:
 
 def check_entries(cache: Cache, config: OdeTransformerConfig) -> None:
     """Raises a ValueError if the cache has entries, and fewer than evaluations of the decoder's self-attentions."""
-    needed = config.decoder_layers * config.attention_evaluations("decoder")
+    needed = config.decoder_layer_calls * config.attention_evaluations("decoder")
     if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
         raise ValueError(
             f"past_key_values has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "

@@ -94,6 +94,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         self.corrector_iterations = config.corrector_iterations(stack)
         self.num_cache_entries = config.attention_evaluations(stack)
         self.first_cache_idx = layer_idx * self.num_cache_entries
+        self.num_stack_entries = getattr(config, f"{stack}_layers") * self.num_cache_entries
         self.recomputes_stages = False
 
         self.self_attn = OdeTransformerAttention(
@@ -127,12 +128,15 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         steps: tuple[tuple[torch.Tensor, torch.Tensor], ...] = (),
         states: list[torch.Tensor] | None = None,
         past_key_values: Cache | None = None,
+        repeat: int = 0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, tuple]:
         """Returns the new state (batch, length, d), the weights of the self-attention and of the cross-attention in
         the first stage (None where the attention does not give them), and the steps made so far, where the scheme is a
-        multistep one. With a corrector, `states` are those of the layer history."""
-        inputs = self.read(encoder_hidden_states, attention_mask, encoder_attention_mask, past_key_values, kwargs)
+        multistep one. With a corrector, `states` are those of the layer history; `repeat` is how often the stack was
+        run before."""
+        masks = attention_mask, encoder_attention_mask
+        inputs = self.read(encoder_hidden_states, *masks, past_key_values, kwargs, repeat)
         inputs.relative_distances = relative_distances
         parts = self.parts_without_source if inputs.source is None else self.parts
         y = hidden_states
@@ -205,7 +209,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             attention_mask=inputs.attention_mask,
             relative_distances=inputs.relative_distances,
             past_key_values=inputs.cache,
-            cache_idx=self.first_cache_idx + evaluation,
+            cache_idx=inputs.first_cache_idx + evaluation,
             **inputs.options,
         )
         inputs.weights.setdefault("self", weights)
@@ -225,31 +229,33 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         z = self.activation_fn(self.macaron_fc1(self.macaron_layer_norm(z)))
         return self.macaron_fc2(self.activation_dropout(z))
 
-    def read(self, encoder_hidden_states, attention_mask, encoder_attention_mask, past_key_values, options):
+    def read(self, encoder_hidden_states, attention_mask, encoder_attention_mask, past_key_values, options, repeat):
         """What the sublayers read, from the arguments of `forward`."""
         if self.recomputes_stages and self.training and past_key_values is not None:
             logger.warning_once("Stages that are recomputed cannot fill a cache: past_key_values stays empty.")
             past_key_values = None
         has_two = isinstance(past_key_values, EncoderDecoderCache)
+        first_idx = self.first_cache_idx + repeat * self.num_stack_entries
         return BlockInputs(
             attention_mask=attention_mask,
             cache=past_key_values.self_attention_cache if has_two else past_key_values,
-            source=self.read_source(encoder_hidden_states, past_key_values if has_two else None),
+            source=self.read_source(encoder_hidden_states, past_key_values if has_two else None, first_idx),
             source_mask=encoder_attention_mask,
             options=options,
+            first_cache_idx=first_idx,
         )
 
-    def read_source(self, encoder_hidden_states, cache):
-        """The keys and values of the cross-attention, which all stages share: from the cache once it has them."""
+    def read_source(self, encoder_hidden_states, cache, first_idx):
+        """The keys and values of the cross-attention, which all evaluations share: from the cache once it has them."""
         if self.encoder_attn is None or encoder_hidden_states is None:
             return None
-        if cache is not None and cache.is_updated.get(self.first_cache_idx):
-            entry = cache.cross_attention_cache.layers[self.first_cache_idx]
+        if cache is not None and cache.is_updated.get(first_idx):
+            entry = cache.cross_attention_cache.layers[first_idx]
             return entry.keys, entry.values
         keys_and_values = self.project_source(encoder_hidden_states)
         if cache is not None:
             # transformers makes both caches with as many entries; those of a layer hold the same here.
-            for idx in range(self.first_cache_idx, self.first_cache_idx + self.num_cache_entries):
+            for idx in range(first_idx, first_idx + self.num_cache_entries):
                 cache.is_updated[idx] = True
                 cached = cache.cross_attention_cache.update(*keys_and_values, idx)
             keys_and_values = cached
@@ -299,24 +305,26 @@ class OdeTransformerStack(StackEmbeddingMixin, OdeTransformerPreTrainedModel):
         self.post_init()
 
     def run_layers(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
-        """The layers, each on its combination of the history, and the final norm. Arguments are those of the
-        layers."""
-        states, steps = [hidden_states], ()
+        """The layers, each on its combination of the history, as often as the stack is repeated, and the final norm.
+        Arguments are those of the layers."""
         shared = SharedModules(
             self.solver_coefficients, self.stage_norms, self.multistep, self.history, self.corrector
         )
-        for layer in self.layers:
-            y = self.history(states)
-            output, _, _, steps = layer(y, shared, *args, steps=steps, states=states, **kwargs)
-            states = self.history.extend(states, y, output)
-        return self.layer_norm(self.history(states))
+        for repeat in range(self.config.stack_repeats):
+            states, steps = [hidden_states], ()
+            for layer in self.layers:
+                y = self.history(states)
+                output, _, _, steps = layer(y, shared, *args, steps=steps, states=states, repeat=repeat, **kwargs)
+                states = self.history.extend(states, y, output)
+            hidden_states = self.history(states)
+        return self.layer_norm(hidden_states)
 
 
 class OdeTransformerEncoder(OdeTransformerStack):
     stack = "encoder"
     layer_class = OdeTransformerEncoderLayer
     _can_record_outputs = {
-        "hidden_states": OutputRecorder(OdeTransformerEncoderLayer, index=0),
+        "hidden_states": OutputRecorder(OdeTransformerEncoderLayer, num_hidden_layers_key="encoder_layer_calls"),
         "attentions": OutputRecorder(OdeTransformerEncoderLayer, index=1),
     }
 
@@ -349,7 +357,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
     stack = "decoder"
     layer_class = OdeTransformerDecoderLayer
     _can_record_outputs = {
-        "hidden_states": OutputRecorder(OdeTransformerDecoderLayer, index=0, num_hidden_layers_key="decoder_layers"),
+        "hidden_states": OutputRecorder(OdeTransformerDecoderLayer, num_hidden_layers_key="decoder_layer_calls"),
         "attentions": OutputRecorder(OdeTransformerDecoderLayer, index=1),
         "cross_attentions": OutputRecorder(OdeTransformerDecoderLayer, index=2),
     }

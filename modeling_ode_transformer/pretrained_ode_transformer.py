@@ -46,6 +46,9 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)  # as the embeddings, tied or not
             if module.bias is not None:
                 init.zeros_(module.bias)
+        elif isinstance(module, StageGate) and module.initial_bias is not None:
+            init.zeros_(module.weight)
+            init.copy_(module.bias, torch.tensor(module.initial_bias))
         elif isinstance(module, (nn.Linear, StageGate)):
             is_part = isinstance(module, OdeTransformerFusedProjection)
             init.xavier_uniform_(module.weight, gain=2**-0.5 if is_part else 1)
@@ -162,7 +165,8 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         """How often one forward pass evaluates the layers' vector fields, for comparisons at equal cost.
 
         A Runge-Kutta block evaluates its field once for each stage of each step, a corrector once more in each
-        iteration. Where only a part of a block is integrated (`vector_field`), that part is counted.
+        iteration; a stack that is repeated does so each time. Where only a part of a block is integrated
+        (`vector_field`), that part is counted.
 
         Args:
             per_layer: whether to return the counts of each layer, by stack.
@@ -170,9 +174,11 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         Returns:
             The sum over all layers of all stacks; or `{"encoder": [2, 2, ...], "decoder": [1, 1, ...]}`.
         """
+        repeats = self.config.stack_repeats
         counts = {
             stack.stack: [
-                layer.tableau.num_stages * layer.num_steps + layer.corrector_iterations for layer in stack.layers
+                repeats * (layer.tableau.num_stages * layer.num_steps + layer.corrector_iterations)
+                for layer in stack.layers
             ]
             for stack in self.stacks()
         }

@@ -48,7 +48,14 @@ for weights, sharing in itertools.product(
     if sharing != "channel" or weights in ("learned", "ema"):
         several = solvers("rk2") if weights == "gate" else solvers("rk4", "ralston")
         case(f"{weights} by {sharing}", **several, solver_coefficients=weights, coefficient_sharing=sharing)
-for start in ("tableau", "euler"):
+case(
+    "scaled gate",
+    **solvers("rk2"),
+    encoder_coefficients="scaled_gate",
+    decoder_coefficients="gate",
+    coefficient_start="even",
+)
+for start in ("tableau", "euler", "even"):
     case(f"learned from {start}", **solvers("rk3"), solver_coefficients="learned", coefficient_start=start)
 case("output rk4", **solvers("rk4"), stage_values="output", attention="eager")
 case("output rk2 gate", **solvers("rk2"), stage_values="output", solver_coefficients="gate")
@@ -61,6 +68,8 @@ case("decoder alone sublayers", **DECODER, **solvers("euler", "rk2"), vector_fie
 case("two steps", **solvers("rk2", "rk4"), steps_per_layer=2, step_size=0.5)
 case("two steps of euler", **solvers("euler"), steps_per_layer=2, step_size=0.5)
 case("two steps of dlcl", **solvers("dlcl"), steps_per_layer=2, step_size=0.5, layer_history="none")
+case("repeated", **solvers("rk2", "rk4"), stack_repeats=2)
+case("decoder alone repeated", **DECODER, **solvers("euler", "rk2"), stack_repeats=2)
 case("two residual blocks", **solvers("euler"), steps_per_layer=2, attention="eager")
 case("dense", layer_history="dense", decoder_layers=3, decoder_ffn_dim=28, vocab_size=71, max_position_embeddings=50)
 case("depth weighted", layer_history="depth_weighted", **solvers("rk2", "euler"), encoder_layers=3)

@@ -103,10 +103,12 @@ def test_former_fields_are_refused_and_what_has_taken_their_place_is_named():
         ({"encoder_solver": "rk4", "coefficients": "gate"}, "encoder_solver='rk4' has 4"),
         ({"decoder_solver": "rk3", "coefficients": "gate"}, "decoder_solver='rk3' has 3"),
         ({"encoder_solver": "euler", "encoder_coefficients": "gate"}, "encoder_solver='euler' has 1"),
+        ({"encoder_solver": "rk4", "coefficients": "scaled_gate"}, "'scaled_gate' weighs two .*encoder_solver='rk4'"),
+        ({"coefficient_start": "even", "coefficients": "ema"}, "is for 'learned', 'gate', 'scaled_gate', 'sigmoid', "),
         ({"encoder_coefficients": "softmax"}, "'softmax' is unknown: choose one of fixed, ones"),
         ({"coefficient_sharing": "model"}, "choose one of stack, layer, channel"),
         ({"coefficient_sharing": "channel"}, "is for coefficients learned or ema, not for .*gate"),
-        ({"coefficient_start": "zeros"}, "'zeros' is unknown: choose one of ones, tableau, euler"),
+        ({"coefficient_start": "zeros"}, "'zeros' is unknown: choose one of ones, tableau, euler, even"),
         ({"coefficient_start": "euler"}, "is for 'learned' coefficients, not for .*gate"),
         ({"decoder_solver": "iiet", "layer_history": "none"}, "decoder_solver='iiet' corrects .*layer_history='none'"),
         ({"encoder_solver": {"predictor": "rk2"}}, "Unknown solver {'predictor': 'rk2'}"),
@@ -133,6 +135,7 @@ def test_former_fields_are_refused_and_what_has_taken_their_place_is_named():
         ({"word_dropout": -0.1}, "word_dropout=-0.1 must be a probability"),
         ({"max_relative_position": -1}, "max_relative_position=-1"),
         ({"steps_per_layer": 0}, "steps_per_layer=0"),
+        ({"stack_repeats": 0}, "stack_repeats=0 must be at least 1"),
         ({"step_size": 0.0}, "step_size=0.0"),
         ({"step_size": math.nan}, "step_size=nan must be a positive number"),
         ({"step_size": math.inf}, "step_size=inf must be a positive number"),
@@ -247,7 +250,12 @@ def test_a_configuration_without_encoder_weighs_the_decoders_stages():
 @pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
 @pytest.mark.parametrize(
     "fields, entries",
-    [({}, 2), ({"decoder_solver": "rk4"}, 8), ({"decoder_solver": "rk2", "steps_per_layer": 2}, 8)],
+    [
+        ({}, 2),
+        ({"decoder_solver": "rk4"}, 8),
+        ({"decoder_solver": "rk2", "steps_per_layer": 2}, 8),
+        ({"decoder_solver": "iiet", "stack_repeats": 3}, 24),
+    ],
 )
 def test_caches_get_an_entry_for_each_evaluation_of_the_decoders_attention(cache_class, fields, entries):
     arguments = {"max_cache_len": 8} if cache_class is StaticCache else {}
@@ -260,6 +268,7 @@ def test_caches_get_an_entry_for_each_evaluation_of_the_decoders_attention(cache
         ({}, [2, 2, 2], [1, 1]),
         ({"encoder_solver": "rk4", "decoder_solver": "rk3"}, [4, 4, 4], [3, 3]),
         ({"encoder_solver": "euler", "steps_per_layer": 2}, [2, 2, 2], [2, 2]),
+        ({"decoder_solver": "iiet", "stack_repeats": 2}, [4, 4, 4], [8, 8]),
         ({"encoder_solver": "leapfrog", "decoder_solver": "multistep"}, [1, 1, 1], [1, 1]),
         ({"encoder_solver": "pcformer", "decoder_solver": "iiet"}, [3, 3, 3], [4, 4]),
         (

@@ -365,7 +365,13 @@ def test_a_tableau_comes_from_a_json_file(tmp_path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"scheme\.json is not JSON"):
         ButcherTableau.from_json_file(path)
-    for text, message in (("{", "not JSON"), ("[1]", r"holds \[1\]"), ('{"a": [[]]}', "Unknown solver")):
+    corrected = '{"predictor": "rk2", "corrector_iterations": 1}'
+    for text, message in (
+        ("{", "not JSON"),
+        ("[1]", r"holds \[1\]"),
+        ('{"a": [[]]}', "Unknown solver"),
+        (corrected, "not a tableau"),
+    ):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             ButcherTableau.from_json_file(path)
@@ -395,15 +401,17 @@ def expected_weights(mode, module, stages):
         alpha = parameters["weight"]
         return [alpha * (1 - alpha) ** (n - i) for i in range(1, n + 1)]
     scores = np.concatenate(stages, -1) @ parameters["gate.weight"].T + parameters["gate.bias"]
-    if mode == "gate":
+    if mode in ("gate", "scaled_gate"):
+        scores = scores / (1 if mode == "gate" else math.sqrt(2 * stages[0].shape[-1]))
         return [sigmoid(scores), 1 - sigmoid(scores)]
     activated = {"sigmoid": sigmoid, "tanh": np.tanh}[mode](scores)
     return [activated[..., i : i + 1] for i in range(n)]
 
 
-# The gate weighs two stages; the configuration refuses others.
+# Two gates weigh two stages; the configuration refuses others.
 @pytest.mark.parametrize(
-    "name, mode", [(name, mode) for name in ("rk2", "rk4") for mode in COEFFICIENTS if (name, mode) != ("rk4", "gate")]
+    "name, mode",
+    [(name, mode) for name in ("rk2", "rk4") for mode in COEFFICIENTS if name == "rk2" or "gate" not in mode],
 )
 def test_coefficients_are_their_formulas(name, mode):
     torch.manual_seed(0)
@@ -433,7 +441,9 @@ def test_each_channel_may_have_its_coefficients(mode):
         np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("start, weights", [("ones", [1, 1]), ("tableau", [0.25, 0.75]), ("euler", [1, 0])])
+@pytest.mark.parametrize(
+    "start, weights", [("ones", [1, 1]), ("tableau", [0.25, 0.75]), ("euler", [1, 0]), ("even", [0.5, 0.5])]
+)
 def test_learned_coefficients_start_where_they_are_told(start, weights):
     module = COEFFICIENTS["learned"](TABLEAUS["ralston"], 6, start=start)
     assert module.weight.tolist() == weights

@@ -35,14 +35,33 @@ TATOEBA = {
     "rk2_gate_output": "encoder_coefficients=gate,stage_values=output",
     "rk4": "encoder_solver=rk4,encoder_coefficients=fixed",
 }
+# Whether a gate that does not saturate changes the score: on normalised stages, from 1/2 on, with a temperature.
+GATES = {
+    "rk2_gate": {},
+    "rk2_gate_normalized": {"normalize_stages": "true"},
+    "rk2_gate_even": {"coefficient_start": "even"},
+    "rk2_scaled_gate": {"coefficients": "scaled_gate"},
+    "rk2_scaled_gate_even": {"coefficients": "scaled_gate", "coefficient_start": "even"},
+}
+
+
+def gate_overrides(stack: str, fields: dict[str, str]) -> str:
+    """The overrides of a model whose stages a gate weighs."""
+    fields = {"coefficients": "gate"} | fields
+    return ",".join(
+        f"{stack}_{name}={value}" if name == "coefficients" else f"{name}={value}" for name, value in fields.items()
+    )
+
+
 MULTI30K = {
     "rk2_gate_output": "encoder_coefficients=gate,stage_values=output",
     "rk2_learned_output": "encoder_coefficients=learned,stage_values=output",
+    **{name: gate_overrides("encoder", fields) for name, fields in GATES.items()},
 }
 PTB = {
     "residual": "decoder_solver=euler,decoder_coefficients=fixed",
     "rk2": "decoder_coefficients=fixed",
-    "rk2_gate": "decoder_coefficients=gate",
+    **{name: gate_overrides("decoder", fields) for name, fields in GATES.items()},
     "rk4": "decoder_solver=rk4,decoder_coefficients=fixed",
 }
 # The files of a recipe, by the names of their splits and, where they are two, sides.

@@ -99,7 +99,7 @@ CONFIG_FIELDS = (
         for stack in ("encoder", "decoder")
         for field in ("solver", "coefficients", "layers", "attention_heads", "ffn_dim")
     ),
-    *("d_model", "coefficient_sharing", "vector_field", "stage_values", "steps_per_layer"),
+    *("d_model", "coefficient_sharing", "vector_field", "stage_values", "steps_per_layer", "stack_repeats"),
     *("layer_history", "max_relative_position", "normalize_stages", "vocab_size"),
     "tie_word_embeddings",
     *("recurrence_encoder", "recurrence_layers", "recurrence_steps", "recurrence_integration"),

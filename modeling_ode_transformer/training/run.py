@@ -24,7 +24,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
 from .. import registration  # noqa: F401
 from ..errors import one_line_errors
 from ..hub.model_card import PREFIXES, held_out
-from .arguments import BaseDataArguments, BaseModelArguments, needed_splits, parse_with_recipe
+from .arguments import BaseDataArguments, BaseModelArguments, check_values, needed_splits, parse_with_recipe
 from .average import average_checkpoints
 from .checkpoints import TEMPORARY, complete_checkpoints
 from .help import help_text
@@ -67,6 +67,32 @@ def print_help(task: Task, argv: list[str]) -> None:
     if not {"-h", "--help", "--help_all"}.isdisjoint(argv):
         print(help_text(task, None) if "--help_all" in argv else help_text(task), end="")
         sys.exit(0)
+
+
+def prepare(task: Task, argv: list[str]) -> dict[str, int]:
+    """Prepares the data of a training, for tasks whose data can be: the tokenizer, if it is not named, the training
+    pairs, and those of the evaluations that have files or that the arguments ask for. All is put into `--prepared_dir`
+    or, without that, into `--output_dir`.
+
+    Returns:
+        The number of pairs by split.
+
+    Raises:
+        ValueError: examples are malformed.
+        FileNotFoundError: there is no such file.
+    """
+    model_args, data_args, args = parse_arguments(task, argv)
+    set_up_logging(args)
+    check_values(model_args, data_args, args)
+    args.do_train = True
+    args.do_eval |= bool(data_args.files("validation"))
+    args.do_predict |= bool(data_args.files("test"))
+    data_args.prepared_dir = data_args.prepared_dir or args.output_dir
+    run = Run(task, model_args, data_args, args)
+    run.arguments = run_arguments(task.name, model_args, data_args, args)
+    run.given = read_examples(task, data_args, needed_splits(args))
+    make_tokenizers(run)
+    return {split: len(task.encode(run, split)) for split in run.examples}
 
 
 def parse_arguments(
@@ -171,13 +197,18 @@ def run_model(run: Run) -> dict[str, float | str]:
 def make(run: Run) -> None:
     """Makes tokenizers, model, encoded examples and trainer of a run."""
     task = run.task
-    run.examples = task.choose_examples(run)
-    tokenizer = run.checkpoint or run.model_args.tokenizer_name or run.model_args.model_name_or_path
-    run.tokenizers = task.load_tokenizers(run, tokenizer) if tokenizer else task.make_tokenizers(run)
+    make_tokenizers(run)
     run.model = task.load_model(run)
     run.splits = {split: task.encode(run, split) for split in run.examples}
     run.trainer = task.make_trainer(run)
     run.trainer.add_callback(PlanCheck(run.data_args.average_last_checkpoints))
+
+
+def make_tokenizers(run: Run) -> None:
+    """Chooses the examples of a run; makes its tokenizers of them, or loads those that are named."""
+    run.examples = run.task.choose_examples(run)
+    tokenizer = run.checkpoint or run.model_args.tokenizer_name or run.model_args.model_name_or_path
+    run.tokenizers = run.task.load_tokenizers(run, tokenizer) if tokenizer else run.task.make_tokenizers(run)
 
 
 def train(run: Run, metrics: dict) -> dict:

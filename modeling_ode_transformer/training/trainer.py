@@ -33,6 +33,7 @@ from ..integration_ode_transformer import StageCoefficients
 from ..modeling_ode_transformer import OdeTransformerStack
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, save_pipeline_code, without_truncation
 from ..pretrained_ode_transformer import shift_tokens_right
+from .loading import PadPairs, PairRows, is_padded_from_arrow
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from .samplers import TokenBudgetBatchSampler, pair_lengths
@@ -43,8 +44,8 @@ logger = logging.getLogger(__name__)
 
 # fairseq gives up here as well: gradients that overflow at such a scale are not a matter of scaling.
 MIN_LOSS_SCALE = 1e-4
-# Tokens whose logits a GPU has in memory at a time.
-LOSS_CHUNK_SIZE = 1024
+# A GPU has the logits of so many tokens in memory at a time, or of this share of a batch if that is more.
+MIN_LOSS_CHUNK_SIZE, LOSS_CHUNK_SHARE = 512, 1 / 16
 
 
 def losses_by_row(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
@@ -181,14 +182,13 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         """The output projection of a model whose losses are computed for a part of the tokens at a time."""
         base = self.accelerator.unwrap_model(model, keep_torch_compile=False)
         is_split = self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.n_gpu > 1
-        is_chunked = self.loss_chunk_size > 0 and not is_split
+        default = self.args.loss_chunk_size is None and self.args.device.type != "cpu"
+        is_chunked = (default or bool(self.args.loss_chunk_size)) and not is_split
         return base.lm_head if is_chunked and has_chunkable_loss(base, self.args.world_size > 1) else None
 
-    @property
-    def loss_chunk_size(self) -> int:
-        """Tokens whose logits are there at a time in training; 0: all."""
-        default = 0 if self.args.device.type == "cpu" else LOSS_CHUNK_SIZE
-        return default if self.args.loss_chunk_size is None else self.args.loss_chunk_size
+    def loss_chunk_size(self, tokens: int) -> int:
+        """Of a batch's tokens, those whose logits are there at a time in training."""
+        return self.args.loss_chunk_size or max(MIN_LOSS_CHUNK_SIZE, math.ceil(LOSS_CHUNK_SHARE * tokens))
 
     def mean_loss(self, outputs, labels, num_items_in_batch, head: torch.nn.Linear | None = None):
         """With a head, from states in the place of the logits."""
@@ -198,7 +198,8 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         else:
             states, labels = outputs.logits.flatten(0, 1), labels.flatten()
             with self.accelerator.autocast():
-                loss = summed_cross_entropy(states, head.weight, head.bias, labels, smoothing, self.loss_chunk_size)
+                size = self.loss_chunk_size(len(labels))
+                loss = summed_cross_entropy(states, head.weight, head.bias, labels, smoothing, size)
         # Under DataParallel, Trainer takes this for the loss of one device and multiplies it by their number.
         return loss / num_items_in_batch / max(self.args.n_gpu, 1)
 
@@ -288,8 +289,8 @@ class TokenTrainingArguments(ResumableTrainingArguments):
         default=None,
         metadata={
             "help": "In training, compute logits and their gradients for so many tokens at a time, with the same "
-            "losses and gradients in less memory; 0: for all at once. Default: 1024, and 0 on a CPU. It is for models "
-            "of this package on one device or under DDP; others have all at once."
+            "losses and gradients in less memory; 0: for all at once. Default: a sixteenth of a batch, at least 512, "
+            "and 0 on a CPU. It is for models of this package on one device or under DDP; others have all at once."
         },
     )
     log_coefficients: bool = field(
@@ -419,6 +420,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         )
         if isinstance(dataset, datasets.Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
+            if is_padded_from_arrow(dataset, collator):
+                dataset, collator = PairRows(dataset), PadPairs(collator)
         else:
             collator = self._get_collator_with_removed_columns(collator, description="training")
         dataloader = DataLoader(

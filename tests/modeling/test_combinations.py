@@ -29,6 +29,7 @@ def all_forms():
     for coefficients in COEFFICIENTS:
         yield {"decoder_solver": "rk2", "coefficients": coefficients, "coefficient_sharing": "layer"}
         yield {"decoder_solver": "rk2", "coefficients": coefficients}
+    yield {"decoder_solver": "rk2", "coefficients": "scaled_gate", "coefficient_start": "even"}
     for solver in (*MULTISTEPS, "polynet"):
         yield {"encoder_solver": solver, "decoder_solver": solver}
     yield {"encoder_solver": "leapfrog", "decoder_solver": "dlcl", "vector_field": "sublayers", "steps_per_layer": 2}
@@ -45,6 +46,8 @@ def all_forms():
         yield {"decoder_solver": "rk2", "vector_field": field, "layer_history": history}
     yield {"decoder_solver": "rk4", "stage_values": "output"}
     yield {"decoder_solver": "rk2", "steps_per_layer": 2, "step_size": 0.5}
+    yield {"decoder_solver": "rk2", "stack_repeats": 2}
+    yield {"encoder_solver": "leapfrog", "decoder_solver": "iiet", "stack_repeats": 3}
     yield {"decoder_solver": "rk2", "max_relative_position": 0, "position_embedding_type": "learned"}
     yield {"decoder_solver": "rk2", "position_embedding_type": "none", "scale_embedding": False}
     yield {"decoder_solver": {"a": [[], [0.3]], "b": [0.2, 0.8]}, "coefficients": "fixed"}
@@ -119,10 +122,12 @@ def test_outputs_come_once_for_each_layer_and_eager_is_sdpa(form, batch):
     model.set_attn_implementation("eager")
     outputs = model(**batch, output_attentions=True, output_hidden_states=True)
     assert_close(outputs.logits, sdpa)
-    assert [len(x) for x in (outputs.encoder_hidden_states, outputs.decoder_hidden_states)] == [4, 3]
-    assert [tuple(x.shape) for x in outputs.encoder_attentions] == [(3, 4, 9, 9)] * 3
-    assert [tuple(x.shape) for x in outputs.decoder_attentions] == [(3, 2, 6, 6)] * 2
-    assert [tuple(x.shape) for x in outputs.cross_attentions] == [(3, 2, 6, 9)] * 2
+    encoder_calls, decoder_calls = (layers * form.get("stack_repeats", 1) for layers in (3, 2))
+    states = (outputs.encoder_hidden_states, outputs.decoder_hidden_states)
+    assert [len(x) for x in states] == [encoder_calls + 1, decoder_calls + 1]
+    assert [tuple(x.shape) for x in outputs.encoder_attentions] == [(3, 4, 9, 9)] * encoder_calls
+    assert [tuple(x.shape) for x in outputs.decoder_attentions] == [(3, 2, 6, 6)] * decoder_calls
+    assert [tuple(x.shape) for x in outputs.cross_attentions] == [(3, 2, 6, 9)] * decoder_calls
     assert_close(outputs.decoder_attentions[0].sum(-1), torch.ones(3, 2, 6))
     assert outputs.decoder_attentions[0].triu(1).abs().max() == 0
 

@@ -17,7 +17,7 @@ from modeling_ode_transformer import (
 )
 from modeling_ode_transformer import modeling_ode_transformer as modeling
 
-from ..conftest import assert_close, build
+from ..conftest import assert_close, build, tiny_config
 
 
 # Embeddings
@@ -181,3 +181,33 @@ def test_missing_parameters_are_initialised_not_garbage(tmp_path):
     assert model.model.encoder.corrector.weight[1].tolist() == [0.5, 0.5, 0, 0]
     assert model.model.encoder.stage_norms[1].weight.tolist() == [1] * 32
     assert model.model.decoder.multistep.weight.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "mode, solver", [("gate", "rk2"), ("scaled_gate", "midpoint"), ("sigmoid", "rk4"), ("tanh", "rk3")]
+)
+def test_gates_that_start_even_weigh_every_stage_of_every_token_alike(mode, solver):
+    """1/n each, with weights of zero, in a new model as in one whose gates a checkpoint lacks."""
+    fields = {"encoder_solver": solver, "encoder_coefficients": mode, "coefficient_start": "even"}
+    coefficients = OdeTransformerForConditionalGeneration(tiny_config(**fields)).model.encoder.solver_coefficients
+    number = coefficients.tableau.num_stages
+    assert not coefficients.gate.weight.any()
+    weights = coefficients([torch.randn(2, 5, 32) for _ in range(number)])
+    torch.testing.assert_close(torch.stack(list(weights)), torch.full((number, 2, 5, 1), 1 / number))
+    random = OdeTransformerForConditionalGeneration(tiny_config(**fields | {"coefficient_start": "ones"}))
+    assert random.model.encoder.solver_coefficients.gate.weight.any()
+
+
+def test_gates_weigh_stages_that_are_normalised(batch):
+    """With `normalize_stages` the gate reads LN_i(F_i): the size of F_2 does not matter to it."""
+    model = build(encoder_solver="rk2", encoder_coefficients="gate", normalize_stages=True)
+    read = []
+    gate = model.model.encoder.solver_coefficients.gate
+    gate.register_forward_pre_hook(lambda module, arguments: read.append(arguments[0]))
+    model.model.encoder(batch["input_ids"])
+    norms = model.model.encoder.stage_norms
+    for stages in read:
+        for stage, norm in zip(stages.chunk(2, dim=-1), norms):
+            plain = (stage - norm.bias) / norm.weight
+            torch.testing.assert_close(plain.mean(-1), torch.zeros(stage.shape[:2]), atol=1e-5, rtol=0)
+            torch.testing.assert_close(plain.var(-1, correction=0), torch.ones(stage.shape[:2]), atol=1e-3, rtol=0)

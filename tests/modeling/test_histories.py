@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerModel
 from modeling_ode_transformer.configuration_ode_transformer import CHOICES
 from modeling_ode_transformer.integration_ode_transformer import TABLEAUS
+from modeling_ode_transformer.layers_ode_transformer import mask_and_distances
 
 from .. import correctors
 from ..conftest import assert_close, build, randomize, tiny_config
@@ -197,3 +198,36 @@ def test_a_predictor_may_be_a_tableau(tmp_path):
     model.save_pretrained(tmp_path)
     config = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path).config
     assert config.decoder_tableau == TABLEAUS["ralston"] and config.corrector_iterations("decoder") == 1
+
+
+# Stacks that are repeated
+
+
+@pytest.mark.parametrize("history", CHOICES["layer_history"])
+def test_a_repeated_stack_is_the_stack_of_its_own_output(history, full_batch):  # noqa: F811
+    """y -> stack(stack(y)), then the final norm, with one set of parameters and a new history each time."""
+    once = build(layer_history=history).double()
+    twice = OdeTransformerForConditionalGeneration(tiny_config(layer_history=history, stack_repeats=2)).double()
+    twice.eval().load_state_dict(once.state_dict())
+    encoder, ids = once.model.encoder, full_batch["input_ids"]
+    ends = []
+    hook = encoder.layer_norm.register_forward_pre_hook(lambda module, arguments: ends.append(arguments[0]))
+    encoder(ids)
+    positions = torch.arange(9)[None]
+    _, distances = mask_and_distances(once.config, False, None, (positions, positions), ends[0])
+    encoder.run_layers(ends[0], relative_distances=distances)
+    hook.remove()
+    assert_close(twice.model.encoder(ids).last_hidden_state, encoder.layer_norm(ends[1]))
+
+
+def test_every_run_of_a_repeated_stack_has_keys_and_hidden_states_of_its_own(batch):
+    model = build(decoder_solver="rk2", stack_repeats=2)
+    outputs = model(**batch, use_cache=True, output_hidden_states=True)
+    cache = outputs.past_key_values.self_attention_cache
+    keys = [layer.keys for layer in cache.layers]
+    assert len(keys) == 2 * 2 * 2
+    assert all(not torch.allclose(one, other) for i, one in enumerate(keys) for other in keys[:i])
+    assert len(outputs.decoder_hidden_states) == 2 * 2 + 1 and len(outputs.encoder_hidden_states) == 2 * 3 + 1
+    last = model.model.encoder(batch["input_ids"], batch["attention_mask"], output_hidden_states=[-1]).hidden_states
+    assert [i for i, each in enumerate(last) if each is not None] == [6]
+    assert_close(last[6], outputs.encoder_hidden_states[6])

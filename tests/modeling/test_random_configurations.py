@@ -44,6 +44,7 @@ SPACE = {
     "padding_position": [0, 1, 3],
     "max_relative_position": [0, 1, 8],
     "steps_per_layer": [1, 1, 2],
+    "stack_repeats": [1, 1, 2],
     "step_size": [1, 1.0, 0.5],
     "is_encoder_decoder": [True, True, True, False],
     "bos_token_id": [0, None],

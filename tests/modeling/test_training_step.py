@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
@@ -13,7 +14,7 @@ from modeling_ode_transformer import (
 from modeling_ode_transformer.integration_ode_transformer import LinearCombination
 from modeling_ode_transformer.layers_ode_transformer import OdeTransformerRelativeKeys, relative_distances
 
-from ..conftest import assert_close, build
+from ..conftest import assert_close, build, tiny_config
 from ..operators import CountOperators
 
 
@@ -101,3 +102,49 @@ def test_projections_of_one_input_share_its_conversion(batch):
     converted = [shape for name, shape in counted.calls if name == "_to_copy" and len(shape) == 3 and shape[-1] == 32]
     encoder, decoder = 3 * 2 * 2, 2 * 3
     assert len(converted) == encoder + decoder + 1 + 1
+
+
+def operators_of_a_step(model, batch) -> int:
+    """Of forward and backward under autocast, at the base preset's depth; attention is that of a CPU."""
+    with CountOperators() as counted, torch.autocast("cpu", torch.bfloat16):
+        model.train()(**batch, labels=batch["decoder_input_ids"]).loss.backward()
+    return len(counted.calls)
+
+
+def test_a_training_step_has_as_many_operators_as_noted(batch):
+    """A GPU waits for Python at each of them, whatever their size. A change of these numbers is to be noticed."""
+    sizes = {"encoder_layers": 6, "decoder_layers": 6, "d_model": 32, "vocab_size": 100}
+    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
+    preset = {"max_relative_position": 8, "layer_history": "learned_dense", "decoder_solver": "euler"}
+    models = {
+        name: OdeTransformerForConditionalGeneration(tiny_config(**sizes, **preset, encoder_solver=solver, **kind))
+        for name, solver, kind in (
+            ("residual", "euler", {}),
+            ("RK2", "rk2", {"encoder_coefficients": "fixed"}),
+            ("RK2, gate", "rk2", {"encoder_coefficients": "gate"}),
+        )
+    }
+    models["M2M100"] = M2M100ForConditionalGeneration(M2M100Config(**sizes))
+    counts = {name: operators_of_a_step(model, batch) for name, model in models.items()}
+    assert counts == {"residual": 2265, "RK2": 3069, "RK2, gate": 3191, "M2M100": 2272}
+
+
+def test_joined_projections_have_the_gradients_of_separate_ones(batch):
+    """In float64; a hook, as adapters have, separates them and is called."""
+    model = build(dropout=0.0, attention_dropout=0.0, activation_dropout=0.0).double().train()
+    called = []
+
+    def gradients():
+        model.zero_grad()
+        model(**batch, labels=batch["decoder_input_ids"]).loss.backward()
+        return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+    joined = gradients()
+    for name, module in model.named_modules():
+        if name.endswith(("q_proj", "k_proj", "v_proj")):
+            module.register_forward_hook(lambda *args: called.append(1))
+    separate = gradients()
+    encoder, decoder = 3 * 2 * 3, 2 * (3 + 3)
+    assert len(called) == encoder + decoder
+    for name, gradient in separate.items():
+        torch.testing.assert_close(joined[name], gradient, rtol=1e-10, atol=1e-12)

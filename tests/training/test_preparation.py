@@ -11,12 +11,13 @@ import pyarrow.parquet
 import pytest
 import run_translation
 
-from modeling_ode_transformer import OdeTransformerTokenizer
+from modeling_ode_transformer import OdeTransformerTokenizer, cli
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training import preparation
 from modeling_ode_transformer.training.cleaning import Cleaning
 from modeling_ode_transformer.training.encoding import PairEncoder, TextEncoder, tokenizer_hash
 from modeling_ode_transformer.training.preparation import open_pairs, prepare_pairs, prepared_folder, sample_pairs
+from modeling_ode_transformer.training.smoke import articles, learner_sentences
 from modeling_ode_transformer.training.smoke.number_names import write_corpus
 from modeling_ode_transformer.training.tasks import translation
 from modeling_ode_transformer.training.tasks.seq2seq_texts import encode_split
@@ -216,6 +217,44 @@ def test_a_second_start_finds_what_the_first_one_prepared(corpus, tmp_path, monk
     run_translation.main(arguments(corpus, tmp_path / "third", **options))
     assert losses(tmp_path / "third") == losses(tmp_path / "first")
     assert {path.name for path in (tmp_path / "anew").iterdir() if path.is_dir()} == names
+    # The command prepares the same.
+    argv = arguments(corpus, tmp_path / "data-bin", max_steps=None, do_train=None, predict_with_generate=None)
+    cli.main(["prepare", "translation", *argv])
+    assert names < {path.name for path in (tmp_path / "data-bin").iterdir() if path.is_dir()}  # and the test data
+    monkeypatch.setattr(preparation, "write_chunk", None)
+    options["prepared_dir"] = tmp_path / "data-bin"
+    run_translation.main(arguments(corpus, tmp_path / "fourth", **options))
+    assert losses(tmp_path / "fourth") == losses(tmp_path / "first")
+
+
+def test_articles_and_corrections_are_prepared_too(tmp_path, capsys):
+    """By recipes, from jsonl and M2 files; what is wrong with a file ends the command with one line."""
+    for name in ("articles", "m2"):
+        (tmp_path / name).mkdir()
+    articles.write_corpus(tmp_path / "articles", {"train": 12})
+    learner_sentences.write_corpus(tmp_path / "m2", sizes={"train": 40}, annotators={})
+    calls = {
+        "summarization": ["--recipe", "cnn_dailymail_base", "--train", str(tmp_path / "articles" / "train.jsonl")],
+        "correction": ["--recipe", "bea2019_gec_base", "--train", str(tmp_path / "m2" / "train.m2")],
+    }
+    for task, argv in calls.items():
+        out = tmp_path / task
+        options = ["--vocab_size", "350", "--output_dir", str(out), "--bf16", "False", "--use_cpu", "True"]
+        options += ["--do_eval", "False", "--do_predict", "False", "--predict_with_generate", "False"]
+        options += ["--validation_share", "0.5"] if task == "correction" else ["--validation_file", argv[-1]]
+        options += ["--test_file", argv[-1]]
+        if task == "correction":
+            options += ["--validation_file", argv[-1]]
+        cli.main(["prepare", task, *argv, *options])
+        (folder,) = out.glob("train-*/")
+        dataset = open_pairs(folder)
+        assert len(dataset) == 12 if task == "summarization" else 0 < len(dataset) < 40
+        assert "source" not in dataset.column_names
+        (evaluated,) = out.glob("validation-*/")
+        assert "source" in datasets.load_from_disk(str(evaluated / "dataset")).column_names
+    with pytest.raises(SystemExit):
+        cli.main(["prepare", "translation", "--train", "no.tsv", "--output_dir", str(tmp_path / "x")])
+    assert "no.tsv" in capsys.readouterr().err
 
 
 def test_other_processes_map_the_shards(texts, tokenizer, tmp_path):

@@ -1,0 +1,314 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Data of WMT's size on generated pairs: how fast they are encoded, prepared, ordered and loaded, in what memory.
+
+    python examples/benchmarks/wmt_data.py --source_files train.en.gz --target_files train.de.gz --pairs 10000000 \
+        --lengths 40000000 --processes 2 8 --output_file wmt_data.json
+
+The pairs are one or two of those of the files, joined, in random order. Memory is what `/proc` says (Linux): PSS
+shares out the pages that several processes have in common, so that its sum counts each once.
+"""
+
+import io
+import json
+import multiprocessing
+import os
+import platform
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import psutil
+import sentencepiece
+from torch.utils.data import DataLoader
+from transformers import DataCollatorForSeq2Seq
+
+from modeling_ode_transformer import OdeTransformerTokenizer
+from modeling_ode_transformer.text_files import read_lines
+from modeling_ode_transformer.training.cleaning import Cleaning
+from modeling_ode_transformer.training.encoding import PairEncoder
+from modeling_ode_transformer.training.loading import PadPairs, PairRows
+from modeling_ode_transformer.training.preparation import open_pairs, prepare_pairs
+from modeling_ode_transformer.training.samplers import TokenBudgetBatchSampler, pair_lengths
+from modeling_ode_transformer.training.tasks.translation import DataArguments, read_split
+
+
+class Memory:
+    """The peaks of this process' resident memory and of the PSS of it and all its descendants, in MB."""
+
+    def __enter__(self):
+        self.peaks = {"process": 0.0, "together": 0.0}
+        self.is_over = threading.Event()
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+        return self
+
+    def watch(self):
+        root = psutil.Process()
+        while not self.is_over.wait(0.2):
+            self.peaks["process"] = max(self.peaks["process"], root.memory_info().rss / 1e6)
+            total = 0
+            for process in [root, *root.children(recursive=True)]:
+                try:
+                    total += process.memory_full_info().pss
+                except (psutil.NoSuchProcess, psutil.AccessDenied):
+                    pass
+            self.peaks["together"] = max(self.peaks["together"], total / 1e6)
+
+    def __exit__(self, *error):
+        self.is_over.set()
+        self.thread.join()
+        self.peaks = {name: round(value) for name, value in self.peaks.items()}
+
+
+def write_pairs(pairs: list[tuple[str, str]], count: int, path: Path, seed: int) -> None:
+    """A TSV file of so many pairs, of one or two of the given ones each."""
+    generator = random.Random(seed)
+    with path.open("w", encoding="utf-8") as file:
+        for _ in range(count):
+            chosen = generator.choices(pairs, k=generator.randrange(1, 3))
+            file.write("\t".join(" ".join(texts) for texts in zip(*chosen)) + "\n")
+
+
+def measure_encoding(texts: list[list[str]], vocab_size: int) -> tuple[dict, OdeTransformerTokenizer]:
+    """Pairs a second of one thread, of SentencePiece's encoder, of the tokenizer and of what prepares data."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts[0] + texts[1]),
+        model_writer=model,
+        vocab_size=vocab_size,
+        model_type="bpe",
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        character_coverage=1.0,
+        minloglevel=2,
+        bos_id=0,
+        pad_id=1,
+        eos_id=2,
+        unk_id=3,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    tokenizer = OdeTransformerTokenizer.from_sentencepiece(model.getvalue())
+    encoder = PairEncoder(tokenizer, tokenizer, 256, 256)
+    ways = {
+        "sentencepiece": lambda: [processor.encode(side) for side in texts],
+        "tokenizer of transformers": lambda: [tokenizer(side)["input_ids"] for side in texts],
+        "preparation, first time": lambda: encoder(*texts),
+        "preparation, words known": lambda: encoder(*texts),
+    }
+    rates = {}
+    for name, encode in ways.items():
+        start = time.perf_counter()
+        encode()
+        rates[name] = round(len(texts[0]) / (time.perf_counter() - start))
+    return rates, tokenizer
+
+
+def measure_preparation(path: Path, folder: Path, tokenizer, num_workers: int) -> dict:
+    """Seconds, and memory of the process and of all together, of a preparation; seconds of finding it again."""
+    pairs = read_split(DataArguments(train_file=str(path)), "train")
+    encoder = PairEncoder(tokenizer, tokenizer, 256, 256)
+    seconds = []
+    with Memory() as memory:
+        for _ in range(2):
+            start = time.perf_counter()
+            counts = prepare_pairs(pairs, folder, {}, encoder, Cleaning(), num_workers)
+            open_pairs(folder)
+            seconds.append(time.perf_counter() - start)
+    size = sum(each.stat().st_size for each in folder.glob("shard-*.arrow"))
+    return {
+        "pairs": counts["pairs"],
+        "target_tokens": counts["target_tokens"],
+        "workers": num_workers,
+        "seconds": round(seconds[0], 1),
+        "pairs_per_second": round(counts["pairs"] / seconds[0]),
+        "seconds_of_finding_it": round(seconds[1], 2),
+        "peak_mb": memory.peaks,
+        "mb_on_disk": round(size / 1e6),
+        "mb_of_text": round(path.stat().st_size / 1e6),
+    }
+
+
+def measure_sampler(count: int, max_tokens: int) -> dict:
+    """Seconds and memory of the order and the batches of so many pairs, with the order of the next epoch."""
+    generator = np.random.default_rng(0)
+    sources = (1 + generator.gamma(3, 10, count)).clip(1, 250)
+    lengths = np.stack([sources, sources * generator.uniform(0.7, 1.5, count)], axis=1).clip(1, 250).astype(np.int32)
+    del sources
+    with Memory() as memory:
+        start = time.perf_counter()
+        sampler = TokenBudgetBatchSampler(lengths, max_tokens, num_replicas=8)
+        del lengths
+        report = sampler.report()
+        next(iter(sampler))
+        first = time.perf_counter() - start
+        sampler._orders[1].result()
+    return {
+        "pairs": count,
+        "batches": sampler.batches_per_epoch,
+        "padding": round(report["padding"], 4),
+        "seconds_to_first_batch": round(first, 1),
+        "seconds_to_next_epoch": round(time.perf_counter() - start, 1),
+        "peak_mb": memory.peaks["process"],
+    }
+
+
+def measure_loader(folder: Path, tokenizer, max_tokens: int, num_workers: int, seconds: float) -> dict:
+    """Target tokens for each second of the CPU time of the workers, and the greatest memory of one of them."""
+    dataset = open_pairs(folder).select_columns(["input_ids", "labels", "index"])
+    sampler = TokenBudgetBatchSampler(pair_lengths(open_pairs(folder)), max_tokens)
+    collator = PadPairs(DataCollatorForSeq2Seq(tokenizer))
+    loader = DataLoader(PairRows(dataset), batch_sampler=sampler, collate_fn=collator, num_workers=num_workers)
+    batches = iter(loader)
+    next(batches)
+    workers = [psutil.Process(worker.pid) for worker in batches._workers]
+    start, before, tokens = time.perf_counter(), sum(sum(worker.cpu_times()[:2]) for worker in workers), 0
+    for batch in batches:
+        tokens += int((batch["labels"] != -100).sum())
+        if time.perf_counter() - start > seconds:
+            break
+    wall = time.perf_counter() - start
+    cpu = sum(sum(worker.cpu_times()[:2]) for worker in workers) - before
+    memory = [worker.memory_full_info() for worker in workers]
+    return {
+        "workers": num_workers,
+        "target_tokens_per_second": round(tokens / wall),
+        "target_tokens_per_cpu_second_of_workers": round(tokens / cpu),
+        "mb_of_a_worker": {name: round(max(getattr(each, name) for each in memory) / 1e6) for name in ("pss", "uss")},
+    }
+
+
+TRAINING = """
+import json, os, sys, time
+import modeling_ode_transformer.training.trainer as trainer
+from modeling_ode_transformer.training.run import run, run_process
+from modeling_ode_transformer.training.tasks.translation import TRANSLATION
+step = trainer.TokenSeq2SeqTrainer.training_step
+def timed(self, model, inputs, *args, **kwargs):
+    loss = step(self, model, inputs, *args, **kwargs)
+    with open("/proc/self/smaps_rollup") as file:
+        pss = next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+    with open(os.path.join(self.args.output_dir, f"batches_{self.args.process_index}.jsonl"), "a") as file:
+        print(json.dumps([time.time(), pss, self._batch_index.tolist()]), file=file)
+    return loss
+trainer.TokenSeq2SeqTrainer.training_step = timed
+run_process(lambda: run(TRANSLATION, sys.argv[1:]))
+"""
+
+
+def measure_start(path: Path, folder: Path, vocab_size: int, processes: int, max_tokens: int) -> dict:
+    """Seconds to the first update of a training of so many processes, first with data to prepare and then with them
+    prepared, and the memory of its processes; whether the batches of its two updates are those of one process."""
+    model = "d_model=32,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2"
+    results = {}
+    script = folder / "training.py"
+    script.write_text(TRAINING)
+    for start_name in ("anew", "prepared"):
+        values = {
+            "train_file": path,
+            "prepared_dir": folder / "data",
+            "output_dir": folder / f"out_{start_name}",
+            "config_overrides": f"{model},encoder_ffn_dim=32,decoder_ffn_dim=32",
+            "vocab_size": vocab_size,
+            "tokenizer_samples": 20000,
+            "max_tokens_per_batch": max_tokens,
+            "gradient_accumulation_steps": 8 // processes,
+            "max_steps": 2,
+            "do_train": True,
+            "use_cpu": True,
+            "save_strategy": "no",
+            "report_to": "none",
+        }
+        argv = [item for name, value in values.items() for item in (f"--{name}", str(value))]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+        start = time.time()
+        output = subprocess.run(
+            [sys.executable, *(launcher if processes > 1 else []), str(script), *argv],
+            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"},
+            capture_output=True,
+            text=True,
+        )
+        if output.returncode:
+            raise RuntimeError(output.stderr[-3000:])
+        files = sorted(values["output_dir"].glob("batches_*.jsonl"))
+        steps = [[json.loads(line) for line in read_lines(file)] for file in files]
+        (prepared,) = (folder / "data").glob("train-*/")
+        one = TokenBudgetBatchSampler(pair_lengths(open_pairs(prepared)), max_tokens, seed=42, accumulation_steps=8)
+        found = [batch for together in zip(*steps) for _, _, batch in together]
+        pss = [of_process[-1][1] / 1e3 for of_process in steps]
+        results[start_name] = {
+            "seconds_to_first_update": round(min(when for of_process in steps for when, *_ in of_process) - start, 1),
+            "pss_mb_of_a_process": round(max(pss)),
+            "pss_mb_together": round(sum(pss)),
+            "batches_are_those_of_one_process": found == list(islice(one, 16)),
+        }
+    return results
+
+
+def main(argv: list[str] | None = None) -> dict:
+    """Runs the benchmark with the given arguments (default: the command line's) and returns its results."""
+    parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--source_files", nargs="+", required=True, help="sources, one a line (.gz accepted)")
+    parser.add_argument("--target_files", nargs="+", required=True, help="targets, line by line")
+    parser.add_argument("--pairs", type=int, default=10_000_000, help="pairs to generate")
+    parser.add_argument("--lengths", type=int, default=40_000_000, help="pairs whose order is made")
+    parser.add_argument("--processes", type=int, nargs="*", default=[2, 8], help="processes of the trainings")
+    parser.add_argument("--num_workers", type=int, default=2, help="processes that prepare")
+    parser.add_argument("--vocab_size", type=int, default=8000, help="BPE pieces of both languages")
+    parser.add_argument("--max_tokens", type=int, default=4096, help="budget of a batch, on each side")
+    parser.add_argument("--loader_seconds", type=float, default=5, help="how long the loader is measured")
+    parser.add_argument("--folder", type=Path, help="where to write; default: a temporary folder")
+    parser.add_argument("--output_file", type=Path, help="JSON file to write")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args(argv)
+
+    sides = [
+        [" ".join(line.split()) for name in names for line in read_lines(name)]
+        for names in (args.source_files, args.target_files)
+    ]
+    if len(sides[0]) != len(sides[1]):
+        parser.error(f"the sources have {len(sides[0])} lines, the targets {len(sides[1])}")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    results = {
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "arguments": {name: str(value) for name, value in vars(args).items()},
+    }
+    folder = args.folder or Path(tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "pairs.tsv"
+    write_pairs(list(zip(*sides)), args.pairs, path, args.seed)
+    sample = [side[:20_000] for side in sides]
+    results["words_a_side"] = round(sum(len(text.split()) for side in sample for text in side) / len(sample[0]) / 2, 1)
+    results["pairs_per_second_of_a_core"], tokenizer = measure_encoding(sample, args.vocab_size)
+    results["preparation"] = measure_preparation(path, folder / "shards", tokenizer, args.num_workers)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        results["sampler"] = pool.apply(measure_sampler, (args.lengths, args.max_tokens))
+    results["loader"] = [
+        measure_loader(folder / "shards", tokenizer, args.max_tokens, workers, args.loader_seconds)
+        for workers in (1, 4)
+    ]
+    for processes in args.processes:
+        own = folder / f"processes_{processes}"
+        own.mkdir()
+        results[f"training, {processes} processes"] = measure_start(
+            path, own, args.vocab_size, processes, args.max_tokens
+        )
+    if args.folder is None:
+        shutil.rmtree(folder)
+    print(json.dumps(results, indent=1))
+    if args.output_file:
+        args.output_file.parent.mkdir(parents=True, exist_ok=True)
+        args.output_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    return results
+
+
+if __name__ == "__main__":
+    main()

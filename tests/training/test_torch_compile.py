@@ -1,0 +1,58 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""`--torch_compile` with batches of a token budget: the training of eager models, from few graphs."""
+
+import json
+import shutil
+
+import pytest
+import run_translation
+import torch
+from safetensors.torch import load_file
+from torch._dynamo.utils import counters
+
+from .runs import MODEL, arguments, losses
+
+
+# Random numbers are drawn in another order in graphs.
+WITHOUT_DROPOUT = MODEL | {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+
+
+@pytest.fixture
+def graphs():
+    """Counts graphs; the backend "eager" runs their operators as they are."""
+    torch.compiler.reset()
+    counters.clear()
+    yield lambda: counters["stats"]["unique_graphs"]
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True, "loss_chunk_size": 16}], ids=str)
+def test_a_compiled_training_is_that_of_the_eager_model(options, corpus, tmp_path, graphs):
+    """Losses of updates and of evaluations, outputs, and weights; 12 batches of other shapes compile fewer than 6
+    times; a training that is stopped after update 4 continues with the same losses."""
+    options |= {
+        "max_tokens_per_batch": 240,
+        "train_sampling_strategy": None,
+        "max_steps": 12,
+        "label_smoothing_factor": 0.1,
+        "do_eval": True,
+    }
+    options |= {"config_overrides": json.dumps(WITHOUT_DROPOUT)}
+    options |= {"save_strategy": "steps", "save_steps": 4, "do_predict": True}
+    eager, compiled, resumed = (tmp_path / name for name in ("eager", "compiled", "resumed"))
+    expected = run_translation.main(arguments(corpus, eager, **options))
+    assert graphs() == 0
+    options |= {"torch_compile": True, "torch_compile_backend": "eager"}
+    metrics = run_translation.main(arguments(corpus, compiled, **options))
+    assert 1 <= graphs() < 6 and not counters["graph_break"]
+    assert losses(compiled) == pytest.approx(losses(eager), rel=1e-5)
+    assert metrics["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
+    outputs = [(folder / "generated_predictions.txt").read_text() for folder in (eager, compiled)]
+    assert outputs[0] == outputs[1]
+
+    shutil.copytree(compiled / "checkpoint-4", resumed / "checkpoint-4")
+    shutil.copy(compiled / "arguments.json", resumed)
+    run_translation.main(arguments(corpus, resumed, **options))
+    assert losses(resumed) == pytest.approx(losses(compiled), rel=1e-6)
+    weights = [load_file(folder / "model.safetensors") for folder in (resumed, compiled)]
+    torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)
