@@ -156,6 +156,8 @@ def test_list_says_what_is_done(queue, tmp_path, capsys):
         ["ptb/rk2_1", "begun, saved at update 1135"],
         ["ptb/rk2_gate_1", "waits"],
         ["ptb/rk4_1", "waits"],
+        *([f"ptb/{name}_1", "waits"] for name in ("rk2_gate_normalized", "rk2_gate_even", "rk2_scaled_gate")),
+        ["ptb/rk2_scaled_gate_even_1", "waits"],
     ]
     with pytest.raises(SystemExit):
         queue.main(["--only", "nothing"])
