@@ -68,6 +68,10 @@ def run(argv: list[str] | None = None) -> None:
         args = parser.parse_args(argv)
     if args.needs_models:
         from . import registration  # noqa: F401, the Auto classes know the package's models from here on
+    for path in getattr(args, "import_schemes", None) or []:
+        from .own_schemes import import_schemes
+
+        import_schemes(path)
     args.run(args)
 
 
@@ -135,6 +139,16 @@ def train(args: Namespace) -> None:
     run_process(lambda: run(find_task(args.trained), args.arguments))
 
 
+def add_import(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--import",
+        dest="import_schemes",
+        metavar="FILE",
+        action="append",
+        help="Python file of the model's own coefficients and schemes, as saved beside it; may be given several times",
+    )
+
+
 # What `prepare` prepares, of the tasks of `train`.
 PREPARED = ("translation", "summarization", "correction")
 
@@ -175,6 +189,7 @@ def add_average(commands: Any) -> None:
     parser.add_argument("--last", type=int, help="how many checkpoints of a training run to average; default: 5")
     parser.add_argument("--output_dir", type=Path, help="folder to write; default: averaged_last_N in the run's")
     parser.add_argument("--overwrite", action="store_true", help="replace an --output_dir that is not empty")
+    add_import(parser)
 
 
 def average(args: Namespace) -> None:
@@ -239,7 +254,7 @@ def convert_fairseq(args: Namespace) -> None:
 # Generation
 
 # What the arguments of `generate` hold beside the options.
-NOT_OPTIONS = {"subcommand", "run", "needs_models", "parser", "recipe"}
+NOT_OPTIONS = {"import_schemes", "subcommand", "run", "needs_models", "parser", "recipe"}
 
 
 def add_generate(commands: Any) -> None:
@@ -329,6 +344,7 @@ def add_search_options(parser: ArgumentParser) -> None:
         "--model_revision", default="main", help="branch, tag or commit of a Hub model; default: %(default)s"
     )
     add_flag(parser, "--trust_remote_code", "run modelling code stored with the model")
+    add_import(parser)
 
 
 def add_flag(parser: ArgumentParser, name: str, description: str, default: bool = False) -> None:
@@ -429,6 +445,7 @@ def add_publish(commands: Any) -> None:
     parser.add_argument("--revision", default="main", help="branch, which must exist; default: %(default)s")
     parser.add_argument("--commit_message", default="Upload model", help="default: %(default)s")
     parser.add_argument("--token", help="default: that of `hf auth login` or of HF_TOKEN")
+    add_import(parser)
     add_card_options(parser)
 
 
@@ -689,6 +706,7 @@ def add_perplexity(metrics: Any) -> None:
         help="tokens of a block of running text; 0: each line by itself; default: %(default)s",
     )
     parser.add_argument("--batch_size", type=int, default=8, help="blocks of a forward pass; default: %(default)s")
+    add_import(parser)
 
 
 def perplexity(args: Namespace) -> None:

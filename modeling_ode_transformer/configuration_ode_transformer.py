@@ -3,6 +3,7 @@
 
 import copy
 import shutil
+from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +17,12 @@ from transformers.utils import logging
 
 from .integration_ode_transformer import (
     COEFFICIENTS,
+    CORRECTORS,
     LARGEST,
+    MULTISTEPS,
+    OWN_CODE,
     STARTS,
+    TABLEAUS,
     ButcherTableau,
     integrate,
     resolve_corrector,
@@ -56,12 +61,12 @@ VECTOR_FIELDS: dict[str, tuple[Part, ...]] = {
     "macaron_released": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | FEED_FORWARD, True),),
 }
 
-CHOICES: dict[str, tuple[str | bool, ...]] = {
+CHOICES: dict[str, Collection[str | bool]] = {
     "activation_function": tuple(ACT2FN),
     "position_embedding_type": ("sinusoidal", "sinusoidal_vaswani", "learned", "none"),
     "position_counting": ("mask", "ids", "absolute"),
-    "encoder_coefficients": tuple(COEFFICIENTS),
-    "decoder_coefficients": tuple(COEFFICIENTS),
+    "encoder_coefficients": COEFFICIENTS,
+    "decoder_coefficients": COEFFICIENTS,
     "coefficient_sharing": ("stack", "layer", "channel"),
     "coefficient_start": tuple(STARTS),
     "normalize_stages": (False, True, "released"),
@@ -75,6 +80,8 @@ POSITIVE_INTEGERS = (
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
 )
 PIPELINES_FILE = "pipeline_ode_transformer.py"
+# The line of the saved `integration_ode_transformer.py` that runs a file of one's own beside it.
+OWN_IMPORT = "\nfrom .{} import *  # noqa: E402, F403\n"
 
 
 class Pipelines(dict):
@@ -364,6 +371,12 @@ class OdeTransformerConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerConfig":
         """As in transformers; configurations that older versions of this package saved are read with their meaning."""
+        for name, entries in (config_dict.get("own_schemes") or {}).items():
+            if not COEFFICIENTS.keys() | TABLEAUS.keys() | MULTISTEPS.keys() | CORRECTORS.keys() >= set(entries):
+                raise ValueError(
+                    f"The model has {', '.join(entries)} of {name}.py, which is saved beside it: import it first, by "
+                    f"--import {name}.py or modeling_ode_transformer.own_schemes.import_schemes('{name}.py')."
+                )
         for relative in cls.__subclasses__():
             if relative.is_meant_by({**config_dict, **kwargs}):
                 return relative.from_dict(config_dict, **kwargs)
@@ -391,7 +404,18 @@ class OdeTransformerConfig(PreTrainedConfig):
                     shutil.copy(file, folder)
             elif code.name == PIPELINES_FILE and not (folder / code.name).is_file():
                 del pipelines[task]
+        chosen = {getattr(self, f"{stack}_coefficients") for stack in self.stacks}
+        chosen |= {name for stack in self.stacks if isinstance(name := getattr(self, f"{stack}_solver"), str)}
+        own = {name: sorted(entries & chosen) for name, (entries, _) in OWN_CODE.items() if entries & chosen}
+        if own:
+            self.own_schemes = own
         super().save_pretrained(save_directory, *args, **kwargs)
+        integration = folder / "integration_ode_transformer.py"
+        for name in own if integration.is_file() else ():
+            (folder / f"{name}.py").write_text(OWN_CODE[name][1], encoding="utf-8")
+            if OWN_IMPORT.format(name) not in integration.read_text(encoding="utf-8"):
+                with integration.open("a", encoding="utf-8") as file:
+                    file.write(OWN_IMPORT.format(name))
 
     def check_tokens(self) -> None:
         """Checks that the special tokens are tokens. Not done where a configuration is saved: `Trainer` changes them

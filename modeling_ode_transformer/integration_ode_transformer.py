@@ -574,6 +574,9 @@ class NesterovScheme(MultistepScheme):
         return state + velocity
 
 
+# Of files with entries of the tables above and below, by their names: the names of the entries, and the code.
+OWN_CODE: dict[str, tuple[frozenset[str], str]] = {}
+
 MULTISTEPS: dict[str, type[MultistepScheme]] = {
     "leapfrog": LeapfrogScheme,
     "multistep": LearnedMultistepScheme,

@@ -48,6 +48,7 @@ SLOW = (
     *("conversion/test_residual", "test_recurrence_models", "test_recurrence_generation", "test_recurrence"),
     *("test_pipeline", "test_cli", "test_queue", "csa_ode", "conversion/test_fairseq_command", "test_collect_runs"),
     "test_plot_training",
+    "test_own_schemes",
 )
 SLOW_NAMES = ("compile", "export", "saved_code", "flops", "trains", "transformers_search", "without_the_package")
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -46,9 +46,9 @@ def test_files_of_collected_runs_are_plotted(runs, tmp_path):
     """They give the curves that the runs' folders give, by the names in the file."""
     logs = {run.name: json.loads((run / "trainer_state.json").read_text()) for run in runs}
     (tmp_path / "runs.json").write_text(json.dumps(logs))
-    collected = plot_training.read_logs(tmp_path / "runs.json")
+    collected = plot_training.read_runs(tmp_path / "runs.json")
     assert list(collected) == ["plain", "gate"]
-    assert collected == plot_training.read_logs(runs[0]) | plot_training.read_logs(runs[1])
+    assert collected == plot_training.read_runs(runs[0]) | plot_training.read_runs(runs[1])
 
     arguments = [str(tmp_path / "runs.json"), "--output_dir", str(tmp_path / "plots"), "--only"]
     files = plot_training.main([*arguments, "plain"])
@@ -96,3 +96,29 @@ def test_bad_input_is_named(runs, tmp_path, capsys):
     with pytest.raises(SystemExit):
         plot_training.main([*map(str, runs), "--names", "same", "same"])
     assert "2 runs need as many different names" in capsys.readouterr().err
+
+
+def test_perplexities_are_shown_over_what_they_cost(tmp_path, monkeypatch):
+    """A run of half the speed and twice the evaluations; of one that is neither finished nor collected, nothing."""
+    evaluated = [{"step": step, "eval_perplexity": 100.0 / step} for step in (10, 20)]
+    records = {
+        "residual": {"model": {"function_evaluations": {"encoder": [1, 1], "decoder": [1, 1]}}},
+        "RK2": {"model": {"function_evaluations": {"encoder": [2, 2], "decoder": [2, 2]}}},
+        "begun": {},
+    }
+    for (name, record), speed in zip(records.items(), (4.0, 2.0, None)):
+        record["log_history"] = evaluated + [{"step": 20, "train_steps_per_second": speed}] * (name != "begun")
+    (tmp_path / "runs.json").write_text(json.dumps(records))
+    shown = {}
+
+    def savefig(figure, path, **kwargs):
+        (axes,) = figure.axes
+        shown[path.stem] = {line.get_label(): list(line.get_xdata()) for line in axes.get_lines()}, axes.get_xlabel()
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    plot_training.main([str(tmp_path / "runs.json"), "--output_dir", str(tmp_path)])
+    assert shown == {
+        "perplexity": ({"residual": [10, 20], "RK2": [10, 20], "begun": [10, 20]}, "updates"),
+        "perplexity_by_seconds": ({"residual": [2.5, 5], "RK2": [5, 10]}, "seconds"),
+        "perplexity_by_evaluations": ({"residual": [40, 80], "RK2": [80, 160]}, "evaluations of F"),
+    }

@@ -6,7 +6,9 @@
 
 A run is the output folder of a script, or its `trainer_state.json`; a file of `collect_runs.py` gives all its runs.
 Writes `loss.png`, `perplexity.png`, `gradient_norm.png` and `coefficients.png`, those for which a run has values, over
-updates.
+updates. `perplexity_by_seconds.png` has them over the time of finished trainings, evaluations included, and
+`perplexity_by_evaluations.png` over the evaluations of layers' functions F, which only collected runs name: models of
+equal parameters and of equal cost can be compared.
 """
 
 import json
@@ -26,13 +28,15 @@ QUANTITIES = {
     "perplexity": ("eval_perplexity", "validation perplexity"),
     "gradient_norm": ("grad_norm", "gradient norm"),
 }
+COSTS = {"seconds": "seconds", "evaluations": "evaluations of F"}
 COEFFICIENT = re.compile(r"eval_coefficient_(?P<stack>.+)_(?P<layer>\d+)_stage_(?P<stage>\d+)")
 
-Curve = tuple[list[int], list[float]]  # updates, values
+Curve = tuple[list[float], list[float]]  # updates, or what they took; values
 
 
-def read_logs(path: Path) -> dict[str, list[dict]]:
-    """What `Trainer` logged, by the run's name: its folder's, or that in a file of `collect_runs.py`.
+def read_runs(path: Path) -> dict[str, dict]:
+    """Runs with what `Trainer` logged ("log_history"), by their names: the folder's, or those in a file of
+    `collect_runs.py`, which has more of them.
 
     Raises:
         FileNotFoundError: there is no log.
@@ -48,7 +52,18 @@ def read_logs(path: Path) -> dict[str, list[dict]]:
         raise ValueError(
             f"{file} has no log_history: give the trainer_state.json of a run, or a file of collect_runs.py."
         )
-    return {name: run["log_history"] for name, run in runs.items()}
+    return runs
+
+
+def costs(run: dict) -> dict[str, float]:
+    """What an update of a run takes, as far as is known: "seconds", and "evaluations" of functions F."""
+    found = {}
+    for entry in run["log_history"]:
+        if speed := entry.get("train_steps_per_second"):
+            found["seconds"] = 1 / speed
+    if per_layer := run.get("model", {}).get("function_evaluations"):
+        found["evaluations"] = sum(map(sum, per_layer.values()))
+    return found
 
 
 def read_curves(log: list[dict]) -> dict[str, Curve]:
@@ -62,14 +77,16 @@ def read_curves(log: list[dict]) -> dict[str, Curve]:
     return curves
 
 
-def plot_quantity(axes: Axes, runs: dict[str, dict[str, Curve]], name: str, label: str) -> None:
+def plot_quantity(
+    axes: Axes, runs: dict[str, dict[str, Curve]], name: str, label: str, abscissa: str = "updates"
+) -> None:
     for i, (run, curves) in enumerate(runs.items()):
         if name in curves:
             # A line of one point cannot be seen; there are ten colors.
             style = {"marker": "." if len(curves[name][0]) < 50 else None, "linestyle": ("-", "--", ":")[i // 10 % 3]}
             axes.plot(*curves[name], label=run, linewidth=1, color=f"C{i % 10}", **style)
     axes.set_yscale("log")
-    axes.set(xlabel="updates", ylabel=label)
+    axes.set(xlabel=abscissa, ylabel=label)
     axes.legend()
 
 
@@ -94,22 +111,33 @@ def main(argv: list[str] | None = None) -> list[Path]:
     parser.add_argument("--names", nargs="+", help="what to call the runs; else as their folders")
     parser.add_argument("--output_dir", type=Path, default=Path("plots"), help="folder for the pictures")
     args = parser.parse_args(argv)
-    logs = [log for run in args.runs for log in read_logs(run).items()]
+    records = [run for path in args.runs for run in read_runs(path).items()]
     if args.only:
-        found = [name for name, _ in logs]
+        found = [name for name, _ in records]
         if missing := [name for name in args.only if name not in found]:
             parser.error(f"--only {', '.join(missing)}: the runs are {', '.join(found)}.")
-        logs = [(name, log) for asked in args.only for name, log in logs if name == asked]
-    names = args.names or [name for name, _ in logs]
-    if len(set(names)) != len(logs):
-        parser.error(f"{len(logs)} runs need as many different names, not {', '.join(names)}: give --names.")
+        records = [(name, run) for asked in args.only for name, run in records if name == asked]
+    names = args.names or [name for name, _ in records]
+    if len(set(names)) != len(records):
+        parser.error(f"{len(records)} runs need as many different names, not {', '.join(names)}: give --names.")
 
-    runs = {name: read_curves(log) for name, (_, log) in zip(names, logs)}
+    runs = {name: read_curves(run["log_history"]) for name, (_, run) in zip(names, records)}
     figures = {}
     for file, (name, label) in QUANTITIES.items():
         if any(name in curves for curves in runs.values()):
             figures[file] = Figure(figsize=(6, 4), layout="constrained")
             plot_quantity(figures[file].subplots(), runs, name, label)
+    name, label = QUANTITIES["perplexity"]
+    for cost, abscissa in COSTS.items():
+        scaled = {}
+        for run, (_, record) in zip(names, records):
+            scale = costs(record).get(cost)
+            if scale is not None and name in runs[run]:
+                updates, values = runs[run][name]
+                scaled[run] = {name: ([scale * update for update in updates], values)}
+        if scaled:
+            figures[f"perplexity_by_{cost}"] = Figure(figsize=(6, 4), layout="constrained")
+            plot_quantity(figures[f"perplexity_by_{cost}"].subplots(), scaled, name, label, abscissa)
     learned = {run: curves for run, curves in runs.items() if any(map(COEFFICIENT.fullmatch, curves))}
     if learned:
         figures["coefficients"] = Figure(figsize=(5 * len(learned), 4), layout="constrained")

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, cast
 import torch
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, TrainingArguments
 
+from ..own_schemes import import_schemes
 from ..text_files import parse_overrides, read_json
 from .recipe_files import recipe_file, recipe_of
 from .smoke import SMOKE_VALUES
@@ -52,6 +53,14 @@ class BaseModelArguments:
             "line they change and add to a recipe's, and '' drops those."
         },
     )
+    import_schemes: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Python files of own coefficients and schemes, whose names --config_overrides may give; they are "
+            "saved with the model.",
+            "aliases": ["--import"],
+        },
+    )
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub checkpoint."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Run modelling code stored in the checkpoint."})
     tokenizer_name: str | None = field(
@@ -64,6 +73,8 @@ class BaseModelArguments:
         return {"revision": self.model_revision, "trust_remote_code": self.trust_remote_code}
 
     def __post_init__(self):
+        for path in self.import_schemes or []:
+            import_schemes(path)
         if self.model_name_or_path and (self.config_name or self.config_overrides):
             raise ValueError(
                 f"--model_name_or_path {self.model_name_or_path} brings its own configuration: leave out "

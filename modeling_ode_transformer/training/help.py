@@ -36,7 +36,7 @@ COMMON = {
     *("save_total_limit", "load_best_model_at_end", "metric_for_best_model", "predict_with_generate"),
     *("generation_num_beams", "log_coefficients", "logging_steps", "report_to", "resume_from_checkpoint"),
 }
-ALIASES = ("--train", "--validation", "--test")
+ALIASES = ("--train", "--validation", "--test", "--import")
 DESCRIPTION = """\
 Trains a model, measures it on validation and test data, and writes it with its tokenizer, metrics and outputs
 to --output_dir, which from_pretrained opens. The same command again continues a run that was stopped.

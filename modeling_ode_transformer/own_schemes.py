@@ -1,0 +1,107 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Schemes and coefficients from a file of one's own, `--import my_scheme.py`, which a saved model brings along."""
+
+import ast
+import re
+import sys
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .integration_ode_transformer import COEFFICIENTS, CORRECTORS, MULTISTEPS, OWN_CODE, TABLEAUS
+
+
+TABLES: dict[str, dict[str, Any]] = {
+    "TABLEAUS": TABLEAUS,
+    "CORRECTORS": CORRECTORS,
+    "MULTISTEPS": MULTISTEPS,
+    "COEFFICIENTS": COEFFICIENTS,
+}
+# How a file imports the package's module, here and beside a saved model.
+HOME, NEIGHBOUR = "modeling_ode_transformer.integration_ode_transformer", ".integration_ode_transformer"
+IMPORT = re.compile(rf"^(\s*from\s+)({re.escape(HOME)}|{re.escape(NEIGHBOUR)})(\s+import\b)", re.MULTILINE)
+# What there is wherever a saved model opens, beside the standard library.
+PACKAGES = {"torch", "transformers", "numpy"}
+
+
+def import_schemes(path: str | Path) -> ModuleType:
+    """Runs a file that adds entries to `TABLEAUS`, `CORRECTORS`, `MULTISTEPS` or `COEFFICIENTS`; configurations know
+    their names from then on. A model that is saved with one of them has the file beside it, in which the package's
+    module is the one beside it too.
+
+    Args:
+        path: The file. It may import the standard library, torch, transformers, NumPy and, by `from ... import`,
+            `modeling_ode_transformer.integration_ode_transformer`: a saved model opens without the package.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it could not travel with a model, for its name or what it imports; it adds nothing, or something
+            that is there; it fails.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"--import {path}: no such file.")
+    name, taken = path.stem, {file.stem for file in Path(__file__).parent.glob("*.py")}
+    if path.suffix != ".py" or not name.isidentifier() or name in sys.stdlib_module_names | taken | PACKAGES:
+        raise ValueError(
+            f"--import {path}: the file travels with models: name it as a module of its own, my_scheme.py."
+        )
+    try:
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise ValueError(f"--import {path} is not Python: {error}.") from error
+    check_imports(tree, path)
+    travelling = IMPORT.sub(rf"\1{NEIGHBOUR}\3", source)
+    if name in OWN_CODE:
+        if OWN_CODE[name][1] == travelling:
+            return sys.modules[name]
+        raise ValueError(f"--import {path}: another file of this name is imported already: rename one of them.")
+
+    before = {table: dict(entries) for table, entries in TABLES.items()}
+    module = module_from_spec(spec_from_loader(name, loader=None, origin=str(path)))
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    try:
+        exec(compile(IMPORT.sub(rf"\1{HOME}\3", source), path, "exec"), module.__dict__)
+        added = check_entries(before, path)
+    except BaseException as error:
+        del sys.modules[name]
+        for table, entries in before.items():
+            TABLES[table].clear()
+            TABLES[table].update(entries)
+        if not isinstance(error, Exception) or isinstance(error, ValueError):
+            raise
+        raise ValueError(f"--import {path} fails: {type(error).__name__}: {error}") from error
+    OWN_CODE[name] = added, travelling
+    return module
+
+
+def check_imports(tree: ast.Module, path: Path) -> None:
+    """ValueError if the code imports what is not there where a saved model opens."""
+    known = sys.stdlib_module_names | PACKAGES
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            wrong = [alias.name for alias in node.names if alias.name.partition(".")[0] not in known]
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            wrong = [] if module in (HOME, NEIGHBOUR) or module.partition(".")[0] in known else [module]
+        else:
+            continue
+        if wrong:
+            raise ValueError(
+                f"--import {path}, line {node.lineno}: {wrong[0]} is not there where a saved model opens: import only "
+                f"the standard library, {', '.join(sorted(PACKAGES))} and, by `from ... import`, {HOME}."
+            )
+
+
+def check_entries(before: dict[str, dict], path: Path) -> frozenset[str]:
+    """The names that were added to the tables; ValueError if there are none, or an entry was replaced."""
+    for table, entries in before.items():
+        if changed := [name for name, value in entries.items() if TABLES[table].get(name) is not value]:
+            raise ValueError(f"--import {path} changes {table}[{changed[0]!r}]: choose another name.")
+    added = frozenset(name for table, entries in TABLES.items() for name in entries.keys() - before[table].keys())
+    if not added:
+        raise ValueError(f"--import {path} adds no entry to {', '.join(TABLES)}.")
+    return added
