@@ -5,10 +5,13 @@ import math
 
 import inspect_gates
 import pytest
+import quickstart
 import torch
 
-from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCausalLM
+from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCausalLM, OdeTransformerTokenizer
 from modeling_ode_transformer.training.tasks import language_model
+
+from .conftest import build
 
 
 def make_model(**changes):
@@ -16,6 +19,11 @@ def make_model(**changes):
     options = {"decoder_solver": "rk2", "decoder_coefficients": "gate", "decoder_layers": 2, **changes}
     config = OdeTransformerConfig(vocab_size=30, d_model=16, decoder_attention_heads=2, decoder_ffn_dim=32, **options)
     return OdeTransformerForCausalLM(config).double()
+
+
+def rows_of(model, blocks):
+    rows, _ = inspect_gates.inspect_gates(model, [({"input_ids": blocks[0]}, blocks[1])])
+    return rows
 
 
 @pytest.fixture
@@ -30,7 +38,7 @@ def test_a_gate_that_sees_nothing_says_its_bias(blocks):
     (gate,) = (module for name, module in model.named_modules() if name.endswith("solver_coefficients.gate"))
     torch.nn.init.zeros_(gate.weight)
     torch.nn.init.constant_(gate.bias, -2.0)
-    ((name, row),) = inspect_gates.inspect_gates(model, *blocks).items()
+    ((name, row),) = rows_of(model, blocks).items()
     assert name == "model.solver_coefficients"
     assert (row["logit"], row["spread"], row["of_mean"]) == (-2, 0, -2)
     assert row["weight_1"] == pytest.approx(1 / (1 + math.exp(2)))
@@ -40,7 +48,7 @@ def test_gradients_are_those_of_the_loss_and_vanish_where_the_gate_is_shut(block
     """The largest gradient against differences of the loss; with a logit of about -40 it is below Adam's epsilon."""
     model = make_model()
     (gate,) = (module for name, module in model.named_modules() if name.endswith("solver_coefficients.gate"))
-    largest = inspect_gates.inspect_gates(model, *blocks)["model.solver_coefficients"]["gradient"]
+    largest = rows_of(model, blocks)["model.solver_coefficients"]["gradient"]
 
     def loss():
         with torch.no_grad():
@@ -59,14 +67,14 @@ def test_gradients_are_those_of_the_loss_and_vanish_where_the_gate_is_shut(block
     assert largest == pytest.approx(max(differences), rel=1e-5)
 
     torch.nn.init.constant_(gate.bias, -40.0)
-    assert inspect_gates.inspect_gates(model, *blocks)["model.solver_coefficients"]["gradient"] < 1e-8 < largest
+    assert rows_of(model, blocks)["model.solver_coefficients"]["gradient"] < 1e-8 < largest
 
 
 def test_stages_are_described_by_their_size(blocks):
     """What the gate is given, recorded independently: the root mean square of each half."""
     model, given = make_model(decoder_layers=1), []
     coefficients = model.model.solver_coefficients
-    row = inspect_gates.inspect_gates(model, *blocks)["model.solver_coefficients"]
+    row = rows_of(model, blocks)["model.solver_coefficients"]
     coefficients.register_forward_pre_hook(lambda module, args: given.extend(args[0]))
     with torch.no_grad():
         model(blocks[0])
@@ -76,7 +84,7 @@ def test_stages_are_described_by_their_size(blocks):
 
 def test_models_without_gates_are_refused(blocks):
     with pytest.raises(ValueError, match="no gate"):
-        inspect_gates.inspect_gates(make_model(decoder_coefficients="fixed"), *blocks)
+        rows_of(make_model(decoder_coefficients="fixed"), blocks)
 
 
 def test_the_command_reads_whole_blocks_of_a_text(tmp_path, capsys):
@@ -91,7 +99,44 @@ def test_the_command_reads_whole_blocks_of_a_text(tmp_path, capsys):
     eos, ids = tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids
     stream = [eos, *ids(["w1", "w2", "w3"]), eos, *ids(["w4", "w5", "w6", "w7"]), eos]
     blocks = [torch.tensor([stream[i : i + 4] for i in (start, start + 4)]) for start in (0, 1)]
-    assert inspect_gates.main(argv) == inspect_gates.inspect_gates(model, *blocks)
+    assert inspect_gates.main(argv) == rows_of(model, blocks)
     assert "model.solver_coefficients\n  logit, mean over tokens: " in capsys.readouterr().out
     with pytest.raises(ValueError, match="no block of 40 words"):
         inspect_gates.main([*argv[:-1], "40"])
+
+
+def test_encoder_decoders_are_read_pair_by_pair_and_drawn(tmp_path):
+    """Against the gates of the padded batch, of which padding is left out by hand, and the loss of the model."""
+    texts = [quickstart.english(number) for number in range(0, 9000, 7)]
+    tokenizer = OdeTransformerTokenizer.train(texts, 290, hard_vocab_limit=False)
+    tokenizer.save_pretrained(tmp_path)
+    gated = {"decoder_solver": "rk2", "decoder_coefficients": "gate", "tie_word_embeddings": False}
+    model = build(vocab_size=len(tokenizer), dropout=0.0, **gated)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "text.en").write_text("seven\nseven hundred and ninety\ntwo\n")
+    (tmp_path / "text.de").write_text("two hundred six\nfour\nsix\n")
+    argv = [str(tmp_path), "--text_file", str(tmp_path / "text.en"), "--num_blocks", "2"]
+    with pytest.raises(ValueError, match="give --target_file for an encoder-decoder"):
+        inspect_gates.main(argv)
+    picture = tmp_path / "gates.svg"
+    argv += ["--target_file", str(tmp_path / "text.de"), "--picture", str(picture)]
+    rows = inspect_gates.main(argv)
+    assert list(rows) == ["model.encoder.solver_coefficients", "model.decoder.solver_coefficients"]
+
+    inputs = tokenizer(["seven", "seven hundred and ninety"], padding=True, return_tensors="pt")
+    labels = tokenizer(["two hundred six", "four"], padding=True, return_tensors="pt")
+    masks = {"encoder": inputs["attention_mask"].bool(), "decoder": labels["attention_mask"].bool()}
+    labels = labels["input_ids"].masked_fill(~masks["decoder"], -100)
+    given = {stack: [] for stack in masks}
+    for stack, each in given.items():
+        gate = getattr(model.model, stack).solver_coefficients.gate
+        gate.register_forward_hook(lambda gate, args, logits, each=each: each.append(logits[..., 0].sigmoid()))
+    model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], labels=labels).loss.backward()
+    for (name, row), (stack, steps) in zip(rows.items(), given.items(), strict=True):
+        kept = torch.cat([step[masks[stack]] for step in steps])
+        assert len(steps) == {"encoder": 3, "decoder": 2}[stack]
+        assert row["weight_1"] == pytest.approx(kept.mean().item(), abs=1e-5)
+        gate = model.get_submodule(name).gate
+        gradient = max(parameter.grad.abs().max().item() for parameter in gate.parameters())
+        assert row["gradient"] == pytest.approx(gradient, rel=1e-3)
+    assert picture.read_text().count('<g id="axes_') == 2

@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from datetime import date
 from itertools import islice
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def write_pairs(pairs: list[tuple[str, str]], count: int, path: Path, seed: int)
 
 
 def measure_encoding(texts: list[list[str]], vocab_size: int) -> tuple[dict, OdeTransformerTokenizer]:
-    """Pairs a second of one thread, of SentencePiece's encoder, of the tokenizer and of what prepares data."""
+    """Pairs for each second of CPU time, of SentencePiece's encoder, of the tokenizer and of what prepares data."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts[0] + texts[1]),
@@ -106,9 +107,9 @@ def measure_encoding(texts: list[list[str]], vocab_size: int) -> tuple[dict, Ode
     }
     rates = {}
     for name, encode in ways.items():
-        start = time.perf_counter()
+        start = time.process_time()
         encode()
-        rates[name] = round(len(texts[0]) / (time.perf_counter() - start))
+        rates[name] = round(len(texts[0]) / (time.process_time() - start))
     return rates, tokenizer
 
 
@@ -116,13 +117,15 @@ def measure_preparation(path: Path, folder: Path, tokenizer, num_workers: int) -
     """Seconds, and memory of the process and of all together, of a preparation; seconds of finding it again."""
     pairs = read_split(DataArguments(train_file=str(path)), "train")
     encoder = PairEncoder(tokenizer, tokenizer, 256, 256)
-    seconds = []
+    seconds, before = [], os.times()
     with Memory() as memory:
         for _ in range(2):
             start = time.perf_counter()
             counts = prepare_pairs(pairs, folder, {}, encoder, Cleaning(), num_workers)
             open_pairs(folder)
             seconds.append(time.perf_counter() - start)
+    # Those of the processes that prepared, too.
+    cpu = sum(os.times()[:4]) - sum(before[:4])
     size = sum(each.stat().st_size for each in folder.glob("shard-*.arrow"))
     return {
         "pairs": counts["pairs"],
@@ -130,6 +133,7 @@ def measure_preparation(path: Path, folder: Path, tokenizer, num_workers: int) -
         "workers": num_workers,
         "seconds": round(seconds[0], 1),
         "pairs_per_second": round(counts["pairs"] / seconds[0]),
+        "pairs_per_cpu_second": round(counts["pairs"] / cpu),
         "seconds_of_finding_it": round(seconds[1], 2),
         "peak_mb": memory.peaks,
         "mb_on_disk": round(size / 1e6),
@@ -144,18 +148,19 @@ def measure_sampler(count: int, max_tokens: int) -> dict:
     lengths = np.stack([sources, sources * generator.uniform(0.7, 1.5, count)], axis=1).clip(1, 250).astype(np.int32)
     del sources
     with Memory() as memory:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         sampler = TokenBudgetBatchSampler(lengths, max_tokens, num_replicas=8)
         del lengths
         report = sampler.report()
         next(iter(sampler))
-        first = time.perf_counter() - start
+        first, cpu = time.perf_counter() - start, time.process_time() - cpu
         sampler._orders[1].result()
     return {
         "pairs": count,
         "batches": sampler.batches_per_epoch,
         "padding": round(report["padding"], 4),
         "seconds_to_first_batch": round(first, 1),
+        "cpu_seconds_to_first_batch": round(cpu, 1),
         "seconds_to_next_epoch": round(time.perf_counter() - start, 1),
         "peak_mb": memory.peaks["process"],
     }
@@ -253,6 +258,11 @@ def measure_start(path: Path, folder: Path, vocab_size: int, processes: int, max
     return results
 
 
+def shown(value):
+    """An argument, of files their names only."""
+    return [Path(each).name if isinstance(each, str) else each for each in value] if isinstance(value, list) else value
+
+
 def main(argv: list[str] | None = None) -> dict:
     """Runs the benchmark with the given arguments (default: the command line's) and returns its results."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
@@ -279,7 +289,10 @@ def main(argv: list[str] | None = None) -> dict:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     results = {
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-        "arguments": {name: str(value) for name, value in vars(args).items()},
+        "date": date.today().isoformat(),
+        "arguments": {
+            name: shown(value) for name, value in vars(args).items() if name not in ("folder", "output_file")
+        },
     }
     folder = args.folder or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
@@ -287,7 +300,7 @@ def main(argv: list[str] | None = None) -> dict:
     write_pairs(list(zip(*sides)), args.pairs, path, args.seed)
     sample = [side[:20_000] for side in sides]
     results["words_a_side"] = round(sum(len(text.split()) for side in sample for text in side) / len(sample[0]) / 2, 1)
-    results["pairs_per_second_of_a_core"], tokenizer = measure_encoding(sample, args.vocab_size)
+    results["pairs_per_cpu_second"], tokenizer = measure_encoding(sample, args.vocab_size)
     results["preparation"] = measure_preparation(path, folder / "shards", tokenizer, args.num_workers)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         results["sampler"] = pool.apply(measure_sampler, (args.lengths, args.max_tokens))

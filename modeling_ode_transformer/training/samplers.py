@@ -154,6 +154,12 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
             pairs[start : ends[last - 1]] = shuffled[places[shapes[places].argsort(kind="stable")]]
         return pairs, np.resize(generator.permutation(len(self.batch_ends)), self.batches_per_epoch)
 
+    def batches_of(self, epoch: int) -> list[np.ndarray]:
+        """All processes' batches of an epoch in their order: indices of pairs."""
+        pairs, order = self._make_order(epoch)
+        batches = np.split(pairs, self.batch_ends[:-1])
+        return [batches[i] for i in order]
+
     def _prepare_order(self, epoch: int) -> None:
         """Has a thread make the order of an epoch, unless it is there or being made."""
         if epoch in self._orders:

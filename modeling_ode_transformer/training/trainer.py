@@ -8,12 +8,14 @@
 """
 
 import copy
+import json
 import logging
 import math
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
 import datasets
@@ -25,7 +27,7 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import parse_flag_from_env, reduce
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
-from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments, trainer
 from transformers.trainer_utils import has_length
 
 from ..inference.cpu import cross_entropy, optimize_for_cpu
@@ -33,10 +35,13 @@ from ..integration_ode_transformer import StageCoefficients
 from ..modeling_ode_transformer import OdeTransformerStack
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, save_pipeline_code, without_truncation
 from ..pretrained_ode_transformer import shift_tokens_right
+from ..text_files import read_json
 from .loading import PadPairs, PairRows, is_padded_from_arrow
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from .samplers import TokenBudgetBatchSampler, pair_lengths
+from .streams import TokenBudgetStream
+from .watch import CoefficientWatch
 
 
 logger = logging.getLogger(__name__)
@@ -83,6 +88,17 @@ def class_before_sharding(model: torch.nn.Module):
         yield
     finally:
         model.__class__ = sharded
+
+
+@contextmanager
+def no_skipping_by_trainer():
+    """Within the context, Trainer takes batches from where the data begin: they begin where a run is resumed."""
+    original = trainer.skip_first_batches
+    trainer.skip_first_batches = lambda dataloader, num_batches: dataloader
+    try:
+        yield
+    finally:
+        trainer.skip_first_batches = original
 
 
 @contextmanager
@@ -147,6 +163,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         self._batch_index = None
         self._update_index = []
         self._generates = False
+        self._coefficient_watch = CoefficientWatch()
 
     def create_accelerator_and_postprocess(self):
         super().create_accelerator_and_postprocess()
@@ -211,13 +228,15 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
         self.loss_sums = torch.zeros(3, device=self.args.device)
         recording = nullcontext(dict)
-        if self.args.log_coefficients:
+        if self.args.log_coefficients or (self.is_in_train and not self.args.torch_compile):
             recording = mean_coefficients(self.model, is_left_out=lambda: self._generates)
         with recording as coefficients:
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        output.metrics.update(
-            {f"{metric_key_prefix}_coefficient_{name}": mean for name, mean in coefficients().items()}
-        )
+        means = coefficients()
+        if self.is_in_train:
+            self._coefficient_watch.look(means, self.state.epoch or 0.0)
+        if self.args.log_coefficients:
+            output.metrics.update({f"{metric_key_prefix}_coefficient_{name}": mean for name, mean in means.items()})
         loss, nll, tokens = self.loss_sums.tolist()
         if tokens:
             output.metrics[f"{metric_key_prefix}_loss"] = loss / tokens
@@ -320,8 +339,15 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
         },
     )
 
+    stream_buffer_size: int = field(
+        default=20_000,
+        metadata={"help": "Pairs of a stream (a datasets.IterableDataset) that are cut into batches at a time."},
+    )
+
     def __post_init__(self):
         super().__post_init__()
+        if self.stream_buffer_size < 1:
+            raise ValueError(f"--stream_buffer_size {self.stream_buffer_size}: give a number of at least 1.")
         if self.max_tokens_per_batch is None:
             return
         if self.max_tokens_per_batch < 1:
@@ -356,6 +382,13 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         self.eval_generation_config = eval_generation_config
         self.target_tokenizer = target_tokenizer
         self._asked_of_generate = {}
+        self._stream: TokenBudgetStream | None = None
+        self._stream_epochs = None
+        given = signature(Seq2SeqTrainer).bind(*args, **kwargs).arguments
+        arguments, dataset = given.get("args"), given.get("train_dataset")
+        if isinstance(dataset, datasets.IterableDataset) and arguments.max_steps <= 0:
+            # Trainer refuses a stream without a number of updates, which is counted before they are made.
+            self._stream_epochs, arguments.max_steps = math.ceil(arguments.num_train_epochs), 1
         super().__init__(*args, **kwargs)
         if self.compute_metrics is not None and not self.args.predict_with_generate:
             raise ValueError(
@@ -366,10 +399,18 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
                 "include_for_metrics has 'loss', but losses are summed over tokens, not kept for each batch: leave it "
                 "out. The metrics of an evaluation have them."
             )
-        if self.args.max_tokens_per_batch and self.train_dataset is not None and not has_length(self.train_dataset):
+        if not (self.args.max_tokens_per_batch and self.train_dataset is not None) or has_length(self.train_dataset):
+            return
+        if not isinstance(self.train_dataset, datasets.IterableDataset):
             raise ValueError(
-                f"max_tokens_per_batch={self.args.max_tokens_per_batch} needs a training dataset with a length, not "
-                f"{type(self.train_dataset).__name__}: leave it out, and give per_device_train_batch_size."
+                f"max_tokens_per_batch={self.args.max_tokens_per_batch} needs a training dataset with a length or a "
+                f"datasets.IterableDataset, not {type(self.train_dataset).__name__}: leave it out, and give "
+                "per_device_train_batch_size."
+            )
+        if self.args.dataloader_num_workers:
+            raise ValueError(
+                f"dataloader_num_workers={self.args.dataloader_num_workers}: a thread of each process reads a stream, "
+                "and processes agree on its batches: leave it out."
             )
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):
@@ -397,6 +438,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         if self.args.max_tokens_per_batch is None:
             return super().get_train_dataloader()
         dataset, collator = self.train_dataset, self.data_collator
+        if isinstance(dataset, datasets.IterableDataset):
+            return self.get_stream_dataloader(dataset, collator)
         sampler = TokenBudgetBatchSampler(
             pair_lengths(dataset),
             self.args.max_tokens_per_batch,
@@ -434,7 +477,65 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
         )
 
+    def get_stream_dataloader(self, dataset: datasets.IterableDataset, collator) -> DataLoader:
+        """Batches of a stream: `max_steps` updates, or those of `num_train_epochs`, which are counted first."""
+        args = self.args
+        self._stream = TokenBudgetStream(
+            dataset,
+            args.max_tokens_per_batch,
+            args.stream_buffer_size,
+            seed=self.data_seed,
+            num_replicas=args.world_size,
+            rank=args.process_index,
+            accumulation_steps=args.gradient_accumulation_steps,
+            pad_to_multiple_of=getattr(collator, "pad_to_multiple_of", None),
+            epochs=self._stream_epochs,
+        )
+        if self._stream_epochs is not None:
+            args.max_steps = self._stream.count() // args.gradient_accumulation_steps
+            logger.info("%d epochs of the stream are %d updates", self._stream_epochs, args.max_steps)
+        collator = self._get_collator_with_removed_columns(collator, description="training")
+        # The stream has already picked this process' batches.
+        dataloader = DataLoader(
+            self._stream, batch_size=None, collate_fn=collator, pin_memory=args.dataloader_pin_memory
+        )
+        return prepare_data_loader(
+            dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+        )
+
+    def _stream_state_file(self, checkpoint: str | Path) -> Path:
+        return Path(checkpoint) / f"stream_state_{self.args.process_index}.json"
+
+    def _save_rng_state(self, output_dir):
+        if self._stream is not None:
+            state = self._stream.state_dict(self.state.global_step * self.args.gradient_accumulation_steps)
+            state["processes"] = self.args.world_size
+            self._stream_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
+        super()._save_rng_state(output_dir)
+
+    def _run_epoch(self, *, resume_from_checkpoint, **kwargs):
+        if self._stream is None or resume_from_checkpoint is None:
+            return super()._run_epoch(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        file = self._stream_state_file(resume_from_checkpoint)
+        state = read_json(file) if file.is_file() else {}
+        if state.pop("processes", None) != self.args.world_size:
+            raise ValueError(
+                f"{resume_from_checkpoint} holds no place in the stream for {self.args.world_size} processes: resume "
+                "with as many processes as it was written by."
+            )
+        self._stream.load_state_dict(state)
+        with no_skipping_by_trainer():
+            return super()._run_epoch(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def log(self, logs, *args, **kwargs):
+        if self._stream is not None:
+            # How many pairs an update has is not known.
+            logs.pop("train_samples_per_second", None)
+        super().log(logs, *args, **kwargs)
+
     def get_total_train_batch_size(self, args):
+        if self._stream is not None:
+            return 1
         if args.max_tokens_per_batch is None:
             return super().get_total_train_batch_size(args)
         return round(self._pairs_per_update)

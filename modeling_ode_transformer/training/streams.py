@@ -1,0 +1,166 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Token-budget batches of a stream of encoded pairs, of which nothing but a buffer is in memory."""
+
+import copy
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+import datasets
+import numpy as np
+from accelerate.utils import gather_object
+from datasets.distributed import split_dataset_by_node
+from torch.utils.data import IterableDataset
+
+from .samplers import TokenBudgetBatchSampler
+
+
+# Where a stream begins. `stream` is the state of the datasets library before the buffer, None at the beginning, and
+# `is_over` says that it is of the buffer that comes again. `batches` counts those of the buffers before.
+BEGINNING = {"epoch": 0, "buffer": 0, "batches": 0, "stream": None, "is_over": False, "skipped": 0}
+
+
+class TokenBudgetStream(IterableDataset):
+    """Batches with a budget of tokens of a stream of encoded pairs, each the list of its pairs.
+
+    `buffer_size` pairs at a time are cut into batches of similar length by `TokenBudgetBatchSampler`, which come in
+    random order, while a thread reads the next pairs. Each process reads its part of the stream. All processes have as
+    many batches of a buffer, a multiple of `accumulation_steps`: those that have fewer halve their largest ones. A
+    process whose part of an epoch is at its end gets its last buffer again, until all are at theirs.
+
+    Args:
+        stream: Of mappings with `input_ids` and `labels`. Its epoch is set before each pass over it. One that is not
+            yet split by node is split here.
+        max_tokens: Most padded tokens of a batch's sources, and of its targets.
+        buffer_size: Pairs of a buffer; a process has up to three in memory.
+        seed: Of the order; the order of a buffer is drawn from both.
+        num_replicas, rank: Number of processes, and this one.
+        accumulation_steps: Batches of a process to an update.
+        pad_to_multiple_of: What the collator rounds lengths up to.
+        epochs: Passes over the stream; None: without end.
+
+    Raises:
+        ValueError: when it is iterated over: a process has no pair, or a pair is longer than the budget.
+    """
+
+    def __init__(
+        self,
+        stream: datasets.IterableDataset,
+        max_tokens: int,
+        buffer_size: int = 20_000,
+        seed: int = 0,
+        num_replicas: int = 1,
+        rank: int = 0,
+        accumulation_steps: int = 1,
+        pad_to_multiple_of: int | None = None,
+        epochs: int | None = None,
+    ):
+        if num_replicas > 1 and getattr(stream, "_distributed", None) is None:
+            stream = split_dataset_by_node(stream, rank, num_replicas)
+        self.stream = stream
+        self.first_state = copy.deepcopy(stream.state_dict())
+        self.max_tokens = max_tokens
+        self.buffer_size = buffer_size
+        self.seed = seed
+        self.num_replicas = num_replicas
+        self.accumulation_steps = accumulation_steps
+        self.pad_to_multiple_of = pad_to_multiple_of
+        self.epochs = epochs
+        self.start = dict(BEGINNING)
+        # Where the last buffers began.
+        self.known: deque[dict] = deque(maxlen=4)
+
+    def state_dict(self, batches: int) -> dict:
+        """What `load_state_dict` needs to go on after so many batches of this process, which were among the last ones
+        that it gave; as JSON has it."""
+        state = next(state for state in reversed(self.known) if state["batches"] <= batches)
+        return state | {"skipped": batches - state["batches"]}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Begins there; of what is past, only the buffer is read again."""
+        self.start = dict(state)
+
+    def _read(self, epoch: int, state: dict | None) -> Iterator[tuple[dict, list[dict]]]:
+        """The buffers of this process' part of an epoch, each with the state before it."""
+        self.stream.set_epoch(epoch)
+        # It would begin where it was loaded the last time.
+        self.stream.load_state_dict(self.first_state | {"epoch": epoch} if state is None else state)
+        pairs = iter(self.stream)
+        while True:
+            state = self.stream.state_dict()
+            if not (buffer := list(islice(pairs, self.buffer_size))):
+                return
+            yield state, buffer
+
+    def _buffers(self) -> Iterator[tuple[dict, list[dict]]]:
+        """Where each buffer of this process begins, and its pairs. All processes have as many."""
+        place = dict(self.start)
+        with ThreadPoolExecutor(1) as executor:
+            while self.epochs is None or place["epoch"] < self.epochs:
+                read = self._read(place["epoch"], place["stream"])
+                following = executor.submit(next, read, None)
+                last = following.result() if place["is_over"] else None
+                if place["is_over"]:
+                    following = executor.submit(lambda: None)
+                while True:
+                    found = following.result()
+                    is_over = found is None
+                    if all(self._gather(is_over)):
+                        break
+                    if is_over and last is None:
+                        raise ValueError(
+                            "A process has no pair of the stream: give a stream of at least as many shards, or pairs, "
+                            "as there are processes."
+                        )
+                    if not is_over:
+                        last = found
+                        following = executor.submit(next, read, None)
+                    place |= {"stream": last[0], "is_over": is_over}
+                    yield place, last[1]
+                    place["buffer"] += 1
+                place |= {"epoch": place["epoch"] + 1, "stream": None, "is_over": False}
+
+    def _gather(self, value) -> list:
+        """The values of all processes."""
+        return gather_object([value]) if self.num_replicas > 1 else [value]
+
+    def _cut(self, buffer: list[dict], number: int) -> list[np.ndarray]:
+        """The batches of a buffer in their order: places in it."""
+        lengths = np.array([(len(pair["input_ids"]), len(pair["labels"])) for pair in buffer], dtype=np.int32)
+
+        def sampler(multiple: int) -> TokenBudgetBatchSampler:
+            # Where there are fewer pairs than batches, they come again.
+            repeated = np.resize(lengths, (max(len(lengths), multiple), 2))
+            options = {"seed": self.seed, "accumulation_steps": multiple}
+            return TokenBudgetBatchSampler(
+                repeated, self.max_tokens, pad_to_multiple_of=self.pad_to_multiple_of, **options
+            )
+
+        own = sampler(self.accumulation_steps)
+        most = max(self._gather(own.batches_per_epoch))
+        if own.batches_per_epoch < most:
+            own = sampler(most)
+        return [places % len(buffer) for places in own.batches_of(number)]
+
+    def batches(self) -> Iterator[list[dict]]:
+        self.known.clear()
+        skipped = self.start["skipped"]
+        for place, buffer in self._buffers():
+            self.known.append(place | {"skipped": 0})
+            batches = self._cut(buffer, place["buffer"])
+            for places in batches[skipped:]:
+                yield [buffer[i] for i in places]
+            skipped = 0
+            place["batches"] += len(batches)
+
+    def __iter__(self):
+        return self.batches()
+
+    def count(self) -> int:
+        """The number of batches of a process, for which the whole stream is read, once for every epoch."""
+        if self.epochs is None:
+            raise ValueError("A stream without end has no number of batches.")
+        other = copy.copy(self)
+        other.start = dict(BEGINNING)
+        return sum(len(other._cut(buffer, place["buffer"])) for place, buffer in other._buffers())
