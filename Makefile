@@ -13,6 +13,11 @@ $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 
 install: $(VENV)/installed
 
+$(VENV)/installed-train: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) --editable ".[train]"
+	touch $@
+
 # A process for each core; tests of a file stay together, as they share trained models.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
@@ -23,7 +28,8 @@ test: install
 test-fast: install
 	$(PYTEST) -m "not slow"
 
-quickstart: install
+# Without the packages of the tests.
+quickstart: $(VENV)/installed-train
 	$(BIN)/python examples/quickstart.py quickstart_output
 
 quality: install

@@ -11,14 +11,20 @@ training nor validation holds.
 """
 
 import json
+import logging
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
-import run_translation
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_ode_transformer.text_files import read_lines
-from modeling_ode_transformer.training.smoke.number_names import english, german, write_corpus
+# Where torchao is installed, transformers imports it, and it warns of what it lacks.
+for name in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(name).setLevel(logging.ERROR)
+
+import run_translation  # noqa: E402
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer  # noqa: E402
+
+from modeling_ode_transformer.text_files import read_lines  # noqa: E402
+from modeling_ode_transformer.training.smoke.number_names import english, german, write_corpus  # noqa: E402
 
 
 SIZES = {"train": 20_000, "validation": 500, "test": 1_000}

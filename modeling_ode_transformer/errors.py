@@ -3,9 +3,11 @@
 
 import errno
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, requires
 from typing import Any
 
 
@@ -13,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 # What torch and safetensors say of a full disk, while they write.
 FULL_DISK = ("No space left on device", "os error 28", "unexpected pos", "iostream error", "file write failed")
+# Packages whose modules have other names.
+MODULES_OF = {"google": "protobuf"}
 
 
 @contextmanager
@@ -42,6 +46,23 @@ def message_of(error: Exception) -> str | None:
         if is_full or any(text in str(each) for text in FULL_DISK):
             path = f" ({each.filename})" if getattr(each, "filename", None) else ""
             return f"The disk is full{path}: make room, and start the same command again: it continues."
+    for each in chain:
+        if isinstance(each, ModuleNotFoundError) and (extra := extra_of(each.name or "")):
+            return f'{each.name.partition(".")[0]} is not installed: pip install "modeling-ode-transformer[{extra}]"'
     if any(cls.__name__ == "StrictDataclassError" for cls in type(error).__mro__):
         return str(error.__cause__ or error)
     return str(error) if isinstance(error, (ValueError, OSError, ImportError)) else None
+
+
+def extra_of(module: str) -> str | None:
+    """The extra of this package that installs a module, by the package's metadata; None if none does."""
+    name = MODULES_OF.get(module.partition(".")[0], module.partition(".")[0]).replace("_", "-")
+    try:
+        requirements = requires("modeling-ode-transformer") or []
+    except PackageNotFoundError:
+        return None
+    for requirement in requirements:
+        package, _, marker = requirement.partition(";")
+        if re.match(r"[\w.-]*", package)[0] == name and (extra := re.search(r"extra == .(\w+)", marker)):
+            return extra[1]
+    return None

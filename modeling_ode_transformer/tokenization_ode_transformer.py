@@ -40,7 +40,7 @@ def _require_sentencepiece() -> None:
     if sentencepiece is None:
         raise ImportError(
             "Training a tokenizer and reading a SentencePiece .model need the packages sentencepiece and protobuf: "
-            "pip install sentencepiece protobuf"
+            'pip install sentencepiece protobuf (or "modeling-ode-transformer[train]")'
         )
 
 

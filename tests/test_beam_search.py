@@ -48,8 +48,7 @@ CONFIGS = {
     "absolute positions": {"position_embedding_type": "learned", "position_counting": "absolute"},
     "positions by ids": {"position_counting": "ids"},
     "sublayers": {"vector_field": "sublayers", "decoder_solver": "rk4", "steps_per_layer": 2, "decoder_layers": 1},
-    "iiet": {"decoder_solver": "iiet", "decoder_layers": 1},
-    "repeated": {"decoder_solver": "rk2", "stack_repeats": 2, "decoder_layers": 1},
+    "iiet repeated": {"decoder_solver": "iiet", "stack_repeats": 2, "decoder_layers": 1},
     "attention over depth": {"decoder_solver": "rk2", "layer_history": "attention"},
 }
 OPTIONS = {

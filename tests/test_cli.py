@@ -11,6 +11,7 @@ import pytest
 import run_translation
 
 from modeling_ode_transformer import cli
+from modeling_ode_transformer.errors import extra_of
 from modeling_ode_transformer.hub.model_card import TASKS
 from modeling_ode_transformer.inference.generate import DTYPES, GenerateArguments
 from modeling_ode_transformer.metrics import bootstrap, errant, rouge
@@ -23,8 +24,10 @@ from .test_hub import run_python
 
 COMMANDS = {
     **{f"train {task}": "--recipe {missing}.json" for task in cli.TRAINED},
+    **{f"prepare {task}": "--recipe {missing}.json" for task in cli.PREPARED},
     "average": "{missing}",
     "convert-fairseq": "{missing} --source_dict {missing} --target_dict {missing} --output_dir {out}",
+    "export-onnx": "{missing} --output_dir {out}",
     "generate": "--model_name_or_path {missing} --input {missing}",
     "serve": "{missing} --port 0",
     "publish": "{missing} --repo_id me/model --dry_run",
@@ -68,6 +71,21 @@ def test_defects_keep_their_tracebacks(monkeypatch):
     monkeypatch.setattr(cli, "run", run)
     with pytest.raises(TypeError, match="a defect"):
         cli.main([])
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [("sacrebleu", "train"), ("rouge_score.scoring", "train"), ("google.protobuf", "train"), ("errant", "gec")],
+)
+def test_a_missing_package_is_named_with_its_extra(module, extra, monkeypatch, capsys):
+    def run(argv):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(cli, "run", run)
+    with pytest.raises(SystemExit):
+        cli.main([])
+    message = f'error: {module.partition(".")[0]} is not installed: pip install "modeling-ode-transformer[{extra}]"\n'
+    assert capsys.readouterr().err == message and extra_of("nonsense") is None
 
 
 def test_an_interruption_is_one_line(monkeypatch, capsys):

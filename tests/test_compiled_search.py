@@ -45,7 +45,7 @@ def recording(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["default", "rk4", "learned positions", "positions by ids", "sublayers", "iiet", "attention over depth"]
+    "name", ["default", "rk4", "learned positions", "positions by ids", "sublayers", "iiet repeated"]
 )
 def test_compiled_searches_find_what_others_find(name, tracing):
     """Tokens and scores of two searches with options, sources and prompts drawn at random."""

@@ -447,7 +447,7 @@ def check_output(args: GenerateArguments) -> PartialOutput | None:
 def write_outputs(generator: TextGenerator, sources: list[str], output: PartialOutput | None) -> None:
     """Writes the outputs of sources as they come, to standard output if there is no other; what is there of an earlier
     call stays."""
-    args, start = generator.args, 0
+    args, start, empty, written = generator.args, 0, 0, 0
     number = args.num_return_sequences
     encoded = generator.encode(sources)
     if output is None:
@@ -471,13 +471,20 @@ def write_outputs(generator: TextGenerator, sources: list[str], output: PartialO
                 print("".join(lines), end="", flush=True)
             else:
                 output.write("".join(lines))
-            start += len(window)
+            empty += sum(not outputs[0][0].strip() for outputs in window)
+            start, written = start + len(window), written + len(window)
     except BaseException:
         if output is not None and start == 0:
             output.remove()
         raise
     if output is not None:
         output.finish()
+    if 2 * empty > written:
+        logger.warning(
+            "%d of %d outputs are empty: the model ends them at once. Train it longer, or forbid that with "
+            "--generation_options min_new_tokens=1",
+            *(empty, written),
+        )
 
 
 def interact(generator: TextGenerator) -> None:

@@ -50,7 +50,9 @@ def import_errant(module: str = "errant") -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"ERRANT cannot be imported ({error}): pip install errant") from error
+        raise ImportError(
+            f'ERRANT cannot be imported ({error}): pip install "modeling-ode-transformer[gec]"'
+        ) from error
 
 
 @cache

@@ -34,6 +34,7 @@ from .run_folder import find_checkpoint, locked_run
 from .same_training import run_arguments
 from .seeds import check_other_models, earlier_results, finished_metrics, plan_models, write_results
 from .task import Run, Task
+from .watch import PlanCheck
 
 
 logger = logging.getLogger(__name__)
@@ -200,6 +201,7 @@ def make(run: Run) -> None:
     run.model = task.load_model(run)
     run.splits = {split: task.encode(run, split) for split in run.examples}
     run.trainer = task.make_trainer(run)
+    run.trainer.add_callback(PlanCheck(run.data_args.average_last_checkpoints))
 
 
 def make_tokenizers(run: Run) -> None:
@@ -227,7 +229,7 @@ def take_average(run: Run) -> None:
     the best checkpoint on the validation data."""
     args, count = run.args, run.data_args.average_last_checkpoints
     best = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
-    load_average(run.model, args, count)
+    load_average(run.model, args, count, run.trainer.state.global_step < run.trainer.state.max_steps)
     if not args.load_best_model_at_end:
         return
     name = args.metric_for_best_model.removeprefix("eval_")
@@ -240,16 +242,17 @@ def take_average(run: Run) -> None:
     logger.info("Validation %s: %.4g of the mean, %.4g of the best; kept %s", name, score, best_score, kept)
 
 
-def load_average(model: PreTrainedModel, args: TrainingArguments, count: int) -> None:
-    """Gives the model the mean of the weights of the last `count` complete checkpoints of its training.
+def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, has_stopped_early: bool = False) -> None:
+    """Gives the model the mean of the weights of the last `count` complete checkpoints of its training, or of fewer if
+    it stopped early.
 
     Raises:
-        ValueError: there are fewer.
+        ValueError: there are none, or fewer though it did not stop early.
     """
     # One process writes the last checkpoint to its end.
     PartialState().wait_for_everyone()
     checkpoints = list(islice(complete_checkpoints(args.output_dir), count))[::-1]
-    if len(checkpoints) < count:
+    if len(checkpoints) < count and not (has_stopped_early and checkpoints):
         raise ValueError(
             f"--average_last_checkpoints {count}: {args.output_dir} holds {len(checkpoints)} complete checkpoints. "
             "The training is finished: start the same command again with a smaller number."

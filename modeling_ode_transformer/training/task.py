@@ -49,6 +49,7 @@ class Run:
     splits: dict[str, datasets.Dataset] = field(default_factory=dict)
     trainer: Trainer | None = None
     is_noted: bool = False
+    is_warned_of_empty: bool = False
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

@@ -41,6 +41,7 @@ from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from .samplers import TokenBudgetBatchSampler, pair_lengths
 from .streams import TokenBudgetStream
+from .watch import CoefficientWatch
 
 
 logger = logging.getLogger(__name__)
@@ -162,6 +163,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         self._batch_index = None
         self._update_index = []
         self._generates = False
+        self._coefficient_watch = CoefficientWatch()
 
     def create_accelerator_and_postprocess(self):
         super().create_accelerator_and_postprocess()
@@ -226,13 +228,15 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
         self.loss_sums = torch.zeros(3, device=self.args.device)
         recording = nullcontext(dict)
-        if self.args.log_coefficients:
+        if self.args.log_coefficients or (self.is_in_train and not self.args.torch_compile):
             recording = mean_coefficients(self.model, is_left_out=lambda: self._generates)
         with recording as coefficients:
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        output.metrics.update(
-            {f"{metric_key_prefix}_coefficient_{name}": mean for name, mean in coefficients().items()}
-        )
+        means = coefficients()
+        if self.is_in_train:
+            self._coefficient_watch.look(means, self.state.epoch or 0.0)
+        if self.args.log_coefficients:
+            output.metrics.update({f"{metric_key_prefix}_coefficient_{name}": mean for name, mean in means.items()})
         loss, nll, tokens = self.loss_sums.tolist()
         if tokens:
             output.metrics[f"{metric_key_prefix}_loss"] = loss / tokens

@@ -377,7 +377,7 @@ def test_another_family_is_refused_before_its_weights_are_read(model_type, reaso
         ({"num_beams": 4}, "num_beams=4 is not a field"),
         ({"encoder_solver": "rk5"}, "Unknown solver 'rk5'"),
         ({"coefficient_sharing": "model"}, "coefficient_sharing='model'"),
-        ({"vector_field": "macaron"}, "vector_field='macaron' needs parameters that the m2m_100 model has not"),
+        ({"vector_field": "macaron"}, "vector_field='macaron' needs parameters that the m2m_100 model does not"),
         ({"decoder_solver": "iiet"}, "decoder_solver='iiet' corrects its steps over a layer history"),
     ],
 )

@@ -13,7 +13,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerRecurrenceForConditionalGeneration,
 )
-from modeling_ode_transformer.configuration_ode_transformer import CHOICES, VECTOR_FIELDS
+from modeling_ode_transformer.configuration_ode_transformer import VECTOR_FIELDS
 from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS, MULTISTEPS
 
 from ..conftest import SOLVERS, assert_close, build, tiny_config
@@ -36,14 +36,16 @@ def all_forms():
     for coefficients in ("learned", "ema"):
         yield {"decoder_solver": "rk2", "coefficients": coefficients, "coefficient_sharing": "channel"}
     yield {"encoder_solver": "pcformer", "decoder_solver": "pcformer", "coefficients": "ema", "normalize_stages": True}
-    for field in VECTOR_FIELDS:
+    for field in ("layer", "ffn", "sublayers"):
         yield {"encoder_solver": "iiet", "decoder_solver": "iiet", "vector_field": field}
     corrected = {"predictor": "rk4", "corrector_iterations": 2}
     yield {"decoder_solver": corrected, "normalize_stages": "released", "stage_values": "output", "steps_per_layer": 2}
     yield {"decoder_solver": {"predictor": "leapfrog", "corrector_iterations": 1}}
     yield {"decoder_solver": "midpoint", "coefficients": "fixed", "normalize_stages": True}
-    for field, history in itertools.product(VECTOR_FIELDS, CHOICES["layer_history"]):
+    for field, history in itertools.product(VECTOR_FIELDS, ("learned_dense", "none")):
         yield {"decoder_solver": "rk2", "vector_field": field, "layer_history": history}
+    for history in ("dense", "depth_weighted", "attention"):
+        yield {"decoder_solver": "rk2", "vector_field": "sublayers", "layer_history": history}
     yield {"decoder_solver": "rk4", "stage_values": "output"}
     yield {"decoder_solver": "rk2", "steps_per_layer": 2, "step_size": 0.5}
     yield {"decoder_solver": "rk2", "stack_repeats": 2}

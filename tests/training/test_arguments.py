@@ -154,7 +154,11 @@ def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
             "2 needs --save_total_limit 3 or more, not 2",
         ),
         (SAVING | {"fsdp": "full_shard"}, ValueError, "no process holds a whole model to average"),
-        (SAVING | {"save_steps": 3, "max_steps": 3}, ValueError, "2: .*out holds 1 complete checkpoints"),
+        (
+            SAVING | {"save_steps": 3, "max_steps": 3},
+            ValueError,
+            "2: the run of 3 updates will save 1 .*_checkpoints 1",
+        ),
         ({"resume_from_checkpoint": "true"}, FileNotFoundError, "no checkpoint in"),
         ({"resume_from_checkpoint": "{bad}/none"}, FileNotFoundError, "no folder .*none"),
         ({"resume_from_checkpoint": "true", "overwrite_output_dir": True}, ValueError, "_output_dir deletes"),

@@ -31,6 +31,7 @@ from ..same_training import training_data
 from ..samplers import pair_lengths
 from ..task import Run, Task
 from ..trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
+from ..watch import warn_of_empty
 from .seq2seq_arguments import (
     METRICS_OF_LABELS,
     Seq2SeqDataArguments,
@@ -227,6 +228,7 @@ def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
     def compute_metrics(evaluation):
         dataset = splits["validation"]
         texts = decode(evaluation.predictions[: len(dataset)], run.target_tokenizer)
+        run.is_warned_of_empty = run.is_warned_of_empty or warn_of_empty(texts, "validation")
         scores = run.task.score(texts, dataset, run.data_args, "validation")
         # Trainer's logs take only numbers; the final evaluation reports the rest.
         return {name: value for name, value in scores.items() if not isinstance(value, str)}
@@ -267,6 +269,7 @@ def evaluate(run: Run, split: str, prefix: str) -> dict:
         # Several processes may repeat the first pairs at the end to fill their last batch.
         texts = decode(output.predictions[: len(dataset)], run.target_tokenizer)
         if trainer.is_world_process_zero():
+            run.is_warned_of_empty = run.is_warned_of_empty or warn_of_empty(texts, split)
             lines = [text for _, text in sorted(zip(dataset["index"], texts))]
             text = "".join(f"{line}\n" for line in lines)
             (run.output_dir / OUTPUT_FILES[split]).write_text(text, encoding="utf-8", newline="\n")

@@ -1,0 +1,97 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""What a training says, once, where it will come to little: with numbers, and with what to give instead."""
+
+import logging
+import math
+from collections.abc import Sequence
+
+from transformers import TrainerCallback, TrainerState, TrainingArguments
+
+
+logger = logging.getLogger(__name__)
+
+# A stage whose share of its block is smaller does not count.
+LEAST_SHARE = 0.01
+
+
+class PlanCheck(TrainerCallback):
+    """Looks at the schedule and the checkpoints of a training before its first update.
+
+    Args:
+        average: How many checkpoints are to be averaged at the end.
+
+    Raises:
+        ValueError: the training will hold fewer.
+    """
+
+    def __init__(self, average: int = 0):
+        self.average = average
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        warmup = args.get_warmup_steps(state.max_steps)
+        if warmup >= state.max_steps > 0:
+            logger.warning(
+                "The warm-up of %d updates is not shorter than the run of %d: the learning rate rises to the end. "
+                "Give --warmup_steps 0.1, a tenth of the run, or train longer",
+                *(warmup, state.max_steps),
+            )
+        held = planned_checkpoints(args, state)
+        if self.average and held is not None and held < self.average:
+            raise ValueError(
+                f"--average_last_checkpoints {self.average}: the run of {state.max_steps} updates will save {held} "
+                f"(--save_strategy {args.save_strategy.value}, --save_steps {args.save_steps:g}). Save more often, "
+                f"train longer, or give --average_last_checkpoints {held}."
+            )
+
+
+def planned_checkpoints(args: TrainingArguments, state: TrainerState) -> int | None:
+    """How many checkpoints a training saves from its beginning to its end; None if that depends on its metrics."""
+    if args.save_strategy == "epoch":
+        return state.num_train_epochs
+    if args.save_strategy == "steps":
+        # Trainer saves the last update, too.
+        return math.ceil(state.max_steps / state.save_steps)
+    return None
+
+
+class CoefficientWatch:
+    """Warns once of stages that count less than `LEAST_SHARE` of their block in every evaluation of an epoch."""
+
+    def __init__(self):
+        self.small_since: dict[str, float] = {}
+        self.is_done = False
+
+    def look(self, means: dict[str, float], epoch: float) -> None:
+        """Takes the mean weights of an evaluation, `{"encoder_0_stage_1": 0.97, ...}`, and when it was."""
+        blocks: dict[str, float] = {}
+        for name, mean in means.items():
+            block = name.rpartition("_stage_")[0]
+            blocks[block] = blocks.get(block, 0.0) + abs(mean)
+        shares = {name: abs(mean) / (blocks[name.rpartition("_stage_")[0]] or 1.0) for name, mean in means.items()}
+        small = {name: share for name, share in shares.items() if share < LEAST_SHARE}
+        self.small_since = {name: self.small_since.get(name, epoch) for name in small}
+        lasting = {name: small[name] for name, since in self.small_since.items() if epoch - since >= 1}
+        if lasting and not self.is_done:
+            self.is_done = True
+            stack = next(iter(lasting)).partition("_")[0]
+            listed = ", ".join(f"{name} {100 * share:.2g}%" for name, share in list(lasting.items())[:5])
+            logger.warning(
+                "%d of %d stages have counted less than %g%% of their block for an epoch (%s%s): such a block is a "
+                "residual one at a multiple of the cost. Train --config_overrides "
+                "%s_solver=euler,%s_coefficients=fixed for that, or %s_coefficients=fixed, whose stages keep theirs",
+                *(len(lasting), len(means), 100 * LEAST_SHARE, listed, ", ..." * (len(lasting) > 5)),
+                *(stack, stack, stack),
+            )
+
+
+def warn_of_empty(texts: Sequence[str], split: str) -> bool:
+    """Warns if more than half of the outputs are empty, and says whether it did."""
+    empty = sum(not text.strip() for text in texts)
+    if 2 * empty <= len(texts):
+        return False
+    logger.warning(
+        "%d of %d outputs for the %s data are empty: the model ends them at once. Train longer, or with a lower "
+        "--learning_rate or a longer warm-up; --min_target_length 1 forbids empty outputs",
+        *(empty, len(texts), split),
+    )
+    return True
