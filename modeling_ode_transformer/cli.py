@@ -82,6 +82,7 @@ def make_parser() -> ArgumentParser:
     add_prepare(commands)
     add_average(commands)
     add_convert_fairseq(commands)
+    add_export_onnx(commands)
     add_generate(commands)
     add_serve(commands)
     add_publish(commands)
@@ -249,6 +250,21 @@ def convert_fairseq(args: Namespace) -> None:
         args.output_dir,
         **{name: getattr(args, name) for name in names},
     )
+
+
+def add_export_onnx(commands: Any) -> None:
+    summary = "export an encoder-decoder to ONNX, with its tokenizer and generation configuration"
+    parser = add_command(commands, "export-onnx", summary, export_onnx)
+    parser.add_argument("model_name_or_path", metavar="MODEL", help="model folder or Hub name")
+    parser.add_argument("--output_dir", required=True, type=Path, help="folder to write; it must be empty or new")
+    add_flag(parser, "--trust_remote_code", "run modelling code stored with the model")
+    add_import(parser)
+
+
+def export_onnx(args: Namespace) -> None:
+    from .conversion.onnx import export_onnx
+
+    export_onnx(args.model_name_or_path, args.output_dir, trust_remote_code=args.trust_remote_code)
 
 
 # Generation

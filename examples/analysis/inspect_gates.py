@@ -114,7 +114,7 @@ def draw(weights: dict[str, list[torch.Tensor]], path: Path) -> None:
     shares = [max(len(steps), 3) for steps in stacks.values()]
     axes = figure.subplots(1, len(stacks), squeeze=False, sharey=True, width_ratios=shares)[0]
     for axis, (stack, steps) in zip(axes, stacks.items()):
-        axis.boxplot([step.numpy() for step in steps], whis=(5, 95), showfliers=False)
+        axis.boxplot([step.numpy() for step in steps], whis=(5, 95), showfliers=False)  # codespell:ignore
         axis.set(title=stack, xlabel="step, in the order of the layers", ylim=(0, 1))
     axes[0].set_ylabel("weight g of the first stage")
     figure.savefig(path)
