@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch.distributed.checkpoint import FileSystemReader, load
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
@@ -27,6 +28,8 @@ from .checkpoints import CHECKPOINT, LOCK, OUTPUTS, TRAINER_STATE, incomplete_re
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
 NOT_COPIED += ("loss_state_*.json", "latest", "zero_to_fp32.py")
 NOT_COPIED += ("arguments.json", "evaluation.json", "runs.json", "README.md", LOCK, *OUTPUTS)
+# Where accelerate writes the weights of a sharded model.
+SHARDED_WEIGHTS = "pytorch_model_fsdp_0"
 # Fields of a configuration that say nothing of the model.
 PROVENANCE = {"transformers_version", "_name_or_path"}
 
@@ -91,12 +94,51 @@ class TensorMean:
         }
 
 
+class ShardedWeights:
+    """The weights of a sharded checkpoint of FSDP2, with the methods of an open safetensors file."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        entries = FileSystemReader(folder).read_metadata().state_dict_metadata
+        # Accelerate puts them below this name.
+        self.entries = {name.removeprefix("model."): (name, entry) for name, entry in entries.items()}
+
+    def keys(self) -> list[str]:
+        return sorted(self.entries)
+
+    def metadata(self) -> dict[str, str]:
+        return {"format": "pt"}
+
+    def get_slice(self, name: str) -> "ShardedSlice":
+        return ShardedSlice(self.entries[name][1])
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        key, entry = self.entries[name]
+        tensors = {key: torch.empty(entry.size, dtype=entry.properties.dtype)}
+        load(tensors, storage_reader=FileSystemReader(self.folder), no_dist=True)
+        return tensors[key]
+
+
+class ShardedSlice:
+    """What is known of a tensor without reading it."""
+
+    def __init__(self, entry):
+        self.entry = entry
+
+    def get_shape(self) -> list[int]:
+        return list(self.entry.size)
+
+    def get_dtype(self) -> str:
+        return str(self.entry.properties.dtype)
+
+
 class SavedModel:
-    """A model folder: its configuration, and the tensors of its safetensors files, which are read when asked for.
+    """A model folder: its configuration, and the tensors of its safetensors files or of a sharded checkpoint of FSDP2,
+    which are read when asked for.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: it holds no configuration or no safetensors files, or it is a half-written checkpoint.
+        ValueError: it holds no configuration or no such weights, or it is a half-written checkpoint.
     """
 
     def __init__(self, folder: Path):
@@ -110,8 +152,11 @@ class SavedModel:
         config = read_json(folder / CONFIG_NAME)
         self.config = {name: value for name, value in config.items() if name not in PROVENANCE}
 
+        self.files: dict[str, Any] = {}
         if (folder / SAFE_WEIGHTS_NAME).is_file():
             filenames = [SAFE_WEIGHTS_NAME]
+        elif (folder / SHARDED_WEIGHTS).is_dir():
+            filenames, self.files = [], {SAFE_WEIGHTS_NAME: ShardedWeights(folder / SHARDED_WEIGHTS)}
         elif (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
             index = read_json(folder / SAFE_WEIGHTS_INDEX_NAME)
             if not isinstance(index.get("weight_map"), dict):
@@ -122,7 +167,6 @@ class SavedModel:
                 f"{folder} holds neither {SAFE_WEIGHTS_NAME} nor {SAFE_WEIGHTS_INDEX_NAME}; other formats are not "
                 "read: open the model with transformers and save it again."
             )
-        self.files = {}
         for filename in filenames:
             try:
                 self.files[filename] = safe_open(folder / filename, framework="pt")

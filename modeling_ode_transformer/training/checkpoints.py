@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 TRAINER_STATE = "trainer_state.json"
 # Patterns of what a checkpoint holds beside weights, all of it or, with `save_only_model`, nothing.
 TRAINING_STATE = ("optimizer*", "scheduler.pt", "rng_state*.pth")
+# Patterns of the folders into which all processes of a sharded training write.
+SHARDED = ("pytorch_model_fsdp_*", "optimizer_*")
+SHARDS_METADATA = ".metadata"
 # Of JSON files, by pattern, the values that resuming needs.
 LOSS_STATE = ("loss_since_last_log", "mean_loss_since_last_log", "last_logged_update")
 NEEDED_VALUES = {
@@ -161,6 +164,9 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
     weights = list(checkpoint.glob("*.safetensors"))
     if not weights and not any(checkpoint.glob("pytorch_model_fsdp*")) and not any(checkpoint.glob("global_step*")):
         return "it holds no weights"
+    for folder in (path for pattern in SHARDED for path in checkpoint.glob(pattern) if path.is_dir()):
+        if not (folder / SHARDS_METADATA).is_file():
+            return f"{folder.name} is cut off: {SHARDS_METADATA}, which is written last, is missing"
     missing = [pattern for pattern in TRAINING_STATE if not any(checkpoint.glob(pattern))]
     if 0 < len(missing) < len(TRAINING_STATE) and not any(checkpoint.glob("global_step*")):
         return f"{' and '.join(missing)} is missing"

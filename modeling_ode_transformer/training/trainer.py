@@ -25,7 +25,7 @@ from accelerate import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.data_loader import prepare_data_loader
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import parse_flag_from_env, reduce
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, StateDictType
 from torch.utils.data import DataLoader
 from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments, trainer
 from transformers.trainer_utils import has_length
@@ -287,6 +287,28 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             "Look at these examples; lower the learning rate, warm up longer, clip gradients (--max_grad_norm), or "
             "train in float32 or bf16 instead of fp16."
         )
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
+        if plugin is None or plugin.state_dict_type != StateDictType.SHARDED_STATE_DICT:
+            super().save_model(output_dir, _internal_call)
+        elif not _internal_call:
+            # The final model is one that `from_pretrained` opens.
+            plugin.set_state_dict_type("FULL_STATE_DICT")
+            try:
+                super().save_model(output_dir)
+            finally:
+                plugin.set_state_dict_type("SHARDED_STATE_DICT")
+        elif self.args.should_save:
+            # The weights of a checkpoint are written with the optimizer's state, by all processes.
+            Path(output_dir).mkdir(parents=True, exist_ok=True)
+            with class_before_sharding(self.model):
+                self.model.config.architectures = [type(self.model).__name__]
+                self.model.config.save_pretrained(output_dir)
+            if self.model.can_generate():
+                self.model.generation_config.save_pretrained(output_dir)
+            if self.processing_class is not None:
+                without_truncation(self.processing_class).save_pretrained(output_dir)
 
     def _save(self, output_dir=None, state_dict=None):
         with class_before_sharding(self.model):
