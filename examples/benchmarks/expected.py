@@ -5,8 +5,8 @@
 
 A step of a recipe's model runs on tensors without data, in bfloat16, with losses in chunks as `TokenSeq2SeqTrainer`
 has them. Its peak memory is counted with weights, gradients and Adam's states. Attention is that of a CPU, which keeps
-more, and has more operators, than a GPU's. The batch is an update's, halved until it leaves a tenth of the memory free;
-the recipe accumulates the others of the update.
+more, and has more operators, than a GPU's. The batch is an update's, halved until it leaves a tenth of the memory
+free; the recipe accumulates the others of the update.
 
 Time is an estimate, not a measurement: an eager step takes the longer of its operators, at the 27 microseconds that an
 H100 waits for one, and its matrix products, at `--share` of the peak. Examples have the lengths in `LENGTHS`.

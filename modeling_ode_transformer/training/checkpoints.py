@@ -35,7 +35,7 @@ SHARDED = ("pytorch_model_fsdp_*", "optimizer_*")
 SHARDS_METADATA = ".metadata"
 # Of JSON files, by pattern, the values that resuming needs.
 LOSS_STATE = ("loss_since_last_log", "mean_loss_since_last_log", "last_logged_update")
-NEEDED_VALUES = {
+NEEDED_VALUES: dict[str, dict[str, Any]] = {
     TRAINER_STATE: {"global_step": int, "log_history": list},
     "*.index.json": {"weight_map": dict},
     "loss_state_*.json": dict.fromkeys(LOSS_STATE, (int, float)),
@@ -155,7 +155,7 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
             values = read_json(path)
         except ValueError as error:
             return f"{path.relative_to(checkpoint)} is cut off or damaged ({error})"
-        needed = next((names for pattern, names in NEEDED_VALUES.items() if path.match(pattern)), {})
+        needed: dict[str, Any] = next((names for pattern, names in NEEDED_VALUES.items() if path.match(pattern)), {})
         if wrong := [name for name, kinds in needed.items() if not isinstance(values.get(name), kinds)]:
             return f"{path.name} is damaged: it has no valid {wrong[0]}"
         for shard in set(values["weight_map"].values()) if "weight_map" in needed else ():
@@ -198,7 +198,7 @@ def unusable_reason(checkpoint: str | Path) -> str | None:
     if not config.is_file() or not weights or (checkpoint / "adapter_config.json").is_file():
         return None
     name = next(iter(read_json(config).get("architectures") or []), "")
-    model_class = next((found for home in HOMES if (found := getattr(import_module(home), name, None))), None)
+    model_class: Any = next((found for home in HOMES if (found := getattr(import_module(home), name, None))), None)
     if not (isinstance(model_class, type) and issubclass(model_class, PreTrainedModel)):
         return None
     try:

@@ -76,12 +76,12 @@ class Cleaning:
 class Chunk(NamedTuple):
     """Pairs in the order of the data, with their places in it."""
 
-    index: np.ndarray
+    places: np.ndarray
     sources: list[str]
     targets: list[str]
 
-    def select(self, kept: Sequence[int]) -> "Chunk":
-        return Chunk(self.index[kept], [self.sources[i] for i in kept], [self.targets[i] for i in kept])
+    def select(self, kept: Sequence[int] | np.ndarray) -> "Chunk":
+        return Chunk(self.places[kept], [self.sources[i] for i in kept], [self.targets[i] for i in kept])
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Taken:
         self.counts[rule] += 1
         shown = self.sample.setdefault(rule, [])
         if len(shown) < SAMPLE:
-            shown.append((int(chunk.index[i]), chunk.sources[i], chunk.targets[i]))
+            shown.append((int(chunk.places[i]), chunk.sources[i], chunk.targets[i]))
 
     def update(self, other: "Taken") -> None:
         """Adds what was taken of the pairs that come next."""
@@ -141,7 +141,7 @@ class Cleaner:
     def __call__(self, chunk: Chunk) -> tuple[Chunk, Taken, np.ndarray | None]:
         """The pairs that are left, what was taken, and a hash of each pair that is left, (pairs,) of 64 bits, if
         duplicates are to be found."""
-        taken = Taken(read=len(chunk.index))
+        taken = Taken(read=len(chunk.places))
         if self.normalizers:
             sides = [
                 [normalizer.normalize(text) for text in texts]
@@ -150,7 +150,7 @@ class Cleaner:
             for i, pair in enumerate(zip(*sides)):
                 if pair != (chunk.sources[i], chunk.targets[i]):
                     taken.add(CHANGED, chunk, i)
-            chunk = Chunk(chunk.index, *sides)
+            chunk = Chunk(chunk.places, *sides)
         kept = []
         for i, pair in enumerate(zip(chunk.sources, chunk.targets)):
             broken = next((rule for rule, breaks in self.rules.items() if breaks(*pair)), None)
@@ -158,7 +158,7 @@ class Cleaner:
                 kept.append(i)
             else:
                 taken.add(broken, chunk, i)
-        if len(kept) < len(chunk.index):
+        if len(kept) < len(chunk.places):
             chunk = chunk.select(kept)
         hashes = None
         if self.cleaning.drop_duplicates:
@@ -195,8 +195,8 @@ class SeenHashes:
 def drop_duplicates(chunk: Chunk, hashes: np.ndarray, seen: SeenHashes, taken: Taken) -> Chunk:
     """The pairs of a chunk that no chunk had before; the others are added to what was taken."""
     kept = seen.add(hashes)
-    if len(kept) == len(chunk.index):
+    if len(kept) == len(chunk.places):
         return chunk
-    for i in np.setdiff1d(np.arange(len(chunk.index)), kept):
+    for i in np.setdiff1d(np.arange(len(chunk.places)), kept):
         taken.add("drop_duplicates", chunk, i)
     return chunk.select(kept)

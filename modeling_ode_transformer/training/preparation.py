@@ -120,7 +120,7 @@ class Worker:
     def write(self, chunk: Chunk, path: Path) -> dict:
         """Writes a shard; returns its counts, which stand beside it as JSON."""
         columns, cut = self.encoder(chunk.sources, chunk.targets)
-        columns["index"] = pyarrow.array(chunk.index)
+        columns["index"] = pyarrow.array(chunk.places)
         table = pyarrow.table(columns)
         unfinished = path.with_name(path.name + UNFINISHED)
         with pyarrow.OSFile(str(unfinished), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:

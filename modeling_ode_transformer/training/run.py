@@ -81,6 +81,7 @@ def prepare(task: Task, argv: list[str]) -> dict[str, int]:
         ValueError: examples are malformed.
         FileNotFoundError: there is no such file.
     """
+    data_args: Any
     model_args, data_args, args = parse_arguments(task, argv)
     set_up_logging(args)
     check_values(model_args, data_args, args)

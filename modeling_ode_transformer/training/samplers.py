@@ -49,7 +49,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        lengths: Sequence[Sequence[int]],
+        lengths: Sequence[Sequence[int]] | np.ndarray,
         max_tokens: int,
         seed: int = 0,
         num_replicas: int = 1,

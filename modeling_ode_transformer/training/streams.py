@@ -18,7 +18,7 @@ from .samplers import TokenBudgetBatchSampler
 
 # Where a stream begins. `stream` is the state of the datasets library before the buffer, None at the beginning, and
 # `is_over` says that it is of the buffer that comes again. `batches` counts those of the buffers before.
-BEGINNING = {"epoch": 0, "buffer": 0, "batches": 0, "stream": None, "is_over": False, "skipped": 0}
+BEGINNING: dict[str, Any] = {"epoch": 0, "buffer": 0, "batches": 0, "stream": None, "is_over": False, "skipped": 0}
 
 
 class TokenBudgetStream(IterableDataset):

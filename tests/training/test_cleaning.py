@@ -29,7 +29,7 @@ def clean(pairs, **rules):
     chunk, taken, hashes = Cleaner(Cleaning(**rules))(Chunk(np.arange(len(pairs)), *map(list, zip(*pairs))))
     if hashes is not None:
         chunk = drop_duplicates(chunk, hashes, SeenHashes(), taken)
-    return chunk.index.tolist(), list(zip(chunk.sources, chunk.targets)), taken
+    return chunk.places.tolist(), list(zip(chunk.sources, chunk.targets)), taken
 
 
 @pytest.mark.parametrize(
