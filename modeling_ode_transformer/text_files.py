@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 
 # The white space between two sentences.
@@ -49,7 +49,7 @@ def read_lines(path: str | Path) -> list[str]:
     return list(iterate_lines(path))
 
 
-def iterate_aligned_lines(paths: Sequence[str | Path]) -> Iterator[tuple[str, ...]]:
+def iterate_aligned_lines(paths: Sequence[str | Path]) -> Iterator[tuple[Any, ...]]:
     """The lines of several files, which belong together line by line; ValueError at the end of the shortest if another
     has more."""
     files = [iterate_lines(path) for path in paths]

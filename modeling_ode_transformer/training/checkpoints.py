@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -198,9 +199,10 @@ def unusable_reason(checkpoint: str | Path) -> str | None:
     if not config.is_file() or not weights or (checkpoint / "adapter_config.json").is_file():
         return None
     name = next(iter(read_json(config).get("architectures") or []), "")
-    model_class: Any = next((found for home in HOMES if (found := getattr(import_module(home), name, None))), None)
-    if not (isinstance(model_class, type) and issubclass(model_class, PreTrainedModel)):
+    found = next((found for home in HOMES if (found := getattr(import_module(home), name, None))), None)
+    if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
         return None
+    model_class: Any = found
     try:
         with torch.device("meta"):
             model = model_class(model_class.config_class.from_pretrained(checkpoint))
