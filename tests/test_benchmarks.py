@@ -7,6 +7,7 @@ import statistics
 import batching
 import contenders
 import csa_ode
+import expected
 import gpu
 import numpy as np
 import pytest
@@ -16,8 +17,11 @@ import table6
 import torch
 import wmt_data
 
+from modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.smoke import number_names
+
+from .conftest import tiny_config
 
 
 def test_batching(tmp_path, capsys):
@@ -297,3 +301,14 @@ def test_the_peak_is_that_of_the_gpu_by_its_name(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
         assert gpu.peak_of(torch.device("cuda")) == peak
     assert gpu.peak_of(torch.device("cpu")) is None
+
+
+def test_expected_memory_holds_weights_gradients_and_states_of_adam():
+    """Four float32 numbers for each weight; activations and operations are those of a batch of twice the tokens."""
+    config = tiny_config(encoder_solver="rk2", max_position_embeddings=64)
+    small, large = (expected.count(config, tokens, (8, 8)) for tokens in (4096, 8192))
+    weights = OdeTransformerForConditionalGeneration(config).num_parameters()
+    assert small["GiB"] > 16 * weights / 2**30
+    assert large["flops"] == 2 * small["flops"] and large["operators"] == small["operators"]
+    of_activations = [found["GiB"] - 16 * weights / 2**30 for found in (small, large)]
+    assert of_activations[1] == pytest.approx(2 * of_activations[0], rel=0.1)

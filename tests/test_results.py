@@ -134,3 +134,37 @@ def test_the_summary_of_the_readme_is_that_of_the_records():
         scores = [seeds[f"{name}, seed {seed}"]["metrics"]["test"]["bleu"] for seed in (1, 2, 3)]
         assert bleu[name] == f"{statistics.mean(scores):.2f} ± {statistics.stdev(scores):.2f}"
         assert {int(evaluations[name])} == set(seeds[f"{name}, seed 1"]["model"]["function_evaluations"]["encoder"])
+
+
+def test_what_recipes_are_expected_to_take_is_what_was_counted():
+    rows, counted = table_below(ROOT / "docs" / "recipes.md", "## On one GPU"), read_runs("expected.json")
+    assert [row["recipe"].strip("`") for row in rows] == [each["recipe"] for each in counted]
+    for row, each in zip(rows, counted):
+        assert row["tokens x accumulation"] == f"{each['tokens']:,} x {each['accumulation']}"
+        assert (row["GiB"], row["updates"]) == (f"{each['GiB']:.0f}", f"{each['updates']:,}")
+        assert (row["ms a batch"], row["hours"]) == (f"{1000 * each['seconds']:.0f}", f"{each['hours']:.1f}")
+
+
+def test_the_table_of_large_data_is_that_of_its_record():
+    """Every number of the record's that the page shows, in the page's order."""
+    record = read_runs("wmt_data.json")
+    rates, made, sampler = (record[name] for name in ("pairs_per_cpu_second", "preparation", "sampler"))
+    two, eight = (record[f"training, {number} processes"] for number in (2, 8))
+    loader = record["loader"][1]
+    rate = loader["target_tokens_per_cpu_second_of_workers"]
+    memory, own = made["peak_mb"], loader["mb_of_a_worker"]
+    assert [row["value"] for row in table_below(ROOT / "docs" / "benchmarks.md", "## Data of WMT's size")] == [
+        f"{rates['sentencepiece']:,}",
+        f"{rates['tokenizer of transformers']:,}",
+        f"{rates['preparation, first time']:,}, {rates['preparation, words known']:,}",
+        f"{made['pairs_per_cpu_second']:,}",
+        f"{memory['process']:,} MB, {memory['together']:,} MB",
+        f"{made['mb_of_text']} MB, {made['mb_on_disk']} MB",
+        f"{made['seconds_of_finding_it']} s",
+        f"{sampler['cpu_seconds_to_first_batch']}, {sampler['seconds_to_first_batch']}, {sampler['peak_mb']:,} MB",
+        f"{rate:,}; {loader['target_tokens_per_second']:,}",
+        f"{own['uss']} MB, {own['pss']} MB",
+        f"{two['anew']['seconds_to_first_update']} s, {two['prepared']['seconds_to_first_update']} s",
+        f"{eight['anew']['seconds_to_first_update']} s, {eight['prepared']['seconds_to_first_update']} s",
+        f"{eight['prepared']['pss_mb_of_a_process']} MB, {eight['prepared']['pss_mb_together']:,} MB",
+    ]
