@@ -168,3 +168,13 @@ def test_the_table_of_large_data_is_that_of_its_record():
         f"{eight['anew']['seconds_to_first_update']} s, {eight['prepared']['seconds_to_first_update']} s",
         f"{eight['prepared']['pss_mb_of_a_process']} MB, {eight['prepared']['pss_mb_together']:,} MB",
     ]
+
+
+def test_the_table_of_the_compiled_search_is_that_of_its_record():
+    rows = table_below(ROOT / "docs" / "benchmarks.md", "## Compiled search on a CPU")
+    measured = read_runs("compiled_search.json")["rows"]
+    for row, each in zip(rows, measured, strict=True):
+        assert row[""] in each["measure"] and row["ratio"] == f"{each['ratio']:.2f}"
+        assert row["reached"].strip("*") == {None: "", True: "yes", False: "no"}[each["reached"]]
+        value = f"{each['values'][1]:.2f} s" if each["unit"] == "s" else f"{each['values'][1]:.1f} a second"
+        assert row["M2M100"] == value

@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What the benchmarks compare, and how: models of the same sizes and weights, timed in turns."""
 
+import contextlib
 import copy
 import datetime
 import gzip
@@ -94,6 +95,11 @@ def translate(connection, folder: str, compute_type: str, threads: int) -> None:
 
     translator = ctranslate2.Translator(folder, device="cpu", compute_type=compute_type, intra_threads=threads)
     connection.send(translator.compute_type)
+    with contextlib.suppress(EOFError):  # the benchmark has ended
+        answer(connection, translator)
+
+
+def answer(connection, translator) -> None:
     while (request := connection.recv()) is not None:
         sentences, num_beams, length = request
         limits = {"min_decoding_length": length, "max_decoding_length": length, "max_batch_size": 0}
