@@ -373,7 +373,8 @@ class OdeTransformerFusedProjection(nn.Linear):
     def is_plain(self) -> bool:
         """Whether all it does is the product: not where an adapter, a hook or a replacement has a part in it."""
         is_linear = type(self).forward is nn.Linear.forward and "forward" not in vars(self)
-        return is_linear and not (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks)
+        hooks = self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks
+        return is_linear and not any(hooks)
 
 
 class OdeTransformerAttention(nn.Module):

@@ -148,3 +148,12 @@ def test_joined_projections_have_the_gradients_of_separate_ones(batch):
     assert len(called) == encoder + decoder
     for name, gradient in separate.items():
         torch.testing.assert_close(joined[name], gradient, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"])
+def test_every_kind_of_hook_of_a_projection_is_called_in_training(kind, batch):
+    called, model = [], build().train()
+    projection = model.model.decoder.layers[0].self_attn.k_proj
+    getattr(projection, f"register_{kind}")(lambda *args: called.append(kind))
+    model(**batch, labels=batch["decoder_input_ids"]).loss.backward()
+    assert called == [kind]
