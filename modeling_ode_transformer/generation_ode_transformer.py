@@ -324,18 +324,14 @@ class BeamCache(Cache):
         return keys[:, :, : self.num_entries], values[:, :, : self.num_entries]
 
     def resize(self, num_positions: int, move: Callable) -> None:
-        """Makes room for so many positions after the prompt; `move(name, tensor, fill, sizes)` returns a tensor with
-        other sizes, by dimension."""
+        """Makes room for so many positions after the prompt; `move(tensor, fill, dim, size)` returns a tensor of
+        another size, for the sources that are searched on."""
         size = self.prompt_length + num_positions * self.num_beams
-        entries = torch.arange(size, device=self.mask.device)
-        positions = (entries - self.prompt_length).unsqueeze(0)
-        positions = self.prompt_length + torch.where(positions < 0, positions, positions // self.num_beams)
-        self.entries, self.positions = move("entries", entries, 0, {}), move("positions", positions, 0, {})
-        self.slots = move("slots", self.slots, 0, {})
-        self.mask = move("mask", self.mask, HIDDEN, {0: None, 3: size})
-        for name in ("keys", "values"):
-            states = enumerate(getattr(self, name))
-            setattr(self, name, [move(f"{name} {i}", each, 0, {0: None, 2: size}) for i, each in states])
+        self.entries = torch.arange(size, device=self.mask.device)
+        positions = (self.entries - self.prompt_length).unsqueeze(0)
+        self.positions = self.prompt_length + torch.where(positions < 0, positions, positions // self.num_beams)
+        self.mask = move(self.mask, HIDDEN, 3, size)
+        self.keys, self.values = ([move(each, 0, 2, size) for each in kind] for kind in (self.keys, self.values))
 
     def show_positions(self, num_positions: int) -> None:
         """Shows attention the entries of the prompt and of so many positions after it."""
@@ -380,9 +376,8 @@ class EagerSteps:
         """How many sources to have tensors for, to search with a number of them."""
         return number
 
-    def buffer(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        """A tensor of that shape for a part of the state, which is `like` now."""
-        return like if like.shape == shape else like.new_empty(shape)
+    def hold(self, search: "BeamSearch") -> None:
+        """Sees the state of a search once its tensors are other ones."""
 
 
 class BeamSearch:
@@ -407,7 +402,6 @@ class BeamSearch:
         **{"finished_lengths": 0, "is_finished": False, "is_open": False, "position_offset": 0},
         "attention_mask": 0.0,
     }
-    OTHERS = ("length", "max_length", "ends", "is_best", "beams", "penalties", "last_penalty")
 
     def __init__(
         self,
@@ -575,32 +569,30 @@ class BeamSearch:
         num_tokens = num_positions + 1  # as many as the hypotheses can have after the prompt
         self.width = self.prompt_length + num_tokens
 
-        def move(name: str, tensor: torch.Tensor, fill: Any, sizes: dict[int, int | None]) -> torch.Tensor:
-            is_of_sources = 0 in sizes
-            if is_of_sources and kept is not None:
+        def move(tensor: torch.Tensor, fill: Any = 0, dim: int = 0, size: int = 0) -> torch.Tensor:
+            if kept is not None:
                 tensor = tensor.index_select(0, kept.to(tensor.device))
-            sizes = sizes | ({0: num_sources} if is_of_sources else {})
-            shape = tuple(sizes.get(i, size) for i, size in enumerate(tensor.shape))
-            new = self.steps.buffer(name, shape, tensor)
-            if new is not tensor:
-                new.fill_(fill)[tuple(map(slice, tensor.shape))] = tensor
+            sizes = dict(enumerate(tensor.shape)) | {dim: size} | {0: num_sources}
+            shape = tuple(sizes.values())
+            if shape == tensor.shape:
+                return tensor
+            new = tensor.new_full(shape, fill)
+            new[tuple(map(slice, tensor.shape))] = tensor
             return new
 
         for name, fill in self.fills.items():
             if (tensor := getattr(self, name)) is not None:
-                tokens = {2: self.width} if name in ("running", "finished") else {}
-                setattr(self, name, move(name, tensor, fill, {0: None, **tokens}))
+                setattr(self, name, move(tensor, fill, *((2, self.width) if name in ("running", "finished") else ())))
         self.penalties = self.penalties_of(range(num_tokens + 1))
-        for name in self.OTHERS:
-            setattr(self, name, move(name, getattr(self, name), 0, {}))
         self.encoder_outputs = type(self.encoder_outputs)(
-            **{name: move(name, each, 0, {0: None}) for name, each in self.encoder_outputs.items()}
+            **{name: move(each) for name, each in self.encoder_outputs.items()}
         )
         self.cache.self_attention_cache.resize(num_positions, move)
-        for i, layer in enumerate(self.cache.cross_attention_cache.layers):
+        for layer in self.cache.cross_attention_cache.layers:
             if layer.is_initialized:
-                layer.keys = move(f"cross keys {i}", layer.keys, 0, {0: None})
-                layer.values = move(f"cross values {i}", layer.values, 0, {0: None})
+                layer.keys, layer.values = move(layer.keys), move(layer.values)
+        if num_positions > 0:
+            self.steps.hold(self)
 
     def step(self) -> None:
         """One step, the forward pass included: the tensors change in place, and nothing else."""

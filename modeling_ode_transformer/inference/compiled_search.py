@@ -24,6 +24,8 @@ logger = logging.get_logger(__name__)
 RECORDING_DEVICES = {"cuda"}
 # Graphs that are kept of a compiled step: for single sources and several, numbers of beams, and so on.
 MOST_GRAPHS = 64
+# Tensors of a search that its steps do not read.
+OUTSIDE_OF_STEPS = ("prompt", "prompt_mask")
 
 
 def whole_step(search: BeamSearch) -> None:
@@ -65,11 +67,11 @@ class CompiledSteps:
     all shapes, and CUDA graphs are recorded of it.
     """
 
-    least_positions = 32
     keeps_shapes = True
 
     def __init__(self, model: GenerationMixin):
         self.records = model.device.type in RECORDING_DEVICES
+        self.least_positions = 32 if self.records else 16
         self.kept = vars(model).setdefault("compiled_steps", KeptSteps())
         self.buffers: dict[tuple, torch.Tensor] = {}
 
@@ -98,10 +100,8 @@ class CompiledSteps:
         joined = {}
         for layer in model.base_model.decoder.layers:
             if (projections := layer.self_attn.joined("qkv")) is not None:
-                joined[layer.first_cache_idx] = tuple(
-                    self.buffer(f"projection {layer.first_cache_idx}", each.shape, each).copy_(each)
-                    for each in projections
-                )
+                name = f"projection {layer.first_cache_idx}"
+                joined[layer.first_cache_idx] = tuple(self.buffer(name, each) for each in projections)
         return joined
 
     def num_sources(self, search: BeamSearch, number: int) -> int:
@@ -110,15 +110,29 @@ class CompiledSteps:
             return number
         return max(2, 2 ** (number - 1).bit_length() if self.records else number)
 
-    def buffer(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        """A tensor of that shape: where graphs of kernels are recorded, the same one in each search."""
+    def hold(self, search: BeamSearch) -> None:
+        """Moves the state of a search to buffers."""
+        own, cross = search.cache.self_attention_cache, search.cache.cross_attention_cache
+        state = {"": vars(search), "encoder ": search.encoder_outputs, "own ": vars(own)}
+        state |= {f"cross {i} ": vars(layer) for i, layer in enumerate(cross.layers)}
+        for place, parts in state.items():
+            for name, part in list(parts.items()):
+                if torch.is_tensor(part) and name not in OUTSIDE_OF_STEPS:
+                    parts[name] = self.buffer(place + name, part)
+        own.keys = [self.buffer(f"own keys {i}", each) for i, each in enumerate(own.keys)]
+        own.values = [self.buffer(f"own values {i}", each) for i, each in enumerate(own.values)]
+
+    def buffer(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """What is computed with in the place of a tensor: where graphs of kernels are recorded, a copy that is in the
+        same place in each search."""
         if not self.records:
-            return like.new_empty(shape)
-        key = name, shape, like.dtype, like.device
+            return tensor.contiguous()
+        key = name, tensor.shape, tensor.dtype, tensor.device
         if key not in self.buffers:
-            self.buffers[key] = like.new_empty(shape)
+            self.buffers[key] = tensor.new_empty(tensor.shape)
             torch._dynamo.mark_static_address(self.buffers[key])
-        return self.buffers[key]
+        buffer = self.buffers[key]
+        return buffer if buffer is tensor else buffer.copy_(tensor)
 
     def compiled(self, step: Callable, *args: Any) -> Any:
         key = step, str(self.options)
