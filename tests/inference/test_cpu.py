@@ -190,13 +190,14 @@ def test_flops_are_counted_once_a_model_has_been_optimized(batch):
         "assert operator in flop_registry or operator is None\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
-    counts = []
+    with_gradients, without = [], []
     for model in (optimized(encoder_solver="rk2"), build(encoder_solver="rk2")):
-        for gradients in (True, False):
+        for gradients, counts in ((True, with_gradients), (False, without)):
             with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(gradients):
                 model(**batch)
             counts.append(counter.get_total_flops())
-    assert counts[:2] == counts[2:] and min(counts) > 0
+    assert with_gradients[0] == with_gradients[1] > 0
+    assert without[1] <= without[0] <= 1.1 * without[1]  # rows of zeros count, too
 
 
 @pytest.mark.parametrize("copied", ["deepcopy", "pickle", "torch.save"])
