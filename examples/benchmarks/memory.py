@@ -75,8 +75,8 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--sentences", type=int, default=16, help="most sentences of a batch")
     parser.add_argument("--length", type=int, default=40, help="most words of a source")
     parser.add_argument("--new_tokens", type=int, default=20, help="most words of an output")
-    parser.add_argument("--d_model", type=int, default=512, help="width")
-    parser.add_argument("--layers", type=int, default=6, help="encoder layers, and decoder layers")
+    parser.add_argument("--d_model", type=int, default=256, help="width")
+    parser.add_argument("--layers", type=int, default=3, help="encoder layers, and decoder layers")
     args = parser.parse_args(argv)
     most = {"sentences": args.sentences, "length": args.length, "new_tokens": args.new_tokens}
     print(
