@@ -245,6 +245,8 @@ def describe(
     size = f"from {chosen.least:,}{f' to {following[0].least - 1:,}' if following else ' on'}"
     if name:
         reason = "asked for"
+    elif len(presets) == 1:
+        reason = "the only one of this task"
     elif count is None:
         reason = "since a pipe's examples cannot be counted before they are read"
     else:

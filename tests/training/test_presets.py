@@ -153,7 +153,9 @@ def test_a_recipe_is_complete_and_unknown_presets_are_named(files):
 def test_other_tasks_have_presets_too(files):
     model_args, _, args = parse_arguments(LANGUAGE_MODEL, "--train a.txt --validation a.txt --output_dir o".split())
     assert (model_args.config_overrides["d_model"], args.metric_for_best_model) == (128, "perplexity")
-    _, _, args = parse_arguments(CLASSIFICATION, "--train a.txt --validation_size 0.5 --output_dir o".split())
+    argv, notes = "--train a.txt --validation_size 0.5 --output_dir o".split(), []
+    _, _, args = parse_arguments(CLASSIFICATION, argv, notes)
+    assert notes[0] == "Preset paper, the only one of this task"
     assert (args.do_eval, args.metric_for_best_model, args.num_train_epochs) == (True, "accuracy", 10)
     _, _, args = parse_arguments(LANGUAGE_MODEL, "--model_name_or_path m --prompt a --output_dir o".split())
     assert (args.do_train, args.eval_strategy) == (False, "no")
