@@ -2,6 +2,7 @@
 """What the tests share: tiny models, the table of tolerances, and no network."""
 
 import atexit
+import gc
 import os
 import shutil
 import socket
@@ -15,6 +16,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # What tests prepare goes with their process, which shares it with those that it starts.
 os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="datasets_cache_")
 
+import datasets
 import evaluate
 import pytest
 import torch
@@ -23,6 +25,8 @@ from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCond
 from modeling_ode_transformer.integration_ode_transformer import resolve_tableau
 
 
+# It waits for seconds after some readings, which is for processes that end.
+datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 
 # Absolute tolerances of values of order 1, by dtype.
@@ -65,6 +69,12 @@ def pytest_collection_modifyitems(items):
         if place(item) < len(SLOW) or any(name in item.originalname for name in SLOW_NAMES):
             item.add_marker("slow")
     items.sort(key=place)
+
+
+def pytest_collection_finish():
+    """What the imports made stays: full collections of garbage need not go through it, some 60 times in a training."""
+    gc.collect()
+    gc.freeze()
 
 
 def tiny_config(

@@ -31,7 +31,8 @@ from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, Token
 
 from .conftest import assert_close, build
 from .inference.test_ensemble import sharpen
-from .test_hub import PACKAGE, run_python
+from .processes import run_python
+from .test_hub import PACKAGE
 
 
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}

@@ -3,8 +3,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 import run_translation
@@ -14,9 +12,8 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_ode_transformer.training.average import average_checkpoints
 from modeling_ode_transformer.training.checkpoints import incomplete_reason
 
-from ..conftest import EXAMPLES
 from .runs import MODEL, arguments, losses
-from .test_resumption import LAUNCHERS, environment_of_processes
+from .test_resumption import LAUNCHERS, train_in_two_processes
 
 
 LAUNCHER = ["SHARDED_STATE_DICT" if word == "FULL_STATE_DICT" else word for word in LAUNCHERS["FSDP"]]
@@ -34,23 +31,15 @@ def test_sharded_checkpoints_are_resumed_from_and_averaged(corpus, tmp_path):
     values |= {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "average_last_checkpoints": 0}
     one, two = tmp_path / "one", tmp_path / "two"
     run_translation.main(arguments(corpus, one, **values, gradient_accumulation_steps=2))
-    argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, two, **values)]
     for _ in range(2):
-        result = subprocess.run(
-            [sys.executable, "-m", *LAUNCHER, *argv],
-            env=environment_of_processes(),
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-        )
-        assert result.returncode == 0, result.stderr[-3000:]
+        printed = train_in_two_processes(arguments(corpus, two, **values), tmp_path, LAUNCHER)
         assert len(list((two / "checkpoint-4" / "pytorch_model_fsdp_0").glob("*.distcp"))) == 2
         assert not (two / "checkpoint-4" / "model.safetensors").exists()
-        if "Resuming from" not in result.stdout:
+        if "Resuming from" not in printed:
             (two / "checkpoint-4" / "pytorch_model_fsdp_0" / ".metadata").unlink()
             assert "pytorch_model_fsdp_0 is cut off" in incomplete_reason(two / "checkpoint-4")
             shutil.rmtree(two / "checkpoint-4")
-    assert "checkpoint-2" in result.stdout
+    assert "checkpoint-2" in printed
     assert losses(two) == pytest.approx(losses(one), rel=1e-5)
     assert sorted(losses(two)) == [1, 2, 3, 4]
     name = "generated_predictions.txt"
