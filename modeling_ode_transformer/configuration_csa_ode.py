@@ -99,7 +99,7 @@ class CsaOdeConfig(PreTrainedConfig):
         # Not where a configuration is saved: `Trainer` changes it to the tokenizer's.
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(
-                f"pad_token_id={self.pad_token_id} is none of the ids below vocab_size={self.vocab_size}: give the "
+                f"pad_token_id={self.pad_token_id} is not an id below vocab_size={self.vocab_size}: give the "
                 "tokenizer's, or None."
             )
 

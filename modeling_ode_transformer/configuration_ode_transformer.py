@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What an ODE Transformer is: its fields, their validation and the paper's sizes."""
+"""The configuration of an ODE Transformer: its fields, their validation and the paper's sizes."""
 
 import copy
 import shutil
@@ -35,8 +35,8 @@ logger = logging.get_logger(__name__)
 
 
 class Part(NamedTuple):
-    """Sublayers of a block, in order, with the weight of each; and whether the scheme integrates their increment F, or
-    it is added as in a residual block."""
+    """Consecutive sublayers of a block with their weights. The scheme integrates their increment F if `is_integrated`;
+    otherwise they are residual."""
 
     sublayers: dict[str, float]
     is_integrated: bool
@@ -49,7 +49,7 @@ SELF_ATTENTION, CROSS_ATTENTION, FEED_FORWARD = (
 )
 ATTENTIONS = SELF_ATTENTION | CROSS_ATTENTION
 
-# What the scheme integrates (figure 4). The blocks of an encoder leave out the cross-attention.
+# What the scheme integrates (figure 4). Encoder blocks skip the cross-attention.
 VECTOR_FIELDS: dict[str, tuple[Part, ...]] = {
     "layer": (Part(ATTENTIONS | FEED_FORWARD, True),),
     "attention": (Part(SELF_ATTENTION, True), Part(CROSS_ATTENTION, False), Part(FEED_FORWARD, False)),
@@ -57,7 +57,7 @@ VECTOR_FIELDS: dict[str, tuple[Part, ...]] = {
     "sublayers": (Part(SELF_ATTENTION, True), Part(CROSS_ATTENTION, True), Part(FEED_FORWARD, True)),
     # MacaronNet (Lu et al., 2019): Strang's splitting, half a feed-forward step before and after the attention
     "macaron": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | {"feed_forward": 0.5}, True),),
-    # as the code released with the ODE Transformer has it: the last step is a whole one
+    # as in the paper's released code: the last step is a whole one
     "macaron_released": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | FEED_FORWARD, True),),
 }
 
@@ -80,12 +80,12 @@ POSITIVE_INTEGERS = (
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
 )
 PIPELINES_FILE = "pipeline_ode_transformer.py"
-# The line of the saved `integration_ode_transformer.py` that runs a file of one's own beside it.
+# The line that makes a saved `integration_ode_transformer.py` run a user's file beside it.
 OWN_IMPORT = "\nfrom .{} import *  # noqa: E402, F403\n"
 
 
 class Pipelines(dict):
-    """The entries of `custom_pipelines` by task. That of "translation" is the one of "translation_en_to_de" too."""
+    """The entries of `custom_pipelines` by task. That of "translation" also serves "translation_en_to_de"."""
 
     def __contains__(self, task):
         return super().__contains__(task) or (str(task).startswith("translation_") and "translation" in self)
@@ -96,7 +96,7 @@ class Pipelines(dict):
         raise KeyError(task)
 
 
-# Fields of earlier versions, and what has taken their place.
+# Fields of earlier versions, and what replaces them.
 FORMER_FIELDS = {
     "solver_coefficients": "set encoder_coefficients and decoder_coefficients",
     "predictor_corrector": "a corrected scheme is encoder_solver='pcformer', or {'predictor': ..., "
@@ -109,7 +109,7 @@ FORMER_FIELDS = {
 
 
 def upgraded(config_dict: dict[str, Any], config_class: type) -> dict[str, Any]:
-    """The fields that a class of today's configurations has for those of an earlier version."""
+    """Translates the fields of an earlier version to those of `config_class`."""
     former = [name for name in FORMER_FIELDS if not hasattr(config_class, name)]
     fields = {name: value for name, value in config_dict.items() if name not in former}
     if config_dict.get("predictor_corrector"):
@@ -126,7 +126,7 @@ def upgraded(config_dict: dict[str, Any], config_class: type) -> dict[str, Any]:
     return fields
 
 
-# Sizes of the paper (section 4.2 and table 2), by the names used there; parameter counts are with 34040 shared pieces.
+# The paper's sizes (section 4.2 and table 2) by its names; parameters are counted with 34040 shared pieces.
 PRESETS: dict[str, dict[str, int]] = {
     "base": {},  # 61M
     "deep": {"encoder_layers": 24},  # 118M
@@ -156,9 +156,9 @@ class OdeTransformerConfig(PreTrainedConfig):
     blocks in the encoder (eqs. 12-14): 61M parameters. `from_preset` has the paper's best: RK2 with a gate.
 
     Args:
-        vocab_size (`int`, defaults to 34040): Size of the vocabulary; of the encoder's, where the decoder has its own.
-        decoder_vocab_size (`int`, *optional*): Size of the decoder's vocabulary; `None`: encoder and decoder have one.
-        share_encoder_decoder_embeddings (`bool`, defaults to `True`): Whether encoder and decoder embed with one
+        vocab_size (`int`, defaults to 34040): Size of the vocabulary, or of the encoder's if the decoder has its own.
+        decoder_vocab_size (`int`, *optional*): Size of the decoder's own vocabulary; `None`: it shares the encoder's.
+        share_encoder_decoder_embeddings (`bool`, defaults to `True`): Whether encoder and decoder share one embedding
             matrix.
         tie_word_embeddings (`bool`, defaults to `True`): Whether the output projection is the decoder's embedding
             matrix.
@@ -169,79 +169,78 @@ class OdeTransformerConfig(PreTrainedConfig):
         encoder_ffn_dim, decoder_ffn_dim (`int`, defaults to 2048): Inner width of the feed-forward sublayers.
         activation_function (`str`, defaults to `"relu"`): Activation of the feed-forward sublayers, a key of `ACT2FN`.
         layer_norm_eps (`float`, defaults to 1e-5): Epsilon of the layer norms.
-        dropout, attention_dropout, activation_dropout (`float`, defaults to 0.1): Probabilities of dropping: of
-            embeddings and sublayer outputs, of attention weights, and after the activation function.
+        dropout, attention_dropout, activation_dropout (`float`, defaults to 0.1): Dropout probabilities of embeddings
+            and sublayer outputs, of attention weights, and after the activation function.
         word_dropout (`float`, defaults to 0.0): Probability of zeroing the whole embedding of a token, before
             positions are added and without rescaling.
         max_relative_position (`int`, defaults to 8): Clipping distance of the relative positions of both
             self-attentions (Shaw et al., 2018; keys only); 0: none.
         encoder_solver (`str` or `dict`, defaults to `"rk2"`), decoder_solver (`str` or `dict`, defaults to `"euler"`):
             The scheme of a stack's blocks. Runge-Kutta: `"euler"`, `"rk2"`, `"midpoint"`, `"ralston"`, `"rk3"`,
-            `"rk4"`, `"rk4_38"`, or any explicit tableau, as `{"a": [[], [1.0]], "b": [0.5, 0.5]}` or as a
-            `ButcherTableau` (from a file: `ButcherTableau.from_json_file`). Of table 7: `"polynet"`, and the multistep
-            schemes `"leapfrog"`, `"multistep"` and `"dlcl"`, which combine a block's increment with the states and
-            increments of the blocks before it, as `"nesterov"` does (YuriiFormer, Zimin et al., 2026). Or a scheme
-            whose steps are corrected: `"pcformer"` (Li et al., 2024: one iteration after RK2), `"iiet"` (2025: three
-            after Euler), or any other, as `{"predictor": "rk4", "corrector_iterations": 1}`. A step is then a
-            prediction `P`; in each iteration F is evaluated once more, at a learned combination of the history with
-            `P` as its newest entry, and takes the place of `P`. Needs `layer_history="learned_dense"`.
+            `"rk4"`, `"rk4_38"`, or any explicit tableau: `{"a": [[], [1.0]], "b": [0.5, 0.5]}` or a `ButcherTableau`
+            (`ButcherTableau.from_json_file` reads one). From table 7: `"polynet"`, and the multistep schemes
+            `"leapfrog"`, `"multistep"` and `"dlcl"`. They combine a block's increment with the states and increments
+            of the blocks below; so does `"nesterov"` (YuriiFormer, Zimin et al., 2026). Corrected schemes:
+            `"pcformer"` (Li et al., 2024: one iteration after RK2), `"iiet"` (2025: three after Euler), or any other,
+            such as `{"predictor": "rk4", "corrector_iterations": 1}`. A corrected step starts as a prediction `P`.
+            Each iteration evaluates F at a learned combination of the history with `P` as its newest entry; the
+            result replaces `P`. Corrected schemes need `layer_history="learned_dense"`.
         encoder_coefficients, decoder_coefficients (`str`, defaults to `"fixed"`): The weights of a stack's stages:
             `"fixed"` (the tableau's), `"ones"`, `"learned"`, `"gate"` (the paper's best, for two stages),
-            `"scaled_gate"` (the same with a temperature of `sqrt(2 * d_model)`), `"sigmoid"`, `"tanh"` or `"ema"`. A
-            stack of one stage has nothing to weigh.
-        coefficient_sharing (`str`, defaults to `"stack"`): Whether a `"stack"` or each `"layer"` has its coefficients,
-            or the stack has them for each `"channel"` (`"learned"` and `"ema"` only).
+            `"scaled_gate"` (the same with a temperature of `sqrt(2 * d_model)`), `"sigmoid"`, `"tanh"` or `"ema"`.
+            Without effect if the solver has one stage.
+        coefficient_sharing (`str`, defaults to `"stack"`): Whether each `"stack"` has one set of coefficients, each
+            `"layer"` has its own, or each stack has one per `"channel"` (`"learned"` and `"ema"` only).
         coefficient_start (`str`, defaults to `"ones"`): Where `"learned"` coefficients start: at `"ones"`, at the
-            `"tableau"`, at `"euler"`: 1, 0, ..., the residual block, or at `"even"`: 1/n each. Gates start with random
-            weights, or at `"even"`, with weights of zero.
+            `"tableau"`, at `"euler"` (1, 0, ...: the residual block), or at `"even"` (1/n each). Gates start with
+            random weights, or, with `"even"`, at zero.
         normalize_stages (`bool` or `str`, defaults to `False`): Whether each stage has a layer norm, which the layers
-            of a stack share (PCformer, Li et al., 2024): before it is weighed (`True`), or as soon as it is evaluated,
-            so that later stages start from normalised ones too, as in the code released with PCformer
-            (`"released"`).
+            of a stack share (PCformer, Li et al., 2024). `True` normalises a stage before it is weighted.
+            `"released"` does so as soon as it is evaluated, as in PCformer's released code: later stages then start
+            from normalised ones.
         stage_values (`str`, defaults to `"increment"`): `"increment"`: F is the block's increment, as in the paper;
-            `"output"`: F is the block's output, input included, as in the code released with it.
+            `"output"`: F is the block's output, input included, as in the paper's released code.
         vector_field (`str`, defaults to `"layer"`): What the scheme integrates (figure 4): the whole `"layer"`, only
-            the self-`"attention"`, only the `"ffn"`, or each of its `"sublayers"`. What it does not integrate is
-            residual. Or a layer with a second feed-forward sublayer, in front: `"macaron"`, in which both count half
-            (MacaronNet, Lu et al., 2019), or `"macaron_released"`, in which only the first does, as in the code
-            released with the paper.
+            the self-`"attention"`, only the `"ffn"`, or each of the `"sublayers"`; the rest is residual. `"macaron"`
+            (MacaronNet, Lu et al., 2019) is a layer with a second feed-forward sublayer in front, and both count
+            half. In `"macaron_released"`, as in the paper's released code, only the first counts half.
         steps_per_layer (`int`, defaults to 1): Steps of the scheme in each block.
-        stack_repeats (`int`, defaults to 1): How often the layers of a stack are run, on the output of the run before
-            and with a new history: a looped model, whose runs share all parameters.
+        stack_repeats (`int`, defaults to 1): How often the layers of a stack run: a looped model. Each run takes the
+            output of the last one, begins a new history, and shares all parameters.
         step_size (`float`, defaults to 1.0): Size of a step.
-        layer_history (`str`, defaults to `"learned_dense"`): What a block sees of the blocks below: a learned
-            combination of all, normalised (`"learned_dense"`, DLCL of Wang et al., 2019), their mean (`"dense"`), a
-            learned combination without norms that starts as the last (`"depth_weighted"`, DenseFormer of Pagliardini
-            et al., 2024), an attention to the embedding and the increments (`"attention"`, Attention Residuals of
-            Kimi, 2026), or the last (`"none"`).
+        layer_history (`str`, defaults to `"learned_dense"`): What a block reads from the blocks below:
+            `"learned_dense"`, a learned combination of their normalised outputs (DLCL, Wang et al., 2019); `"dense"`,
+            their mean; `"depth_weighted"`, a learned combination without norms that starts at the last output
+            (DenseFormer, Pagliardini et al., 2024); `"attention"`, attention to the embedding and the increments
+            (Attention Residuals, Kimi, 2026); `"none"`, the last output.
         max_position_embeddings (`int`, defaults to 1024): Number of learned positions. Sinusoidal ones have no limit.
         use_cache (`bool`, defaults to `True`): Whether the decoder returns its cache of keys and values. In training
-            mode it does so only if `use_cache=True` or a cache is given to `forward`.
+            mode it does so only if `forward` gets `use_cache=True` or a cache.
         bos_token_id, pad_token_id, eos_token_id, decoder_start_token_id (`int`, defaults to 0, 1, 2, 2): Special
             tokens.
 
         Fields that only models imported from other families change:
 
         position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (frequencies
-            `10000^(-k/(d/2 - 1))`, as fairseq's and M2M100's), `"sinusoidal_vaswani"` (`10000^(-2k/d)`, of Vaswani et
-            al., 2017, as Pegasus's), `"learned"` or `"none"`.
-        position_counting (`str`, defaults to `"mask"`): What counts as a position: the tokens of the attention
-            `"mask"`, else of the ids; the `"ids"` that are not padding, whatever the mask (as M2M100); or every place,
-            padding too (`"absolute"`, as mBART and Pegasus). The first two begin after `padding_position`; the last
-            begins at 0.
+            `10000^(-k/(d/2 - 1))`, as in fairseq and M2M100), `"sinusoidal_vaswani"` (`10000^(-2k/d)`, Vaswani et
+            al., 2017, as in Pegasus), `"learned"` or `"none"`.
+        position_counting (`str`, defaults to `"mask"`): What counts as a position. `"mask"`: the tokens of the
+            attention mask, or without one the ids that are not padding. `"ids"`: the ids that are not padding,
+            whatever the mask (M2M100). `"absolute"`: every token, padding included (mBART, Pegasus). The first two
+            begin after `padding_position`, the last at 0.
         padding_position (`int`, defaults to 1): The position of padding.
         scale_embedding (`bool`, defaults to `True`): Whether embeddings are multiplied by the square root of
             `d_model`.
         embedding_layer_norm (`bool`, defaults to `False`): Whether a layer norm follows the addition of positions, as
             in mBART.
         lm_head_bias (`bool`, defaults to `False`): Whether the output projection has a bias.
-        decoder_start_from_labels (`bool`, defaults to `False`): Whether the decoder's input made from labels starts
-            with their last token, the language of mBART, in place of `decoder_start_token_id`.
+        decoder_start_from_labels (`bool`, defaults to `False`): Whether decoder inputs made from labels start with the
+            last label (in mBART the language) instead of `decoder_start_token_id`.
 
     Raises:
-        `StrictDataclassFieldValidationError`: a value of the wrong type.
-        `StrictDataclassClassValidationError` or `ValueError`: an unknown name, a number out of range, or a combination
-            that is not a model. The message names the value and the choices.
+        `StrictDataclassFieldValidationError`: a value has the wrong type.
+        `StrictDataclassClassValidationError` or `ValueError`: a name is unknown, a number is out of range, or values
+            contradict each other. The message names the value and the choices.
 
     Example:
 
@@ -259,7 +258,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
     }
-    # The classes that open a saved model, whole or its decoder alone.
+    # The Auto classes that open a saved encoder-decoder ("model") or language model ("decoder").
     model_classes = {
         "model": {
             "AutoConfig": "configuration_ode_transformer.OdeTransformerConfig",
@@ -271,7 +270,7 @@ class OdeTransformerConfig(PreTrainedConfig):
             "AutoModelForCausalLM": "modeling_ode_transformer.OdeTransformerForCausalLM",
         },
     }
-    # Names inside a stack; a model keeps those that it has.
+    # Names inside a stack; a model drops those it does not have.
     base_model_tp_plan = {
         "layers.*.self_attn.q_proj": "colwise",
         "layers.*.self_attn.k_proj": "colwise",
@@ -341,17 +340,17 @@ class OdeTransformerConfig(PreTrainedConfig):
     decoder_start_from_labels: bool = False
 
     def __new__(cls, *args, **kwargs):
-        # Only here is it known which names were given.
+        # Only here can one see which names were given.
         for alias, field in cls.attribute_map.items():
             if alias in kwargs and kwargs.get(field, kwargs[alias]) != kwargs[alias]:
-                raise ValueError(f"{alias}={kwargs[alias]!r} is {field}={kwargs[field]!r}: give one of them.")
+                raise ValueError(f"{alias}={kwargs[alias]!r} contradicts {field}={kwargs[field]!r}: give one of them.")
         for name in kwargs.keys() - FORMER_FIELDS:
             if not hasattr(cls, name) and (field := get_close_matches(name, cls.__dataclass_fields__, 1, 0.85)):
-                raise ValueError(f"{name}={kwargs[name]!r} is not a field: do you mean {field[0]}?")
+                raise ValueError(f"{name}={kwargs[name]!r} is not a field: did you mean {field[0]}?")
         return super().__new__(cls)
 
     def __setattr__(self, name, value):
-        # A configuration keeps what JSON has.
+        # Only JSON types are stored.
         if isinstance(value, ButcherTableau):
             value = value.to_dict()
         elif isinstance(value, dict) and isinstance(value.get("predictor"), ButcherTableau):
@@ -370,7 +369,7 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerConfig":
-        """As in transformers; configurations that older versions of this package saved are read with their meaning."""
+        """As in transformers; configurations of older versions of this package keep their meaning."""
         for name, entries in (config_dict.get("own_schemes") or {}).items():
             if not COEFFICIENTS.keys() | TABLEAUS.keys() | MULTISTEPS.keys() | CORRECTORS.keys() >= set(entries):
                 raise ValueError(
@@ -418,11 +417,11 @@ class OdeTransformerConfig(PreTrainedConfig):
                     file.write(OWN_IMPORT.format(name))
 
     def check_tokens(self) -> None:
-        """Checks that the special tokens are tokens. Not done where a configuration is saved: `Trainer` changes them
-        to the tokenizer's.
+        """Checks that the special tokens are in the vocabulary. Saving does not check it: `Trainer` sets them to the
+        tokenizer's.
 
         Raises:
-            ValueError: one is none of the ids below `vocab_size`, or, of the decoder, `decoder_vocab_size`.
+            ValueError: an id is not below `vocab_size` or, for the decoder's tokens, `decoder_vocab_size`.
         """
         if self.eos_token_id == []:
             raise ValueError("eos_token_id=[] names no token: give an id, or None.")
@@ -434,17 +433,17 @@ class OdeTransformerConfig(PreTrainedConfig):
                 size = getattr(self, field)
                 if not all(0 <= each < size for each in (value if isinstance(value, list) else [value or 0])):
                     raise ValueError(
-                        f"{name}={value} is none of the ids below {field}={size}: give the tokenizer's, or resize the "
+                        f"{name}={value} is not an id below {field}={size}: give the tokenizer's id, or resize the "
                         "embeddings to the tokenizer."
                     )
 
     @classmethod
     def from_preset(cls, name: str, **kwargs) -> "OdeTransformerConfig":
-        """The paper's best model of one of its sizes (a key of `PRESETS`), RK2 with a gate, with `kwargs` in place of
-        its values: an `encoder_solver` given here comes with fixed coefficients, unless others are given too.
+        """The paper's best model, RK2 with a gate, in one of its sizes (a key of `PRESETS`). `kwargs` replace fields;
+        an `encoder_solver` among them has fixed coefficients unless others are given too.
 
         Raises:
-            ValueError: there is no preset of that name.
+            ValueError: no preset has that name.
         """
         if name not in PRESETS:
             raise ValueError(f"Unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
@@ -460,13 +459,13 @@ class OdeTransformerConfig(PreTrainedConfig):
         return resolve_tableau(self.decoder_solver)
 
     def corrector_iterations(self, stack: str) -> int:
-        """How many evaluations correct a step of the blocks of "encoder" or "decoder"; 0: it is not corrected."""
+        """The number of evaluations that correct a step of an "encoder" or "decoder" block; 0: none."""
         scheme = resolve_corrector(getattr(self, f"{stack}_solver"))
         return 0 if scheme is None else scheme.corrector_iterations
 
     def attention_evaluations(self, stack: str) -> int:
-        """How often a block of "encoder" or "decoder" evaluates its self-attention in one run of its stack, each time
-        with other keys and values: to predict, then to correct."""
+        """How often an "encoder" or "decoder" block evaluates its self-attention in one run of its stack. Each
+        evaluation, to predict or to correct, has its own keys and values."""
         parts = VECTOR_FIELDS[self.vector_field]
         is_integrated = next(part.is_integrated for part in parts if "self_attention" in part.sublayers)
         num_stages = getattr(self, f"{stack}_tableau").num_stages
@@ -474,7 +473,7 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     @property
     def encoder_layer_calls(self) -> int:
-        """How often blocks of the encoder are run, which is how many hidden states they return."""
+        """How often blocks of the encoder run: the number of hidden states they return."""
         return self.encoder_layers * self.stack_repeats
 
     @property
@@ -484,12 +483,12 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     @property
     def stacks(self) -> tuple[str, ...]:
-        """The stacks that there are."""
+        """The model's stacks."""
         return ("encoder", "decoder") if self.is_encoder_decoder else ("decoder",)
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "OdeTransformerConfig":
-        """The configuration itself, or for `decoder=True` a copy whose generic names describe the decoder: caches are
-        sized from it, and hold an entry for each evaluation of a self-attention."""
+        """The configuration itself, or with `decoder=True` a copy whose generic names describe the decoder.
+        transformers sizes caches by the copy: they need one entry for each evaluation of a self-attention."""
         if not decoder or encoder:
             return self
         config = copy.deepcopy(self)
@@ -499,10 +498,10 @@ class OdeTransformerConfig(PreTrainedConfig):
         return config
 
     def for_decoder_alone(self) -> "OdeTransformerConfig":
-        """The configuration of a causal language model of the decoder: a copy whose fields of an encoder, by which
-        transformers has sizes of models, are the decoder's. Warns of those that had a value of their own."""
+        """A copy for a causal language model made of the decoder. Its encoder fields, from which transformers reads
+        sizes, take the decoder's values; a warning names those that differed."""
         config = copy.deepcopy(self)
-        # A saved language model has the decoder's values for the encoder, which another decoder need not have.
+        # A saved language model has encoder fields that suited its own decoder; another decoder may differ.
         is_saved = bool(config.name_or_path) and not config.is_encoder_decoder
         config.is_encoder_decoder = False
         idle = []
@@ -520,7 +519,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         return config
 
     def validate_architecture(self):
-        """Part of the validation at construction and on save: names, ranges, and what has to fit together."""
+        """Part of the validation at construction and on save: names, ranges, and combinations of fields."""
         for field, allowed in CHOICES.items():
             if getattr(self, field) not in allowed:
                 names = ", ".join(map(str, allowed))
@@ -547,8 +546,8 @@ class OdeTransformerConfig(PreTrainedConfig):
                 raise ValueError(f"decoder_vocab_size={self.decoder_vocab_size} must be at least 1, or None.")
             if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
                 raise ValueError(
-                    f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}, so that "
-                    "the embeddings cannot be shared: set share_encoder_decoder_embeddings=False."
+                    f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}, so the "
+                    "embeddings cannot be shared: set share_encoder_decoder_embeddings=False."
                 )
         if self.position_embedding_type == "sinusoidal" and self.d_model < 4:
             raise ValueError(f"d_model={self.d_model} is too small for sinusoidal positions, which need at least 4.")
@@ -576,7 +575,7 @@ class OdeTransformerConfig(PreTrainedConfig):
             )
         is_output = self.stage_values == "output" and self.layer_history == "none" and tableau.num_stages > 1
         if is_output and (coefficients == "ones" or (coefficients, self.coefficient_start) == ("learned", "ones")):
-            # Before training, an output is about as large as its input. Norms square states.
+            # Before training, outputs are about as large as inputs. Norms square the states.
             state, ones = torch.ones((), dtype=torch.float64, device="cpu"), [1.0] * tableau.num_stages
             growth = integrate(lambda z, _: z, state, tableau, lambda _: ones, self.step_size, 1)
             if growth ** (getattr(self, f"{stack}_layer_calls") * self.steps_per_layer) > 1e19:
@@ -606,7 +605,7 @@ class OdeTransformerConfig(PreTrainedConfig):
             )
 
     def _validate_coefficients(self):
-        """What is said of the coefficients of all stacks together."""
+        """Checks the coefficients of all stacks together."""
         stages = [stack for stack in self.stacks if getattr(self, f"{stack}_tableau").num_stages > 1]
         chosen = {f"{stack}_coefficients": getattr(self, f"{stack}_coefficients") for stack in stages}
         if self.coefficient_sharing == "channel":

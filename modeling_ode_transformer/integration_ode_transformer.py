@@ -1,13 +1,12 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The mathematics of the ODE Transformer: the loop that makes Runge-Kutta steps, Butcher tableaus, the weights of
-stages, and multistep schemes.
+"""The mathematics of the ODE Transformer: the Runge-Kutta loop, Butcher tableaus, stage weights, and multistep
+schemes.
 
-Nothing here needs transformers. Equation and table numbers are those of Li et al., "ODE Transformer: An Ordinary
+Nothing here needs transformers. Equation and table numbers refer to Li et al., "ODE Transformer: An Ordinary
 Differential Equation-Inspired Model for Sequence Generation" (ACL 2022).
 
-A new one-step scheme is an entry of `TABLEAUS`, one whose steps are corrected an entry of `CORRECTORS`, a multistep
-scheme a class in `MULTISTEPS`, and new weights of the stages a class in `COEFFICIENTS`; the configuration takes their
-names from there.
+To add a one-step scheme, add an entry to `TABLEAUS`; for a corrected scheme, to `CORRECTORS`. A multistep scheme is a
+class in `MULTISTEPS`, and a kind of stage weights a class in `COEFFICIENTS`. The configuration reads their names.
 """
 
 import json
@@ -35,14 +34,14 @@ def integrate(
     `y <- y + sum_i gamma_i F_i`.
 
     Args:
-        vector_field: `F(z, evaluation)`, with z of y's shape and `evaluation` the number of the call, counted from 0
-            over all stages of all steps. Returns a tensor of y's shape.
+        vector_field: `F(z, evaluation)`, where z has y's shape and `evaluation` counts the calls from 0, over all
+            stages of all steps. Returns a tensor of y's shape.
         y: the state, of any shape and floating dtype.
         tableau: the scheme.
-        coefficients: given the stages, their weights; None: the tableau's own.
+        coefficients: returns the weights of the stages it is given; None: the tableau's own.
         step_size: h.
-        num_steps: how many steps.
-        stage_norms: for each stage what normalises it before it is weighed; None: nothing does.
+        num_steps: the number of steps.
+        stage_norms: for each stage, what normalises it before it is weighted; None: no norms.
 
     Returns:
         The state after the steps, of y's shape.
@@ -62,12 +61,11 @@ def integrate(
 def weighted_sum(
     y: torch.Tensor, weights: Sequence[float | torch.Tensor], terms: Sequence[torch.Tensor]
 ) -> torch.Tensor:
-    """Returns `y + sum_i weights[i] * terms[i]`; terms with the float weight 0 are left out, those with 1 only
-    added."""
+    """Returns `y + sum_i weights[i] * terms[i]`. Terms of float weight 0 are skipped."""
     for weight, term in zip(weights, terms, strict=True):
         if isinstance(weight, torch.Tensor):
             weight = weight.to(term.device)
-            # Without gradients one operation is enough; those of `addcmul` take more than those of the two.
+            # Without gradients one operation is enough; with them, the backward pass of `addcmul` is slower.
             y = y + weight * term if torch.is_grad_enabled() else torch.addcmul(y, weight, term)
         elif weight != 0.0:
             y = torch.add(y, term, alpha=weight)
@@ -75,7 +73,7 @@ def weighted_sum(
 
 
 def combine(weights: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Returns `sum_i weights[i] * terms[i]`, of terms of one shape and dtype, by a loop. Compilers fuse it."""
+    """Returns `sum_i weights[i] * terms[i]` for terms of one shape and dtype. A loop, which compilers fuse."""
     first, *others = weights.to(terms[0].device).unbind()
     return weighted_sum(first * terms[0], others, terms[1:])
 
@@ -86,14 +84,14 @@ def without_autocast(device: str) -> AbstractContextManager:
 
 
 def combine_stacked(weights: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`combine` by one product of a matrix and a vector, which neither autocast nor TF32 rounds."""
+    """`combine` as one matrix-vector product, which neither autocast nor TF32 rounds."""
     with without_autocast(terms[0].device.type):
         return torch.mv(torch.stack(terms).flatten(1).t(), weights.to(terms[0].dtype)).view_as(terms[0])
 
 
 class LinearCombination(torch.autograd.Function):
-    """`combine_stacked` with a row of a matrix, which may be longer than the terms are many: `(matrix, row, *terms)`.
-    The stack of the terms is not kept for the gradient, which makes it again."""
+    """`combine_stacked` with a row of a matrix: `(matrix, row, *terms)`. The row may have more entries than there are
+    terms. The backward pass stacks the terms again instead of keeping the stack."""
 
     generate_vmap_rule = True
 
@@ -132,24 +130,24 @@ class LinearCombination(torch.autograd.Function):
 
 
 def clamp_half(x: torch.Tensor) -> torch.Tensor:
-    """Keeps float16 values finite, with room for an increment: the sums of a Runge-Kutta step are large."""
+    """Keeps float16 values finite and leaves room for an increment: sums in a Runge-Kutta step are large."""
     if x.dtype != torch.float16:
         return x
     limit = torch.finfo(torch.float16).max - 1000
     return x.clamp(min=-limit, max=limit)
 
 
-# Of sums of coefficients: users write 0.333333, and the roundings of up to ten of them, 5e-7 each, add up.
+# For sums of coefficients: users write 0.333333, and up to ten rounding errors of 5e-7 add up.
 TOLERANCE = 5e-6
-# Of the entries of a tableau and the size of a step: half precision ends soon after.
+# For tableau entries and step sizes: half precision overflows soon after.
 LARGEST = 2**15
 
 
 def numbers(name: str, values: Sequence, depth: int = 1) -> tuple:
-    """`values`, a list of numbers of at most `LARGEST` or, for `depth` 2, of lists of them, as tuples of floats.
+    """Returns `values` as a tuple of floats, or with `depth` 2 as a tuple of such tuples.
 
     Raises:
-        ValueError: it is something else; `name` says of what in a tableau.
+        ValueError: `values` is not a list of numbers of at most `LARGEST`. The message calls it `name`.
     """
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
         raise ValueError(f"{name}={values!r} of a Butcher tableau must be a list.")
@@ -159,26 +157,25 @@ def numbers(name: str, values: Sequence, depth: int = 1) -> tuple:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not abs(value) <= LARGEST:
             text = repr(value)[:40]
-            raise ValueError(f"The entries of a Butcher tableau are numbers within ±{LARGEST}, but {name} has {text}.")
+            raise ValueError(f"{name} of a Butcher tableau has {text}: give numbers within ±{LARGEST}.")
     return tuple(map(float, values))
 
 
 @dataclass(frozen=True)
 class ButcherTableau:
-    """An explicit one-step scheme: data, from which `integrate` makes a step.
+    """An explicit one-step scheme as data for `integrate`.
 
-    Stage `i` is evaluated at `y + sum_j a[i][j] F_j`, and the step is `y + sum_i b[i] F_i` (eqs. 8-11, where `a` is
-    written beta and `b` is written gamma).
+    Stage `i` is evaluated at `y + sum_j a[i][j] F_j`, and the step is `y + sum_i b[i] F_i` (eqs. 8-11, which call
+    `a` beta and `b` gamma).
 
     Args:
-        a: one row of floats per stage, strictly lower triangular. Row `i` may have any length; the entries from `i` on
-            must be zero and are dropped.
+        a: one row of floats per stage, strictly lower triangular. Row `i` may be longer than `i` if the rest is zero.
         b: one weight per stage.
-        y: how much of the state each stage starts from; None: all of it, as in every Runge-Kutta scheme.
+        y: the share of the state that each stage starts from; None: all of it, as in every Runge-Kutta scheme.
 
     Raises:
-        ValueError: `a` is not strictly lower triangular, or the lengths of `a`, `b` and `y` differ, or there is no
-            stage, or an entry is not a number within ±LARGEST.
+        ValueError: `a` is not strictly lower triangular, the lengths of `a`, `b` and `y` differ, there is no stage,
+            or an entry is not a number within ±LARGEST.
     """
 
     a: tuple[tuple[float, ...], ...]
@@ -198,8 +195,8 @@ class ButcherTableau:
         for i, row in enumerate(rows):
             if len(row) < i or any(row[i:]):
                 raise ValueError(
-                    "An explicit Runge-Kutta scheme has a strictly lower triangular `a`: row i holds i numbers, "
-                    f"followed by zeros at most. Row {i} is {list(row)}."
+                    f"Row {i} of `a` is {list(row)}, but an explicit Runge-Kutta scheme has a strictly lower "
+                    "triangular `a`: give row i its i numbers, and only zeros after them."
                 )
         object.__setattr__(self, "a", tuple(row[:i] for i, row in enumerate(rows)))
         object.__setattr__(self, "b", weights)
@@ -207,7 +204,7 @@ class ButcherTableau:
 
     @property
     def num_stages(self) -> int:
-        """How many times the vector field is evaluated in one step."""
+        """The number of evaluations of the vector field in one step."""
         return len(self.b)
 
     @property
@@ -217,16 +214,16 @@ class ButcherTableau:
 
     @property
     def total_weight(self) -> float:
-        """The sum of the weights of the stages that start from the whole state, which is 1 in a scheme of order 1."""
+        """The sum of the weights of the stages that start from the whole state: 1 if the scheme has order 1."""
         return sum(weight for weight, start in zip(self.b, self.y) if start == 1.0)
 
     @property
     def is_consistent(self) -> bool:
-        """Whether `total_weight` is 1, to `TOLERANCE`."""
+        """Whether `total_weight` is 1 within `TOLERANCE`."""
         return abs(self.total_weight - 1.0) < TOLERANCE
 
     def to_dict(self) -> dict[str, list]:
-        """The tableau as JSON types, as a configuration keeps it."""
+        """The tableau in JSON types, as configurations store it."""
         tableau: dict[str, list] = {"a": [list(row) for row in self.a], "b": list(self.b)}
         return tableau if self.is_runge_kutta else tableau | {"y": list(self.y)}
 
@@ -235,8 +232,8 @@ class ButcherTableau:
         """Reads `{"a": [[], [0.5]], "b": [0, 1]}`.
 
         Raises:
-            OSError: there is no such file, or it cannot be read.
-            ValueError: it is not such a JSON object, or not a tableau.
+            OSError: the file does not exist or cannot be read.
+            ValueError: the file does not hold such a JSON object, or the tableau is invalid.
         """
         try:
             tableau = json.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -265,8 +262,8 @@ TABLEAUS: dict[str, ButcherTableau] = {
 
 
 class PredictorCorrector(NamedTuple):
-    """A scheme whose step is a prediction, by the scheme `predictor` (a name, a mapping or a tableau), which so many
-    further evaluations correct over the history of layers."""
+    """A scheme that corrects its steps. `predictor` (a name, a mapping or a tableau) makes a first version of a step;
+    `corrector_iterations` further evaluations correct it over the layer history."""
 
     predictor: str | Mapping[str, Any] | ButcherTableau
     corrector_iterations: int
@@ -281,8 +278,8 @@ CORRECTORS: dict[str, PredictorCorrector] = {
 
 
 def resolve_tableau(solver: str | Mapping[str, Any] | ButcherTableau) -> ButcherTableau:
-    """Returns the tableau of a solver given by its name or as a mapping with the entries `a`, `b` and perhaps `y`. A
-    multistep scheme evaluates as Euler's does, a predictor-corrector as its predictor.
+    """Returns the tableau of a solver: a name, a tableau, or a mapping with the entries `a`, `b` and optionally `y`.
+    Multistep schemes have Euler's tableau, corrected schemes their predictor's.
 
     Raises:
         ValueError: an unknown name, a mapping with other keys, or an invalid tableau.
@@ -305,18 +302,18 @@ def resolve_tableau(solver: str | Mapping[str, Any] | ButcherTableau) -> Butcher
 
 
 def resolve_multistep(solver: str | Mapping[str, Any] | ButcherTableau) -> "type[MultistepScheme] | None":
-    """Returns the class of a multistep scheme given by its name, or that predicts; None for other solvers."""
+    """Returns the class of a multistep scheme, also where it is a predictor; None for other solvers."""
     if (scheme := resolve_corrector(solver)) is not None:
         solver = scheme.predictor
     return MULTISTEPS.get(solver) if isinstance(solver, str) else None
 
 
 def resolve_corrector(solver: str | Mapping[str, Any] | ButcherTableau) -> PredictorCorrector | None:
-    """Returns the scheme of a solver that corrects its steps, given by its name or as a mapping with the entries
-    `predictor` and `corrector_iterations`; None for other solvers.
+    """Returns the scheme of a solver that corrects its steps: a name, or a mapping with the entries `predictor` and
+    `corrector_iterations`; None for other solvers.
 
     Raises:
-        ValueError: the predictor is not a scheme or corrects its steps itself, or the number is less than 1.
+        ValueError: the predictor is not a scheme, or corrects its steps itself, or the number is less than 1.
     """
     if isinstance(solver, str):
         return CORRECTORS.get(solver)
@@ -332,13 +329,13 @@ def resolve_corrector(solver: str | Mapping[str, Any] | ButcherTableau) -> Predi
 
 
 class StageCoefficients(nn.Module):
-    """How much each stage of a step counts: the gamma of eq. 8.
+    """The weights of a step's stages: gamma in eq. 8.
 
     Args:
-        tableau: the scheme whose stages are weighed.
+        tableau: the scheme whose stages are weighted.
         hidden_size: the size `d` of the stages' last dimension.
         per_channel: whether each of the `d` channels has its own weights (only if `can_be_per_channel`).
-        start: where free weights begin, a key of `STARTS` (only one of the class's `starts` has an effect).
+        start: where free weights begin, a key of `STARTS`. Ignored unless the class lists it in `starts`.
 
     `forward` takes the `n` stages, each of shape (..., d), and returns `n` weights: floats, scalars, or tensors of
     shape (..., 1) or (d,). A class with `initial_weight()` has a parameter `weight` that starts there.
@@ -346,7 +343,7 @@ class StageCoefficients(nn.Module):
 
     can_be_per_channel = False
     starts: tuple[str, ...] = ()
-    num_stages: int | None = None  # of the schemes that it is for; None: any
+    num_stages: int | None = None  # that a scheme must have; None: any
 
     def __init__(self, tableau: ButcherTableau, hidden_size: int, per_channel: bool = False, start: str = "ones"):
         super().__init__()
@@ -374,8 +371,8 @@ class OnesCoefficients(StageCoefficients):
         return (1.0,) * len(stages)
 
 
-# Where learned weights start: at 1 as in the paper (section 3.2), at the scheme's own, at the residual block, or all
-# at the same, with 1 as their sum.
+# Where learned weights start: at 1 (the paper, section 3.2), at the tableau's weights, at a residual block, or equal
+# with sum 1.
 STARTS: dict[str, Callable[[ButcherTableau], Sequence[float]]] = {
     "ones": lambda tableau: (1.0,) * tableau.num_stages,
     "tableau": lambda tableau: tableau.b,
@@ -385,7 +382,7 @@ STARTS: dict[str, Callable[[ButcherTableau], Sequence[float]]] = {
 
 
 class LearnedCoefficients(StageCoefficients):
-    """Free weights, one for each stage: scalars, or of shape (d,) per channel."""
+    """Free weights, one for each stage: scalars, or vectors (d,) if per channel."""
 
     can_be_per_channel = True
     starts = tuple(STARTS)
@@ -399,8 +396,8 @@ class LearnedCoefficients(StageCoefficients):
 
 
 class StageGate(nn.Module):
-    """A linear layer that weighs stages. It is not an `nn.Linear`, which quantizers would take: coefficients keep
-    their precision. With a `bias` its biases start there, and its weights at zero."""
+    """A linear layer that computes stage weights. It is not an `nn.Linear`, so that quantizers leave it alone:
+    coefficients keep their precision. With a `bias`, biases start there and weights at zero."""
 
     def __init__(self, in_features: int, out_features: int, bias: tuple[float, ...] | None = None, scale: float = 1.0):
         super().__init__()
@@ -414,8 +411,8 @@ class StageGate(nn.Module):
 
 
 class GateCoefficients(StageCoefficients):
-    """For two stages: `g = sigmoid([F1; F2] W + b)`, one scalar per token, and the weights g and 1 - g (eqs.
-    25-26). With `start="even"` W and b are zero at first: g is 1/2."""
+    """For two stages: `g = sigmoid([F1; F2] W + b)`, one scalar per token; the weights are g and 1 - g (eqs. 25-26).
+    With `start="even"`, W and b start at zero, so that g is 1/2."""
 
     starts = ("even",)
     num_stages = 2
@@ -433,15 +430,15 @@ class GateCoefficients(StageCoefficients):
 
 
 class ScaledGateCoefficients(GateCoefficients):
-    """The same with `g = sigmoid(([F1; F2] W + b) / sqrt(2d))`: a temperature, as attention has one, by which updates
-    of W move the gate less."""
+    """The gate `g = sigmoid(([F1; F2] W + b) / sqrt(2d))`. Its temperature, like attention's, lets updates of W change
+    the gate less."""
 
     is_scaled = True
 
 
 class SigmoidCoefficients(StageCoefficients):
-    """A gate of its own for each stage, computed from all stages: `gamma_i = sigmoid([F1; ...; Fn] W_i + b_i)` (table
-    10). With `start="even"` W is zero at first, and every weight 1/n."""
+    """One gate for each stage, computed from all stages: `gamma_i = sigmoid([F1; ...; Fn] W_i + b_i)` (table 10). With
+    `start="even"`, W starts at zero, and every weight at 1/n."""
 
     starts = ("even",)
     activation = staticmethod(torch.sigmoid)
@@ -464,8 +461,8 @@ class TanhCoefficients(SigmoidCoefficients):
 
 
 class EmaCoefficients(StageCoefficients):
-    """`gamma_i = alpha (1 - alpha)^(n - i)` with a learned alpha, scalar or per channel, that starts at 1/2 (PCformer,
-    NeurIPS 2024). The parameter `weight` is alpha."""
+    """`gamma_i = alpha (1 - alpha)^(n - i)` (PCformer, NeurIPS 2024). The learned alpha, the parameter `weight`, is a
+    scalar or has one entry per channel, and starts at 1/2."""
 
     can_be_per_channel = True
 
@@ -489,14 +486,13 @@ COEFFICIENTS: dict[str, type[StageCoefficients]] = {
 
 
 class MultistepScheme(nn.Module):
-    """How a step follows from the states before it: `y_{t+1}` from `y_0 ... y_t` and `F(y_0) ... F(y_t)` (table 7).
+    """A scheme that computes `y_{t+1}` from `y_0 ... y_t` and `F(y_0) ... F(y_t)` (table 7).
 
     Args:
-        num_steps: the number of steps of the whole integration, for schemes with parameters of each step.
+        num_steps: the number of steps of the whole integration, for schemes with parameters for each step.
 
     `forward` takes the steps made so far, `t + 1` pairs of a state and its `increment`, and returns the next state.
-    The first step, which has no state before it, is Euler's. A class with `initial_weight()` has a parameter `weight`
-    that starts there.
+    The first step is Euler's. A class with `initial_weight()` has a parameter `weight` that starts there.
     """
 
     def __init__(self, num_steps: int):
@@ -511,7 +507,7 @@ class MultistepScheme(nn.Module):
         y: torch.Tensor,
         steps: Sequence[tuple[torch.Tensor, torch.Tensor]],
     ) -> torch.Tensor:
-        """What is kept of the step from `y`, beside `y`: the field there, unless a scheme evaluates it elsewhere."""
+        """What the step from `y` stores beside `y`: the field at `y`, unless a scheme evaluates it elsewhere."""
         return vector_field(y)
 
     def forward(self, steps: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
@@ -529,8 +525,8 @@ class LeapfrogScheme(MultistepScheme):
 
 
 class LearnedMultistepScheme(MultistepScheme):
-    """`y_{t+1} = k_t y_t + (1 - k_t) y_{t-1} + F(y_t)` (Lu et al., 2018) with a learned `k` for each step; all start
-    at 1, that is at Euler's scheme. That of the first step, where `y_{-1}` is `y_0`, has no effect."""
+    """`y_{t+1} = k_t y_t + (1 - k_t) y_{t-1} + F(y_t)` (Lu et al., 2018) with a learned `k` for each step. All start
+    at 1, which is Euler's scheme. In the first step `y_{-1}` is `y_0`, so that its `k` has no effect."""
 
     def initial_weight(self) -> torch.Tensor:
         return torch.ones(self.num_steps)
@@ -544,7 +540,7 @@ class LearnedMultistepScheme(MultistepScheme):
 
 class DynamicLinearCombinationScheme(MultistepScheme):
     """DLCL as a scheme: `y_{t+1} = y_0 + sum_{l <= t} W_l F(y_l)` (Wang et al., 2019) with a learned row W for each
-    step; all start at 1, that is at Euler's scheme."""
+    step. All start at 1, which is Euler's scheme."""
 
     def initial_weight(self) -> torch.Tensor:
         return torch.tril(torch.ones(self.num_steps, self.num_steps))
@@ -556,8 +552,8 @@ class DynamicLinearCombinationScheme(MultistepScheme):
 
 class NesterovScheme(MultistepScheme):
     """Nesterov's acceleration (YuriiFormer, Zimin et al., 2026): `V_{t+1} = beta_t V_t + gamma_t F(y_t + mu_t V_t)`
-    and `y_{t+1} = y_t + V_{t+1}`, `V_0 = 0`. The rows of `weight`, mu, beta and gamma, are free scalars for each step,
-    which start at 0, 0 and 1, that is at Euler's scheme. The increment that is kept is V."""
+    and `y_{t+1} = y_t + V_{t+1}`, `V_0 = 0`. The rows of `weight` are mu, beta and gamma, one scalar for each step.
+    They start at 0, 0 and 1, which is Euler's scheme. The stored increment is V."""
 
     def initial_weight(self) -> torch.Tensor:
         return torch.tensor([[0.0], [0.0], [1.0]]).repeat(1, self.num_steps)
@@ -574,7 +570,7 @@ class NesterovScheme(MultistepScheme):
         return state + velocity
 
 
-# Of files with entries of the tables above and below, by their names: the names of the entries, and the code.
+# Users' files that add entries to the tables here, by file name: the names of the entries, and the code.
 OWN_CODE: dict[str, tuple[frozenset[str], str]] = {}
 
 MULTISTEPS: dict[str, type[MultistepScheme]] = {
@@ -601,7 +597,7 @@ def integrate_multistep(
         scheme: the scheme.
         steps: the steps made so far, pairs of a state and its increment.
         step_size: h.
-        num_steps: how many steps.
+        num_steps: the number of steps.
 
     Returns:
         The state after the steps, and all steps made so far.

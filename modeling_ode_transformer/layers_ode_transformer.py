@@ -1,6 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What the blocks of an ODE Transformer are made of: embeddings and positions, attention with relative keys, the
-histories through which a block sees those below, and what the configuration chooses."""
+"""The parts of an ODE Transformer's blocks: embeddings and positions, attention with relative keys, layer histories,
+and functions that make them from the configuration."""
 
 import math
 from collections.abc import Callable
@@ -39,8 +39,8 @@ class OdeTransformerScaledWordEmbedding(nn.Embedding):
 
 
 class OdeTransformerSinusoidalPositionalEmbedding(nn.Module):
-    """Sines in the first half and cosines in the second, computed for the positions at hand, so that there is no
-    limit to the length; the padding position, if there is one, has the zero vector."""
+    """Sines in the first half and cosines in the second, computed for the positions at hand: any length works. The
+    padding position, if there is one, has the zero vector."""
 
     def __init__(self, embedding_dim: int, padding_position: int | None):
         super().__init__()
@@ -54,10 +54,10 @@ class OdeTransformerSinusoidalPositionalEmbedding(nn.Module):
         return positions.unsqueeze(-1).float() * frequencies  # (batch, length, half)
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
-        """The vectors, in float32, of positions (batch, length): (batch, length, d)."""
+        """Returns float32 vectors (batch, length, d) of positions (batch, length)."""
         angles = self.angles(positions)
         embeddings = torch.cat([torch.sin(angles), torch.cos(angles)], dim=-1).float()
-        # An odd dimension lacks a number or has one too many.
+        # With an odd dimension, one column is missing or one too many.
         embeddings = nn.functional.pad(embeddings, (0, self.embedding_dim - embeddings.shape[-1]))
         if self.padding_position is None:
             return embeddings
@@ -65,7 +65,7 @@ class OdeTransformerSinusoidalPositionalEmbedding(nn.Module):
 
 
 class OdeTransformerVaswaniPositionalEmbedding(OdeTransformerSinusoidalPositionalEmbedding):
-    """The same with the frequencies of Vaswani et al. (2017). Pegasus computes its table in float64."""
+    """Sinusoids with the frequencies of Vaswani et al. (2017). Pegasus computes its table in float64."""
 
     def angles(self, positions):
         dtype = torch.float32 if positions.device.type == "mps" else torch.float64  # mps has no float64
@@ -80,7 +80,7 @@ SINUSOIDS = {
 
 
 class OdeTransformerLearnedPositionalEmbedding(nn.Embedding):
-    """One vector for each of `num_positions` positions, which begin after the padding position if there is one."""
+    """A vector for each of `num_positions` positions, which begin after the padding position if there is one."""
 
     def __init__(self, num_positions: int, embedding_dim: int, padding_position: int | None):
         first = 0 if padding_position is None else padding_position + 1
@@ -88,7 +88,7 @@ class OdeTransformerLearnedPositionalEmbedding(nn.Embedding):
         self.num_positions = num_positions
 
     def resize(self, num_positions: int):
-        """Cuts vectors at the end, or adds some that are initialised as in a new model."""
+        """Cuts vectors at the end, or adds vectors initialised as in a new model."""
         new_length = self.num_embeddings - self.num_positions + num_positions
         weight = self.weight.new_empty(new_length, self.embedding_dim).normal_(std=self.embedding_dim**-0.5)
         kept = min(self.num_embeddings, new_length)
@@ -122,15 +122,15 @@ def count_positions(
     past_length: int | torch.Tensor = 0,
     counts_padding: bool = False,
 ) -> torch.Tensor:
-    """The positions (1 or batch, length) of embeddings (batch, length, d), as their vectors are numbered.
+    """Returns the indices (1 or batch, length) of the position vectors for embeddings (batch, length, d).
 
-    They are counted from 0 by `position_ids`; else as the configuration's `position_counting` says. With "mask", they
-    count the tokens that are not padding, by the mask (batch, past + length), else by the ids. Without a mask a
-    decoder counts every token, padding too (`counts_padding`): what it makes of a token does not depend on whether
-    those before come from the cache. With "ids" it does, as in M2M100: padding counts if it is in the cache.
+    They follow `position_ids`, counted from 0, if given; otherwise `config.position_counting`. With "mask" they count
+    the tokens that are not padding, by the mask (batch, past + length) or, without one, by the ids. A decoder without
+    a mask counts every token (`counts_padding`), so that cached and uncached results agree. With "ids", as in M2M100,
+    they do not: cached padding counts.
 
     Raises:
-        ValueError: there are more than the learned positions.
+        ValueError: the sequence is longer than the learned positions.
     """
     length = inputs_embeds.shape[1]
     if config.position_embedding_type == "learned" and not is_torchdynamo_compiling():
@@ -166,8 +166,7 @@ def attended_positions(
     past_length: int | torch.Tensor,
     cache: Cache | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The positions of the queries and of the keys, (1 or batch, length) each, between which relative positions are
-    counted."""
+    """Returns the positions of queries and keys, (1 or batch, length) each, for relative distances."""
     query_length, device = inputs_embeds.shape[1], inputs_embeds.device
     key_length = query_length if cache is None else cache.get_mask_sizes(query_length, 0)[0]
     key_positions = torch.arange(key_length, device=device).unsqueeze(0)
@@ -177,8 +176,8 @@ def attended_positions(
     has_own_mask = attention_mask is not None and attention_mask.ndim == 4
     has_places = isinstance(past_length, int) and key_length == past_length + query_length
     if position_ids is not None and has_own_mask and has_places:
-        # Only such a mask can order positions otherwise than the tokens, as in a tree with a common prefix. The first
-        # token follows the cache, which is in its order, whatever its padding.
+        # Only such a mask allows positions in another order than the tokens, as in a tree with a common prefix. The
+        # first token follows the cache, which is in order, whatever its padding.
         query_positions = position_ids - position_ids[:, :1] + past_length
         past = key_positions[:, :past_length].expand(len(position_ids), -1)
         key_positions = torch.cat([past, query_positions], dim=1)
@@ -186,25 +185,25 @@ def attended_positions(
 
 
 class StackEmbeddingMixin:
-    """How the first state of a stack is made."""
+    """Makes the first state of a stack."""
 
     def embed_words(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-        """The scaled embeddings (batch, length, d) of words, or those given; word dropout zeroes some of them as a
-        whole in training.
+        """The scaled embeddings (batch, length, d) of words, or those given. In training, word dropout zeroes whole
+        embeddings.
 
         Raises:
             ValueError: both are given, or neither.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"The {self.stack} takes either ids or embeddings as input: give exactly one of them.")
+            raise ValueError(f"The {self.stack} takes either ids or embeddings: give exactly one of them.")
         y = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if not self.training or self.config.word_dropout == 0:
             return y
         return y * (torch.rand(y.shape[:2], device=y.device) >= self.config.word_dropout).unsqueeze(-1)
 
     def embed(self, inputs_embeds, input_ids=None, attention_mask=None, position_ids=None, past_length=0):
-        """The first state (batch, length, d), from scaled word embeddings of that shape: with positions
-        (`count_positions`) and dropout."""
+        """The first state (batch, length, d): scaled word embeddings of that shape with positions (`count_positions`)
+        and dropout."""
         y, config = inputs_embeds, self.config
         if self.embed_positions is not None:
             counts_padding = self.stack == "decoder" and config.position_counting != "ids"
@@ -218,10 +217,10 @@ class StackEmbeddingMixin:
 
 
 class EncoderDecoderEmbeddingsMixin:
-    """The embeddings of an encoder and a decoder, shared or not: getting, setting and resizing them."""
+    """Gets, sets and resizes the embeddings of an encoder and a decoder, shared or not."""
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The encoder's, whose weight the decoder's may share."""
+        """The encoder's embeddings; the decoder may share their weight."""
         return self.base_model.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding):
@@ -248,10 +247,10 @@ class EncoderDecoderEmbeddingsMixin:
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resizes the embeddings of a decoder with a vocabulary of its own, and the output projection.
+        """Resizes the embeddings of a decoder with its own vocabulary, and the output projection.
 
         Raises:
-            ValueError: encoder and decoder have one vocabulary.
+            ValueError: encoder and decoder share one vocabulary.
         """
         if self.config.decoder_vocab_size is None:
             raise ValueError(
@@ -272,8 +271,8 @@ class EncoderDecoderEmbeddingsMixin:
 
 
 def biases(scores: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None, head_dim: int) -> torch.Tensor:
-    """Returns `mask + head_dim**-0.5 * scores.gather(-1, distances)`, (batch, heads, queries, keys); the scores of all
-    distances are (batch, queries, heads, 2m+1)."""
+    """Returns `mask + head_dim**-0.5 * scores.gather(-1, distances)`, (batch, heads, queries, keys). `scores`, for all
+    distances, are (batch, queries, heads, 2m+1)."""
     scaling = head_dim**-0.5
     scores = scores.transpose(1, 2)
     scores = scores.gather(-1, distances.expand(*scores.shape[:3], -1))
@@ -281,9 +280,9 @@ def biases(scores: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | N
 
 
 class OrderedBiases(torch.autograd.Function):
-    """`biases` for the distances (length, length) of tokens in their order, and a mask without gradient. In the
-    gradient, the inner distances are diagonals, and the two ends sums of all diagonals beyond: nothing is scattered,
-    and the result does not depend on the order of additions."""
+    """`biases` for the distances (length, length) of tokens in order, and a mask without gradient. In the gradient,
+    inner distances are diagonals, and both ends are sums of the diagonals beyond. Nothing is scattered, so that the
+    result does not depend on the order of additions."""
 
     generate_vmap_rule = True
 
@@ -301,10 +300,10 @@ class OrderedBiases(torch.autograd.Function):
     def backward(ctx, gradient):
         length, limit = gradient.shape[-1], ctx.limit
         width = 2 * (length + limit) + 1
-        # In rows longer by one than those that are padded, each begins one number later: columns are diagonals.
+        # Read in rows longer by one than the padded ones, each row starts one number later: columns are diagonals.
         padded = nn.functional.pad(gradient, (length + limit, limit, 0, 1)).view(*gradient.shape[:2], -1)
         diagonals = padded[..., : length * width].view(*gradient.shape[:2], length, width).transpose(1, 2)
-        # What `unfold` gives: the first and the last length + 1 columns. torch.compile takes its sizes for constants.
+        # Like `unfold`, for which torch.compile fixes sizes: the first and the last length + 1 columns.
         step = diagonals.stride(-1)
         ends = diagonals.as_strided(
             (*diagonals.shape[:3], 2, length + 1), (*diagonals.stride()[:3], (length + 2 * limit) * step, step)
@@ -324,17 +323,17 @@ class OrderedBiasesWithTangents(OrderedBiases):
 
 
 class OdeTransformerRelativeKeys(nn.Module):
-    """Relative positions of Shaw et al. (2018, eq. 4), on the keys only: a vector for each distance, shared by the
-    heads."""
+    """Relative positions of Shaw et al. (2018, eq. 4) for the keys only: one vector per distance, shared by heads."""
 
     def __init__(self, max_distance: int, head_dim: int):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
 
     def forward(self, query: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """What is to be added to the scaled scores, (batch, heads, queries, keys), a mask of numbers included: from
-        the queries (batch, heads, queries, head_dim), and the clipped distances, counted from 0 (1 or batch, 1, 1 or
-        queries, keys); or (length, length) of tokens in their order."""
+        """Returns what is added to the scaled scores, (batch, heads, queries, keys), including a mask of numbers.
+
+        The queries are (batch, heads, queries, head_dim). The clipped distances, counted from 0, are (1 or batch, 1, 1
+        or queries, keys), or (length, length) for tokens in order."""
         scores = nn.functional.linear(query.transpose(1, 2), self.weight)  # (batch, queries, heads, 2m+1)
         is_ordered = distances.ndim == 2 and torch.is_grad_enabled() and (mask is None or not mask.requires_grad)
         head_dim = query.shape[-1]
@@ -366,12 +365,12 @@ def eager_attention_forward(
 
 
 class OdeTransformerFusedProjection(nn.Linear):
-    """A query, key or value projection: a part of one matrix (3d, d) in the original, and initialised so. Training
-    joins those of one input again, which a GPU computes in fewer operations."""
+    """A query, key or value projection. In the original it is a part of one matrix (3d, d), and it is initialised as
+    such. Training joins the projections of one input again, which takes a GPU fewer operations."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether all it does is the product: not where an adapter, a hook or a replacement has a part in it."""
+        """Whether it computes a plain product, without an adapter, a hook or a replaced `forward`."""
         is_linear = type(self).forward is nn.Linear.forward and "forward" not in vars(self)
         hooks = self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks
         return is_linear and not any(hooks)
@@ -442,7 +441,7 @@ class OdeTransformerAttention(nn.Module):
         return self.out_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
 
     def attend(self, query, key, value, attention_mask, relative_distances, **kwargs):
-        """The attention that the configuration names: (batch, length, heads, head_dim), and the weights or None."""
+        """Runs the configured attention. Returns states (batch, length, heads, head_dim), and the weights or None."""
         if (
             self.relative_keys is not None
             and isinstance(attention_mask, torch.Tensor)
@@ -455,7 +454,7 @@ class OdeTransformerAttention(nn.Module):
             self.config._attn_implementation, eager_attention_forward
         )
         if self.is_cross_attention and getattr(attention_mask, "ndim", None) == 2:
-            # Flash attention takes a mask of the keys for one of as many queries.
+            # Flash attention would read a mask of the keys as one of as many queries.
             attention_interface, attention_mask = sdpa_attention_forward, attention_mask[:, None, None].bool()
         dropout = self.dropout if self.training else 0.0
         return attention_interface(
@@ -464,7 +463,7 @@ class OdeTransformerAttention(nn.Module):
 
 
 class LayerHistory(nn.Module):
-    """What a block sees of those below: here, of the last only."""
+    """What a block reads from the blocks below: in this class, the last output only."""
 
     def __init__(self, config: OdeTransformerConfig, num_layers: int):
         super().__init__()
@@ -473,24 +472,23 @@ class LayerHistory(nn.Module):
             self.weight = nn.Parameter(self.initial_weight())
 
     def forward(self, states: list[torch.Tensor]) -> torch.Tensor:
-        """The input of the next block, from the embedding and what `extend` made of the blocks' outputs."""
+        """Returns the next block's input, from the embedding and the outputs that `extend` added."""
         return states[-1]
 
     def extend(self, states: list[torch.Tensor], y: torch.Tensor, output: torch.Tensor) -> list[torch.Tensor]:
-        """The states with what is kept of a block that made `output` of `y`."""
+        """Returns the states extended by what is kept of a block that maps `y` to `output`."""
         return [output]
 
     def combine(self, matrix: torch.Tensor, row: int, states: list[torch.Tensor]) -> torch.Tensor:
-        """The states (batch, length, d), weighed by the first numbers of a row of the matrix, and added. In training,
-        where operations are launched one by one, in as few as possible."""
+        """Returns the sum of the states (batch, length, d), weighted by the first numbers of a row of the matrix.
+        Training, where each operation is launched on its own, uses as few as possible."""
         if torch.is_grad_enabled() and not is_torchdynamo_compiling():
             return LinearCombination.apply(matrix.to(states[0].device), row, *states)
         return combine(matrix[row, : len(states)], states)
 
 
 class DenseLayerHistory(LayerHistory):
-    """Dense connections: the mean of the embedding and the normalised outputs of all blocks below (Wang et al.,
-    2019)."""
+    """Dense connections (Wang et al., 2019): the mean of the embedding and all normalised outputs of blocks below."""
 
     def __init__(self, config: OdeTransformerConfig, num_layers: int):
         super().__init__(config, num_layers)
@@ -506,8 +504,8 @@ class DenseLayerHistory(LayerHistory):
 
 
 class LearnedDenseLayerHistory(DenseLayerHistory):
-    """DLCL (Wang et al., 2019): the mean of `DenseLayerHistory` is where learned weights start, a row for each
-    block and one for the end."""
+    """DLCL (Wang et al., 2019): learned weights, a row for each block and one for the end. They start at the mean of
+    `DenseLayerHistory`."""
 
     def initial_weight(self) -> torch.Tensor:
         size = self.num_layers + 1
@@ -519,7 +517,7 @@ class LearnedDenseLayerHistory(DenseLayerHistory):
 
 class DepthWeightedLayerHistory(LayerHistory):
     """DenseFormer (Pagliardini et al., 2024): after block i the state is `sum_j a_ij X_j` over the embedding X_0 and
-    the outputs X_j of the blocks so far, without norms. The learned `a` start at the identity: the last output."""
+    the blocks' outputs X_j so far, without norms. The learned `a` starts at the identity: the last output."""
 
     def initial_weight(self) -> torch.Tensor:
         return torch.eye(self.num_layers + 1)[1:]
@@ -532,9 +530,9 @@ class DepthWeightedLayerHistory(LayerHistory):
 
 
 class AttentionLayerHistory(LayerHistory):
-    """Attention Residuals (Kimi, 2026): block l reads `sum_i softmax_i(q_l . RMSNorm(v_i)) v_i` over the embedding v_0
-    and the increments v_i of the blocks below, for each token; so does the end. The learned queries start at zero: the
-    plain mean. (A scale in the norm would be one more factor of the query.)"""
+    """Attention Residuals (Kimi, 2026): block l reads `sum_i softmax_i(q_l . RMSNorm(v_i)) v_i` for each token, over
+    the embedding v_0 and the increments v_i of the blocks below; so does the end of the stack. The learned queries
+    start at zero: the mean. (A scale in the norm would only be another factor of the query.)"""
 
     def __init__(self, config: OdeTransformerConfig, num_layers: int):
         self.shape, self.eps = (num_layers, config.d_model), config.layer_norm_eps
@@ -560,9 +558,9 @@ class AttentionLayerHistory(LayerHistory):
 
 
 class CorrectorHistory(LearnedDenseLayerHistory):
-    """The corrector of PCformer (Li et al., NeurIPS 2024) and IIET (EMNLP 2025): the layer history H with a prediction
-    as its newest entry, under weights `w` and norms `P` of its own. The layer history has the weights `v`, of which
-    the input of the next block is made, and the norms `C`."""
+    """The corrector of PCformer (Li et al., NeurIPS 2024) and IIET (EMNLP 2025). It reads the layer history H with a
+    prediction as its newest entry, under its own weights `w` and norms `P`. The layer history has the weights `v`,
+    which make the next block's input, and the norms `C`."""
 
     def correct(
         self,
@@ -573,14 +571,15 @@ class CorrectorHistory(LearnedDenseLayerHistory):
         y: torch.Tensor,
         prediction: torch.Tensor,
     ) -> torch.Tensor:
-        """Returns what joins the history in the place of a block's prediction: `h = layer(sum_l w_l H_l)`, first with
+        """Returns what joins the history instead of a block's prediction: `h = layer(sum_l w_l H_l)`, first with
         `P(prediction)` as the newest entry, then with `C(h)`.
 
         Args:
-            evaluate: the block, input included, at a state (batch, length, d); given the number of the iteration too.
-            num_iterations: how many times.
-            history: the layer history, with states of the blocks below and `y`, which it made of them.
-            prediction: what the block made of `y`.
+            evaluate: maps a state (batch, length, d) and the iteration's number to the block's output, input included.
+            num_iterations: the number of iterations.
+            history: the layer history, which made `y` from `states`.
+            states: the entries of the history.
+            prediction: the block's output for `y`.
         """
         newest = self.extend(states, y, clamp_half(prediction))
         for iteration in range(num_iterations):
@@ -601,8 +600,8 @@ HISTORIES = {
 
 @dataclass
 class SharedModules:
-    """What the layers of a stack share. It is an argument of each: accelerate moves a layer's tensors and modules to
-    the layer's device, which would tear modules from where their weights are, and leaves objects of other kinds."""
+    """Modules that the layers of a stack share, given to each as one argument. accelerate moves tensors and modules
+    among a layer's arguments to the layer's device, but leaves other objects with their weights where they are."""
 
     coefficients: StageCoefficients | None
     stage_norms: nn.ModuleList | None
@@ -613,8 +612,8 @@ class SharedModules:
 
 @dataclass
 class BlockInputs:
-    """What the sublayers of a block read beside the state in one forward pass, and the attention weights ("self",
-    "cross") of the first stage."""
+    """What the sublayers of a block read beside the state in one forward pass; and the first stage's attention weights
+    ("self", "cross")."""
 
     attention_mask: torch.Tensor | None
     cache: Cache | None
@@ -627,7 +626,7 @@ class BlockInputs:
 
 
 def parts_without(absent: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Parts of a vector field without the sublayer of that name; one that has no other is left out."""
+    """Removes the sublayer `absent` from the parts of a vector field, and parts that become empty."""
     kept = (
         part._replace(sublayers={name: weight for name, weight in part.sublayers.items() if name != absent})
         for part in parts
@@ -636,7 +635,7 @@ def parts_without(absent: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def make_coefficients(config: OdeTransformerConfig, stack: str) -> StageCoefficients | None:
-    """The weights of the stages of a stack's blocks; None for blocks of one stage, which have nothing to weigh."""
+    """Makes the stage weights of a stack's blocks; None for blocks of one stage, which need none."""
     tableau = getattr(config, f"{stack}_tableau")
     if tableau.num_stages == 1:
         return None
@@ -646,8 +645,8 @@ def make_coefficients(config: OdeTransformerConfig, stack: str) -> StageCoeffici
 
 
 def make_stage_norms(config: OdeTransformerConfig, stack: str) -> nn.ModuleList | None:
-    """A layer norm for each stage of a stack's blocks (PCformer), or None. A stage that never counts has none: its
-    parameters would have no gradient."""
+    """Makes a layer norm for each stage of a stack's blocks (PCformer), or None. A stage that never counts gets no
+    norm: its parameters would have no gradient."""
     tableau = getattr(config, f"{stack}_tableau")
     if not config.normalize_stages or tableau.num_stages == 1:
         return None
@@ -661,14 +660,14 @@ def make_stage_norms(config: OdeTransformerConfig, stack: str) -> nn.ModuleList 
 
 
 def normalized(vector_field: Callable, norms: nn.ModuleList, z: torch.Tensor, evaluation: int) -> torch.Tensor:
-    """A vector field whose values are normalised at once, each stage by its norm: later stages start from them."""
+    """A vector field that normalises each stage by its norm at once: later stages start from normalised ones."""
     return norms[evaluation % len(norms)](vector_field(z, evaluation))
 
 
 def relative_distances(limit: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
-    """Position of the key minus that of the query, clipped and counted from 0: (1 or batch, 1, queries, keys), from
-    the positions of the queries and the keys, (1 or batch, length) each. Where both are the same tensor (1, length),
-    tokens are in their order, and it is (length, length). None if the limit is 0."""
+    """Key positions minus query positions, clipped and counted from 0: (1 or batch, 1, queries, keys), from positions
+    (1 or batch, length) each. If both are the same tensor (1, length), tokens are in order, and the result is (length,
+    length). None if the limit is 0."""
     if limit == 0:
         return None
     distances = (keys[:, None, None] - queries[:, None, :, None]).clamp(-limit, limit) + limit
@@ -678,10 +677,9 @@ def relative_distances(limit: int, queries: torch.Tensor, keys: torch.Tensor) ->
 def mask_and_distances(
     config: OdeTransformerConfig, is_causal: bool, mask: torch.Tensor | None, positions: tuple, like: torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The mask and the `relative_distances` that the self-attentions of a stack get; the positions are those of the
-    queries and the keys. What "sdpa" would add to the scores of the relative positions in each layer is made once: 0,
-    and half of the smallest number of the dtype that `like`, the embeddings, are computed in, where nothing is to be
-    seen."""
+    """Returns the mask and the `relative_distances` for a stack's self-attentions, from the positions of the queries
+    and the keys. For "sdpa", a mask of booleans becomes the numbers that every layer adds to its scores: 0, and half
+    of the smallest number for hidden keys, in the dtype that `like`, the embeddings, are computed in."""
     distances = relative_distances(config.max_relative_position, *positions)
     if config._attn_implementation != "sdpa" or distances is None:
         return mask, distances
@@ -694,7 +692,7 @@ def mask_and_distances(
 
 
 def autocast_dtype(x: torch.Tensor) -> torch.dtype:
-    """The dtype in which linear layers compute products of `x`: another than its own under autocast."""
+    """The dtype in which linear layers compute products of `x`, which autocast may change."""
     device = x.device.type
     if not torch.amp.is_autocast_available(device) or x.dtype == torch.float64:
         return x.dtype
@@ -702,11 +700,11 @@ def autocast_dtype(x: torch.Tensor) -> torch.dtype:
 
 
 def check_entries(cache: Cache, config: OdeTransformerConfig) -> None:
-    """Raises a ValueError if the cache has entries, and fewer than evaluations of the decoder's self-attentions."""
+    """Raises a ValueError if a cache that has entries has too few for the decoder's self-attentions."""
     needed = config.decoder_layer_calls * config.attention_evaluations("decoder")
     if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
         raise ValueError(
             f"past_key_values has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "
             "evaluation of a block's attention: make it by the configuration, DynamicCache(config=model.config). "
-            "PEFT's prefix tuning makes one for each layer: it takes models whose decoder has one stage."
+            "PEFT's prefix tuning makes one for each layer: use it only if the decoder's blocks have one stage."
         )

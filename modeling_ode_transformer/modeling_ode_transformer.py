@@ -1,11 +1,11 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The ODE Transformer (Li et al., ACL 2022): a pre-norm Transformer whose blocks are Runge-Kutta steps.
 
-One forward pass, as the data sees it: ids are embedded (scaled, word dropout, positions, dropout); for each layer
-`y = history(states)`, `y' = integrate(F, y)`, and `y'` joins the history; a last combination and a layer norm end it.
-The decoder is the same with cross-attention and cache. The heads only project. The equations are in
-`OdeTransformerLayer` (residual block y + F(y) and F, 1-7), `integrate` and `TABLEAUS` (Runge-Kutta steps, 8-19, 23),
-`GateCoefficients` (25-26), `LearnedDenseLayerHistory` (DLCL) and `OdeTransformerRelativeKeys` (Shaw).
+A forward pass embeds the ids (scaled, word dropout, positions, dropout). Each layer computes `y = history(states)` and
+`y' = integrate(F, y)`, and `y'` joins the history. A last combination and a layer norm follow. The decoder adds
+cross-attention and a cache; the heads only project. The equations are in `OdeTransformerLayer` (residual block and F,
+1-7), `integrate` and `TABLEAUS` (Runge-Kutta steps, 8-19, 23), `GateCoefficients` (25-26),
+`LearnedDenseLayerHistory` (DLCL) and `OdeTransformerRelativeKeys` (Shaw).
 """
 
 if not __package__:
@@ -68,15 +68,14 @@ logger = logging.get_logger(__name__)
 
 
 class OdeTransformerLayer(GradientCheckpointingLayer):
-    """A block. A residual block maps y to `y + F(y)` (eq. 1), one Euler step of `y' = F(y)` (eqs. 6-7); here it is a
-    step of any Runge-Kutta scheme (eqs. 8-11), which evaluates F, with one set of parameters, once for each of its
-    stages. F is the increment of the whole layer, or of the sublayers that the configuration's `vector_field` names
-    (figure 4).
+    """A block: a step of any Runge-Kutta scheme (eqs. 8-11). A residual block maps y to `y + F(y)` (eq. 1): one Euler
+    step of `y' = F(y)` (eqs. 6-7). Other schemes evaluate F once for each stage, with one set of parameters. F
+    is the increment of the whole layer or of the sublayers that `config.vector_field` names (figure 4).
 
     Args:
         config: the model's configuration.
         stack: "encoder" or "decoder".
-        layer_idx: the number of the layer in its stack.
+        layer_idx: the index of the layer in its stack.
         has_cross_attention: whether the layer attends to an encoder.
     """
 
@@ -131,10 +130,9 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         repeat: int = 0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, tuple]:
-        """Returns the new state (batch, length, d), the weights of the self-attention and of the cross-attention in
-        the first stage (None where the attention does not give them), and the steps made so far, where the scheme is a
-        multistep one. With a corrector, `states` are those of the layer history; `repeat` is how often the stack was
-        run before."""
+        """Returns the new state (batch, length, d), the first stage's weights of the self-attention and of the
+        cross-attention (None if the attention implementation has none), and the steps made so far of a multistep
+        scheme. A corrector reads `states`, those of the layer history. `repeat` counts earlier runs of the stack."""
         masks = attention_mask, encoder_attention_mask
         inputs = self.read(encoder_hidden_states, *masks, past_key_values, kwargs, repeat)
         inputs.relative_distances = relative_distances
@@ -171,7 +169,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         return clamp_half(y), inputs.weights.get("self"), inputs.weights.get("cross"), steps
 
     def correction(self, parts, inputs: BlockInputs, z: torch.Tensor, iteration: int) -> torch.Tensor:
-        """z + F(z) of the whole block, after the evaluations that predict."""
+        """z + F(z) of the whole block, numbered after the evaluations of the predictor."""
         evaluation = self.num_cache_entries - self.corrector_iterations + iteration
         for sublayers, _ in parts:
             z = self.output(sublayers, inputs, z, evaluation)
@@ -180,7 +178,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
     def output(
         self, sublayers: dict[str, float], inputs: BlockInputs, z: torch.Tensor, evaluation: int = 0
     ) -> torch.Tensor:
-        """z + F(z): each sublayer adds to the output of the one before."""
+        """z + F(z): each sublayer adds to the output of the previous one."""
         z = clamp_half(z)
         for name, weight in sublayers.items():
             z = z + self.sublayer(name, weight, inputs, z, evaluation)
@@ -189,7 +187,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
     def increment(
         self, sublayers: dict[str, float], inputs: BlockInputs, z: torch.Tensor, evaluation: int = 0
     ) -> torch.Tensor:
-        """F(z), as A(z) + B(z + A(z)) of two sublayers: what `output` adds to z."""
+        """F(z), what `output` adds to z: A(z) + B(z + A(z)) for two sublayers."""
         z = clamp_half(z)
         (name, weight), *others = sublayers.items()
         total = self.sublayer(name, weight, inputs, z, evaluation)
@@ -230,9 +228,9 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         return self.macaron_fc2(self.activation_dropout(z))
 
     def read(self, encoder_hidden_states, attention_mask, encoder_attention_mask, past_key_values, options, repeat):
-        """What the sublayers read, from the arguments of `forward`."""
+        """Makes the sublayers' inputs from the arguments of `forward`."""
         if self.recomputes_stages and self.training and past_key_values is not None:
-            logger.warning_once("Stages that are recomputed cannot fill a cache: past_key_values stays empty.")
+            logger.warning_once("Recomputed stages cannot fill a cache: past_key_values stays empty.")
             past_key_values = None
         has_two = isinstance(past_key_values, EncoderDecoderCache)
         first_idx = self.first_cache_idx + repeat * self.num_stack_entries
@@ -246,7 +244,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         )
 
     def read_source(self, encoder_hidden_states, cache, first_idx):
-        """The keys and values of the cross-attention, which all evaluations share: from the cache once it has them."""
+        """The keys and values of the cross-attention, shared by all evaluations and cached if there is a cache."""
         if self.encoder_attn is None or encoder_hidden_states is None:
             return None
         if cache is not None and cache.is_updated.get(first_idx):
@@ -254,7 +252,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             return entry.keys, entry.values
         keys_and_values = self.project_source(encoder_hidden_states)
         if cache is not None:
-            # transformers makes both caches with as many entries; those of a layer hold the same here.
+            # transformers gives both caches the same number of entries; here those of a layer hold the same tensors.
             for idx in range(first_idx, first_idx + self.num_cache_entries):
                 cache.is_updated[idx] = True
                 cached = cache.cross_attention_cache.update(*keys_and_values, idx)
@@ -274,7 +272,7 @@ class OdeTransformerDecoderLayer(OdeTransformerLayer):
 
 
 class OdeTransformerStack(StackEmbeddingMixin, OdeTransformerPreTrainedModel):
-    """What encoder and decoder have in common: embedding, positions, layers and their history."""
+    """The common part of encoder and decoder: embedding, positions, layers and their history."""
 
     stack: str
     layer_class: type[OdeTransformerLayer]
@@ -305,8 +303,8 @@ class OdeTransformerStack(StackEmbeddingMixin, OdeTransformerPreTrainedModel):
         self.post_init()
 
     def run_layers(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
-        """The layers, each on its combination of the history, as often as the stack is repeated, and the final norm.
-        Arguments are those of the layers."""
+        """Runs the layers, each on its combination of the history, `stack_repeats` times, then the final norm. The
+        arguments go to the layers."""
         shared = SharedModules(
             self.solver_coefficients, self.stage_norms, self.multistep, self.history, self.corrector
         )
@@ -320,11 +318,17 @@ class OdeTransformerStack(StackEmbeddingMixin, OdeTransformerPreTrainedModel):
         return self.layer_norm(hidden_states)
 
 
+def hidden_states_recorder(layer_class: type[OdeTransformerLayer], num_layers_key: str) -> OutputRecorder:
+    recorder = OutputRecorder(layer_class)
+    recorder.num_hidden_layers_key = num_layers_key  # not an argument before transformers 5.23
+    return recorder
+
+
 class OdeTransformerEncoder(OdeTransformerStack):
     stack = "encoder"
     layer_class = OdeTransformerEncoderLayer
     _can_record_outputs = {
-        "hidden_states": OutputRecorder(OdeTransformerEncoderLayer, num_hidden_layers_key="encoder_layer_calls"),
+        "hidden_states": hidden_states_recorder(OdeTransformerEncoderLayer, "encoder_layer_calls"),
         "attentions": OutputRecorder(OdeTransformerEncoderLayer, index=1),
     }
 
@@ -344,7 +348,7 @@ class OdeTransformerEncoder(OdeTransformerStack):
         return self.encode(self.embed_words(input_ids, inputs_embeds), input_ids, attention_mask, **kwargs)
 
     def encode(self, inputs_embeds, input_ids, attention_mask, **kwargs) -> BaseModelOutput:
-        """Encodes scaled word embeddings (batch, length, d); the ids and the mask are those of the tokens."""
+        """Encodes scaled word embeddings (batch, length, d), given with the tokens' ids and mask."""
         positions = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device).unsqueeze(0)
         mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
         mask, distances = mask_and_distances(self.config, False, mask, (positions, positions), inputs_embeds)
@@ -357,7 +361,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
     stack = "decoder"
     layer_class = OdeTransformerDecoderLayer
     _can_record_outputs = {
-        "hidden_states": OutputRecorder(OdeTransformerDecoderLayer, num_hidden_layers_key="decoder_layer_calls"),
+        "hidden_states": hidden_states_recorder(OdeTransformerDecoderLayer, "decoder_layer_calls"),
         "attentions": OutputRecorder(OdeTransformerDecoderLayer, index=1),
         "cross_attentions": OutputRecorder(OdeTransformerDecoderLayer, index=2),
     }
@@ -385,9 +389,8 @@ class OdeTransformerDecoder(OdeTransformerStack):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         r"""
         attention_positions (pair of `torch.LongTensor`, *optional*):
-            The positions between which relative distances are counted: of the queries, of shape `(1 or batch_size, 1
-            or sequence_length)`, and of all keys, the cache's first, of shape `(1 or batch_size, keys)`. By default
-            tokens are in their order.
+            Positions for relative distances: those of the queries, `(1 or batch_size, 1 or sequence_length)`, and of
+            all keys, the cached ones first, `(1 or batch_size, keys)`. By default the tokens' order.
         """
         inputs_embeds = self.embed_words(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
@@ -428,7 +431,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
         )
 
     def source_mask(self, inputs_embeds, encoder_hidden_states, encoder_attention_mask):
-        """What the cross-attention of the layers gets as its mask."""
+        """The mask for the cross-attention of the layers."""
         return create_bidirectional_mask(
             self.config, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
@@ -442,8 +445,8 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
     def __init__(self, config: OdeTransformerConfig):
         if not config.is_encoder_decoder:
             raise ValueError(
-                "This configuration is that of a decoder alone (is_encoder_decoder=False): make or open it as "
-                "OdeTransformerForCausalLM (AutoModelForCausalLM)."
+                "The configuration has is_encoder_decoder=False, a decoder only: use OdeTransformerForCausalLM "
+                "(AutoModelForCausalLM)."
             )
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
@@ -496,11 +499,11 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
         )
 
     def as_encoder_output(self, encoder_outputs: Any) -> BaseModelOutput:
-        """What the encoder returns, from what a caller gives for it."""
+        """Converts `encoder_outputs` given by a caller to the encoder's output class."""
         return as_encoder_output(encoder_outputs)
 
     def source_states(self, encoder_outputs: BaseModelOutput) -> torch.Tensor:
-        """What the decoder attends to, (sources, states, d)."""
+        """The states that the decoder attends to, (sources, states, d)."""
         return encoder_outputs.last_hidden_state
 
 
@@ -542,13 +545,13 @@ class OdeTransformerForConditionalGeneration(
     ) -> Seq2SeqLMOutput:
         r"""
         decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
-            Ids of the decoder's input, which starts with `decoder_start_token_id` (`</s>`). If there are `labels` and
-            no ids, they are the labels shifted to the right.
+            Ids of the decoder's input, starting with `decoder_start_token_id` (`</s>`). Without ids, `labels` shifted
+            to the right.
         labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
-            The target, which ends with `eos_token_id`; -100 where there is no loss. The loss is the mean cross
-            entropy of the other tokens, or their sum divided by `num_items_in_batch`.
+            The target, ending with `eos_token_id`; -100 where no loss is computed. The loss is the mean cross entropy
+            of the other tokens, or their sum divided by `num_items_in_batch`.
         """
-        shift_labels = kwargs.pop("shift_labels", labels)  # labels are aligned with the decoder's input already
+        shift_labels = kwargs.pop("shift_labels", labels)  # labels are already aligned with the decoder's input
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         outputs = self.model(
@@ -579,8 +582,8 @@ class OdeTransformerForConditionalGeneration(
 
 @auto_docstring(
     custom_intro="A decoder-only ODE Transformer for language modeling: the decoder's stack, without cross-attention. "
-    "Without an attention mask, tokens that are `pad_token_id` have the position of padding: give one where that is a "
-    "token of the text, as its end, too."
+    "Without an attention mask, every `pad_token_id` gets the position of padding: give a mask if the text contains "
+    "that token, for example as its end."
 )
 class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, RecomputedGenerationMixin):
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -588,7 +591,7 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, RecomputedGenerat
 
     def __init__(self, config: OdeTransformerConfig):
         config = config.for_decoder_alone()
-        # Trainer's label smoothing shifts the labels of classes that are named here.
+        # Trainer's label smoothing shifts labels for the classes listed here.
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(config.model_type, "OdeTransformerForCausalLM")
         super().__init__(config)
         if not config.tie_word_embeddings:
@@ -613,7 +616,7 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, RecomputedGenerat
     ) -> CausalLMOutputWithCrossAttentions:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The input itself, which is shifted here; -100 where there is no loss.
+            The input itself, which `forward` shifts; -100 where no loss is computed.
         """
         outputs = self.model(
             input_ids=input_ids,

@@ -1,13 +1,15 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What all models here have in common beside their computation: initial values, loading, activation checkpointing,
-resizing, and the plans of parallel training."""
+"""The common base of all models: initial values, loading, activation checkpointing, resizing, and plans for parallel
+training."""
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
@@ -37,13 +39,13 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
 
     def __init__(self, config: OdeTransformerConfig, *args, **kwargs):
-        # Fields may have been set since it was made, as `from_pretrained(folder, field=value)` does.
+        # Fields may have changed since construction, as in `from_pretrained(folder, field=value)`.
         config.validate()
         super().__init__(config, *args, **kwargs)
 
     def _init_weights(self, module):
         if module is getattr(self, "lm_head", None):
-            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)  # as the embeddings, tied or not
+            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)  # like the embeddings, tied or not
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, StageGate) and module.initial_bias is not None:
@@ -69,13 +71,12 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     def from_pretrained(
         cls, name, *args, use_safetensors: bool | None = True, output_loading_info: bool = False, **kwargs
     ):
-        """As in transformers, but only from safetensors unless `use_safetensors=False` asks for files of `torch.save`,
-        of which `weights_only=True` lets nothing run. `None`, transformers' own default, asks for nothing.
+        """As in transformers, but reads only safetensors unless `use_safetensors=False` allows files of `torch.save`
+        (with `weights_only=True`, so that no code runs). `None`, transformers' default, counts as True.
 
         Raises:
             OSError: there are no safetensors files.
-            ValueError: the model is of another type, or an encoder-decoder, of which a language model would take
-                nothing.
+            ValueError: the model has another type, or is an encoder-decoder and the class a language model.
         """
         use_safetensors = use_safetensors is not False
         try:
@@ -94,13 +95,13 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             )
         if has_encoder and not model.config.is_encoder_decoder:
             raise ValueError(
-                f"{name} holds an encoder-decoder: open it with AutoModelForSeq2SeqLM. (A new language model of its "
-                "sizes is OdeTransformerForCausalLM(config).)"
+                f"{name} holds an encoder-decoder: open it with AutoModelForSeq2SeqLM. (To make a new language "
+                "model of its sizes: OdeTransformerForCausalLM(config).)"
             )
         return (model, report) if output_loading_info else model
 
     def save_pretrained(self, *args, **kwargs):
-        # PEFT sets the field to False where it merges an adapter of tied embeddings.
+        # PEFT sets the field to False when it merges an adapter of tied embeddings.
         base, head = self.base_model, self.get_output_embeddings()
         source = getattr(base, "shared", None) or getattr(base, "decoder", base).embed_tokens
         if head is not None and head.weight is source.weight:
@@ -108,65 +109,60 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         return super().save_pretrained(*args, **kwargs)
 
     def _get_resized_lm_head(self, old_lm_head, new_num_tokens=None, transposed=False, mean_resizing=True):
-        """As in transformers, but new rows start as an output projection's."""
+        """As in transformers, but new rows are initialised like an output projection."""
         new = super()._get_resized_lm_head(old_lm_head, new_num_tokens, transposed, mean_resizing)
         if type(new) is nn.Linear and not mean_resizing:
             with torch.no_grad():
                 new.weight[old_lm_head.out_features :].normal_(std=self.config.d_model**-0.5)
         return new
 
-    def activation_checkpointing_enable(self, activation_checkpointing_kwargs: dict | None = None, **kwargs):
-        """As in transformers; `use_reentrant` is False where it is not given, also beside other arguments.
+    def _set_gradient_checkpointing(self, enable=True, gradient_checkpointing_func=None, **kwargs):
+        """Serves `activation_checkpointing_enable`, whose `use_reentrant` is False here unless it is given.
 
-        One argument more, `{"stages": True}`, recomputes the stages of Runge-Kutta blocks in the place of whole
-        blocks: all but the last of a block, whose activations are kept as a residual block's are. It needs about the
-        memory of the residual model, and less time than recomputing blocks.
+        One more option, `{"stages": True}`, recomputes the stages of Runge-Kutta blocks instead of whole blocks: all
+        but the last stage of a block, whose activations are kept as in a residual block. It needs about the memory of
+        the residual model, and less time than recomputing blocks.
 
         Raises:
             ValueError: `use_reentrant=True` with `stages`, or for a multistep scheme or a corrector, whose blocks
                 share states.
         """
-        activation_checkpointing_kwargs = {"use_reentrant": False} | (activation_checkpointing_kwargs or {})
-        recomputes_stages = activation_checkpointing_kwargs.pop("stages", False)
-        if recomputes_stages and activation_checkpointing_kwargs["use_reentrant"]:
+        function = gradient_checkpointing_func or partial(checkpoint)
+        options = {"use_reentrant": False} | function.keywords
+        recomputes_stages = options.pop("stages", False)
+        if recomputes_stages and options["use_reentrant"]:
             raise ValueError(
-                "use_reentrant=True loses the gradients of what stages share, as the keys and values of the encoder's "
-                "output: give use_reentrant=False, the default."
+                "use_reentrant=True loses the gradients of what stages share, such as the keys and values of the "
+                "encoder's output: give use_reentrant=False, the default."
             )
         stacks = self.stacks()
         shares_states = any(stack.multistep is not None or stack.corrector is not None for stack in stacks)
-        if shares_states and activation_checkpointing_kwargs["use_reentrant"]:
+        if shares_states and options["use_reentrant"]:
             raise ValueError(
                 "use_reentrant=True loses the gradients of states that blocks share in a multistep scheme or a "
                 "corrector: give use_reentrant=False, the default."
             )
-        super().activation_checkpointing_enable(activation_checkpointing_kwargs, **kwargs)
+        super()._set_gradient_checkpointing(enable, partial(function.func, **options), **kwargs)
         for layer in (layer for stack in stacks for layer in stack.layers):
             layer.recomputes_stages = recomputes_stages and layer.gradient_checkpointing
         for layer in (module for module in self.modules() if isinstance(module, GradientCheckpointingLayer)):
             layer.gradient_checkpointing &= not recomputes_stages
 
-    def activation_checkpointing_disable(self):
-        super().activation_checkpointing_disable()
-        for stack in self.stacks():
-            for layer in stack.layers:
-                layer.recomputes_stages = False
-
     def stacks(self) -> list[nn.Module]:
-        """The encoder and the decoder, those that there are."""
+        """The model's stacks: encoder, decoder, or both."""
         return [module for module in self.modules() if hasattr(module, "run_layers")]
 
     def wants_cache(self, use_cache: bool | None, past_key_values: Any) -> bool | None:
-        """What the decoder gets as `use_cache`: in training it makes no cache unless someone asks for one."""
+        """The decoder's `use_cache`: in training it makes a cache only on request."""
         is_asked = use_cache is not None or past_key_values is not None
         return use_cache if is_asked or not self.training else False
 
     def num_function_evaluations(self, per_layer: bool = False) -> int | dict[str, list[int]]:
         """How often one forward pass evaluates the layers' vector fields, for comparisons at equal cost.
 
-        A Runge-Kutta block evaluates its field once for each stage of each step, a corrector once more in each
-        iteration; a stack that is repeated does so each time. Where only a part of a block is integrated
-        (`vector_field`), that part is counted.
+        A Runge-Kutta block evaluates its field once for each stage of each step, a corrector once more per iteration,
+        and a repeated stack as often again. If only a part of a block is integrated (`vector_field`), that part
+        counts.
 
         Args:
             per_layer: whether to return the counts of each layer, by stack.
@@ -185,14 +181,13 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         return counts if per_layer else sum(sum(layers) for layers in counts.values())
 
     def get_position_embeddings(self) -> nn.Module | tuple[nn.Module, ...] | None:
-        """The positions of a stack, None if it has none; of a model with two stacks, those of the encoder and the
-        decoder."""
+        """The position embeddings of a stack, or None if it has none; a pair for an encoder-decoder."""
         positions = tuple(stack.embed_positions for stack in self.stacks())
         return positions[0] if len(positions) == 1 else positions
 
     def resize_position_embeddings(self, new_num_position_embeddings: int):
-        """Sets the number of positions, `max_position_embeddings`: learned ones are cut at the end, or get new
-        vectors there, which are initialised as in a new model. Sinusoidal ones are computed for any length.
+        """Sets the number of positions, `max_position_embeddings`. Learned positions are cut at the end, or extended
+        by vectors initialised as in a new model. Sinusoidal positions are computed for any length.
 
         Raises:
             ValueError: the number is less than 1.
@@ -212,7 +207,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
                 del plan[pattern]
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict:
-        # transformers ties nothing if `tie_word_embeddings` is False; here that is about the output projection only.
+        # transformers ties nothing if `tie_word_embeddings` is False; here it is about the output projection only.
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
@@ -228,8 +223,8 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
 
 
 def recomputed(layer: nn.Module, vector_field: Callable, last: int) -> Callable:
-    """A layer's F, of which all evaluations but the one numbered `last`, which the gradient needs first, keep no
-    activations if the stages are recomputed in training."""
+    """A layer's F. If stages are recomputed in training, evaluations keep no activations, except for the one numbered
+    `last`, which the gradient needs first."""
     if not (layer.recomputes_stages and layer.training):
         return vector_field
 
@@ -246,18 +241,18 @@ def as_encoder_output(
     output_class: type[BaseModelOutput] = BaseModelOutput,
     names: tuple[str, ...] = ("last_hidden_state", "hidden_states", "attentions"),
 ) -> BaseModelOutput:
-    """What an encoder returns, from a mapping of it, or a tuple in the order of `names`; itself, if it is that.
+    """Converts a mapping, or a tuple in the order of `names`, to an encoder's output; returns such an output as it is.
 
     Raises:
-        TypeError: it is a tensor.
-        ValueError: it has no `last_hidden_state`.
+        TypeError: `encoder_outputs` is a tensor.
+        ValueError: there is no `last_hidden_state`.
     """
     if isinstance(encoder_outputs, BaseModelOutput):
         return encoder_outputs
     if isinstance(encoder_outputs, torch.Tensor):
         raise TypeError(
-            f"encoder_outputs is a tensor {tuple(encoder_outputs.shape)}: give what the encoder returns, or its "
-            "states in a tuple."
+            f"encoder_outputs is a tensor {tuple(encoder_outputs.shape)}: give the encoder's output, or a tuple of "
+            "its states."
         )
     values = encoder_outputs if isinstance(encoder_outputs, Mapping) else dict(zip(names, encoder_outputs))
     if "last_hidden_state" not in values:
@@ -266,15 +261,15 @@ def as_encoder_output(
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int | None):
-    """Returns the decoder's input for `labels` (batch, length): the start token, then the labels but the last, with
-    pad tokens where labels are -100.
+    """Returns the decoder's input for `labels` (batch, length): the start token, then all labels but the last. Labels
+    of -100 become pad tokens.
 
     Raises:
         ValueError: one of the two token ids is None.
     """
     for name, token_id in (("pad_token_id", pad_token_id), ("decoder_start_token_id", decoder_start_token_id)):
         if token_id is None:
-            raise ValueError(f"config.{name} is None, and the decoder's input cannot be made from labels: set it.")
+            raise ValueError(f"config.{name}=None, but making the decoder's input from labels needs it: set it.")
     shifted = labels.new_zeros(labels.shape)
     shifted[:, 1:] = labels[:, :-1]
     shifted[:, 0] = decoder_start_token_id
@@ -282,15 +277,15 @@ def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_s
 
 
 def last_tokens(labels: torch.Tensor, pad_token_id: int) -> torch.Tensor:
-    """The last token, neither padding nor -100, of each row of right-padded `labels` (batch, length): (batch,)."""
+    """The last token that is neither padding nor -100, (batch,), of right-padded `labels` (batch, length)."""
     lengths = ((labels != -100) & (labels != pad_token_id)).sum(dim=1, keepdim=True)
     tokens = labels.gather(1, (lengths - 1).clamp(min=0)).squeeze(1)
     return tokens.masked_fill(tokens == -100, pad_token_id)
 
 
 def decoder_inputs_from_labels(labels: torch.Tensor, config: OdeTransformerConfig) -> torch.Tensor:
-    """The decoder's input for `labels` (batch, length); see `shift_tokens_right`. If the configuration says
-    `decoder_start_from_labels`, it starts with the last token of the labels in place of the start token."""
+    """The decoder's input for `labels` (batch, length); see `shift_tokens_right`. With `decoder_start_from_labels` it
+    starts with the last token of the labels instead of the start token."""
     if not config.decoder_start_from_labels:
         return shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
     shifted = shift_tokens_right(labels, config.pad_token_id, config.pad_token_id)
@@ -299,6 +294,6 @@ def decoder_inputs_from_labels(labels: torch.Tensor, config: OdeTransformerConfi
 
 
 def select_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
-    """The last `logits_to_keep` positions (0: all), or those that a tensor of indices names, of (batch, length, d)."""
+    """Selects positions of (batch, length, d): the last `logits_to_keep` (0: all), or those of an index tensor."""
     positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
     return hidden_states[:, positions, :]

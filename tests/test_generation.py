@@ -437,9 +437,14 @@ def test_generation_goes_by_the_size_of_the_targets_vocabulary(decoder_vocab_siz
     scores = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
     assert_close(scores.mean(1), output.sequences_scores)
     assert model.generate(**source, watermarking_config=WatermarkingConfig()).max() < decoder_vocab_size
-    one = {name: value[:1] for name, value in source.items()}
-    found = model.generate(**one, prompt_lookup_num_tokens=3)
-    assert torch.equal(found, model.generate(**one))
+
+
+@pytest.mark.parametrize("decoder_vocab_size", [45, 75])
+def test_prompts_are_looked_up_in_targets_with_a_vocabulary_of_their_own(decoder_vocab_size, batch):
+    model = build(share_encoder_decoder_embeddings=False, decoder_vocab_size=decoder_vocab_size)
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(decoder_vocab_size, 32))
+    source = {"input_ids": batch["input_ids"][:1], "attention_mask": batch["attention_mask"][:1]}
+    assert torch.equal(model.generate(**source, prompt_lookup_num_tokens=3), model.generate(**source))
 
 
 def test_an_own_vocabulary_of_targets_excludes_options_that_read_the_tokens_of_sources(batch):

@@ -5,6 +5,7 @@ ours by without an error."""
 import inspect
 
 import pytest
+from transformers import GenerationMixin
 
 from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
@@ -15,11 +16,16 @@ from modeling_ode_transformer.inference.ensemble import EnsembleForConditionalGe
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
 
+ENCODE = "_prepare_text_encoder_decoder_kwargs_for_generation"
+if not hasattr(GenerationMixin, ENCODE):  # before transformers 5.18
+    ENCODE = "_prepare_encoder_decoder_kwargs_for_generation"
+
 # The methods, each with the reason why no public one would do.
 MODEL = {
     "_check_and_adjust_attn_implementation": "flash attention cannot add the scores of relative positions: refused",
     "_get_resized_lm_head": "new rows of an output projection start as those of a new model",
     "_init_weights": "transformers' own way to initialise parameters",
+    "_set_gradient_checkpointing": "stages are recomputed instead of blocks; its callers changed their names in 5.23",
 }
 HOOKS = {
     OdeTransformerForCausalLM: MODEL,
@@ -35,7 +41,7 @@ HOOKS = {
     EnsembleForConditionalGeneration: {
         "_prepare_generation_config": "refuses modes and outputs that an ensemble does not have",
         "_prepare_cache_for_generation": "each member has a cache",
-        "_prepare_text_encoder_decoder_kwargs_for_generation": "each member has an encoder",
+        ENCODE: "each member has an encoder",
     },
     TokenSeq2SeqTrainer: {
         "_evaluate": "a resumed run does not repeat the evaluation of `eval_on_start`",

@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What is said about gates."""
 
+import json
 import math
 
 import inspect_gates
@@ -41,7 +42,10 @@ def test_a_gate_that_sees_nothing_says_its_bias(blocks):
     ((name, row),) = rows_of(model, blocks).items()
     assert name == "model.solver_coefficients"
     assert (row["logit"], row["spread"], row["of_mean"]) == (-2, 0, -2)
-    assert row["weight_1"] == pytest.approx(1 / (1 + math.exp(2)))
+    assert row["weight_1"] == pytest.approx(1 / (1 + math.exp(2))) and row["shut"] == 0
+    for bias in (-math.log(19) - 1e-6, math.log(19) + 1e-6):  # 0.05 and 0.95
+        torch.nn.init.constant_(gate.bias, bias)
+        assert rows_of(model, blocks)["model.solver_coefficients"]["shut"] == 1
 
 
 def test_gradients_are_those_of_the_loss_and_vanish_where_the_gate_is_shut(blocks):
@@ -101,6 +105,9 @@ def test_the_command_reads_whole_blocks_of_a_text(tmp_path, capsys):
     blocks = [torch.tensor([stream[i : i + 4] for i in (start, start + 4)]) for start in (0, 1)]
     assert inspect_gates.main(argv) == rows_of(model, blocks)
     assert "model.solver_coefficients\n  logit, mean over tokens: " in capsys.readouterr().out
+    (tmp_path / "gates.json").write_text('{"other": {}}')
+    rows = inspect_gates.main([*argv, "--output_file", str(tmp_path / "gates.json")])
+    assert json.loads((tmp_path / "gates.json").read_text()) == {"other": {}, tmp_path.name: rows}
     with pytest.raises(ValueError, match="no block of 40 words"):
         inspect_gates.main([*argv[:-1], "40"])
 

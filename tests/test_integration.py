@@ -327,14 +327,14 @@ def test_all_evaluations_but_the_last_are_recomputed(name, num_steps):
 @pytest.mark.parametrize(
     "a, b, message",
     [
-        ([[0, 1], [1, 0]], [0.5, 0.5], "Row 0 is"),
-        ([[0, 0], [1, 1]], [0.5, 0.5], "Row 1 is"),
-        ([[], []], [0.5, 0.5], "Row 1 is"),
+        ([[0, 1], [1, 0]], [0.5, 0.5], "Row 0 of `a` is"),
+        ([[0, 0], [1, 1]], [0.5, 0.5], "Row 1 of `a` is"),
+        ([[], []], [0.5, 0.5], "Row 1 of `a` is"),
         ([[]], [0.5, 0.5], "1 rows and `b` has 2"),
         ([], [], "at least one stage"),
         ([[]], [float("nan")], "nan"),
         ([[]], [float("inf")], "inf"),
-        ([[]], [10**400], "b has 10000"),
+        ([[]], [10**400], "b of a Butcher tableau has 10000"),
         ([[]], ["1"], "'1'"),
         (1, [1], "a=1 of a Butcher tableau must be a list"),
         ({"0": []}, [1], "a={'0': \\[\\]} of a Butcher tableau must be a list"),

@@ -10,6 +10,7 @@ each step. A gate's logit is W [F1; F2] + b, and the first stage counts sigmoid(
 more: the gate is stuck.
 """
 
+import json
 import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Sequence
@@ -24,9 +25,10 @@ import modeling_ode_transformer  # noqa: F401  (makes the Auto classes know it)
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.integration_ode_transformer import GateCoefficients
 from modeling_ode_transformer.metrics.perplexity import shift_blocks
-from modeling_ode_transformer.text_files import read_aligned_lines, read_lines
+from modeling_ode_transformer.text_files import read_aligned_lines, read_json, read_lines
 
 
+SHUT = 0.05
 COLUMNS = {
     "logit": "logit, mean over tokens",
     "spread": "its standard deviation",
@@ -34,6 +36,7 @@ COLUMNS = {
     "stage_1": "first stage, root mean square",
     "stage_2": "second stage",
     "weight_1": "weight of the first stage, mean",
+    "shut": f"share of the tokens for which a stage counts less than {SHUT}",
     "gradient": "largest gradient of the loss for a weight of the gate",
 }
 
@@ -90,11 +93,13 @@ def inspect_gates(model, batches: Batches) -> tuple[dict[str, dict[str, float]],
         weights[name] = [logits.sigmoid() for _, logits in steps]
         stages, logits = (torch.cat(parts) for parts in zip(*steps))
         first, second = stages.chunk(2, dim=-1)
+        g = logits.sigmoid()
         with torch.no_grad():
             of_mean = gate(stages.mean(0)).item()
         values = (
             *(logits.mean().item(), logits.std().item(), of_mean, root_mean_square(first), root_mean_square(second)),
-            *(logits.sigmoid().mean().item(), max(largest[parameter] for parameter in gate.parameters())),
+            *(g.mean().item(), ((g - 0.5).abs() > 0.5 - SHUT).double().mean().item()),
+            max(largest[parameter] for parameter in gate.parameters()),
         )
         rows[name] = dict(zip(COLUMNS, values, strict=True))
     return rows, weights
@@ -151,6 +156,7 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("--block_size", type=int, default=128, help="of a language model: words of a block")
     parser.add_argument("--num_blocks", type=int, default=8, help="so many first whole blocks, or pairs, are read")
     parser.add_argument("--picture", type=Path, help="file to draw the weights into (.png, .svg, .pdf)")
+    parser.add_argument("--output_file", type=Path, help="JSON file that gets the numbers, beside those of other models")
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
 
     name = args.model_name_or_path
@@ -170,6 +176,10 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
             print(f"  {COLUMNS[column]}: {value:.3g}")
     if args.picture is not None:
         draw(weights, args.picture)
+    if args.output_file is not None:
+        inspected = read_json(args.output_file) if args.output_file.is_file() else {}
+        text = json.dumps(inspected | {Path(name).name: rows}, indent=1)
+        args.output_file.write_text(text + "\n", encoding="utf-8")
     return rows
 
 

@@ -5,8 +5,9 @@
     python examples/results/run_queue.py --output_dir runs --list
     kill $(cat runs/queue.pid)
 
-A run is a folder of `--output_dir` and has its log beside it. It is done when its metrics hold those of the test set;
-else it starts, or resumes from its last checkpoint. Runs have one thread and the lowest priority. Arguments that are
+A run is a folder of `--output_dir` and has its log beside it. When its metrics hold those of the test set it is done,
+and joins the records of its part in `--record_dir`, which outlive the folder: what is recorded is not trained again.
+Else it starts, or resumes from its last checkpoint. Runs have one thread and the lowest priority. Arguments that are
 not of this script go to every training: `--bf16 False` on a CPU without bfloat16, which it computes several times
 slower than float32.
 """
@@ -25,6 +26,7 @@ from pathlib import Path
 
 
 EXAMPLES = Path(__file__).resolve().parent.parent
+RECORDS = EXAMPLES / "results" / "queue"
 SEEDS = (1, 2, 3)
 RESIDUAL = "encoder_solver=euler,encoder_coefficients=fixed"
 TATOEBA = {
@@ -45,13 +47,25 @@ PTB = {
     "rk2_gate": "decoder_coefficients=gate",
     "rk4": "decoder_solver=rk4,decoder_coefficients=fixed",
 }
-# Gates that may stay open: on normalised stages, from 1/2 on, with a temperature. "{}" is the stack whose they are.
+# Gates that may stay open: on normalised stages, from 1/2 on, with a temperature; in small models and short
+# trainings, since the recipe's gate shuts within an epoch. "{}" is the stack whose they are.
 GATES = {
     "rk2_gate": "{}_coefficients=gate",
     "rk2_gate_normalized": "{}_coefficients=gate,normalize_stages=true",
     "rk2_gate_even": "{}_coefficients=gate,coefficient_start=even",
     "rk2_scaled_gate": "{}_coefficients=scaled_gate",
-    "rk2_scaled_gate_even": "{}_coefficients=scaled_gate,coefficient_start=even",
+}
+GATE_STUDIES = {
+    "ptb": (
+        "decoder",
+        "tie_word_embeddings=true,d_model=256,decoder_attention_heads=4,decoder_ffn_dim=1024,",
+        ["--num_train_epochs", "2", "--warmup_steps", "150"],
+    ),
+    "multi30k_en_de": (
+        "encoder",
+        "d_model=128,encoder_layers=2,decoder_layers=2,encoder_ffn_dim=512,decoder_ffn_dim=512,",
+        ["--vocab_size", "2000", "--num_train_epochs", "3", "--warmup_steps", "300", "--max_eval_samples", "100"],
+    ),
 }
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
@@ -102,6 +116,15 @@ class Run:
     converted: bool = False
     arguments: list[str] = field(default_factory=list)
 
+    @property
+    def title(self) -> str:
+        """Its name among the runs of its part."""
+        return self.name.rpartition("/")[2]
+
+    def record(self, record_dir: Path) -> Path:
+        """The file that has all finished runs of its part."""
+        return record_dir / f"{self.name.rpartition('/')[0].replace('/', '_')}.json"
+
     def commands(self, data_dir: Path, output_dir: Path, more: list[str]) -> list[list[str]]:
         """What is to be run, in this order, each without the interpreter."""
         script = "run_language_modeling.py" if self.recipe == "ptb" else "run_translation.py"
@@ -129,11 +152,10 @@ def all_runs() -> list[Run]:
         for name, overrides in models.items()
     ]
     runs += [
-        Run(f"{recipe}/{name}_{seed}", recipe, seed, overrides.format(stack))
-        for recipe, stack, done in (("multi30k_en_de", "encoder", MULTI30K), ("ptb", "decoder", PTB))
+        Run(f"gates/{recipe}/{name}_{seed}", recipe, seed, sizes + overrides.format(stack), arguments=arguments)
+        for recipe, (stack, sizes, arguments) in GATE_STUDIES.items()
         for seed in SEEDS
         for name, overrides in GATES.items()
-        if name not in done
     ]
     recipe = "tatoeba_en_de_small"
     further = ["--max_steps", "600", "--learning_rate", "5e-4", "--warmup_steps", "0"]
@@ -150,9 +172,14 @@ def is_done(folder: Path) -> bool:
     return results.is_file() and "predict_samples" in json.loads(results.read_text())
 
 
-def state(run: Run, output_dir: Path) -> str:
+def is_recorded(run: Run, record_dir: Path) -> bool:
+    record = run.record(record_dir)
+    return record.is_file() and run.title in json.loads(record.read_text())
+
+
+def state(run: Run, output_dir: Path, record_dir: Path) -> str:
     folder = output_dir / run.name
-    if is_done(folder):
+    if is_recorded(run, record_dir):
         return "done"
     last = max((int(path.name.rpartition("-")[2]) for path in folder.glob("checkpoint-*")), default=0)
     return f"begun, saved at update {last}" if last else "begun" if folder.is_dir() else "waits"
@@ -178,21 +205,26 @@ def run_child(command: list[str], log_file: Path) -> int:
                     child.wait()
 
 
-def work(runs: list[Run], data_dir: Path, output_dir: Path, more: list[str]) -> list[str]:
+def work(runs: list[Run], data_dir: Path, output_dir: Path, record_dir: Path, more: list[str]) -> list[str]:
     """Trains what is not done, and returns the names of the runs that failed or wait for one that did."""
     failed = []
     for run in runs:
-        if is_done(output_dir / run.name):
+        if is_recorded(run, record_dir):
             continue
         if run.start and not is_done(output_dir / run.start):
             failed.append(run.name)
             print(f"{run.name} waits for {run.start}", flush=True)
             continue
+        folder, record = output_dir / run.name, run.record(record_dir)
         begin, log_file = time.time(), output_dir / f"{run.name}.log"
-        print(f"{time.strftime('%F %T')} {run.name}: {state(run, output_dir)}", flush=True)
-        statuses = (run_child(command, log_file) for command in run.commands(data_dir, output_dir, more))
+        print(f"{time.strftime('%F %T')} {run.name}: {state(run, output_dir, record_dir)}", flush=True)
+        commands = [] if is_done(folder) else run.commands(data_dir, output_dir, more)
+        record.parent.mkdir(parents=True, exist_ok=True)
+        collect = [str(EXAMPLES / "analysis" / "collect_runs.py"), str(folder)]
+        commands.append([*collect, "--names", run.title, "--output_file", str(record)])
+        statuses = (run_child(command, log_file) for command in commands)
         status = next((status for status in statuses if status), 0)
-        if status or not is_done(output_dir / run.name):
+        if status or not is_recorded(run, record_dir):
             failed.append(run.name)
             print(f"{run.name} failed (exit status {status}): see {log_file}", flush=True)
         else:
@@ -205,6 +237,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("--data_dir", type=Path, default=Path("data"), help="has multi30k, ptb and tatoeba_en_de")
     parser.add_argument("--output_dir", type=Path, default=Path("runs"), help="gets a folder for each run")
+    parser.add_argument("--record_dir", type=Path, default=RECORDS, help="has the records of finished runs")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="runs of such names, as 'ptb/*_1'")
     parser.add_argument("--list", action="store_true", help="only print the state of each run")
     args, more = parser.parse_known_args(argv)
@@ -213,7 +246,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--only {args.only}: no run has such a name; --list prints all.")
     if args.list:
         for run in runs:
-            print(f"{run.name:45} {state(run, args.output_dir)}")
+            print(f"{run.name:45} {state(run, args.output_dir, args.record_dir)}")
         return
     args.output_dir.mkdir(parents=True, exist_ok=True)
     with (args.output_dir / "queue.pid").open("a+") as pid_file:
@@ -224,7 +257,7 @@ def main(argv: list[str] | None = None) -> None:
         pid_file.truncate(0)
         print(os.getpid(), file=pid_file, flush=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
-        if failed := work(runs, args.data_dir, args.output_dir, more):
+        if failed := work(runs, args.data_dir, args.output_dir, args.record_dir, more):
             sys.exit(f"Not done: {', '.join(failed)}")
 
 

@@ -10,7 +10,7 @@ the tokenizer or tokenizers, and `generation_config.json` with the token ids and
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, exporters
 from transformers.utils import is_onnxscript_available
 
 from ..generation_ode_transformer import position_limit
@@ -34,7 +34,7 @@ def export_onnx(name: str | Path, output_dir: str | Path, **hub_options) -> None
         hub_options: Those of `from_pretrained`.
 
     Raises:
-        ImportError: onnxscript is not installed.
+        ImportError: onnxscript is not installed, or transformers is older than 5.23.
         ValueError: the model is not an encoder-decoder, or the folder is not empty.
         OSError: there is no such model.
     """
@@ -45,6 +45,8 @@ def export_onnx(name: str | Path, output_dir: str | Path, **hub_options) -> None
         raise ValueError(f"{name} is a language model, and the graphs are those of an encoder-decoder.")
     if not is_onnxscript_available():
         raise ImportError("The export to ONNX needs onnxscript: pip install onnxscript onnxruntime")
+    if not hasattr(exporters, "ExportedModel"):
+        raise ImportError("The export to ONNX needs transformers 5.23 or newer: pip install --upgrade transformers")
     from transformers.exporters import OnnxConfig, OnnxExporter
 
     model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, **hub_options).eval()

@@ -266,7 +266,7 @@ def test_pairs_and_single_sentences_are_not_mixed_up(batch):
         ({"rtol": -1.0}, "rtol=-1.0 must be a positive number"),
         ({"distance_epsilon": math.nan}, "distance_epsilon=nan must be a positive number"),
         ({"rtol": 10**400}, "must be a positive number"),
-        ({"pad_token_id": 10000}, "pad_token_id=10000 is none of the ids below vocab_size=10000"),
+        ({"pad_token_id": 10000}, "pad_token_id=10000 is not an id below vocab_size=10000"),
         ({"ngram_size": -1}, "ngram_size=-1 must not be negative"),
         ({"ngram_size": 0, "embedding_size": 200}, "embedding_size=200 must be hidden_size=300"),
         ({"num_blocks": 5}, "num_blocks=5, but solver='ark' integrates one block"),

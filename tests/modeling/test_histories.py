@@ -228,6 +228,10 @@ def test_every_run_of_a_repeated_stack_has_keys_and_hidden_states_of_its_own(bat
     assert len(keys) == 2 * 2 * 2
     assert all(not torch.allclose(one, other) for i, one in enumerate(keys) for other in keys[:i])
     assert len(outputs.decoder_hidden_states) == 2 * 2 + 1 and len(outputs.encoder_hidden_states) == 2 * 3 + 1
-    last = model.model.encoder(batch["input_ids"], batch["attention_mask"], output_hidden_states=[-1]).hidden_states
+
+
+def test_hidden_states_of_a_repeated_stack_are_counted_from_the_end(batch):
+    encoder, sources = build(stack_repeats=2).model.encoder, (batch["input_ids"], batch["attention_mask"])
+    last = encoder(*sources, output_hidden_states=[-1]).hidden_states
     assert [i for i, each in enumerate(last) if each is not None] == [6]
-    assert_close(last[6], outputs.encoder_hidden_states[6])
+    assert_close(last[6], encoder(*sources, output_hidden_states=True).hidden_states[6])
