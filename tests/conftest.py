@@ -55,7 +55,7 @@ TINY = {
 # converted models. Folders and files, the longest first: they run first, so that no process ends with a long file.
 SLOW = (
     *("training/test_recipes", "test_ecosystem", "hub/test_publish", "training/test_resumption"),
-    *("training/test_trainer", "test_app", "test_benchmarks", "test_readme", "test_compiled_search"),
+    *("training/test_trainer", "test_app", "test_benchmarks", "test_compiled_search"),
     *("test_multilingual", "training", "inference/test_generate", "test_from_residual", "test_hub"),
     *("conversion/test_residual", "test_recurrence_models", "test_recurrence_generation", "test_recurrence"),
     *("test_pipeline", "test_cli", "test_queue", "csa_ode", "conversion/test_fairseq_command", "test_collect_runs"),
@@ -76,6 +76,8 @@ NEEDS_TRANSFORMERS = {
         "test_tokenizers_and_a_greedy_configuration_are_beside_the_graphs": "exports to ONNX",
     },
 }
+# Long for their number of tests; they run before the others that are not slow.
+LONG = ("test_pages", "test_beam_search", "modeling", "inference")
 SLOW_NAMES = ("compile", "export", "saved_code", "flops", "trains", "transformers_search", "without_the_package")
 EXAMPLES = Path(__file__).parent.parent / "examples"
 METRICS = Path(__file__).parent.parent / "modeling_ode_transformer" / "metrics"
@@ -85,7 +87,8 @@ SOLVERS = ("euler", "rk2", "midpoint", "ralston", "rk3", "rk4", "rk4_38")
 def pytest_collection_modifyitems(items):
     def place(item) -> int:
         path = item.path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
-        return next((i for i, slow in enumerate(SLOW) if path == slow or path.startswith(f"{slow}/")), len(SLOW))
+        early = enumerate((*SLOW, *LONG))
+        return next((i for i, each in early if path == each or path.startswith(f"{each}/")), len(SLOW) + len(LONG))
 
     for item in items:
         if place(item) < len(SLOW) or any(name in item.originalname for name in SLOW_NAMES):
