@@ -62,7 +62,8 @@ def load_checkpoint(auto_class: Any, args: BaseModelArguments) -> PreTrainedMode
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding: nn.Module, side: str = "") -> None:
     """ValueError if a tokenizer has tokens that the model's embeddings, or its output projection, do not have."""
-    size = embedding.weight.shape[0]
+    # ZeRO-3 leaves no weight where it was.
+    size = getattr(embedding, "num_embeddings", None) or embedding.out_features
     if len(tokenizer) > size:
         raise ValueError(
             f"The {side and f'{side} '}tokenizer has {len(tokenizer)} tokens, but the model only embeds {size}: give "

@@ -19,6 +19,7 @@ import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
 
 # Makes the Auto classes know the models.
@@ -35,6 +36,7 @@ from .run_folder import find_checkpoint, locked_run
 from .same_training import run_arguments
 from .seeds import check_other_models, earlier_results, finished_metrics, plan_models, write_results
 from .task import Run, Task
+from .trainer import class_before_sharding
 from .watch import PlanCheck
 
 
@@ -263,7 +265,13 @@ def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, ha
     with args.main_process_first(desc="averaging checkpoints"):
         if args.should_save:
             average_checkpoints(checkpoints, folder, overwrite=True)
-    model.load_state_dict(type(model).from_pretrained(folder, dtype=torch.float32).state_dict())
+    # Of a sharded model, one process holds all weights, and each takes its part of them.
+    mean, is_main = {}, PartialState().is_main_process
+    if is_main:
+        with class_before_sharding(model):
+            mean = type(model).from_pretrained(folder, dtype=torch.float32).state_dict()
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=PartialState().num_processes > 1)
+    set_model_state_dict(model, mean, options=options)
     PartialState().wait_for_everyone()
     if args.should_save:
         shutil.rmtree(folder.parent)

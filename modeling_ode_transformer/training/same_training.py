@@ -18,6 +18,8 @@ from datetime import date
 from functools import lru_cache, partial
 from pathlib import Path
 
+from accelerate import PartialState
+from accelerate.utils import gather_object
 from transformers import TrainingArguments
 
 from ..hub.model_card import held_out, split_sources, training_arguments, versions
@@ -92,6 +94,15 @@ def data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str
     return note
 
 
+def shared_data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str, list[dict]]:
+    """`data_note` of one process, or, where nodes have files of their own, of each node's first one: files are read
+    once, not by each process."""
+    state, is_local = PartialState(), getattr(data_args, "local_data", False)
+    reads = state.is_local_main_process if is_local else state.is_main_process
+    notes = gather_object([data_note(data_args, args) if reads else None])
+    return notes[state.process_index - state.local_process_index if is_local else 0]
+
+
 def run_arguments(
     task: str, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
 ) -> dict:
@@ -100,7 +111,7 @@ def run_arguments(
         "task": task,
         "model": vars(model_args),
         "data": vars(data_args),
-        "files": data_note(data_args, args),
+        "files": shared_data_note(data_args, args),
         "training": args.to_sanitized_dict(),
         "processes": args.world_size,
         "versions": versions(),

@@ -3,6 +3,7 @@
 
 import gzip
 import json
+from types import SimpleNamespace
 
 import pytest
 import run_translation
@@ -12,6 +13,7 @@ from modeling_ode_transformer.training.models import word_level_tokenizer
 from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import translation
+from modeling_ode_transformer.training.tasks.seq2seq_arguments import check_average
 
 from .runs import MODEL, SIZES, arguments
 
@@ -153,7 +155,6 @@ def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
             ValueError,
             "2 needs --save_total_limit 3 or more, not 2",
         ),
-        (SAVING | {"fsdp": "full_shard"}, ValueError, "no process holds a whole model to average"),
         (
             SAVING | {"save_steps": 3, "max_steps": 3},
             ValueError,
@@ -197,3 +198,10 @@ def test_words_are_counted_in_the_case_that_they_are_encoded_in():
     """Unicode has several lower cases of a sigma, and `str.lower` chooses by its place."""
     tokenizer = word_level_tokenizer(["ΟΔΟΣ Straße"], {"unk_token": "<unk>"}, lowercase=True)
     assert 0 not in tokenizer.encode("ΟΔΟΣ Straße").ids
+
+
+def test_checkpoints_of_deepspeed_are_not_averaged():
+    """Its arguments cannot be made without it."""
+    args = SimpleNamespace(do_train=True, deepspeed="zero3.json")
+    with pytest.raises(ValueError, match="--average_last_checkpoints 2: the shards of DeepSpeed's checkpoints"):
+        check_average(SimpleNamespace(average_last_checkpoints=2), args)

@@ -93,6 +93,9 @@ def test_values_are_those_of_the_paper(name):
     assert recipe["adam_beta2"] == (0.98 if "gec" in name else 0.997)
     assert recipe["lr_scheduler_type"] == "inverse_sqrt" and recipe["max_grad_norm"] == 0
     assert recipe["average_last_checkpoints"] == (10 if name.endswith("big") else 5)
+    # clean-corpus-n.perl -ratio 1.5 train 1 250, of fairseq's scripts for WMT.
+    rules = [recipe.get(rule) for rule in ("min_words", "max_words", "max_length_ratio")]
+    assert rules == ([1, 250, 1.5] if name.startswith("wmt") else [None] * 3)
     assert recipe.get("weight_decay", 0) == (0 if name.startswith("wmt") else 1e-4)
     model = recipe["config_overrides"]
     assert (model["attention_dropout"], model["activation_dropout"]) == (0.1, 0.1)

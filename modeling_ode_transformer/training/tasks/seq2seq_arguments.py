@@ -175,12 +175,9 @@ def check_average(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArg
     if data_args.average_last_checkpoints < 0:
         raise ValueError(f"{asked} must be at least 0, which means none.")
     if data_args.average_last_checkpoints and args.do_train:
-        launched = any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")))
-        if launched or args.fsdp or args.deepspeed:
+        if args.deepspeed or parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
             raise ValueError(
-                "Under FSDP and DeepSpeed, no process holds a whole model to average: give --average_last_checkpoints "
-                "0, then run ode-transformer average, and evaluate the average "
-                "(--model_name_or_path) in a run of its own."
+                f"{asked}: the shards of DeepSpeed's checkpoints are not averaged. Give --average_last_checkpoints 0."
             )
         if args.save_strategy == "no":
             raise ValueError(f"{asked} needs checkpoints: give --save_strategy steps or epoch.")
