@@ -126,7 +126,7 @@ class TextModel:
             knows_both = getattr(self.tokenizer, "separate_vocabs", False)
             if getattr(config, "decoder_vocab_size", None) and not is_shared and not knows_both:
                 raise ValueError(
-                    f"{name} has a vocabulary of its own for the target, but no folder {TARGET_TOKENIZER}: save the "
+                    f"{name} has its own vocabulary for the target, but no folder {TARGET_TOKENIZER}: save the "
                     "target's tokenizer there."
                 ) from error
             self.target_tokenizer = self.tokenizer

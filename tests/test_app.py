@@ -249,7 +249,7 @@ def test_impossible_requests_are_explained(load, models, tmp_path):
 
 def test_a_target_with_a_vocabulary_of_its_own_needs_its_tokenizer(models, tmp_path):
     shutil.copytree(models / "separate", tmp_path / "lost", ignore=shutil.ignore_patterns("target_tokenizer"))
-    with pytest.raises(ValueError, match="lost has a vocabulary of its own for the target, but no folder target_tok"):
+    with pytest.raises(ValueError, match="lost has its own vocabulary for the target, but no folder target_tok"):
         app.TextModel(str(tmp_path / "lost"))
 
 
