@@ -19,7 +19,7 @@ from modeling_ode_transformer.training.help import HELP_FOLDER, find_task, help_
 from modeling_ode_transformer.training.help import TASKS as TRAINED_TASKS
 
 from .conftest import EXAMPLES
-from .test_hub import run_python
+from .processes import run_python
 
 
 COMMANDS = {
@@ -142,7 +142,7 @@ assert type(AutoConfig.for_model("ode_transformer")) is OdeTransformerConfig
 
 
 def test_help_needs_no_torch(tmp_path):
-    run_python(HELP, tmp_path, "", "train", "score", *COMMANDS)
+    run_python(HELP, tmp_path, "", "train", "score", *COMMANDS, run=subprocess.run)
 
 
 def test_the_package_as_a_program_is_the_command():

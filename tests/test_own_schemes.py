@@ -16,7 +16,8 @@ from modeling_ode_transformer.own_schemes import TABLES, import_schemes
 from modeling_ode_transformer.training.smoke import number_names
 
 from .conftest import tiny_config
-from .test_hub import PUBLISHED, run_python
+from .processes import run_python
+from .test_hub import PUBLISHED
 from .training.runs import MODEL, SIZES, arguments
 
 

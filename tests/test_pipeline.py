@@ -4,6 +4,7 @@
 import copy
 import json
 import shutil
+import subprocess
 
 import datasets
 import pytest
@@ -34,7 +35,7 @@ from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, 
 from modeling_ode_transformer.training.smoke.number_names import english, german
 
 from .conftest import TINY, randomize, tiny_config
-from .test_hub import run_python
+from .processes import run_python
 
 
 VOCABULARY = 80
@@ -133,7 +134,7 @@ def test_a_published_model_brings_its_pipeline(tokenizers, translator, tmp_path,
         (hub / "refs" / revision).write_text(commit)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
 
-    printed = run_python(WITHOUT_PACKAGE, tmp_path, json.dumps([folders, TEXTS]))
+    printed = run_python(WITHOUT_PACKAGE, tmp_path, json.dumps([folders, TEXTS]), run=subprocess.run)
     results = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
 
     model = translator.model

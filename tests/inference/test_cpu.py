@@ -4,8 +4,6 @@
 import copy
 import io
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -33,6 +31,7 @@ from modeling_ode_transformer.inference.cpu import (
 )
 
 from ..conftest import TINY, assert_close, build
+from ..processes import run_python
 from .conftest import optimized
 
 
@@ -166,7 +165,7 @@ def test_saved_code_does_not_mention_it(tmp_path, batch):
         f"model = AutoModelForSeq2SeqLM.from_pretrained({str(tmp_path / 'saved')!r}, trust_remote_code=True)\n"
         "assert (model(**batch).logits - expected).abs().max() < 1e-4\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path)
+    run_python(script, tmp_path)
     remote = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
     layer = optimize_for_cpu(remote).model.decoder.layers[0]
     for module in (
@@ -180,7 +179,7 @@ def test_saved_code_does_not_mention_it(tmp_path, batch):
     assert_close(remote(**batch).logits, model(**batch).logits, scale=10)
 
 
-def test_flops_are_counted_once_a_model_has_been_optimized(batch):
+def test_flops_are_counted_once_a_model_has_been_optimized(batch, tmp_path):
     script = (
         "import torch; from torch.utils.flop_counter import flop_registry\n"
         "from modeling_ode_transformer.inference import cpu\n"
@@ -189,7 +188,7 @@ def test_flops_are_counted_once_a_model_has_been_optimized(batch):
         "cpu.optimize_for_cpu(torch.nn.Linear(2, 2))\n"
         "assert operator in flop_registry or operator is None\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    run_python(script, tmp_path)
     with_gradients, without = [], []
     for model in (optimized(encoder_solver="rk2"), build(encoder_solver="rk2")):
         for gradients, counts in ((True, with_gradients), (False, without)):
