@@ -31,7 +31,8 @@ from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, Token
 
 from .conftest import assert_close, build
 from .inference.test_ensemble import sharpen
-from .test_hub import PACKAGE, run_python
+from .processes import run_python
+from .test_hub import PACKAGE
 
 
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}
@@ -367,12 +368,13 @@ def greedy(encoder, decoder, source, config, number):
     return tokens
 
 
-@pytest.mark.parametrize("export_format, solver", [("Dynamo", "rk2"), ("Onnx", "euler"), ("Onnx", "rk2")])
-def test_exported_models_generate_the_same_tokens(export_format, solver, tmp_path):
-    """With other numbers and lengths of sources than those of the export, padded or not; ONNX saved and loaded."""
+@pytest.mark.parametrize("export_format", ["Dynamo", "Onnx"])
+def test_exported_models_generate_the_same_tokens(export_format, tmp_path):
+    """With other numbers and lengths of sources than those of the export, padded or not; ONNX saved and loaded. With a
+    decoder of two stages; test_pages.py has ONNX with one."""
     if export_format == "Onnx":
         import_onnxruntime()
-    model = build(**SMALL, decoder_solver=solver)
+    model = build(**SMALL, decoder_solver="rk2")
     model.generation_config.update(eos_token_id=None, pad_token_id=1)
     exporter, config = (getattr(exporters, export_format + name) for name in ("Exporter", "Config"))
     encoder = exporter().export(model.get_encoder(), sources(9, 7, 4), config(dynamic=True))
