@@ -179,7 +179,7 @@ def test_first_steps_are_logged_with_their_time(source, tracing, caplog):  # noq
         for _ in range(2):
             model.generate(**source, num_beams=4, max_new_tokens=6, eos_token_id=None, **tracing.options)
     lines = [message for message in caplog.messages if "first step of a compiled search" in message]
-    assert len(lines) == 1 and "6 sources, 4 beams and 16 positions took " in lines[0]
+    assert len(lines) == 1 and "6 sources, 4 beams and 32 positions took " in lines[0]
 
 
 def test_changed_weights_and_copies_are_searched_with(source, tracing):  # noqa: F811

@@ -67,11 +67,11 @@ class CompiledSteps:
     all shapes, and CUDA graphs are recorded of it.
     """
 
+    least_positions = 32
     keeps_shapes = True
 
     def __init__(self, model: GenerationMixin):
         self.records = model.device.type in RECORDING_DEVICES
-        self.least_positions = 32 if self.records else 16
         self.kept = vars(model).setdefault("compiled_steps", KeptSteps())
         self.buffers: dict[tuple, torch.Tensor] = {}
 
