@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install test test-fast quickstart quality style docs build clean
+.PHONY: install test test-fast test-oldest quickstart quality style docs build clean
 
 # The stamp is newer than what it was installed from.
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
@@ -27,6 +27,16 @@ test: install
 # The core's tests, without those that start processes, compile or train.
 test-fast: install
 	$(PYTEST) -m "not slow"
+
+# The same with the oldest versions that setup.cfg allows, in an environment of its own.
+OLDEST := .venv-oldest/bin/python
+
+test-oldest:
+	test -x $(OLDEST) || $(PYTHON) -m venv .venv-oldest
+	grep -vE '^(huggingface_hub|setuptools|tokenizers|torch|transformers)==' constraints.txt > .venv-oldest/constraints.txt
+	$(OLDEST) -m pip install --quiet --disable-pip-version-check --constraint .venv-oldest/constraints.txt \
+		$$(sed -nE 's/^ *(torch|transformers)>=([0-9.]+).*/\1==\2.*/p' setup.cfg) --editable ".[train,test]"
+	OMP_NUM_THREADS=1 $(OLDEST) -m pytest -m "not slow"
 
 # Without the packages of the tests.
 quickstart: $(VENV)/installed-train
@@ -54,4 +64,4 @@ build: install
 	.ci/try_wheel dist $(PYTHON)
 
 clean:
-	rm -rf $(VENV) build dist docs/_build quickstart_output
+	rm -rf $(VENV) .venv-oldest build dist docs/_build quickstart_output

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What can be said of a scheme: its order, and the order conditions that it fulfils and violates."""
+"""The analysis of a scheme: its order, and the order conditions that it fulfils and violates."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from .integration_ode_transformer import TOLERANCE, ButcherTableau
 
 
 class OrderCondition(NamedTuple):
-    """What a scheme of order `order` has to fulfil for one rooted tree: `value` equal to `required`."""
+    """The condition of one rooted tree for schemes of order `order`: `value` equals `required`."""
 
     order: int
     tree: str
@@ -21,11 +21,11 @@ class OrderCondition(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the two are equal, to `TOLERANCE`."""
+        """Whether both are equal within `TOLERANCE`."""
         return abs(self.value - self.required) < TOLERANCE
 
 
-# A rooted tree is the tuple of the trees that hang on its root; the single node is ().
+# A rooted tree is the tuple of its root's subtrees; a single node is ().
 Tree = tuple["Tree", ...]
 
 
@@ -105,7 +105,7 @@ def order_of(tableau: ButcherTableau) -> int:
 
 
 def report(tableau: ButcherTableau) -> str:
-    """The order and the order conditions as text, up to one order more than the scheme fulfils.
+    """Describes the order and the order conditions as text, up to one order more than the scheme has.
 
     Raises:
         ValueError: it is not a Runge-Kutta scheme.

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What a CSAODE model is: its fields and their validation."""
+"""The configuration of CSAODE: its fields and their validation."""
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -41,8 +41,8 @@ class CsaOdeConfig(PreTrainedConfig):
         position_constant (`float`, defaults to 1e-4): c of the position encoding (eq. 3).
         distance_epsilon (`float`, defaults to 1e-3): Least distance of the Euclidean attention, which is 1 over the
             distance (eq. 11); nearer vectors count as this far apart.
-        num_sentences (`int`, defaults to 1): 1, or 2 for pairs, as of inference and matching; `token_type_ids` say
-            which words are whose.
+        num_sentences (`int`, defaults to 1): 1, or 2 for pairs of sentences; `token_type_ids` say to which sentence
+            each word belongs.
         dropout (`float`, defaults to 0.1): Probability of dropping entries of the word embeddings and of the
             classifier's input.
         layer_norm_eps (`float`, defaults to 1e-5): Epsilon of the layer norms.
@@ -51,9 +51,9 @@ class CsaOdeConfig(PreTrainedConfig):
         pad_token_id (`int`, defaults to 0): The padding token, whose embedding is zero.
 
     Raises:
-        `StrictDataclassFieldValidationError`: a value of the wrong type.
-        `StrictDataclassClassValidationError` or `ValueError`: an unknown name, a number out of range, or a combination
-            that is not a model. The message names the value and the choices.
+        `StrictDataclassFieldValidationError`: a value has the wrong type.
+        `StrictDataclassClassValidationError` or `ValueError`: a name is unknown, a number is out of range, or values
+            contradict each other. The message names the value and the choices.
 
     Example:
 
@@ -96,7 +96,7 @@ class CsaOdeConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
-        # Not where a configuration is saved: `Trainer` changes it to the tokenizer's.
+        # Not checked on saving: `Trainer` sets it to the tokenizer's.
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(
                 f"pad_token_id={self.pad_token_id} is not an id below vocab_size={self.vocab_size}: give the "
@@ -109,7 +109,7 @@ class CsaOdeConfig(PreTrainedConfig):
 
     @property
     def solver_fields(self) -> tuple[str, ...]:
-        """The fields that say how the solver works; it makes no use of the others."""
+        """The fields that the solver uses."""
         if self.solver == NO_SOLVER:
             return ("num_blocks",)
         tolerances = ("rtol", "atol", "max_solver_steps") if SOLVERS[self.solver].is_adaptive else ()
@@ -125,7 +125,7 @@ class CsaOdeConfig(PreTrainedConfig):
         return None if solver.is_adaptive else solver.evaluations(self.solver_options.num_steps)
 
     def validate_architecture(self):
-        """Part of the validation at construction and on save: names, ranges, and what has to fit together."""
+        """Part of the validation at construction and on save: names, ranges, and combinations of fields."""
         choices = {
             "solver": (*SOLVERS, NO_SOLVER),
             "gradient": ("direct", "adjoint"),

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What an ODE Transformer with a recurrence encoder is: the fields of an ODE Transformer, and five more."""
+"""The configuration of an ODE Transformer with a recurrence encoder: an ODE Transformer's fields, and five more."""
 
 from typing import Any
 
@@ -22,24 +22,24 @@ RECURRENCE_CHOICES: dict[str, tuple[str, ...]] = {
 @strict
 class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
     r"""
-    The configuration of an ODE Transformer with a second encoder over the word embeddings, the recurrence encoder of
-    Hao et al., "Modeling Recurrence for Transformer" (NAACL 2019), to which the decoder attends too.
+    The configuration of an ODE Transformer with a second encoder over the word embeddings: the recurrence encoder of
+    Hao et al., "Modeling Recurrence for Transformer" (NAACL 2019). The decoder attends to it too.
 
     Args:
         recurrence_encoder (`str`, defaults to `"biarn"`): `"birnn"`, a bidirectional GRU, or `"biarn"`, the attentive
             recurrent network.
         recurrence_layers (`int`, defaults to 1): Its layers.
-        recurrence_steps (`int`, *optional*, defaults to 8): Recurrent steps of `"biarn"`, which are also the states
-            that the decoder sees; `None`: as many as the source has words, as `"birnn"` has anyway.
+        recurrence_steps (`int`, *optional*, defaults to 8): Recurrent steps of `"biarn"`, each of which gives the
+            decoder a state; `None`: one for each word of the source, as always with `"birnn"`.
         recurrence_integration (`str`, defaults to `"stack"`): How the decoder attends to it: in a residual sublayer
             of its own after the cross-attention (`"stack"`), or beside the cross-attention, the two weighed by a gate
             for each token (`"gated_sum"`).
-        recurrence_decoder_layers (`str`, defaults to `"top"`): Which layers of the decoder do: the `"top"` one or
+        recurrence_decoder_layers (`str`, defaults to `"top"`): The decoder's layers that attend to it: `"top"` or
             `"all"`.
         kwargs: the fields of `OdeTransformerConfig`.
 
     Raises:
-        As `OdeTransformerConfig`, and `ValueError` for a decoder alone (`is_encoder_decoder=False`).
+        As `OdeTransformerConfig`, and `ValueError` for a model without an encoder (`is_encoder_decoder=False`).
 
     Example:
 
@@ -79,8 +79,8 @@ class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
 
     @classmethod
     def get_config_dict(cls, *args, **kwargs) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As in transformers; the configuration of an `OdeTransformerForConditionalGeneration` is read as that of a
-        model to which a recurrence encoder is added."""
+        """As in transformers. The configuration of an `OdeTransformerForConditionalGeneration` becomes that of a model
+        with an added recurrence encoder."""
         config_dict, kwargs = super().get_config_dict(*args, **kwargs)
         if config_dict.get("model_type") == OdeTransformerConfig.model_type:
             config_dict = {**config_dict, "model_type": cls.model_type}
@@ -89,7 +89,7 @@ class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerRecurrenceConfig":
         config_dict = {name: value for name, value in config_dict.items() if name != "model_type"}
-        if config_dict.get("recurrence_encoder") == "none":  # of a model that had none
+        if config_dict.get("recurrence_encoder") == "none":  # saved by a model without one
             del config_dict["recurrence_encoder"]
         return super().from_dict(config_dict, **kwargs)
 
@@ -99,16 +99,15 @@ class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
 
     @property
     def recurrence_has_words(self) -> bool:
-        """Whether the recurrence encoder has a state for each word of the source, not for each of a fixed number of
-        steps."""
+        """Whether the recurrence encoder has a state for each word of the source rather than a fixed number."""
         return self.recurrence_encoder == "birnn" or self.recurrence_steps is None
 
     def num_recurrence_states(self, source_length: int) -> int:
-        """How many states the recurrence encoder has for sources that are padded to `source_length` words."""
+        """The number of the recurrence encoder's states for sources padded to `source_length` words."""
         return source_length if self.recurrence_has_words else self.recurrence_steps
 
     def source_length(self, num_states: int) -> int:
-        """The length that sources are padded to, from the number of states that both encoders have together."""
+        """The padded length of sources, from the total number of states of both encoders."""
         return num_states // 2 if self.recurrence_has_words else num_states - self.recurrence_steps
 
     def for_decoder_alone(self):

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Errors that a user can mend end a command with one line, in place of a traceback."""
+"""Errors that a user can fix end a command with one line instead of a traceback."""
 
 import errno
 import logging
@@ -13,16 +13,16 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-# What torch and safetensors say of a full disk, while they write.
+# Messages of torch and safetensors about a full disk.
 FULL_DISK = ("No space left on device", "os error 28", "unexpected pos", "iostream error", "file write failed")
-# Packages whose modules have other names.
+# Packages whose names differ from their modules'.
 MODULES_OF = {"google": "protobuf"}
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Within it, errors in arguments and files, and Ctrl-C, end the process with one line and the exit codes 2 and
-    130. The traceback is logged for debugging (`--log_level debug` of the training scripts)."""
+    """Within the context, errors in arguments and files end the process with one line and exit code 2, and Ctrl-C with
+    exit code 130. The traceback is logged for debugging (`--log_level debug` of the training scripts)."""
     try:
         yield
     except KeyboardInterrupt:
@@ -37,7 +37,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def message_of(error: Exception) -> str | None:
-    """What to tell of an error in arguments or files; None if it is a defect."""
+    """Returns the message for an error in arguments or files; None if the error is a defect."""
     chain: list[Any] = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
@@ -55,7 +55,7 @@ def message_of(error: Exception) -> str | None:
 
 
 def extra_of(module: str) -> str | None:
-    """The extra of this package that installs a module, by the package's metadata; None if none does."""
+    """Returns the extra that installs a module, from the package's metadata; None if none does."""
     name = MODULES_OF.get(module.partition(".")[0], module.partition(".")[0]).replace("_", "-")
     try:
         requirements = requires("modeling-ode-transformer") or []

@@ -1,11 +1,10 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """CSAODE: continuous self-attention models with neural ODE networks, for one sentence or two.
 
-One forward pass, as the data sees it: words are embedded; an n-gram convolution makes the local representation `H_L`;
-the self-attention block `F` is integrated from it, `dG/dt = F(G + P)`, up to the global representation `H_G`;
-Euclidean attention of the global to the local vectors and a gate of two scalars fuse them, and the largest entries of
-all words are the sentence's vector, which a linear layer classifies. Padding is masked in all of it. Equation numbers
-are the paper's.
+A forward pass embeds the words, and an n-gram convolution makes the local representation `H_L`. The self-attention
+block `F` is integrated from there, `dG/dt = F(G + P)`, up to the global representation `H_G`. Euclidean attention from
+the global to the local vectors and a gate of two scalars fuse them. The largest entries over all words make the
+sentence's vector, which a linear layer classifies. Padding is masked everywhere. Equation numbers are the paper's.
 """
 
 from dataclasses import dataclass
@@ -62,7 +61,7 @@ class CsaOdeSequenceClassifierOutput(ModelOutput):
     num_function_evaluations (`torch.LongTensor` of shape `(batch,)`):
         How often the self-attention block was evaluated for each example; the sum of both sentences of a pair.
     hidden_states, attentions, evaluation_times, euclidean_attention:
-        As in `CsaOdeModelOutput`; a batch of pairs is one of twice as many sentences, first all first ones.
+        As in `CsaOdeModelOutput`; a batch of n pairs counts as 2n sentences: the n first ones, then the n second ones.
     """
 
     loss: torch.FloatTensor | None = None
@@ -75,8 +74,8 @@ class CsaOdeSequenceClassifierOutput(ModelOutput):
 
 
 def position_encoding(positions: torch.Tensor, size: int, constant: float) -> torch.Tensor:
-    """P of eq. 3 for `positions` (batch, length), which count from 1: (batch, length, size), float64 where there is
-    that. Dimensions count from 1 too: the first is a cosine, of frequency 1."""
+    """Returns P of eq. 3 for `positions` (batch, length), counted from 1: (batch, length, size), in float64 if the
+    device has it. Dimensions count from 1 too: the first is a cosine of frequency 1."""
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64
     dimensions = torch.arange(1, size + 1, device=positions.device)
     is_even = dimensions % 2 == 0
@@ -164,7 +163,7 @@ class CsaOdeFusion(nn.Module):
         Returns:
             H_O, of the same shape, and E (batch, length, length), zero where the local vector is padding.
         """
-        # Differences, not products, which would lose small distances; there is no half precision for it.
+        # Differences: products would lose small distances. There is no half-precision version.
         distances = torch.cdist(
             global_states.to(torch.promote_types(global_states.dtype, torch.float32)),
             local_states.to(torch.promote_types(local_states.dtype, torch.float32)),
@@ -184,7 +183,7 @@ class CsaOdePreTrainedModel(PreTrainedModel):
     _no_split_modules = ["CsaOdeBlock", "CsaOdeFusion", "CsaOdeNgramConvolution"]
 
     def __init__(self, config: CsaOdeConfig, *args, **kwargs):
-        # Fields may have been set since it was made, as `from_pretrained(folder, field=value)` does.
+        # Fields may have changed since construction, as in `from_pretrained(folder, field=value)`.
         config.validate()
         super().__init__(config, *args, **kwargs)
 
@@ -203,7 +202,7 @@ class CsaOdePreTrainedModel(PreTrainedModel):
             super()._init_weights(module)
 
     def save_pretrained(self, save_directory, *args, **kwargs):
-        """As in transformers; and the configuration names the code for every Auto class that can open the model."""
+        """As in transformers; the configuration also names the code for every Auto class that can open the model."""
         if self.is_remote_code():
             classes = {
                 "AutoConfig": type(self.config),
@@ -293,9 +292,9 @@ class CsaOdeModel(CsaOdePreTrainedModel):
     def _integrate(
         self, local_states: torch.Tensor, mask: torch.Tensor, recorded: list | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """From H_L to H_G and the number of evaluations; into `recorded` go the attention and the time of each."""
+        """Returns H_G and the number of evaluations from H_L; `recorded` collects the attention and time of each."""
         dtype = local_states.dtype
-        # Small steps and tolerances need more digits than half precision has.
+        # Small steps and tolerances need more digits than half precision offers.
         states = local_states.to(torch.promote_types(dtype, torch.float32))
         positions = self._positions(mask).to(states.dtype)
 
@@ -333,7 +332,7 @@ class CsaOdeModel(CsaOdePreTrainedModel):
     """
 )
 class CsaOdeForSequenceClassification(CsaOdePreTrainedModel):
-    # The losses of regression and of several labels know nothing of the number of examples in an update.
+    # The losses of regression and of several labels ignore the number of examples in an update.
     accepts_loss_kwargs = False
 
     def __init__(self, config: CsaOdeConfig):
@@ -405,7 +404,7 @@ class CsaOdeForSequenceClassification(CsaOdePreTrainedModel):
         token_type_ids: torch.Tensor | None,
         inputs_embeds: torch.Tensor | None,
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
-        """The first sentences of all pairs, then the second ones, as twice as many rows: ids, mask and embeddings."""
+        """Returns ids, mask and embeddings of n pairs as 2n rows: the n first sentences, then the n second ones."""
         if token_type_ids is None:
             raise ValueError("The model has num_sentences=2 and needs token_type_ids, 0 and 1 for the two sentences.")
         if attention_mask is None and input_ids is not None and self.config.pad_token_id is not None:

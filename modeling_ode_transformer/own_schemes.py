@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Schemes and coefficients from a file of one's own, `--import my_scheme.py`, which a saved model brings along."""
+"""Schemes and coefficients from a user's file, `--import my_scheme.py`, which saved models bring along."""
 
 import ast
 import re
@@ -18,26 +18,26 @@ TABLES: dict[str, dict[str, Any]] = {
     "MULTISTEPS": MULTISTEPS,
     "COEFFICIENTS": COEFFICIENTS,
 }
-# How a file imports the package's module, here and beside a saved model.
+# The file's import of the package's module, here and beside a saved model.
 HOME, NEIGHBOUR = "modeling_ode_transformer.integration_ode_transformer", ".integration_ode_transformer"
 IMPORT = re.compile(rf"^(\s*from\s+)({re.escape(HOME)}|{re.escape(NEIGHBOUR)})(\s+import\b)", re.MULTILINE)
-# What there is wherever a saved model opens, beside the standard library.
+# Packages that exist wherever a saved model opens, beside the standard library.
 PACKAGES = {"torch", "transformers", "numpy"}
 
 
 def import_schemes(path: str | Path) -> ModuleType:
-    """Runs a file that adds entries to `TABLEAUS`, `CORRECTORS`, `MULTISTEPS` or `COEFFICIENTS`; configurations know
-    their names from then on. A model that is saved with one of them has the file beside it, in which the package's
-    module is the one beside it too.
+    """Runs a file that adds entries to `TABLEAUS`, `CORRECTORS`, `MULTISTEPS` or `COEFFICIENTS`. Configurations know
+    their names from then on. A model saved with one of them has a copy of the file beside it, which imports the
+    package's module from there.
 
     Args:
         path: The file. It may import the standard library, torch, transformers, NumPy and, by `from ... import`,
             `modeling_ode_transformer.integration_ode_transformer`: a saved model opens without the package.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it could not travel with a model, for its name or what it imports; it adds nothing, or something
-            that is there; it fails.
+        FileNotFoundError: the file does not exist.
+        ValueError: its name or imports do not let it travel with a model; it adds no entry, or replaces one; or it
+            fails.
     """
     path = Path(path)
     if not path.is_file():
@@ -79,7 +79,7 @@ def import_schemes(path: str | Path) -> ModuleType:
 
 
 def check_imports(tree: ast.Module, path: Path) -> None:
-    """ValueError if the code imports what is not there where a saved model opens."""
+    """Raises a ValueError if the code imports a package that may be missing where a saved model opens."""
     known = sys.stdlib_module_names | PACKAGES
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -97,7 +97,7 @@ def check_imports(tree: ast.Module, path: Path) -> None:
 
 
 def check_entries(before: dict[str, dict], path: Path) -> frozenset[str]:
-    """The names that were added to the tables; ValueError if there are none, or an entry was replaced."""
+    """Returns the names added to the tables; ValueError if there are none, or an entry was replaced."""
     for table, entries in before.items():
         if changed := [name for name, value in entries.items() if TABLES[table].get(name) is not value]:
             raise ValueError(f"--import {path} changes {table}[{changed[0]!r}]: choose another name.")

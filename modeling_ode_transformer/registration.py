@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The public names, and what makes transformers' Auto classes know them: importing this module does so."""
+"""The public names. Importing this module registers them with transformers' Auto classes."""
 
 from transformers import (
     AutoConfig,

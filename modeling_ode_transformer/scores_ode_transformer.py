@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What `generate()` finds, with scores or without, and n-best lists: of this package's models, other encoder-decoders
+"""Outputs of `generate()` with or without scores, and n-best lists: for this package's models, other encoder-decoders
 of transformers, and ensembles."""
 
 import copy
@@ -13,20 +13,20 @@ from .generation_ode_transformer import BeamSearchGenerationMixin, beam_search, 
 def generate_with_scores(
     model, inputs: Mapping[str, torch.Tensor], return_scores: bool = True, **options
 ) -> tuple[torch.LongTensor, torch.FloatTensor]:
-    """What `generate()` returns, token ids of shape (sources * num_return_sequences, length), and the score of each.
+    """Returns the token ids from `generate()`, (sources * num_return_sequences, length), and the score of each output.
 
-    The score is an output's log-probability divided by its length in tokens, the end-of-sequence token included in
-    both: in beam search by `length ** length_penalty`, what the search ranks by; in greedy search and sampling, where
-    the model's own probabilities count, temperature and the like excluded, by the length.
+    The score is an output's log-probability divided by its length in tokens, both including the end-of-sequence token.
+    Beam search divides by `length ** length_penalty`, by which it ranks. Greedy search and sampling divide by the
+    length; they count the model's own probabilities, without temperature and the like.
 
     Args:
         model: an encoder-decoder of transformers, or an ensemble.
         inputs: `input_ids` and `attention_mask` of the sources, (sources, length) each.
-        return_scores: False: the scores are 0, and cost nothing.
-        options: those of `generate()`. A `tokenizer` is ignored where nothing needs it.
+        return_scores: whether to compute scores; False: they are 0 and cost nothing.
+        options: options of `generate()`. A `tokenizer` that nothing needs is ignored.
 
-    But for a beam search of this package's models, `generate()` keeps the scores of all tokens at all steps: 4 * steps
-    * sources * beams * vocabulary bytes. Give fewer sources at a time than without scores.
+    Except in a beam search of this package's models, `generate()` keeps the scores of all tokens at all steps: 4 *
+    steps * sources * beams * vocabulary bytes. Give fewer sources at a time than without scores.
     """
     given = options.get("generation_config")
 
@@ -43,7 +43,7 @@ def generate_with_scores(
     is_beam_search = (value("num_beams") or 1) > 1
     asked = {"return_dict_in_generate": True, "output_scores": is_beam_search, "output_logits": not is_beam_search}
     if given is not None:
-        # generate() wants either a configuration or options.
+        # generate() takes either a configuration or options.
         options["generation_config"] = copy.deepcopy(given)
         options["generation_config"].update(**asked)
     else:
@@ -54,7 +54,7 @@ def generate_with_scores(
     tokens = outputs.sequences[:, -len(outputs.logits) :]
     ends = [] if value("eos_token_id") is None else value("eos_token_id")
     is_end = torch.isin(tokens, torch.tensor(ends).to(tokens))
-    counts = is_end.cumsum(1) - is_end.long() == 0  # the first end token counts, what follows is padding
+    counts = is_end.cumsum(1) - is_end.long() == 0  # the first end token counts, later ones are padding
     may_end_otherwise = value("stop_strings") is not None or options.get("stopping_criteria")
     if value("pad_token_id") is not None and may_end_otherwise:
         is_padding = tokens == value("pad_token_id")
@@ -71,8 +71,8 @@ def n_best(
 ) -> list[list[tuple[str, float]]]:
     """Generates, and returns for each source its `num_return_sequences` outputs as (text, score), the best first.
 
-    `tokenizer` is the target's, which finds `stop_strings` too; for the score, the memory and the other arguments see
-    `generate_with_scores`.
+    `tokenizer` is the target's; it also finds `stop_strings`. `generate_with_scores` describes scores, memory and the
+    other arguments.
     """
     sequences, scores = generate_with_scores(model, inputs, return_scores, **{"tokenizer": tokenizer, **options})
     texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)

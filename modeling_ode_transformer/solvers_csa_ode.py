@@ -279,7 +279,7 @@ class AdjointSolution(torch.autograd.Function):
 
 
 def import_odeint() -> Callable:
-    """torchdiffeq's solver. It comes with SciPy, a tenth of this package's import time, and is imported when it is needed."""
+    """torchdiffeq's solver. It brings SciPy, which is slow to import, and is imported when needed."""
     try:
         from torchdiffeq import odeint
     except ImportError as error:

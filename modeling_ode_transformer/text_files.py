@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Text files of one text a line, JSON files (UTF-8, gzipped or not), and options that are written as text."""
+"""Text files with one text per line, JSON files (UTF-8, gzipped or not), and options written as text."""
 
 import gzip
 import json
@@ -21,8 +21,8 @@ def open_text(path: str | Path) -> Iterator[TextIO]:
     """Opens a UTF-8 file, gzipped if its name ends in `.gz`; only "\\n" ends a line.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: what is read of it is not UTF-8, or not gzipped though its name says so.
+        FileNotFoundError: the file does not exist.
+        ValueError: the contents are not UTF-8, or not gzipped although the name ends in `.gz`.
     """
     path = Path(path)
     if path.is_dir() or not path.exists():  # a pipe is not a regular file
@@ -38,20 +38,20 @@ def open_text(path: str | Path) -> Iterator[TextIO]:
 
 
 def iterate_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a text file without their ends, one after the other."""
+    """Yields the lines of a text file without their ends."""
     with open_text(path) as file:
         for line in file:
             yield line.rstrip("\r\n")
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """The lines of a text file without their ends."""
+    """Returns the lines of a text file without their ends."""
     return list(iterate_lines(path))
 
 
 def iterate_aligned_lines(paths: Sequence[str | Path]) -> Iterator[tuple[Any, ...]]:
-    """The lines of several files, which belong together line by line; ValueError at the end of the shortest if another
-    has more."""
+    """Yields the lines of several files that belong together line by line; ValueError at the end of the shortest file
+    if another has more lines."""
     files = [iterate_lines(path) for path in paths]
     for number, lines in enumerate(zip_longest(*files)):
         if None in lines:
@@ -64,13 +64,13 @@ def iterate_aligned_lines(paths: Sequence[str | Path]) -> Iterator[tuple[Any, ..
 
 
 def read_aligned_lines(paths: Sequence[str | Path]) -> list[list[str]]:
-    """The lines of several files, which belong together line by line; ValueError if one has more than another."""
+    """Returns the lines of several files that belong together line by line; ValueError if their numbers differ."""
     lines = list(iterate_aligned_lines(paths))
     return [list(column) for column in zip(*lines)] or [[] for _ in paths]
 
 
 def read_json(path: str | Path) -> dict:
-    """The object in a JSON file; ValueError with the file's name if it holds something else."""
+    """Returns the object in a JSON file; a ValueError names the file if it holds something else."""
     with open_text(path) as file:
         try:
             values = json.load(file)
@@ -82,12 +82,12 @@ def read_json(path: str | Path) -> dict:
 
 
 def split_text(text: str, limit: int, count: Callable[[str], int]) -> list[str]:
-    """A text in parts of at most `limit` tokens: of whole sentences where they are not longer, else of words.
+    """Splits a text into parts of at most `limit` tokens: at sentence ends, and within longer sentences at words.
 
     Args:
-        text: Of any number of sentences.
+        text: Any number of sentences.
         limit: At least 1.
-        count: The number of tokens of a text, its end mark included. Of several it is taken for the sum.
+        count: Returns the number of tokens of a text, its end mark included. For several texts, the sum is assumed.
     """
     if count(text) <= limit:
         return [text]

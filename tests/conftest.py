@@ -2,6 +2,7 @@
 """What the tests share: tiny models, the table of tolerances, and no network."""
 
 import atexit
+import gc
 import os
 import shutil
 import socket
@@ -15,6 +16,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # What tests prepare goes with their process, which shares it with those that it starts.
 os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="datasets_cache_")
 
+import datasets
 import evaluate
 import pytest
 import torch
@@ -26,6 +28,8 @@ from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCond
 from modeling_ode_transformer.integration_ode_transformer import resolve_tableau
 
 
+# It waits for seconds after some readings, which is for processes that end.
+datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 
 # The tests call these methods by their names since transformers 5.23.
@@ -51,7 +55,7 @@ TINY = {
 # converted models. Folders and files, the longest first: they run first, so that no process ends with a long file.
 SLOW = (
     *("training/test_recipes", "test_ecosystem", "hub/test_publish", "training/test_resumption"),
-    *("training/test_trainer", "test_app", "test_benchmarks", "test_readme", "test_compiled_search"),
+    *("training/test_trainer", "test_app", "test_benchmarks", "test_compiled_search"),
     *("test_multilingual", "training", "inference/test_generate", "test_from_residual", "test_hub"),
     *("conversion/test_residual", "test_recurrence_models", "test_recurrence_generation", "test_recurrence"),
     *("test_pipeline", "test_cli", "test_queue", "csa_ode", "conversion/test_fairseq_command", "test_collect_runs"),
@@ -72,6 +76,8 @@ NEEDS_TRANSFORMERS = {
         "test_tokenizers_and_a_greedy_configuration_are_beside_the_graphs": "exports to ONNX",
     },
 }
+# Long for their number of tests; they run before the others that are not slow.
+LONG = ("test_pages", "test_beam_search", "modeling", "inference")
 SLOW_NAMES = ("compile", "export", "saved_code", "flops", "trains", "transformers_search", "without_the_package")
 EXAMPLES = Path(__file__).parent.parent / "examples"
 METRICS = Path(__file__).parent.parent / "modeling_ode_transformer" / "metrics"
@@ -81,7 +87,8 @@ SOLVERS = ("euler", "rk2", "midpoint", "ralston", "rk3", "rk4", "rk4_38")
 def pytest_collection_modifyitems(items):
     def place(item) -> int:
         path = item.path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
-        return next((i for i, slow in enumerate(SLOW) if path == slow or path.startswith(f"{slow}/")), len(SLOW))
+        early = enumerate((*SLOW, *LONG))
+        return next((i for i, each in early if path == each or path.startswith(f"{each}/")), len(SLOW) + len(LONG))
 
     for item in items:
         if place(item) < len(SLOW) or any(name in item.originalname for name in SLOW_NAMES):
@@ -91,6 +98,12 @@ def pytest_collection_modifyitems(items):
             if reason and Version(transformers.__version__) < Version(version):
                 item.add_marker(pytest.mark.skip(f"needs transformers {version}: {reason}"))
     items.sort(key=place)
+
+
+def pytest_collection_finish():
+    """What the imports made stays: full collections of garbage need not go through it, some 60 times in a training."""
+    gc.collect()
+    gc.freeze()
 
 
 def tiny_config(

@@ -19,7 +19,7 @@ from modeling_ode_transformer.training.help import HELP_FOLDER, find_task, help_
 from modeling_ode_transformer.training.help import TASKS as TRAINED_TASKS
 
 from .conftest import EXAMPLES
-from .test_hub import run_python
+from .processes import run_python
 
 
 COMMANDS = {
@@ -98,6 +98,13 @@ def test_an_interruption_is_one_line(monkeypatch, capsys):
     assert exit.value.code == 130 and capsys.readouterr().err == "Interrupted.\n"
 
 
+def test_a_command_that_imports_the_models_prints_nothing_of_torchao(tmp_path):
+    pytest.importorskip("torchao")
+    command = [sys.executable, "-m", "modeling_ode_transformer", "average", str(tmp_path / "none")]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("", f"error: No folder {tmp_path / 'none'}.\n")
+
+
 HELP = """
 import contextlib, io
 sys.argv[0] = "/somewhere/bin/ode-transformer"
@@ -135,7 +142,7 @@ assert type(AutoConfig.for_model("ode_transformer")) is OdeTransformerConfig
 
 
 def test_help_needs_no_torch(tmp_path):
-    run_python(HELP, tmp_path, "", "train", "score", *COMMANDS)
+    run_python(HELP, tmp_path, "", "train", "score", *COMMANDS, run=subprocess.run)
 
 
 def test_the_package_as_a_program_is_the_command():

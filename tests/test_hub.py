@@ -5,10 +5,8 @@ import ast
 import importlib.machinery
 import importlib.util
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +23,7 @@ from modeling_ode_transformer import (
 from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
 
 from .conftest import randomize, tiny_config
+from .processes import run_python
 
 
 PACKAGE = Path(modeling_ode_transformer.__file__).parent
@@ -51,17 +50,6 @@ PUBLISHED_CSA_ODE = (
 )
 
 
-def run_python(program: str, tmp_path: Path, *arguments: str) -> str:
-    """Runs a program in a new process, with an empty cache of remote code, and returns what it prints."""
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
-    # transformers imports torchao where it is installed, and that prints.
-    program = f"import sys; sys.modules['torchao'] = None\n{program}"
-    command = [sys.executable, "-W", "error::DeprecationWarning:modeling_ode_transformer", "-c", program, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert result.returncode == 0, result.stderr
-    return result.stdout + result.stderr
-
-
 def test_importing_prints_nothing_and_stays_cheap(tmp_path):
     program = (
         # What transformers prints, as of optional packages that it finds, is its own.
@@ -70,7 +58,7 @@ def test_importing_prints_nothing_and_stays_cheap(tmp_path):
         "heavy = {'datasets', 'evaluate', 'sacrebleu', 'pandas', 'sklearn', 'matplotlib', 'tensorboard'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
-    assert run_python(program, tmp_path) == ""
+    assert run_python(program, tmp_path, run=subprocess.run) == ""
 
 
 @pytest.mark.parametrize(

@@ -199,3 +199,12 @@ def test_links_to_files_and_headings_lead_somewhere(page):
             assert anchor in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings], (
                 target
             )
+
+
+def test_documents_name_the_oldest_versions_that_the_package_accepts():
+    oldest = dict(re.findall(r"^    (torch|transformers)>=([\d.]+)", read("setup.cfg"), re.MULTILINE))
+    for page in ("README.md", "docs/getting_started.md"):
+        assert f"torch {oldest['torch']} and transformers {oldest['transformers']}, or newer" in read(page), page
+    template = read("modeling_ode_transformer/hub/model_card_template.md")
+    assert f"`transformers>={oldest['transformers']}`" in template
+    assert f"torch=={oldest['torch']}.*" in read(".github/workflows/ci.yml")

@@ -21,7 +21,7 @@ from modeling_ode_transformer import (
 )
 
 from .conftest import assert_close, randomize, tiny_config
-from .test_hub import run_python
+from .processes import run_python
 from .test_recurrence import EVERY_FORM, FORMS, KINDS, SOME_FORMS, WITHOUT_DROPOUT, build, recurrence_config
 
 

@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 from torch import distributed
-from torch.multiprocessing import spawn
+from torch.multiprocessing import start_processes
 from transformers.distributed import DistributedConfig
 
 from modeling_ode_transformer import (
@@ -75,7 +75,7 @@ def test_two_processes_compute_and_generate_as_one(batch, tmp_path):
     models = {form: build(model_class, **NO_DROPOUT, **fields) for form, (model_class, fields, _) in FORMS.items()}
     for form, model in models.items():
         model.save_pretrained(tmp_path / form)
-    spawn(run_process, (tmp_path, batch), nprocs=2)
+    start_processes(run_process, (tmp_path, batch), nprocs=2, start_method="fork")
     written = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     for form, model in models.items():
         expected = results(model, batch)

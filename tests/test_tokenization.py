@@ -4,8 +4,8 @@
 import io
 import json
 import random
+import re
 import subprocess
-import sys
 
 import pytest
 import sentencepiece
@@ -14,6 +14,8 @@ from transformers import AutoTokenizer
 
 from modeling_ode_transformer import tokenization_ode_transformer
 from modeling_ode_transformer.tokenization_ode_transformer import OdeTransformerTokenizer
+
+from .processes import run_python
 
 
 MODEL_TYPES = ("bpe", "unigram")
@@ -436,7 +438,7 @@ def test_auto_tokenizer_loads_it_without_this_package_and_without_remote_code(tm
 import json, sys
 sys.modules["modeling_ode_transformer"] = sys.modules["sentencepiece"] = None
 from transformers import AutoTokenizer
-folder, model_types, texts = json.load(sys.stdin)
+folder, model_types, texts = json.loads(sys.argv[1])
 result = {}
 for model_type in model_types:
     tokenizer = AutoTokenizer.from_pretrained(f"{folder}/{model_type}", trust_remote_code=False, local_files_only=True)
@@ -445,12 +447,7 @@ for model_type in model_types:
     result[model_type] = ids
 print("RESULT", json.dumps(result))
 """
-    process = subprocess.run(
-        [sys.executable, "-c", script],
-        input=json.dumps([str(tmp_path), MODEL_TYPES, texts]),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert process.returncode == 0, process.stderr
-    assert json.loads(process.stdout.split("RESULT", 1)[1]) == expected
+    arguments = json.dumps([str(tmp_path), MODEL_TYPES, texts])
+    printed = run_python(script, tmp_path, arguments, run=subprocess.run)  # transformers imports sentencepiece
+    (result,) = re.findall("^RESULT (.*)$", printed, re.MULTILINE)
+    assert json.loads(result) == expected

@@ -2,11 +2,8 @@
 """Tokenizers of converted models against subword-nmt and a look-up as fairseq does it."""
 
 import io
-import os
 import random
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -23,6 +20,8 @@ from modeling_ode_transformer.conversion.fairseq_tokenizer import (
     read_bpe_codes,
     read_dictionary,
 )
+
+from .processes import run_python
 
 
 SPECIAL = ["<Lua heritage>", "<pad>", "</s>", "<unk>"]
@@ -157,7 +156,6 @@ def test_batches_pairs_and_special_tokens(corpus, codes):
 
 
 WITHOUT_PACKAGE = """
-import sys
 sys.modules["modeling_ode_transformer"] = None
 from transformers import AutoTokenizer
 for subfolder in ("", "target_tokenizer"):
@@ -176,16 +174,8 @@ def test_a_saved_tokenizer_opens_without_the_package(corpus, tmp_path):
     tokenizers[1].save_pretrained(folder / "target_tokenizer")
     # The package opens it and saves it again.
     AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT_PACKAGE, str(folder), text],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == [str(tokenizer(text).input_ids) for tokenizer in tokenizers]
+    printed = run_python(WITHOUT_PACKAGE, tmp_path, str(folder), text)
+    assert printed.splitlines() == [str(tokenizer(text).input_ids) for tokenizer in tokenizers]
     assert tokenizers[0](text).input_ids != tokenizers[1](text).input_ids
 
 

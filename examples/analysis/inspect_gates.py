@@ -156,7 +156,9 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("--block_size", type=int, default=128, help="of a language model: words of a block")
     parser.add_argument("--num_blocks", type=int, default=8, help="so many first whole blocks, or pairs, are read")
     parser.add_argument("--picture", type=Path, help="file to draw the weights into (.png, .svg, .pdf)")
-    parser.add_argument("--output_file", type=Path, help="JSON file that gets the numbers, beside those of other models")
+    parser.add_argument(
+        "--output_file", type=Path, help="JSON file that gets the numbers, beside those of other models"
+    )
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
 
     name = args.model_name_or_path

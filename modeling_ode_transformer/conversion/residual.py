@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""From pre-norm encoder-decoders of transformers to ODE Transformers that compute the same function, and back.
+"""Converts pre-norm encoder-decoders of transformers to ODE Transformers that compute the same function, and back.
 
-A family is an entry of `FAMILIES`. All name their parameters as M2M100 does; they differ in what `Family` holds.
+A family is an entry of `FAMILIES`. All name their parameters like M2M100; `Family` holds their differences.
 """
 
 import copy
@@ -36,11 +36,11 @@ logger = logging.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Family:
-    """What sets a family of pre-norm models apart from the others.
+    """The differences between families of pre-norm models.
 
     Args:
-        fields: its values of this package's configuration, the same in all its models.
-        unused_positions: how many vectors of a table of learned positions precede that of the first position.
+        fields: the configuration values that all models of the family share.
+        unused_positions: the number of vectors before that of the first position in a table of learned positions.
         has_position_table: whether positions are parameters, learned or not.
         has_logits_bias: whether there is a `final_logits_bias`.
     """
@@ -104,7 +104,7 @@ REFUSED: dict[str, str] = {
     "ode_transformer": "it is an ODE Transformer already",
 }
 
-# Fields that have one name and one meaning in all families and here.
+# Fields with the same name and meaning in all families and here.
 SAME_FIELDS = (
     "vocab_size",
     "d_model",
@@ -122,9 +122,9 @@ SAME_FIELDS = (
     "eos_token_id",
     "decoder_start_token_id",
 )
-# The same, but free to be changed: they do not change what a trained model computes.
+# The same, but changeable: they do not affect what a trained model computes.
 FREE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "use_cache")
-# What all families have in common.
+# Values that all families share.
 PLAIN_FIELDS = {
     "is_encoder_decoder": True,
     "decoder_vocab_size": None,
@@ -138,12 +138,12 @@ SHARING_FIELDS = ("share_encoder_decoder_embeddings", "tie_word_embeddings")
 DERIVED_FIELDS = {*SAME_FIELDS, *PLAIN_FIELDS, *SHARING_FIELDS, *FAMILIES["m2m_100"].fields}
 DERIVED_FIELDS |= {"lm_head_bias", "padding_position"}
 
-# Fields of this package alone. The first do not change an Euler step; the next have these values in one, if its
-# scheme has several stages; all others have to be at their defaults.
+# Fields that only this package has. The first do not change an Euler step. The next have these values in an Euler step
+# of a scheme of several stages. All others must be at their defaults.
 WITHOUT_EFFECT_ON_EULER = {"coefficient_sharing", "vector_field", "word_dropout", "encoder_solver", "decoder_solver"}
 EULER_STAGES = {"coefficient_start": "euler", "stage_values": "increment"}
 EULER_STAGES |= {"encoder_coefficients": "learned", "decoder_coefficients": "learned"}
-# The fields of a plain layer; MacaronNet's has parameters more.
+# The vector fields of a plain layer; MacaronNet's has more parameters.
 PLAIN_VECTOR_FIELDS = [
     name
     for name, parts in VECTOR_FIELDS.items()
@@ -160,16 +160,15 @@ def from_residual(
     """Makes an ODE Transformer with the weights of a pre-norm encoder-decoder of transformers: M2M100 and NLLB, mBART
     and mBART-50, Pegasus, Blenderbot.
 
-    Learned coefficients start at Euler's (1, 0, ...): the model computes the function of the original, to the rounding
-    of its dtype. Training then puts the later stages to use. With other coefficients it starts at another function,
-    which is logged as a warning. Token ids stay the same, so the model takes the original's tokenizer: save it beside
-    the model.
+    Learned coefficients start at Euler's (1, 0, ...): the model computes the original's function, up to rounding in
+    its dtype. Training then puts the later stages to use. With other coefficients it starts at another function, which
+    a warning says. Token ids stay the same, so the model takes the original's tokenizer: save it beside the model.
 
     Args:
         model_or_path: the model, whose parameters are copied; or its folder or name on the Hub, from which
             `AutoModelForSeq2SeqLM` loads it.
         encoder_solver: the scheme of the encoder, as in the configuration.
-        coefficients: the weights of the stages, as the configuration names them, of every stack with several stages.
+        coefficients: the kind of stage weights, by the configuration's names, for every stack with several stages.
         kwargs: other fields of the configuration that do not come with the weights: `decoder_solver` (defaults to
             `"euler"`), `coefficient_sharing`, `vector_field`, `dropout`, ...
 
@@ -216,10 +215,10 @@ def from_residual(
 
 
 def find_family(config: PreTrainedConfig) -> Family:
-    """The entry of a configuration's family.
+    """Returns the entry of a configuration's family.
 
     Raises:
-        ValueError: its models are not pre-norm encoder-decoders, or not known.
+        ValueError: the family is unknown, or its models are not pre-norm encoder-decoders.
     """
     if config.model_type not in FAMILIES:
         reason = REFUSED.get(config.model_type, "its family is not known here")
@@ -231,7 +230,7 @@ def find_family(config: PreTrainedConfig) -> Family:
 
 
 def check_fields(fields: dict[str, Any], model_type: str):
-    """Refuses what is not a field of the configuration, and what comes with the weights of the model."""
+    """Refuses keywords that are not fields of the configuration, and fields that come with the weights."""
     known = {field.name for field in dataclasses.fields(OdeTransformerConfig)}
     known &= set(OdeTransformerConfig.__annotations__)
     for field, value in fields.items():
@@ -256,7 +255,7 @@ def check_fields(fields: dict[str, Any], model_type: str):
 
 
 def read_weights(model: PreTrainedModel, family: Family) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The parameters of a model by their names here, and the fields that they and the family decide."""
+    """Returns a model's parameters by their names here, and the fields that they and the family determine."""
     state = dict(model.state_dict())
     for name, tensor in state.items():
         if tensor.is_meta or not tensor.is_floating_point():
@@ -269,7 +268,7 @@ def read_weights(model: PreTrainedModel, family: Family) -> tuple[dict[str, torc
     encoder, decoder, head = model.model.encoder.embed_tokens, model.model.decoder.embed_tokens, model.lm_head
     fields["share_encoder_decoder_embeddings"] = encoder.weight is decoder.weight
     fields["tie_word_embeddings"] = head.weight is decoder.weight
-    # Where the embeddings are not shared, no part of the model reads `shared`.
+    # Without shared embeddings, nothing in the model reads `shared`.
     del state["model.shared.weight"]
     if fields["share_encoder_decoder_embeddings"]:
         state["model.shared.weight"] = state.pop("model.encoder.embed_tokens.weight")
@@ -298,14 +297,14 @@ def read_weights(model: PreTrainedModel, family: Family) -> tuple[dict[str, torc
 
 
 def is_table(sinusoids: type[nn.Module], table: torch.Tensor) -> bool:
-    """Whether a table of positions (length, d) is that of a sinusoidal embedding, as its dtype keeps it."""
+    """Whether a table of positions (length, d) equals a sinusoidal embedding, up to rounding in its dtype."""
     expected = sinusoids(table.shape[1], None)(torch.arange(len(table), device=table.device)).to(table.dtype)
     return torch.allclose(table, expected, rtol=0, atol=torch.finfo(table.dtype).eps)
 
 
 def make_configuration(fields: dict[str, Any], coefficients: str) -> OdeTransformerConfig:
-    """The configuration with these coefficients for each stack of several stages, if `fields` have no others; learned
-    ones start at Euler's if nothing else is said."""
+    """The configuration with these coefficients for each stack of several stages, unless `fields` has others. Learned
+    ones start at Euler's by default."""
     stacks = [stack for stack in ("encoder", "decoder") if resolve_tableau(fields[f"{stack}_solver"]).num_stages > 1]
     fields = {f"{stack}_coefficients": coefficients for stack in stacks} | fields
     if "learned" in (fields[f"{stack}_coefficients"] for stack in stacks):
@@ -315,7 +314,7 @@ def make_configuration(fields: dict[str, Any], coefficients: str) -> OdeTransfor
 
 
 def warn_of_changes(config: OdeTransformerConfig):
-    """Warns of the fields that make the steps others than Euler's of size 1, from the start."""
+    """Warns of fields that make the steps differ from Euler's of size 1 from the start."""
     changes = own_fields(config)
     stacks = stacks_with_stages(config)
     idle = {f"{stack}_coefficients" for stack in ("encoder", "decoder") if stack not in stacks}
@@ -335,12 +334,12 @@ def warn_of_changes(config: OdeTransformerConfig):
 
 
 def stacks_with_stages(config: OdeTransformerConfig) -> list[str]:
-    """The stacks whose solver has several stages, which are weighed."""
+    """The stacks whose solver has several stages."""
     return [stack for stack in config.stacks if getattr(config, f"{stack}_tableau").num_stages > 1]
 
 
 def own_fields(config: OdeTransformerConfig) -> dict[str, Any]:
-    """The fields without which a model would be residual, where they are not at their defaults."""
+    """The fields, not at their defaults, that keep a model from being residual."""
     others = DERIVED_FIELDS | WITHOUT_EFFECT_ON_EULER | EULER_STAGES.keys() | set(FREE_FIELDS)
     if not stacks_with_stages(config):
         others.add("normalize_stages")
@@ -376,8 +375,8 @@ def build(
     state: dict[str, torch.Tensor],
     source: PreTrainedModel,
 ) -> PreTrainedModel:
-    """A model with these parameters, in evaluation mode, and all else as `source` has it: dtype, device, attention,
-    generation.
+    """Makes a model with these parameters in evaluation mode. Dtype, device, attention and generation configuration
+    are those of `source`.
 
     Raises:
         ValueError: the model lacks a parameter, or `state` has one that the model does not have.
@@ -391,7 +390,7 @@ def build(
             attn_implementation=source.config._attn_implementation,
             output_loading_info=True,
         )
-    # What the solvers have of their own starts as in a new model.
+    # The solvers' own parameters start as in a new model.
     new = [name for name, module in model.named_modules() if isinstance(module, (StageCoefficients, MultistepScheme))]
     new = tuple(f"{name}." for name in [*new, "model.encoder.stage_norms", "model.decoder.stage_norms"])
     missing = {name for name in report["missing_keys"] if not name.startswith(new)}
@@ -408,13 +407,13 @@ def to_residual(model: OdeTransformerForConditionalGeneration) -> PreTrainedMode
     of `from_residual`.
 
     The blocks must be Euler steps of size 1, or steps of several stages whose learned coefficients are exactly
-    (1, 0, ...); without layer history and relative positions. Sinusoidal positions make an
-    `M2M100ForConditionalGeneration`, which counts tokens by the ids: where the mask does too, logits are equal. What
-    `from_residual` made of another family becomes that family's model.
+    (1, 0, ...). Layer history and relative positions must be off. A model with sinusoidal positions becomes an
+    `M2M100ForConditionalGeneration`, which counts tokens by the ids: logits are equal if the mask agrees with them.
+    Results of `from_residual` become models of their original family.
 
     Raises:
         TypeError: `model` is not an `OdeTransformerForConditionalGeneration` of this package.
-        ValueError: the model has what the residual one cannot express; fields and values are named.
+        ValueError: a residual model cannot express some fields; the message names them and their values.
     """
     if not isinstance(model, OdeTransformerForConditionalGeneration):
         raise TypeError(
@@ -456,18 +455,18 @@ def embedding_fields(config: OdeTransformerConfig) -> dict[str, Any]:
     """The fields by which families differ."""
     fields = {field: getattr(config, field) for field in FAMILIES["m2m_100"].fields}
     if fields["position_counting"] == "mask":
-        fields["position_counting"] = "ids"  # the same where the mask is that of the ids that are not padding
+        fields["position_counting"] = "ids"  # equal if the mask marks exactly the ids that are not padding
     return fields
 
 
 def find_model_type(config: OdeTransformerConfig) -> str:
-    """The family whose embeddings the configuration has; M2M100, from which to name what differs, if none has."""
+    """The family with the configuration's embeddings; if none has, M2M100, against which differences are named."""
     fields = embedding_fields(config)
     return next((model_type for model_type, family in FAMILIES.items() if family.fields == fields), "m2m_100")
 
 
 def is_euler(coefficients: LearnedCoefficients) -> bool:
-    """Whether the first stage counts 1, all others 0, and the first is evaluated at the state."""
+    """Whether the first stage has weight 1 and is evaluated at the state, and all others have weight 0."""
     first, others = coefficients.weight[0], coefficients.weight[1:]
     return bool((first == 1).all() and (others == 0).all()) and coefficients.tableau.y[0] == 1.0
 
@@ -476,7 +475,7 @@ def check_residual(model: PreTrainedModel, model_type: str):
     """Refuses a model that is not an Euler model of the family.
 
     Raises:
-        ValueError: it names all the fields and values that the family cannot express.
+        ValueError: the family cannot express some fields; the message names all of them with their values.
     """
     config, family = model.config, FAMILIES[model_type]
     actual = {field: getattr(config, field) for field in OdeTransformerConfig.__annotations__}

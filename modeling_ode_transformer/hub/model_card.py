@@ -1,11 +1,11 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Model cards, made from what a training run left in its folder.
+"""Model cards made from the folders of training runs.
 
     ode-transformer card OUTPUT_DIR --repo_id me/model --record record.json > README.md
     ode-transformer card record.json > README.md
 
-A record is all that a card says about a run, as JSON: `run_record` collects it, `model_card` writes it down. What a
-run did not produce is not on its card.
+A record is a card's content as JSON: `run_record` collects it, `model_card` renders it. A card omits what a run did
+not produce.
 """
 
 import math
@@ -34,14 +34,14 @@ from modeling_ode_transformer.training.checkpoints import TRAINER_STATE
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
-# What the scripts write into their output folder: what they were told, when they start; metrics, at the end.
+# Files that the scripts write into their output folder: arguments at the start, metrics at the end.
 ARGUMENTS, RESULTS = "arguments.json", "all_results.json"
 PACKAGES = (torch, transformers, tokenizers, modeling_ode_transformer)
 
 
 class Task(NamedTuple):
-    """What a card says about a task: its name, the Auto class of its models, the Hub's name (None: it has none) and
-    the key of its pipeline's output (None: it has no pipeline)."""
+    """A task on a card: its name, the Auto class of its models, the Hub's name for it, or None, and the key of its
+    pipeline's output, or None without a pipeline."""
 
     name: str
     auto_class: str
@@ -62,8 +62,8 @@ TASKS = {
 
 
 class Metric(NamedTuple):
-    """How a card shows a metric: its name, the Hub's identifier (None: it is not a score, and not in the metadata),
-    decimals, and what in a run names its convention."""
+    """A metric on a card: its name, the Hub's identifier (None: not in the metadata), decimals, and the value of a run
+    that names its convention."""
 
     name: str
     identifier: str | None
@@ -71,7 +71,7 @@ class Metric(NamedTuple):
     convention: str | None = None
 
 
-# By their names in `all_results.json`, behind the prefix of their split.
+# By their names in `all_results.json`, without the prefix of the split.
 METRICS = {
     "bleu": Metric("BLEU", "sacrebleu", convention="bleu_signature"),
     "tokenized_bleu": Metric("BLEU, tokenised", "bleu", convention="tokenized_bleu_signature"),
@@ -115,9 +115,9 @@ TRAINING_FIELDS = (
     *("lr_scheduler_type", "learning_rate_ratio", "warmup_steps", "optim", "adam_beta1", "adam_beta2"),
     *("weight_decay", "max_grad_norm", "label_smoothing_factor", "bf16", "fp16", "metric_for_best_model", "seed"),
 )
-# How long examples may be, in tokens, as the scripts call it.
+# The scripts' names for the largest lengths of examples in tokens.
 LENGTH_FIELDS = ("max_source_length", "max_target_length", "max_length")
-# With the value that does nothing.
+# Options with the value that has no effect.
 GENERATION_FIELDS = {
     **{"num_beams": None, "length_penalty": 1.0, "max_length": None, "max_len_a": None, "max_len_b": None},
     **{"min_length": 0, "no_repeat_ngram_size": 0},
@@ -134,7 +134,7 @@ LICENSES = """
     openmdw-1.0 openrail++ osl-3.0 postgresql ofl-1.1 ncsa unlicense zlib pddl lgpl-lr deepfloyd-if-license
     fair-noncommercial-research-license llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 gemma unknown other
 """
-# A dataset of the Hub, and which of its configurations.
+# A dataset of the Hub, and its configuration.
 HUB_DATASET = re.compile(r"([\w.-]+/[\w.-]+)(?: \(([\w.-]+)\))?")
 
 
@@ -144,8 +144,8 @@ def versions() -> dict[str, str]:
 
 
 class Architecture(NamedTuple):
-    """What a card has of a type of model: its tag, and a function from a model to what the record says about it beside
-    its class and its size. The text about it is in the template, in the macros of the type's name."""
+    """A model type on cards: its tag, and a function from a model to the record's entries about it. The template has
+    its text, in macros of the type's name."""
 
     tag: str
     facts: Callable[[PreTrainedModel], dict]
@@ -185,8 +185,8 @@ ARCHITECTURES = {
 
 
 class ModelClass(NamedTuple):
-    """A class of models that have a task: its kind in words, its `model_type`, and the Auto classes that open what it
-    saves, that of the whole model first."""
+    """A class of models with a task: its kind in words, its `model_type`, and the Auto classes that open its saved
+    models, the one for the whole model first."""
 
     kind: str
     model_type: str
@@ -206,30 +206,30 @@ MODEL_CLASSES = {
 
 
 def model_class(folder: str | Path) -> ModelClass:
-    """What is known about the class of the model in a folder.
+    """Returns the entry of `MODEL_CLASSES` for the model in a folder.
 
     Raises:
-        ValueError: its configuration names none of `MODEL_CLASSES`.
+        ValueError: the configuration names no class of `MODEL_CLASSES`.
     """
     name = (AutoConfig.from_pretrained(folder).architectures or ["no class of models"])[0]
     if name not in MODEL_CLASSES:
-        raise ValueError(f"The config.json of {folder} names {name}, which is none of {', '.join(MODEL_CLASSES)}.")
+        raise ValueError(f"The config.json of {folder} names {name}: a card needs one of {', '.join(MODEL_CLASSES)}.")
     return MODEL_CLASSES[name]
 
 
 def held_out(data: dict, split: str) -> dict:
-    """The arguments, if any, that made a split out of training examples."""
+    """The arguments, if any, that split off training examples."""
     names = (f"{split}_size", *(["cross_validation"] if split == "test" else []))
     return {} if data.get(f"{split}_file") else {name: data[name] for name in names if data.get(name)}
 
 
 def shown_name(name: str) -> str:
-    """Of a folder only its name, of what lies on the Hub the whole."""
+    """Shortens a folder to its name; Hub names stay whole."""
     return Path(name).name if Path(name).is_absolute() or Path(name).is_dir() else name
 
 
 def split_sources(data: dict, split: str) -> list[str]:
-    """Names of what a split was read from, without the folders of the machine that it lay on."""
+    """The names of a split's files or dataset, without the folders of the machine."""
     if held_out(data, split):
         return split_sources(data, "train")
     files = [value for name, value in data.items() if re.fullmatch(rf"{split}_(\w+_)?files?", name) and value]
@@ -240,7 +240,7 @@ def split_sources(data: dict, split: str) -> list[str]:
 
 
 def training_arguments(values: dict) -> dict:
-    """What cards show of the sanitized arguments of a training."""
+    """The training arguments, sanitized, that cards show."""
     shown = {name: values[name] for name in TRAINING_FIELDS if name in values}
     if isinstance(shown.get("max_tokens_per_batch"), int):
         shown.pop("per_device_train_batch_size", None)
@@ -249,7 +249,7 @@ def training_arguments(values: dict) -> dict:
 
 
 def generation_text(config: GenerationConfig) -> str:
-    """What cards say about a search."""
+    """The options of a search that cards show."""
     values = {name: getattr(config, name, None) for name in GENERATION_FIELDS}
     return ", ".join(
         f"{name} {value}" for name, value in values.items() if value not in (None, GENERATION_FIELDS[name])
@@ -257,11 +257,11 @@ def generation_text(config: GenerationConfig) -> str:
 
 
 def run_record(output_dir: str | Path, task: str | None = None) -> dict:
-    """Everything that a model card says about the run in a folder.
+    """Collects everything that a model card says about the run in a folder.
 
     Args:
-        output_dir: Folder of a saved model, with what the scripts write beside it (`arguments.json`,
-            `all_results.json`, `trainer_state.json`), as far as it is there.
+        output_dir: Folder of a saved model, with the scripts' `arguments.json`, `all_results.json` and
+            `trainer_state.json`, if they exist.
         task: One of `TASKS`; None: the task in `arguments.json`.
 
     Returns:
@@ -269,8 +269,8 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         configuration), data and metrics by split, training, generation, versions and date.
 
     Raises:
-        ValueError: the task is neither given nor recorded, or unknown, or not one of such a model; the model is none
-            of `MODEL_CLASSES`; a metric is not finite.
+        ValueError: the task is neither given nor recorded, is unknown, or does not suit the model; the model's class
+            is not in `MODEL_CLASSES`; or a metric is not finite.
     """
     folder = Path(output_dir)
     arguments, results, state = (
@@ -288,7 +288,7 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
     with torch.device("meta"):
         model = getattr(transformers, known.auto_classes[0]).from_config(AutoConfig.from_pretrained(folder))
     told, data, training = (arguments.get(name, {}) for name in ("model", "data", "training"))
-    # A split may have been evaluated later.
+    # A split may be evaluated later.
     data_of = {split: arguments.get("evaluated", {}).get(split, data) for split in ("train", *PREFIXES)}
     start = told.get("model_name_or_path")
     takes_best = training.get("load_best_model_at_end") and not data.get("average_last_checkpoints")
@@ -303,7 +303,7 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         "data": {},
         "training": {
             "started_from": start and shown_name(start),
-            # Of a model that started from another, nobody knows.
+            # Unknown if the model started from another one.
             "pretrained_word_vectors": Path(told["word_vectors"] or "none").name
             if "word_vectors" in told and not start
             else None,
@@ -347,12 +347,12 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
 
 
 def dataset_name(record: dict, split: str) -> str:
-    """What a split of a run was taken from: as the card was told, else the names of the files or of the dataset."""
+    """The source of a run's split: as given for the card, otherwise the names of its files or dataset."""
     return record["card"].get("dataset") or ", ".join(record.get("data", {}).get(split, {}).get("source", []))
 
 
 def dataset_type(name: str) -> str:
-    """The Hub's identifier of a dataset, or one made of its name."""
+    """The Hub's identifier of a dataset, or one made from its name."""
     found = HUB_DATASET.fullmatch(name)
     return found[1] if found else re.sub(r"\W+", "_", name.lower()).strip("_")
 
@@ -381,12 +381,12 @@ def eval_results(record: dict) -> list[EvalResult]:
 
 
 def cell(value: object) -> str:
-    """A value as the text of a table's cell, in which a bar, within code too, is written with a backslash."""
+    """A value as the text of a table cell; bars are escaped by a backslash, also within code."""
     return text(one_line(value)).replace("|", "\\|")
 
 
 def text(value: str) -> str:
-    """Markdown of which nothing becomes HTML."""
+    """Escapes Markdown so that nothing becomes HTML."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", value)
 
 
@@ -395,7 +395,7 @@ def one_line(value: object) -> str:
 
 
 def check_card(card: dict) -> None:
-    """ValueError if the Hub would refuse what a card is told, or if the command would end its block of code."""
+    """Raises a ValueError if the Hub would refuse a value of the card, or the command would end its code block."""
     for language in card.get("language") or []:
         if not LANGUAGE.fullmatch(language):
             raise ValueError(f"--language {language} is not a code: give codes of ISO 639, as en, deu or zh-Hant.")
@@ -414,8 +414,8 @@ def model_card(record: dict) -> ModelCard:
     """The card of a model.
 
     Args:
-        record: That of `run_record`, with `card`, what the run cannot know: repo_id, the name of the repository, and
-            optionally any of `cli.CARD_VALUES` (language is a list).
+        record: The result of `run_record`, with `card`, which holds what the run cannot know: repo_id, the name of the
+            repository, and optionally any of `cli.CARD_VALUES` (language is a list).
 
     Returns:
         The card; `card.content` is the text of README.md, `card.data` its metadata.
@@ -428,11 +428,11 @@ def model_card(record: dict) -> ModelCard:
         if name not in record:
             raise ValueError(f"The record has no {name!r}: make it with `run_record` and add `card` (repo_id, ...).")
         if name != "task" and not isinstance(record[name], dict):
-            raise ValueError(f"The record's {name!r} is a {type(record[name]).__name__}, and must be a mapping.")
+            raise ValueError(f"The record's {name!r} is a {type(record[name]).__name__}: give a mapping.")
     class_name = record["model"].get("class")
     for name, value, known in (("task", record["task"], TASKS), ("model's class", class_name, MODEL_CLASSES)):
         if value not in known:
-            raise ValueError(f"The record's {name} is {value!r}, which is none of {', '.join(known)}.")
+            raise ValueError(f"The record's {name} is {value!r}: give one of {', '.join(known)}.")
     card, task, model_type = record["card"], TASKS[record["task"]], MODEL_CLASSES[class_name].model_type
     config = record["model"]["config"]
     solvers = [config[field] for field in ("encoder_solver", "decoder_solver") if field in config]

@@ -1,13 +1,13 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Makes a complete repository of the Hub out of a training run, tries it without this package, and uploads it.
+"""Makes a complete Hub repository from a training run, tests it without this package, and uploads it.
 
     ode-transformer publish OUTPUT_DIR --repo_id me/model --language en de --dry_run
     ode-transformer publish OUTPUT_DIR --repo_id me/model --language en de --private
 
-The repository holds the weights (safetensors), the configuration, which names the code for every Auto class and
-pipeline, the code, the tokenizer or tokenizers, the generation configuration and the model card. Before anything is
-uploaded, a process that cannot import this package opens it with `trust_remote_code=True` and has to give the same
-token ids, logits and text or label. The upload is one commit: all of it or nothing.
+The repository holds the weights (safetensors), the code, the configuration, the tokenizer or tokenizers, the
+generation configuration and the model card. The configuration names the code for every Auto class and pipeline.
+Before the upload, a process that cannot import this package opens the repository with `trust_remote_code=True`. It
+must give the same token ids, logits and text or label. The upload is one commit: all or nothing.
 """
 
 import json
@@ -48,9 +48,9 @@ from modeling_ode_transformer.pipeline_ode_transformer import (
 from modeling_ode_transformer.text_files import read_json
 
 
-# What a repository holds before anybody has put something into it.
+# The files of a new, empty repository.
 EMPTY_REPOSITORY = {".gitattributes"}
-# What opening a repository reads, in its top folder. An update deletes those that are not among its own files.
+# Files in the top folder that opening a repository reads. An update deletes those that it does not replace.
 LOADED_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "adapter_config.json"),
     *("*tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
@@ -59,20 +59,20 @@ SAMPLE, SECOND_SAMPLE = "Two dogs are running through the snow.", "Animals are o
 
 
 class PublishError(ValueError):
-    """Something is wrong with the run, its repository or the Hub; nothing was uploaded."""
+    """The run, its repository or the Hub has an error; nothing was uploaded."""
 
 
 def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, task: str | None = None) -> dict:
-    """Writes everything that a repository of a trained model holds into a folder.
+    """Writes a complete repository of a trained model to a folder.
 
     Args:
         output_dir: Folder of a training run, or any folder with a saved model and its tokenizer.
-        folder: Where to write; a new or an empty folder.
-        card: What `model_card` has to be told: repo_id, and any of `cli.CARD_VALUES`.
-        task: One of `TASKS`; None: the one that the run's script noted.
+        folder: The folder to write, new or empty.
+        card: Values for `model_card`: repo_id, and any of `cli.CARD_VALUES`.
+        task: One of `TASKS`; None: the task recorded by the run's script.
 
     Returns:
-        The record that the card was made of.
+        The record from which the card was made.
 
     Raises:
         PublishError: there is no model of this package in safetensors, or no tokenizer; `folder` is not empty.
@@ -120,8 +120,8 @@ def load_model(folder: str | Path) -> PreTrainedModel:
     return auto_class.from_pretrained(folder, dtype="auto").eval()
 
 
-# Run by a process that cannot import the package; arguments: the repository's folder, and the files of
-# what is expected and of tensors: inputs, and outputs by their Auto class.
+# Run by a process that cannot import the package. Its arguments: the repository's folder, and the files of expected
+# results and of tensors (inputs, and outputs by Auto class).
 CHECK = """
 import json, sys
 from pathlib import Path
@@ -156,16 +156,16 @@ if expected["output"] is not None:
 def check_repository(folder: str | Path, output_dir: str | Path, task: str) -> None:
     """Opens a repository in a process without this package and without network, and compares it with the run's model.
 
-    Compared are the ids of every tokenizer, the outputs of AutoModel and of the Auto class of the model's head, and
-    the text or the label that the task's pipeline gives, if there is one.
+    It compares the ids of every tokenizer, the outputs of AutoModel and of the Auto class with the model's head, and
+    the text or label from the task's pipeline, if there is one.
 
     Args:
         folder: The repository.
-        output_dir: What it was made of.
+        output_dir: The folder of the run.
         task: One of `TASKS`.
 
     Raises:
-        PublishError: it does not load, or gives something else.
+        PublishError: the repository does not load, or its results differ.
     """
     folder, output_dir = Path(folder).resolve(), Path(output_dir)
     model = load_model(output_dir)
@@ -230,22 +230,22 @@ def upload_repository(
     commit_message: str = "Upload model",
     token: str | None = None,
 ) -> CommitInfo:
-    """Uploads a folder as one commit to a repository of the Hub, which is made if there is none.
+    """Uploads a folder as one commit to a repository of the Hub, which is created if necessary.
 
     Args:
-        folder: What to upload.
+        folder: The folder to upload.
         repo_id: NAME or OWNER/NAME.
         private: Whether only its owner may see a new repository.
-        update: Whether the repository may hold something already. What opening it reads, and is not in `folder`, is
-            deleted by the commit; other files stay, or are replaced.
-        revision: A branch that there is.
-        commit_message: Of the commit.
-        token: One that may write; None: that of `hf auth login` or of HF_TOKEN.
+        update: Whether the repository may hold files already. The commit deletes those that opening it would read and
+            that are not in `folder`; other files are kept or replaced.
+        revision: An existing branch.
+        commit_message: Message of the commit.
+        token: A token that can write; None: that of `hf auth login` or of HF_TOKEN.
 
     Raises:
-        PublishError: there is no token or it may not write, the repository holds something already, is not private,
-            has no such branch, or the upload was interrupted. The repository is then as it was, or new and empty;
-            or the commit was made, if only the answer to it was lost.
+        PublishError: there is no token, or it cannot write; the repository holds files already, is not private, or
+            has no such branch; or the upload was interrupted. The repository is then unchanged, or new and empty. If
+            only the answer was lost, the commit was made.
     """
     repo_id, api = full_repo_id(repo_id, token), HfApi(token=token)
     with errors_of_the_hub(repo_id):
@@ -291,7 +291,7 @@ def is_loaded(name: str) -> bool:
 
 
 def full_repo_id(repo_id: str, token: str | None = None) -> str:
-    """OWNER/NAME of a repository; the owner of a NAME is the token's.
+    """Returns OWNER/NAME of a repository; a NAME alone belongs to the owner of the token.
 
     Raises:
         PublishError: there is no token, or the Hub does not know it, or cannot be reached.
@@ -312,7 +312,7 @@ def full_repo_id(repo_id: str, token: str | None = None) -> str:
 
 @contextmanager
 def errors_of_the_hub(repo_id: str) -> Iterator[None]:
-    """Turns them into `PublishError`."""
+    """Turns errors of the Hub into `PublishError`."""
     try:
         yield
     except PublishError:
@@ -338,15 +338,15 @@ def publish(
     dry_run: bool = False,
     **upload_options,
 ) -> CommitInfo | None:
-    """`prepare_repository`, `check_repository` and, unless `dry_run`, `upload_repository`.
+    """Runs `prepare_repository`, `check_repository` and, unless `dry_run`, `upload_repository`.
 
     Args:
         output_dir: Folder of a training run.
-        card: What `model_card` has to be told: repo_id, and any of `cli.CARD_VALUES`.
-        task: One of `TASKS`; None: the one that the run's script noted.
-        folder: Where to leave the repository; None: nowhere.
-        dry_run: Whether to upload nothing.
-        upload_options: Those of `upload_repository`.
+        card: Values for `model_card`: repo_id, and any of `cli.CARD_VALUES`.
+        task: One of `TASKS`; None: the task recorded by the run's script.
+        folder: A folder that keeps the repository; None: a temporary one.
+        dry_run: Whether to skip the upload.
+        upload_options: Options of `upload_repository`.
 
     Raises:
         PublishError, ValueError: as these.

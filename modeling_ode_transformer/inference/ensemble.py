@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Several encoder-decoders of transformers as one: `generate()` with the mean of their probabilities at every step."""
+"""An ensemble of encoder-decoders of transformers: `generate()` averages their probabilities at every step."""
 
 import copy
 import math
@@ -18,7 +18,7 @@ from ..generation_ode_transformer import SourceLengthGenerationMixin
 
 
 class EnsembleCache(Cache):
-    """The caches of the members of an ensemble, in their order."""
+    """The caches of an ensemble's members, in their order."""
 
     # Whatever the members' caches allow.
     is_compileable = False
@@ -42,20 +42,20 @@ class EnsembleCache(Cache):
 
 
 class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedModel):
-    """Encoder-decoders of transformers whose `generate()` searches or samples with the logarithm of the mean of their
-    probabilities at every step (fairseq's ensembles). Each has its own encoder and its own cache; architectures may
-    differ, vocabularies may not.
+    """An ensemble of encoder-decoders of transformers. Its `generate()` searches or samples with the logarithm of the
+    mean of their probabilities at every step, like fairseq's ensembles. Each member has its own encoder and cache.
+    Architectures may differ; vocabularies may not.
 
-    It has the generation configuration of the first member, and `max_len_a` and `max_len_b`
-    (`SourceLengthGenerationMixin`). A temperature changes the mean, not the members' probabilities. It can be neither
-    trained nor saved: train, save and load its members.
+    It takes the generation configuration of the first member, and `max_len_a` and `max_len_b`
+    (`SourceLengthGenerationMixin`). A temperature changes the mean, not the members' probabilities. An ensemble can
+    be neither trained nor saved: train, save and load its members.
 
     Args:
-        models: the members, on one device. They are set to evaluation mode, and their dtypes may differ.
+        models: the members, on one device. They are set to evaluation mode; their dtypes may differ.
 
     Raises:
-        ValueError: there are none; or one is not an encoder-decoder, is on another device, or has another size of the
-            source or target vocabulary or other ids of the start, end or pad token than the first.
+        ValueError: there are no models; one is not an encoder-decoder or is on another device; or its vocabulary sizes
+            or ids of the start, end or pad token differ from the first one's.
 
     Example:
 
@@ -95,7 +95,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
         self.eval()
 
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None = None) -> ModelOutput:
-        """The tensors that the encoders return, as member_0_last_hidden_state (batch, length, d), ..."""
+        """Returns the encoders' tensors as member_0_last_hidden_state (batch, length, d), ..."""
         outputs = [
             member.get_encoder()(input_ids=input_ids, attention_mask=attention_mask, return_dict=True)
             for member in self.members
@@ -111,7 +111,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
 
     @staticmethod
     def encoder_outputs_of_member(encoder_outputs: ModelOutput, i: int) -> BaseModelOutput:
-        """What the encoder of the member `i` returned, from what `encode` returns."""
+        """Extracts the output of member `i`'s encoder from the output of `encode`."""
         prefix = f"member_{i}_"
         output = BaseModelOutput()
         for name, value in encoder_outputs.items():
@@ -135,10 +135,10 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
         Args:
             input_ids: the sources, (batch, length); not needed with `encoder_outputs`.
             attention_mask: 1 for tokens of the sources, 0 for padding, (batch, length).
-            decoder_input_ids: the targets so far, (batch, target length); with `past_key_values`, what is new of them.
+            decoder_input_ids: the targets so far, (batch, target length); with `past_key_values`, only the new tokens.
             decoder_attention_mask: 1 for tokens of the targets, 0 for padding.
-            encoder_outputs: what `encode` returns.
-            past_key_values: the caches that an earlier call returned.
+            encoder_outputs: the output of `encode`.
+            past_key_values: the caches from an earlier call.
             use_cache: whether to return caches.
         """
         if encoder_outputs is None:
@@ -197,7 +197,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
 
 
 def describe(model: PreTrainedModel, number: int) -> dict[str, Any]:
-    """What an ensemble's members have in common, by the names that errors use; and "model", what they call it."""
+    """The properties that members must share, by the names in error messages; "model" is the member's name there."""
     name = f"model {number} ({model.name_or_path or type(model).__name__})"
     if not model.config.is_encoder_decoder or not model.can_generate():
         raise ValueError(f"{name} is not an encoder-decoder that generates: ensembles accept only those.")

@@ -5,14 +5,13 @@
     ode-transformer generate --model_name_or_path FOLDER1 FOLDER2 --num_beams 8 < source.txt > output.txt
     ode-transformer generate --model_name_or_path FOLDER --interactive
 
-A source is a line (`.gz` accepted). The output has a line for each, in their order: its text; `score<TAB>text` with
-`--scores`; with `--num_return_sequences N`, N such lines after the number of the source's line, `number<TAB>text` or
-`number<TAB>score<TAB>text`, the best first. A score is a log-probability, divided by the output's length, in a
-beam search to the power of `--length_penalty`. An empty line has an empty output, with the score 0.
+Each line is a source (`.gz` accepted). The output has one line per source in the same order: its text, or
+`score<TAB>text` with `--scores`. With `--num_return_sequences N` it has N lines per source, the best first, each with
+the source's line number: `number<TAB>text` or `number<TAB>score<TAB>text`. A score is a log-probability divided by the
+output's length, in a beam search to the power of `--length_penalty`. An empty line has an empty output, with score 0.
 
-Outputs are written as they come, to `NAME.partial` until all are there. The same command continues where it was
-stopped or killed, with the outputs of a run that was not; `NAME.partial.json` says what they are of. Outputs that are
-drawn begin anew.
+Outputs are written to `NAME.partial` until all are finished. After a stop or a kill, the same command continues and
+gives the same outputs as an uninterrupted run; `NAME.partial.json` records the options. Sampled outputs start anew.
 """
 
 import gzip
@@ -46,9 +45,9 @@ from .tokenizers import begin_with_language, check_target_tokenizer, encode_text
 
 logger = logging.getLogger(__name__)
 
-# Sources are sorted by length, and written together, in windows of so many batches.
+# Sources are sorted by length and written in windows of this many batches.
 WINDOW = 64
-# Without --batch_size and --max_tokens_per_batch; without --max_source_length, where positions have no limit.
+# Used without --batch_size and --max_tokens_per_batch; and without --max_source_length if positions have no limit.
 BATCH_SIZE, MAX_TOKENS, MAX_SOURCE_LENGTH = 32, 4096, 1024
 NOT_OF_THE_OUTPUTS = {"input", "output", "overwrite", "interactive"}
 DTYPES = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -56,10 +55,10 @@ DTYPES = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "fp16":
 
 @dataclass
 class GenerateArguments:
-    """The models, the texts, and the search: the options of `ode-transformer generate`, which says what they mean.
+    """The options of `ode-transformer generate`, whose help explains them: models, texts and search.
 
     Raises:
-        ValueError: there is no model, or a value is impossible.
+        ValueError: no model is given, or a value is invalid.
     """
 
     model_name_or_path: list[str] = field(default_factory=list)
@@ -121,17 +120,17 @@ class GenerateArguments:
 
     @property
     def weights(self) -> str:
-        """As `optimize_for_cpu` has it."""
+        """The value for `optimize_for_cpu`."""
         return "int8" if self.int8 else "packed" if self.packed else "keep"
 
     @property
     def hub_options(self) -> dict:
-        """Of what `from_pretrained` opens."""
+        """Options for `from_pretrained`."""
         return {"revision": self.model_revision, "trust_remote_code": self.trust_remote_code}
 
 
 def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
-    """The encoder-decoders, in evaluation mode on their device; ValueError if one is a language model."""
+    """Opens the encoder-decoders in evaluation mode on their device; ValueError if one is a language model."""
     device = args.torch_device
     models = []
     for name in args.model_name_or_path:
@@ -149,7 +148,7 @@ def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
 
 
 def load_common_tokenizers(args: GenerateArguments):
-    """The source and the target tokenizer of the models; ValueError if they have different ones."""
+    """Opens the models' source and target tokenizers; ValueError if models differ in them."""
     options = args.hub_options | {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
     first, *others = (load_tokenizers(name, **options) for name in args.model_name_or_path)
     for name, other in zip(args.model_name_or_path[1:], others):
@@ -169,7 +168,7 @@ def load_common_tokenizers(args: GenerateArguments):
 
 
 def source_limit(models: list[PreTrainedModel], asked: int | None) -> int:
-    """The most tokens of a source: what is asked for, or what all models have positions for, or a default."""
+    """The most tokens of a source: as asked for, as many as all models have positions for, or a default."""
     limit = min((limit for model in models if (limit := position_limit(model.config)) is not None), default=None)
     if asked is not None and limit is not None and asked > limit:
         raise ValueError(f"--max_source_length {asked} exceeds the model's max_position_embeddings, {limit}.")
@@ -177,7 +176,7 @@ def source_limit(models: list[PreTrainedModel], asked: int | None) -> int:
 
 
 def set_generation_options(config: GenerationConfig, args: GenerateArguments) -> None:
-    """Puts the arguments over a model's generation configuration."""
+    """Overrides a model's generation configuration by the arguments."""
     options = parse_overrides(args.generation_options)
     if doubled := sorted(options.keys() & vars(args).keys()):
         raise ValueError(f"--generation_options: give --{' and --'.join(doubled)} outside of them.")
@@ -195,7 +194,7 @@ def set_generation_options(config: GenerationConfig, args: GenerateArguments) ->
 
 
 def make_windows(costs: Sequence[float]) -> list[int]:
-    """The ends of windows of sources, each of which fills `WINDOW` batches; `costs` are the sources' shares of one."""
+    """The ends of windows of sources that fill `WINDOW` batches; `costs` are the sources' shares of a batch."""
     ends, total = [], 0.0
     for end, cost in enumerate(costs, 1):
         total += cost
@@ -206,8 +205,8 @@ def make_windows(costs: Sequence[float]) -> list[int]:
 
 
 def make_batches(lengths: list[int], batch_size: int | None, max_tokens: int | None) -> list[list[int]]:
-    """Indices of sources in batches of similar length, the longest first. A source of more than `max_tokens` tokens is
-    alone in its batch."""
+    """Returns batches of source indices of similar length, the longest first. A source of more than `max_tokens`
+    tokens gets its own batch."""
     batches = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         size = len(batches[-1]) + 1 if batches else 0
@@ -246,8 +245,8 @@ class TextGenerator:
             )
 
     def encode(self, sources: list[str]) -> list[list[list[int]]]:
-        """The token ids of the parts of sources: of the whole source, of sentences of a long one with
-        `--split_sentences`, none of an empty one."""
+        """Returns the token ids of each source's parts: the whole source, or with `--split_sentences` the sentences of
+        a long one; an empty source has none."""
         parts = [[source] if source.strip() else [] for source in sources]
         if self.args.split_sentences:
             parts = [[piece for text in texts for piece in self.split(text)] for texts in parts]
@@ -271,20 +270,20 @@ class TextGenerator:
 
     @property
     def batching(self) -> tuple[int | None, int | None]:
-        """The most sources of a batch, and the most tokens; None: any number."""
+        """The largest number of sources in a batch, and of tokens; None: no limit."""
         size, tokens = self.args.batch_size, self.args.max_tokens_per_batch
         return (BATCH_SIZE, MAX_TOKENS) if size is None and tokens is None else (size, tokens)
 
     def window_ends(self, encoded: list[list[list[int]]]) -> list[int]:
-        """Where the windows of encoded sources end."""
+        """The ends of the windows of encoded sources."""
         size, tokens = (each or math.inf for each in self.batching)
         return make_windows([sum(max(1 / size, len(ids) / tokens) for ids in parts) for parts in encoded])
 
     def windows(
         self, encoded: list[list[list[int]]], start: int = 0, progress: bool = False
     ) -> Iterator[list[list[tuple[str, float]]]]:
-        """Window after window, from the one that begins with the source `start`, for each source its outputs as (text,
-        score), the best first. Without `--scores`, the scores are 0."""
+        """Yields windows from the one that begins with the source `start`: for each source its outputs as (text,
+        score), the best first. Without `--scores`, scores are 0."""
         counts = list(map(len, encoded))
         with tqdm(total=sum(counts), initial=sum(counts[:start]), unit="line", disable=not progress) as bar:
             for end in self.window_ends(encoded):
@@ -307,11 +306,11 @@ class TextGenerator:
                 start = end
 
     def __call__(self, sources: list[str]) -> list[list[tuple[str, float]]]:
-        """For each source its outputs."""
+        """Returns the outputs of each source."""
         return [outputs for window in self.windows(self.encode(sources)) for outputs in window]
 
     def note(self, sources: list[str]) -> dict:
-        """All that the outputs of sources depend on; of models, tokenizers and sources hashes."""
+        """Everything on which outputs depend; models, tokenizers and sources as hashes."""
         hashes = {name: hashlib.blake2b(digest_size=16) for name in ("input", "models", "tokenizers")}
         for source in sources:
             hashes["input"].update(f"{source}\n".encode("utf-8", "surrogatepass"))
@@ -331,9 +330,9 @@ class TextGenerator:
         return values | versions() | {name: value.hexdigest() for name, value in hashes.items()}
 
     def generate(self, inputs) -> list[list[tuple[str, float]]]:
-        """For each source of a batch its outputs as (text, score), the best first."""
+        """Returns for each source of a batch its outputs as (text, score), the best first."""
         if self.args.weights != "keep" and not self.is_packed:
-            # Not before: packed weights have no hash for `note`.
+            # Not earlier: `note` cannot hash packed weights.
             for model in self.models:
                 optimize_for_cpu(model, self.args.weights)
             self.is_packed = True
@@ -358,8 +357,8 @@ def read_sources(name: str) -> list[str]:
 
 
 class PartialOutput:
-    """The outputs of the first sources, in `NAME.partial`, and what they are of, in `NAME.partial.json`, until all are
-    there.
+    """An unfinished output: the outputs of the first sources in `NAME.partial`, and in `NAME.partial.json` what they
+    depend on.
 
     Raises:
         OSError: the file cannot be written.
@@ -383,13 +382,13 @@ class PartialOutput:
             return sum(line.endswith(b"\n") for line in file)
 
     def begin(self, note: dict, is_drawn: bool) -> None:
-        """Notes what the outputs are of.
+        """Records what the outputs depend on.
 
         Raises:
-            ValueError: the part that is there is of something else.
+            ValueError: the existing part depends on something else.
         """
         if self.number_of_lines() and is_drawn:
-            logger.warning("%s: outputs that are drawn cannot be continued: starting anew", self.partial)
+            logger.warning("%s: sampled outputs cannot be continued: starting anew", self.partial)
             self.remove()
         if self.number_of_lines():
             noted = read_json(self.note_file) if self.note_file.is_file() else {}
@@ -403,7 +402,7 @@ class PartialOutput:
             self.note_file.write_text(json.dumps(note, indent=1), encoding="utf-8")
 
     def cut(self, lines: int) -> None:
-        """Keeps only so many lines."""
+        """Cuts the part to the first lines."""
         with self.partial.open("ab+") as file:
             file.seek(0)
             file.truncate(sum(map(len, islice(file, lines))))
@@ -413,7 +412,7 @@ class PartialOutput:
             file.write(text.encode("utf-8"))
 
     def finish(self) -> None:
-        """Puts the whole output in its place."""
+        """Moves the finished output to its final name."""
         if self.path.suffix == ".gz":
             packed = Path(f"{self.partial}.gz")
             with self.partial.open("rb") as file, packed.open("wb") as target:
@@ -426,11 +425,11 @@ class PartialOutput:
 
 
 def check_output(args: GenerateArguments) -> PartialOutput | None:
-    """The --output, of which a part may be there; None for standard output.
+    """Opens the --output, of which a part may exist; None for standard output.
 
     Raises:
-        OSError: it cannot be written, or exists.
-        ValueError: it is not a file.
+        OSError: the output cannot be written, or exists.
+        ValueError: the output is not a file.
     """
     path = Path(args.output)
     if args.output == "-":
@@ -445,8 +444,7 @@ def check_output(args: GenerateArguments) -> PartialOutput | None:
 
 
 def write_outputs(generator: TextGenerator, sources: list[str], output: PartialOutput | None) -> None:
-    """Writes the outputs of sources as they come, to standard output if there is no other; what is there of an earlier
-    call stays."""
+    """Writes outputs window by window, by default to standard output. Outputs of an earlier call are kept."""
     args, start, empty, written = generator.args, 0, 0, 0
     number = args.num_return_sequences
     encoded = generator.encode(sources)
@@ -460,7 +458,7 @@ def write_outputs(generator: TextGenerator, sources: list[str], output: PartialO
         start = ends[bisect(ends, output.number_of_lines() // number) - 1]
         output.cut(start * number)
         if start:
-            logger.warning("%s: going on after %d of %d sources", output.partial, start, len(sources))
+            logger.warning("%s: continuing after %d of %d sources", output.partial, start, len(sources))
     try:
         for window in generator.windows(encoded, start, progress=True):
             lines = [
@@ -488,7 +486,7 @@ def write_outputs(generator: TextGenerator, sources: list[str], output: PartialO
 
 
 def interact(generator: TextGenerator) -> None:
-    """Asks for sources and prints outputs, until an empty line, the end of the input or Ctrl-C."""
+    """Asks for sources and prints outputs until an empty line, the end of the input or Ctrl-C."""
     try:
         while (source := input("> ")).strip():
             print(format_outputs(generator([source])[0], generator.args.scores), end="", flush=True)
@@ -497,7 +495,7 @@ def interact(generator: TextGenerator) -> None:
 
 
 def run(args: GenerateArguments) -> None:
-    """Generates what the arguments ask for.
+    """Runs `ode-transformer generate` with these arguments.
 
     Raises:
         OSError: a file or a model is missing, or the output cannot be written.

@@ -4,9 +4,9 @@
     ode-transformer serve FOLDER --port 8000
     curl http://127.0.0.1:8000/generate --json '{"texts": ["Two dogs run."]}'
 
-Requests that come while the model is busy wait, and are generated together. Errors are JSON, `{"error": "..."}`, with
-the status 422 for a request that is malformed or too long, 503 where too many texts wait or one waited too long.
-`/health` says how many wait, `/docs` and `/openapi.json` document the API.
+Requests that arrive while the model is busy wait, and are generated together. Errors are JSON, `{"error": "..."}`:
+status 422 for a request that is malformed or too long, 503 if too many texts wait or one waited too long. `/health`
+gives the number of waiting texts; `/docs` and `/openapi.json` document the API.
 """
 
 import asyncio
@@ -43,10 +43,10 @@ Outputs = list[tuple[str, float]]
 
 @dataclass
 class ServeArguments:
-    """Where the server listens, and what it accepts: the options of `ode-transformer serve`.
+    """The options of `ode-transformer serve`: where the server listens, and what it accepts.
 
     Raises:
-        ValueError: a value is impossible.
+        ValueError: a value is invalid.
     """
 
     host: str = "127.0.0.1"
@@ -94,12 +94,12 @@ class QueueFull(Exception):
 
 
 class Batcher:
-    """Lets one thread generate the outputs of several requests together: all that have come while it was busy.
+    """Lets one thread generate outputs for several requests at a time: all that arrived while it was busy.
 
     Args:
-        generate: Takes texts; returns the outputs of each. A ValueError is an answer to the request.
-        max_batch: Texts beyond which no more requests are taken together.
-        max_waiting: Most texts that wait.
+        generate: Takes texts; returns the outputs of each. Its ValueErrors answer the request.
+        max_batch: Number of texts beyond which no request is added to a batch.
+        max_waiting: Largest number of waiting texts.
     """
 
     def __init__(self, generate: Callable[[list[str]], list[Outputs]], max_batch: int, max_waiting: int):
@@ -113,8 +113,8 @@ class Batcher:
 
         Raises:
             QueueFull: too many texts wait.
-            TimeoutError: the outputs were not there in `timeout` seconds.
-            Exception: what `generate` raised.
+            TimeoutError: the outputs took longer than `timeout` seconds.
+            Exception: the error of `generate`.
         """
         if self.waiting + len(texts) > self.max_waiting:
             raise QueueFull
@@ -130,11 +130,11 @@ class Batcher:
             while not self.requests.empty() and sum(len(texts) for texts, _ in batch) < self.max_batch:
                 batch.append(self.requests.get_nowait())
             self.waiting -= sum(len(texts) for texts, _ in batch)
-            # Nobody waits any more for those that were cancelled.
+            # Nobody waits for cancelled requests.
             await self.answer([(texts, answer) for texts, answer in batch if not answer.done()])
 
     async def answer(self, batch: list[tuple[list[str], asyncio.Future]]) -> None:
-        """Answers requests together or, if that fails, one by one: none fails by another's fault."""
+        """Answers requests together or, if that fails, one by one, so that no request fails because of another."""
         together = [text for texts, _ in batch for text in texts]
         if not together:
             return
@@ -155,7 +155,7 @@ class Batcher:
 
 
 def checked_generate(generator: TextGenerator) -> Callable[[list[str]], list[Outputs]]:
-    """`generator`, but a text that it would cut is an error."""
+    """Wraps `generator` so that a text that it would cut is an error."""
 
     def generate(texts: list[str]) -> list[Outputs]:
         lengths = [len(generator.tokenizer(text, verbose=False)["input_ids"]) for text in texts]
@@ -217,7 +217,7 @@ def make_app(
 
     @app.get("/health")
     async def health() -> Health:
-        """That the server runs, and how many texts wait."""
+        """Says that the server runs, and how many texts wait."""
         return Health(status="ok", models=models, waiting=app.state.batcher.waiting)
 
     def error_response(status: int, message: str, headers: Any = None) -> JSONResponse:
@@ -255,7 +255,7 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
     with listener:
         set_seed(generate_args.seed)
         generator = TextGenerator(generate_args)
-        generator(["."])  # what cannot work is an error now
+        generator(["."])  # errors show now rather than at the first request
         max_batch = generate_args.batch_size or BATCH_SIZE
         names, scores = generate_args.model_name_or_path, generate_args.scores
         app = make_app(checked_generate(generator), args, names, max_batch, scores)

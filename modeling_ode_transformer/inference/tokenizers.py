@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The tokenizers of an encoder-decoder: of the source and of the target, and the languages of multilingual ones."""
+"""The source and target tokenizers of an encoder-decoder, and the languages of multilingual ones."""
 
 from transformers import AutoTokenizer
 
@@ -13,16 +13,16 @@ def load_tokenizers(
     tgt_lang: str | None = None,
     **hub_options,
 ):
-    """The tokenizer in a folder or on the Hub, and that of its target side: another one if there is one, or itself.
+    """Opens the source and the target tokenizer from folders or the Hub; both may be one.
 
     Args:
-        name: Folder or name of the tokenizer.
-        target_name: Of that of the target side; None: folder `TARGET_TOKENIZER` of the first, if any.
+        name: Folder or name of the source tokenizer.
+        target_name: Folder or name of the target tokenizer; None: the folder `TARGET_TOKENIZER` of the first, if any.
         src_lang, tgt_lang: The languages of a multilingual tokenizer; None: as saved with it.
-        hub_options: Those of `AutoTokenizer.from_pretrained`.
+        hub_options: Options for `AutoTokenizer.from_pretrained`.
 
     Raises:
-        ValueError: the tokenizer does not know a language, or marks none; a multilingual tokenizer is one of two.
+        ValueError: the tokenizer does not know a language, or marks none; or one of two tokenizers is multilingual.
     """
     tokenizer = AutoTokenizer.from_pretrained(name, **hub_options)
     if target_name is not None:
@@ -35,7 +35,7 @@ def load_tokenizers(
     if target_tokenizer is None:
         target_tokenizer = tokenizer
     elif marks_languages(tokenizer) or marks_languages(target_tokenizer):
-        raise ValueError(f"{name}: a multilingual tokenizer is that of both sides, and the target has another one.")
+        raise ValueError(f"{name}: a multilingual tokenizer serves both sides, but the target has another one.")
     for argument, language in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
         if language is not None:
             set_language(tokenizer, argument, language)
@@ -43,10 +43,10 @@ def load_tokenizers(
 
 
 def check_target_tokenizer(model, tokenizer, target_tokenizer) -> None:
-    """ValueError if a saved model has a vocabulary of its own for the target, and only the source's tokenizer."""
+    """Raises a ValueError if a saved model has its own target vocabulary, but only the source's tokenizer."""
     if target_tokenizer is tokenizer and needs_target_tokenizer(model.config, tokenizer):
         raise ValueError(
-            f"{model.name_or_path} has a vocabulary of its own for the target, but no folder {TARGET_TOKENIZER}: save "
+            f"{model.name_or_path} has its own vocabulary for the target, but no folder {TARGET_TOKENIZER}: save "
             "the target's tokenizer there."
         )
 
@@ -54,9 +54,9 @@ def check_target_tokenizer(model, tokenizer, target_tokenizer) -> None:
 def encode_texts(
     texts: list[str], tokenizer, max_length: int | None, side: str = "text"
 ) -> tuple[list[list[int]], int]:
-    """Token ids of texts, cut to `max_length` tokens with their end mark (None: whole), and how many were cut.
+    """Returns token ids of texts, cut to `max_length` tokens with their end mark (None: not cut), and the number cut.
 
-    `side` is what the tokenizer calls them: `text`, or, for one of two sides, `text_target`.
+    `side` is the tokenizer's argument for the texts: `text`, or `text_target` for the target side.
     """
     encoded = tokenizer(**{side: texts}, verbose=False)["input_ids"]
     too_long = [i for i, ids in enumerate(encoded) if max_length is not None and len(ids) > max_length]
@@ -66,12 +66,12 @@ def encode_texts(
 
 
 def marks_languages(tokenizer) -> bool:
-    """Whether a tokenizer adds a mark of their language to texts, as M2M100's, NLLB's and mBART's."""
+    """Whether a tokenizer adds a language mark to texts, as those of M2M100, NLLB and mBART do."""
     return hasattr(tokenizer, "set_tgt_lang_special_tokens")
 
 
 def set_language(tokenizer, argument: str, language: str) -> None:
-    """Sets the `src_lang` or the `tgt_lang` of a multilingual tokenizer, which is saved with it."""
+    """Sets the `src_lang` or `tgt_lang` of a multilingual tokenizer, which saves it."""
     kind = f"{type(tokenizer).__name__} ({tokenizer.name_or_path})"
     if not marks_languages(tokenizer):
         raise ValueError(f"--{argument} {language}: {kind} does not mark languages. Leave it out.")
@@ -82,8 +82,8 @@ def set_language(tokenizer, argument: str, language: str) -> None:
 
 
 def begin_with_language(model, tokenizer) -> None:
-    """Has a model's outputs begin with the mark of the targets' language: after the start token or, where the mark
-    comes at the end of targets (mBART), as start token."""
+    """Makes a model's outputs begin with the target language's mark: after the start token, or as start token if
+    targets end with the mark (mBART)."""
     marks = tokenizer(text_target="")["input_ids"]
     if len(marks) != 2:
         raise ValueError(

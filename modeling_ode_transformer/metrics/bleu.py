@@ -39,9 +39,9 @@ MARKS = re.compile(r"(\S?)[,;:!?](?=\s|$)|(\S?)\.$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class BleuScorer:
-    """One convention: what is done to a text, and the BLEU that sacreBLEU computes of what comes out.
+    """One convention: a preparation of texts, and the BLEU that sacreBLEU computes from the results.
 
-    `signature` are the entries of sacreBLEU's signature that the preparation changes or adds.
+    `signature` holds the entries of sacreBLEU's signature that the preparation changes or adds.
     """
 
     metric: sacrebleu.BLEU
@@ -49,7 +49,7 @@ class BleuScorer:
     signature: dict[str, str] = field(default_factory=dict)
 
     def _streams(self, predictions, references):
-        """Prepared texts as sacreBLEU takes them: predictions; a list of first references, of second (or None)."""
+        """Returns prepared predictions, and lists of first references, second ones (or None), ..., for sacreBLEU."""
         lists = [[self.prepare(text) for text in texts] for texts in reference_lists(predictions, references)]
         return [self.prepare(text) for text in predictions], list(map(list, itertools.zip_longest(*lists)))
 
@@ -80,7 +80,7 @@ class BleuScorer:
         }
 
     def statistics(self, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> np.ndarray:
-        """What the score is computed from, to be summed over sentences: int64 (sentences, 10).
+        """Returns the statistics behind the score, to be summed over sentences: int64 (sentences, 10).
 
         Columns: length, length of the closest reference, matches of 1- to 4-grams, their numbers.
         """
@@ -92,7 +92,7 @@ class BleuScorer:
         return np.array(rows, dtype=np.int64)
 
     def score_statistics(self, rows: np.ndarray) -> float:
-        """BLEU of the sentences whose statistics are given."""
+        """Computes BLEU from the statistics of sentences."""
         length, reference_length, *counts = rows.sum(0).tolist()
         return self.metric.compute_bleu(
             correct=counts[:4],
@@ -106,22 +106,22 @@ class BleuScorer:
 def split_compounds(text: str) -> str:
     """Splits words at their hyphens: "a rich-text file" becomes "a rich ##AT##-##AT## text file".
 
-    As Perl's `s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g` does with the bytes of a file: matches do not overlap, so that the
-    second hyphen of "x-y-z" stays.
+    Works like Perl's `s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g` on the bytes of a file: matches do not overlap, so that
+    the second hyphen of "x-y-z" stays.
     """
     return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", text.encode()).decode()
 
 
 def is_tokenized(texts: Iterable[str]) -> bool:
-    """Whether texts look tokenised: of their commas, colons, semicolons, question and exclamation marks, and of the
-    full stops at their ends, nine in ten stand alone between white space. False if they have none."""
+    """Whether texts look tokenised: nine in ten commas, colons, semicolons, question and exclamation marks, and full
+    stops at the end, stand alone between white space. False if there are none."""
     marks = [before or end for text in texts for before, end in MARKS.findall(text)]
     alone = sum(not before.strip() for before in marks)
     return bool(marks) and alone >= 0.9 * len(marks)
 
 
 def moses_tokenizer(language: str) -> Callable[[str], str]:
-    """A function that tokenises a text as Moses' tokenizer.perl does; ValueError if it does not know the language."""
+    """Returns a function that tokenises like Moses' tokenizer.perl; ValueError if it does not know the language."""
     known = sorted(set(NonbreakingPrefixes().available_langs.values()))
     if language not in known:
         raise ValueError(f"Moses' tokenizer knows no language {language!r}, only {', '.join(known)}.")
@@ -143,8 +143,8 @@ def tokenized_scorer(lowercase: bool = False, moses_language: str | None = None,
     def prepare(text: str) -> str:
         text = tokenizer(text)
         words = (split_compounds(text) if split else text).encode()
-        # Perl reads bytes: it separates words at, and lower-cases, nothing but ASCII. sacreBLEU would separate them at
-        # no-break spaces too, which hexadecimal digits hide.
+        # Perl reads bytes: it splits words at ASCII white space and lower-cases ASCII only. sacreBLEU would also split
+        # at no-break spaces, which hexadecimal digits hide.
         return " ".join(word.hex() for word in (words.lower() if lowercase else words).split())
 
     signature = {}
@@ -213,7 +213,7 @@ def bleu(
     moses_language: str | None = None,
     conventions: Sequence[str] = CONVENTIONS,
 ) -> dict:
-    """The scores by name, with what belongs to each: `sacrebleu`, `sacrebleu_signature`, ...
+    """Returns the scores with their details by name: `sacrebleu`, `sacrebleu_signature`, ...
 
     The arguments are those of `sacre_bleu` and `tokenized_bleu`, and the names of the scores.
     """

@@ -3,17 +3,16 @@
 
     ode-transformer score bootstrap --metric bleu --references test.de --system_a a.txt --system_b b.txt
 
-Test sets of the same size are drawn from the test set's sentences, with replacement, and both systems are scored on
-the same sentences of each. The resamples and the scores on them are those of `sacrebleu --paired-bs` with its default
-seed. The p-value is Koehn's, with its usual correction: the share of resamples in which the system with the higher
-score on the test set is not ahead, with one added to both counts. sacreBLEU's is another one, which calls a system
-significantly different from itself.
+Test sets of the same size are drawn from the test set's sentences with replacement, and both systems are scored on
+each. The resamples and scores equal those of `sacrebleu --paired-bs` with its default seed. The p-value is Koehn's,
+with its usual correction: the share of resamples in which the system with the higher score on the test set is not
+ahead, with one added to both counts. sacreBLEU's p-value differs: it calls a system significantly different from
+itself.
 
-A system may have several outputs, of trainings with other seeds: `--system_a a1.txt a2.txt a3.txt`. The score is that
-of all of them together. Where both systems have several, outputs are drawn beside sentences (a hierarchical
-bootstrap), so that the interval and the p-value count both kinds of chance. Of n outputs n - 1 are drawn, with
-replacement, as n would have too small a variance (Rao and Wu, 1988). `--sentences_only` draws sentences alone, each
-with all of its outputs.
+A system may have several outputs, from trainings with different seeds: `--system_a a1.txt a2.txt a3.txt`. They are
+scored together. If both systems have several, outputs are drawn as well as sentences (a hierarchical bootstrap), so
+that the interval and the p-value include both kinds of chance. Of n outputs, n - 1 are drawn with replacement; n would
+have too small a variance (Rao and Wu, 1988). `--sentences_only` draws sentences only, each with all of its outputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,12 +45,12 @@ class PairedBootstrap:
         confidence_interval: The middle 95% of the differences on the resamples.
         differs: Whether the interval leaves out 0.
         standard_error: Standard deviation of the differences on the resamples.
-        detectable_difference: The power of the comparison: the difference that intervals of this width would leave 0
-            out for with a probability of 80%, (1.960 + 0.842) * standard_error.
-        counts_seeds: Whether outputs were drawn beside sentences.
-        p_value: See the module; 1 if both score the same.
-        wins_a, wins_b, ties: Number of resamples in which A is ahead, B is, or neither.
-        num_samples, seed: Number of resamples, and the seed that they were drawn with.
+        detectable_difference: The power of the comparison: the difference for which intervals of this width would
+            exclude 0 with a probability of 80%, (1.960 + 0.842) * standard_error.
+        counts_seeds: Whether outputs were drawn as well as sentences.
+        p_value: See the module; 1 if both systems score the same.
+        wins_a, wins_b, ties: Number of resamples in which A, B or neither is ahead.
+        num_samples, seed: Number of resamples, and their seed.
         samples_a, samples_b: Scores on the resamples, (num_samples,).
     """
 
@@ -73,7 +72,7 @@ class PairedBootstrap:
     samples_b: np.ndarray = field(repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the scores on the resamples."""
+        """Returns all fields but the scores on the resamples."""
         return {name: value for name, value in asdict(self).items() if not name.startswith("samples_")}
 
 
@@ -85,16 +84,16 @@ def paired_bootstrap(
     seed: int = 12345,
     counts_seeds: bool = False,
 ) -> PairedBootstrap:
-    """Compares two systems by a score that is computed from what is known of each sentence.
+    """Compares two systems by a score computed from statistics of sentences.
 
     Args:
         statistics_a: An item for each sentence: an array with a row for each, or a sequence of any objects.
-        statistics_b: The same of the other system, for the same sentences in the same order.
+        statistics_b: The same for the other system, with the sentences in the same order.
         score: Score of a selection of the sentences, in which some occur several times: of an array with their rows,
             or a list of their items. Higher is better.
         num_samples: Number of resamples.
-        seed: Of the resamples; the same seed and number of sentences draw the same ones.
-        counts_seeds: Whether to draw outputs too: statistics are arrays (sentences, outputs, ...) then, of at least
+        seed: Seed of the resamples: with the same seed and number of sentences they are the same.
+        counts_seeds: Whether to draw outputs too; statistics are then arrays (sentences, outputs, ...) with at least
             two outputs each.
 
     Raises:
@@ -107,7 +106,7 @@ def paired_bootstrap(
     systems = statistics_a, statistics_b
     if counts_seeds and (single := [name for name, each in zip("ab", systems) if each.shape[1] < 2]):
         raise ValueError(
-            f"How much seeds differ is not known from one output, of statistics_{single[0]}: give several."
+            f"statistics_{single[0]} has one output, which does not show how much seeds differ: give several."
         )
     of_sentences, of_outputs = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     everything = np.arange(len(statistics_a))
@@ -151,21 +150,21 @@ def select(statistics: Any, indices: np.ndarray) -> Any:
 
 
 def read_references(paths: Sequence[str]) -> list[list[str]]:
-    """For each sentence its references, a line from each file."""
+    """Returns the references of each sentence, a line from each file."""
     return [list(lines) for lines in zip(*read_aligned_lines(paths))]
 
 
 def bleu_statistics(
     name: str, systems: Sequence[Sequence[str]], references: Sequence[str | Sequence[str]], **options
 ) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
-    """Statistics of each system for one of `bleu_scorers`, the score of them, and its signature."""
+    """Returns each system's statistics for one of `bleu_scorers`, the score function, and its signature."""
     scorer = bleu_scorers(**options)[name]
     statistics = [scorer.statistics(texts, references) for texts in systems]
     return statistics, scorer.score_statistics, scorer.score(systems[0], references)["signature"]
 
 
 def read_m2_references(paths: Sequence[str]) -> list:
-    """The sentences of an M2 file; ValueError if there are several files."""
+    """Reads the sentences of an M2 file; ValueError if there are several files."""
     if len(paths) > 1:
         raise ValueError(f"One M2 file holds all annotators, but there are {len(paths)}: {', '.join(paths)}.")
     return read_m2(paths[0])
@@ -174,17 +173,17 @@ def read_m2_references(paths: Sequence[str]) -> list:
 def f_half_statistics(
     systems: Sequence[Sequence[str]], references: Sequence, **options
 ) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
-    """Statistics of each system for the M2 score, F0.5 of them, and its name."""
+    """Returns each system's statistics for the M2 score, the F0.5 function, and its name."""
     references = parse_sentences(references, "reference")
     statistics = [m2_statistics(texts, references, **options) for texts in systems]
     return statistics, lambda rows: m2_score_statistics(rows)["f0.5"], "M2 F0.5"
 
 
 class ComparedMetric(NamedTuple):
-    """How systems are compared by a metric.
+    """A metric for comparisons.
 
-    `statistics(systems, references, **options)` gives the statistics of each system, their score and its name.
-    `read_references` reads files, and `options` are the names of the metric's options.
+    `statistics(systems, references, **options)` returns the statistics of each system, the score function and its
+    name. `read_references` reads files, and `options` names the metric's options.
     """
 
     statistics: Callable[..., tuple[list[np.ndarray], Callable[[np.ndarray], float], str]]
@@ -203,7 +202,7 @@ METRICS = {
 
 
 def outputs_of(predictions: Any) -> Sequence[Sequence[str]]:
-    """A list for each output of a system, which may be given as the texts of its only one."""
+    """Returns a list of texts for each output; a system with one output may be given as its texts."""
     has_texts = predictions is None or len(predictions) == 0 or isinstance(predictions[0], str)
     return [predictions] if has_texts else predictions
 
@@ -218,25 +217,25 @@ def compare(
     sentences_only: bool = False,
     **options,
 ) -> dict[str, Any]:
-    """`paired_bootstrap` of the texts of two systems.
+    """Applies `paired_bootstrap` to the texts of two systems.
 
     Args:
-        predictions_a: A text for each sentence; or several such lists, of trainings with other seeds, which are scored
-            together.
-        predictions_b: The same of the other system.
+        predictions_a: A text for each sentence; or several such lists, from trainings with different seeds, which are
+            scored together.
+        predictions_b: The same for the other system.
         references: For each sentence its reference, or a list of them; for "m2" the sentences of `m2.read_m2`.
         metric: "bleu" (sacreBLEU), "tokenized_bleu", "compound_split_bleu", or "m2": F0.5 of the M2 score.
         num_samples: Number of resamples.
-        seed: Of the resamples.
-        sentences_only: Whether only sentences are drawn where both systems have several outputs.
-        options: Those of the metric (`bleu.bleu`; `m2.m2_statistics`).
+        seed: Seed of the resamples.
+        sentences_only: Whether to draw only sentences even if both systems have several outputs.
+        options: Options of the metric (`bleu.bleu`; `m2.m2_statistics`).
 
     Returns:
         metric, its signature, and the fields of `PairedBootstrap` without the scores on the resamples.
 
     Raises:
         ValueError: the numbers of texts differ, or are 0; there is no such metric, or it has no such option.
-        TypeError: one text is given in place of a list.
+        TypeError: a single text is given instead of a list.
     """
     if metric not in METRICS:
         raise ValueError(f"metric {metric!r} must be one of {', '.join(METRICS)}.")
@@ -266,7 +265,7 @@ def compare(
 
 
 class BootstrapComparisonModule(CheckedLists):
-    """`compare` by BLEU for `evaluate`, of systems with one output each: `compute(predictions1=..., predictions2=...,
+    """`compare` by BLEU for `evaluate`, for systems with one output each: `compute(predictions1=..., predictions2=...,
     references=..., metric=...)`."""
 
     def _info(self):

@@ -4,15 +4,15 @@
     ode-transformer annotate --sources test.src --corrections output.txt --output output.m2
     ode-transformer score errant --hypotheses output.m2 --references test.m2 --types all
 
-The first makes an M2 file of a text and its correction. It needs spaCy's model `en_core_web_sm`, which is not on PyPI:
-`python -m spacy download en_core_web_sm`. The second compares two M2 files of the same sentences and prints the table
-of error types (figure 7 of the ODE Transformer paper). It needs no model. Both do what the package `errant` does, but
-that a deletion may be written `-NONE-`, as in other M2 files, which ERRANT takes for another correction than none, and
-that edits beyond their sentence, which ERRANT counts, are left out with a warning, as by the M2 scorer.
+The first makes an M2 file from a text and its correction. It needs spaCy's model `en_core_web_sm`, which is not on
+PyPI: `python -m spacy download en_core_web_sm`. The second compares two M2 files of the same sentences and prints the
+table of error types (figure 7 of the ODE Transformer paper). It needs no model. Both agree with the package `errant`,
+with two exceptions. A deletion may be written `-NONE-`, as in other M2 files; ERRANT takes that for a correction.
+Edits beyond their sentence are skipped with a warning, as by the M2 scorer; ERRANT counts them.
 
-An edit is correct if the reference has one of the same tokens with the same correction. Of several annotators, the one
-is taken for each sentence with whom F of all sentences so far is highest. Edits of type UNK, which correct nothing, do
-not count. Numbers are rounded to four decimals, as ERRANT has them.
+An edit is correct if the reference corrects the same tokens in the same way. With several annotators, each sentence
+takes the one with whom F of all sentences so far is highest. Edits of type UNK correct nothing and do not count.
+Numbers are rounded to four decimals, as in ERRANT.
 """
 
 import importlib
@@ -33,7 +33,7 @@ from modeling_ode_transformer.metrics.metric_utils import (
 )
 
 
-# What counts as a correct edit, by ERRANT's name of it.
+# The criteria for a correct edit, by ERRANT's names.
 CRITERIA = {
     "cs": "same tokens, same correction",
     "cse": "same tokens, same correction, same type",
@@ -41,12 +41,12 @@ CRITERIA = {
     "dt": "the same token, each by itself",
 }
 
-# How fine types are, by ERRANT's number of it.
+# The granularity of types, by ERRANT's numbers.
 TYPES = {"operation": 1, "main": 2, "all": 3}
 
 
 def import_errant(module: str = "errant") -> ModuleType:
-    """A module of ERRANT; ImportError says how to install it."""
+    """Imports a module of ERRANT; an ImportError says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -60,11 +60,11 @@ def load_annotator(model: str = "en_core_web_sm") -> Any:
     """ERRANT's annotator for English, loaded once.
 
     Args:
-        model: spaCy's model: name of a package, or a folder.
+        model: Name of the package or folder of spaCy's model.
 
     Raises:
         ImportError: `errant` is not installed.
-        OSError: the model is not.
+        OSError: the model is not installed.
     """
     errant = import_errant()
     import spacy
@@ -82,12 +82,12 @@ def load_annotator(model: str = "en_core_web_sm") -> Any:
 def annotate(
     sources: Sequence[str], corrections: Sequence[str | Sequence[str]], annotator: Any = None
 ) -> list[M2Sentence]:
-    """The edits that turn sentences into their corrections, with types, as ERRANT's `errant_parallel` finds them.
+    """Finds the edits that turn sentences into their corrections, with types, like ERRANT's `errant_parallel`.
 
     Args:
         sources: Sentences, tokens separated by white space.
-        corrections: For each its correction, or one of each annotator in a list.
-        annotator: Of `load_annotator`, which is called if it is None.
+        corrections: The correction of each sentence, or a list with one from each annotator.
+        annotator: A result of `load_annotator`, which is called if it is None.
 
     Raises:
         ImportError, OSError: as `load_annotator`.
@@ -116,7 +116,7 @@ def errant_score(
     criterion: str = "cs",
     types: str = "all",
 ) -> dict[str, Any]:
-    """Scores of edits, as ERRANT's `errant_compare` computes them.
+    """Scores edits like ERRANT's `errant_compare`.
 
     Args:
         predictions: Sentences with the edits of a system: as `read_m2` or `annotate` gives them, or their lines in an

@@ -3,8 +3,8 @@
 
     ode-transformer average DIR --last 5 --output_dir averaged
 
-averages the newest five `checkpoint-*` folders of a training run. Several folders in place of DIR are averaged
-themselves. Only safetensors files are read, one tensor at a time; nothing is unpickled.
+averages the newest five `checkpoint-*` folders of a training run. Given several folders, it averages those. Only
+safetensors files are read, one tensor at a time; nothing is unpickled.
 """
 
 import shutil
@@ -24,19 +24,19 @@ from ..text_files import read_json
 from .checkpoints import CHECKPOINT, LOCK, OUTPUTS, TRAINER_STATE, incomplete_reason, numbered_checkpoints
 
 
-# What a folder holds besides a model's own files: weights and training state, and what is known of these weights only.
+# Files that are not copied: weights, training state, and results that hold for these weights only.
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
 NOT_COPIED += ("loss_state_*.json", "latest", "zero_to_fp32.py")
 NOT_COPIED += ("arguments.json", "evaluation.json", "runs.json", "README.md", LOCK, *OUTPUTS)
-# Where accelerate writes the weights of a sharded model.
+# The folder in which accelerate writes the weights of a sharded model.
 SHARDED_WEIGHTS = "pytorch_model_fsdp_0"
-# Fields of a configuration that say nothing of the model.
+# Fields of a configuration that do not describe the model.
 PROVENANCE = {"transformers_version", "_name_or_path"}
 
 
 def check_same_parameters(first_path: Any, first: Mapping[str, Any], path: Any, other: Mapping[str, Any]) -> None:
-    """Raises a ValueError that names both paths if their parameters differ in their names or in what `first` and
-    `other` say of them, the shape or more."""
+    """Raises a ValueError that names both paths if names of parameters differ, or their descriptions (shape or more)
+    in `first` and `other`."""
     differing = sorted(name for name in first.keys() | other if first.get(name) != other.get(name))
     if differing:
         name = differing[0]
@@ -55,7 +55,7 @@ def check_same_configuration(first_path: Any, first: Mapping[str, Any], path: An
 
 
 class TensorMean:
-    """The mean of tensors by their names, summed in float64. Tensors of integers are not averaged: they must agree."""
+    """The mean of tensors by name, summed in float64. Integer tensors are not averaged: they must agree."""
 
     def __init__(self):
         self.paths = []
@@ -95,12 +95,12 @@ class TensorMean:
 
 
 class ShardedWeights:
-    """The weights of a sharded checkpoint of FSDP2, with the methods of an open safetensors file."""
+    """The weights of a sharded FSDP2 checkpoint, with the interface of an open safetensors file."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         entries = FileSystemReader(folder).read_metadata().state_dict_metadata
-        # Accelerate puts them below this name.
+        # Accelerate nests them under this name.
         self.entries = {name.removeprefix("model."): (name, entry) for name, entry in entries.items()}
 
     def keys(self) -> list[str]:
@@ -120,7 +120,7 @@ class ShardedWeights:
 
 
 class ShardedSlice:
-    """What is known of a tensor without reading it."""
+    """The description of a tensor, without reading it."""
 
     def __init__(self, entry):
         self.entry = entry
@@ -180,12 +180,12 @@ class SavedModel:
         )
 
     def shapes(self) -> dict[str, str]:
-        """The shape and the dtype of every tensor, in words."""
+        """Returns the shape and dtype of every tensor, in words."""
         slices = {name: file.get_slice(name) for name, file in self.file_of.items()}
         return {name: f"{tuple(each.get_shape())} {each.get_dtype()}" for name, each in slices.items()}
 
     def copy_files(self, folder: Path) -> None:
-        """Copies what is neither weights nor training state: configurations, tokenizers, code."""
+        """Copies everything but weights and training state: configurations, tokenizers, code."""
         for path in self.folder.iterdir():
             if path.is_file() and not any(fnmatch(path.name, pattern) for pattern in NOT_COPIED):
                 shutil.copy2(path, folder)

@@ -1,6 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The folders that a training run writes: one run at a time; which checkpoints there are, whether they were written to
-their end, and how old ones are removed."""
+"""The folders of a training run: locking them, listing and checking checkpoints, removing old ones."""
 
 import json
 import logging
@@ -29,12 +28,12 @@ from ..text_files import read_json
 logger = logging.getLogger(__name__)
 
 TRAINER_STATE = "trainer_state.json"
-# Patterns of what a checkpoint holds beside weights, all of it or, with `save_only_model`, nothing.
+# Patterns of files beside the weights: a checkpoint has all of them or, with `save_only_model`, none.
 TRAINING_STATE = ("optimizer*", "scheduler.pt", "rng_state*.pth")
 # Patterns of the folders into which all processes of a sharded training write.
 SHARDED = ("pytorch_model_fsdp_*", "optimizer_*")
 SHARDS_METADATA = ".metadata"
-# Of JSON files, by pattern, the values that resuming needs.
+# The values that resuming needs, by patterns of JSON files.
 LOSS_STATE = ("loss_since_last_log", "mean_loss_since_last_log", "last_logged_update")
 NEEDED_VALUES: dict[str, dict[str, Any]] = {
     TRAINER_STATE: {"global_step": int, "log_history": list},
@@ -42,17 +41,17 @@ NEEDED_VALUES: dict[str, dict[str, Any]] = {
     "loss_state_*.json": dict.fromkeys(LOSS_STATE, (int, float)),
 }
 READ_FILES = (*NEEDED_VALUES, CONFIG_NAME, "generation_config.json", "tokenizer*.json", f"{TARGET_TOKENIZER}/*.json")
-# Where the classes of models are looked for.
+# Modules in which model classes are looked up.
 HOMES = ("modeling_ode_transformer", "transformers")
-# Fields of a configuration that change without the model: Trainer itself sets special tokens, a dtype, a cache.
+# Fields of a configuration that may change for the same model: Trainer sets special tokens, a dtype, a cache.
 NOT_OF_THE_MODEL = {"transformers_version", "_name_or_path", "architectures", "auto_map", "dtype", "use_cache"}
-# Patterns of what a run writes about its model: metrics and outputs.
+# Patterns of metrics and outputs, which a run writes about its model.
 OUTPUTS = ("*_results.json", "*predictions.txt", "generated.txt")
 CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
-# The beginning of the names of folders that a kill may leave behind in an output folder: no reader takes them for
-# checkpoints, and Trainer's uploads leave out what begins with an underscore.
+# A killed run may leave folders whose names begin so. No reader takes them for checkpoints, and Trainer's uploads skip
+# names that begin with an underscore.
 TEMPORARY = "_temporary_"
-# The file by which a training locks its output folder, named so for the same reason.
+# The file that locks an output folder, named so for the same reason.
 LOCK = "_training.lock"
 # The folders that this process has locked.
 LOCKED: set[Path] = set()
@@ -60,9 +59,9 @@ LOCKED: set[Path] = set()
 
 @contextmanager
 def locked_folder(folder: str | Path):
-    """Within the context, which may be nested, no other process can lock the folder, which is made if there is none.
+    """Within the context, no other process can lock the folder, which is made if it does not exist. Contexts may nest.
 
-    The lock ends with the process, however that ends. A folder that was made and stays empty is removed again.
+    The lock ends with the process, however that ends. A new folder that stays empty is removed again.
 
     Raises:
         ValueError: another process has locked it.
@@ -85,7 +84,7 @@ def locked_folder(folder: str | Path):
         yield
     finally:
         LOCKED.remove(folder)
-        # While it is locked: whoever has it open by now sees that it has no name any more. Windows removes it later.
+        # Removed while locked: whoever has it open sees that it has no name any more. Windows removes it later.
         with suppress(PermissionError):
             (folder / LOCK).unlink(missing_ok=True)
         lock.release()
@@ -95,7 +94,7 @@ def locked_folder(folder: str | Path):
 
 
 def numbered_checkpoints(output_dir: str | Path) -> list[Path]:
-    """The `checkpoint-*` folders of a training run by their updates, the oldest first."""
+    """Returns the `checkpoint-*` folders of a training run by their updates, oldest first."""
     folders = [path for path in Path(output_dir).glob("*") if path.is_dir() and CHECKPOINT.fullmatch(path.name)]
     return sorted(folders, key=update_number)
 
@@ -106,7 +105,7 @@ def update_number(checkpoint: Path) -> int:
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
-    """Deletes a checkpoint folder. It is renamed first: a kill in between leaves no checkpoint that lacks files."""
+    """Deletes a checkpoint folder. It is renamed first, so that a kill leaves no checkpoint that lacks files."""
     removed = checkpoint.with_name(f"{TEMPORARY}{checkpoint.name}")
     if removed.exists():
         shutil.rmtree(removed)
@@ -123,11 +122,11 @@ def remove_leftovers(output_dir: str | Path) -> None:
 def rotate_checkpoints(
     output_dir: str | Path, save_total_limit: int | None, best_model_checkpoint: str | None, current: str | Path
 ) -> None:
-    """Removes the oldest checkpoints, until `save_total_limit` are left; never the current one and the best one.
+    """Removes the oldest checkpoints until `save_total_limit` are left, but never the current and the best one.
 
-    The oldest are those of the fewest updates. Trainer takes those whose folders were changed first, but copying a
-    folder or restoring a backup changes it. Checkpoints of more updates than the current one are left from a training
-    that was continued elsewhere, and are removed first.
+    The oldest are those of the fewest updates. Trainer goes by modification times, but copying a folder or restoring a
+    backup changes them. Checkpoints of more updates than the current one are left over from a training that was
+    continued elsewhere, and are removed first.
     """
     remove_leftovers(output_dir)
     if not save_total_limit or save_total_limit < 0:
@@ -141,9 +140,9 @@ def rotate_checkpoints(
 
 
 def incomplete_reason(checkpoint: str | Path) -> str | None:
-    """Why a checkpoint folder of Trainer cannot be used, as after a kill while it was written; None if it can.
+    """Returns why a checkpoint folder of Trainer is unusable, for example after a kill; None if it is usable.
 
-    Trainer writes `trainer_state.json` last; JSON files are read, the others opened.
+    Trainer writes `trainer_state.json` last. JSON files are read, others only opened.
     """
     checkpoint = Path(checkpoint)
     if not (checkpoint / TRAINER_STATE).is_file():
@@ -184,8 +183,8 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
 
 
 def unusable_reason(checkpoint: str | Path) -> str | None:
-    """Why a checkpoint cannot be gone on from: `incomplete_reason`; or a tokenizer that does not open, or weights that
-    lack a tensor of the model, of a class of this package or of transformers."""
+    """Returns why training cannot continue from a checkpoint: `incomplete_reason`, a tokenizer that does not open, or
+    weights that lack a tensor of the model, whose class is in this package or transformers."""
     checkpoint = Path(checkpoint)
     if reason := incomplete_reason(checkpoint):
         return reason
@@ -193,7 +192,7 @@ def unusable_reason(checkpoint: str | Path) -> str | None:
         try:
             if path.is_file():
                 Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises no other
+        except Exception as error:  # tokenizers raises nothing more specific
             return f"{path.relative_to(checkpoint)} is damaged ({error})"
     config, weights = checkpoint / CONFIG_NAME, list(checkpoint.glob("*.safetensors"))
     if not config.is_file() or not weights or (checkpoint / "adapter_config.json").is_file():
@@ -217,11 +216,11 @@ def unusable_reason(checkpoint: str | Path) -> str | None:
 
 
 def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = None) -> None:
-    """Checks that a training, of a model with this configuration if one is given, can continue from a checkpoint.
+    """Checks that a training (of a model with this configuration, if given) can continue from a checkpoint.
 
     Raises:
-        ValueError: the checkpoint was not written to its end; it holds weights without the state of the optimizer;
-            its model has another configuration.
+        ValueError: the checkpoint is incomplete, holds weights without the state of the optimizer, or has a model of
+            another configuration.
     """
     checkpoint = Path(checkpoint)
     start = f"Cannot resume from {checkpoint}: "
@@ -234,7 +233,7 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
         )
     if config is not None and (checkpoint / CONFIG_NAME).is_file():
         both = (type(config).from_pretrained(checkpoint), config)
-        # Of older versions, which did not note them.
+        # Older versions did not record them.
         left_open = {"padding_position", "dataset_labels"} - read_json(checkpoint / CONFIG_NAME).keys()
         saved, asked = (json.loads(each.to_json_string(use_diff=False)) for each in both)
         different = [
@@ -243,7 +242,7 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
             if saved.get(name) != value
             and name not in NOT_OF_THE_MODEL | left_open
             and not name.endswith("_token_id")
-            and not (name == "problem_type" and value is None)  # the first loss of a classifier finds it out
+            and not (name == "problem_type" and value is None)  # the first loss of a classifier sets it
         ]
         if different:
             raise ValueError(
@@ -252,8 +251,8 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
 
 
 def complete_checkpoints(output_dir: str | Path) -> Iterator[Path]:
-    """The usable `checkpoint-*` of a training run, the newest first; warns of those that are not, and of what
-    is in the place of one."""
+    """Returns the usable `checkpoint-*` of a training run, newest first. Warns of unusable ones, and of files and
+    broken links with such names."""
     for path in sorted(Path(output_dir).glob("*"), key=lambda path: path.name):
         if CHECKPOINT.fullmatch(path.name) and not path.is_dir():
             logger.warning("%s is left out: it is a file or a link to nothing, not a folder", path)
@@ -265,5 +264,5 @@ def complete_checkpoints(output_dir: str | Path) -> Iterator[Path]:
 
 
 def last_complete_checkpoint(output_dir: str | Path) -> Path | None:
-    """The newest usable `checkpoint-*` of a training run, if any; warns of newer ones that are not."""
+    """Returns the newest usable `checkpoint-*` of a training run, if any. Warns of newer, unusable ones."""
     return next(complete_checkpoints(output_dir), None)

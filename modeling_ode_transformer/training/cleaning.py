@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Rules that take pairs out of training data, as the scripts of the papers do, and a table of what they took.
+"""Rules that remove pairs from training data, as the papers' scripts do, and a table of the removed pairs.
 
-Words are what white space separates. A pair is taken by the first rule of `RULES` that it breaks.
+Words are separated by white space. The first rule of `RULES` that a pair breaks removes it.
 """
 
 from collections import Counter
@@ -14,24 +14,24 @@ import numpy as np
 from sacremoses import MosesPunctNormalizer
 
 
-# Pairs of each rule that are shown.
+# The number of removed pairs shown for each rule.
 SAMPLE = 5
-# What a rule that changes pairs, and takes none, is called in the table.
+# The table's name for a rule that changes pairs but removes none.
 CHANGED = "normalize_punctuation (changed)"
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Which rules are on; None and False: off. Pairs with an empty side are always taken.
+    """The active rules; None and False: off. Pairs with an empty side are always removed.
 
     Args:
-        normalize_punctuation: Whether to normalise punctuation as Moses' `normalize-punctuation.perl`, before all.
-        languages: Of the sources and targets, whose punctuation that is.
+        normalize_punctuation: Whether to normalise punctuation first, like Moses' `normalize-punctuation.perl`.
+        languages: Languages of the sources and targets, which determine the punctuation.
         min_words, max_words: Fewest and most words of a side.
-        max_length_ratio: Most words of the longer side for each of the shorter one.
-        drop_without_letters: Whether to take pairs of which a side has no letter.
-        drop_copies: Whether to take pairs whose target is their source.
-        drop_duplicates: Whether to take pairs that came before.
+        max_length_ratio: Most words of the longer side for each word of the shorter one.
+        drop_without_letters: Whether to remove pairs with a side without letters.
+        drop_copies: Whether to remove pairs whose target equals the source.
+        drop_duplicates: Whether to remove pairs that occurred before.
     """
 
     normalize_punctuation: bool = False
@@ -44,7 +44,7 @@ class Cleaning:
     drop_duplicates: bool = False
 
     def rules(self) -> dict[str, Callable[[str, str], bool]]:
-        """Of the rules that are on, whether a pair breaks them, by name. That of duplicates is not among them."""
+        """Functions, by name, that say whether a pair breaks an active rule; all rules but the one for duplicates."""
         low, high, ratio = self.min_words, self.max_words, self.max_length_ratio
 
         def lengths(*pair):
@@ -68,13 +68,13 @@ class Cleaning:
 
     @classmethod
     def of(cls, values: Any, languages: tuple[str, str]) -> "Cleaning":
-        """The rules that arguments of these names ask for."""
+        """Makes the rules from arguments of the same names."""
         names = [each.name for each in fields(cls) if each.name != "languages"]
         return cls(**{name: getattr(values, name) for name in names}, languages=languages)
 
 
 class Chunk(NamedTuple):
-    """Pairs in the order of the data, with their places in it."""
+    """Pairs in the order of the data, with their positions in it."""
 
     places: np.ndarray
     sources: list[str]
@@ -86,12 +86,12 @@ class Chunk(NamedTuple):
 
 @dataclass
 class Taken:
-    """How many pairs were read, how many each rule took, and the first ones of them.
+    """Counts of the pairs read and of those that each rule removed, with the first ones of each.
 
     Args:
-        read: All pairs.
-        counts: By rule.
-        sample: (place in the data, source, target) by rule.
+        read: The number of pairs read.
+        counts: Numbers of removed pairs by rule.
+        sample: Lists of (position in the data, source, target) by rule.
     """
 
     read: int = 0
@@ -105,7 +105,7 @@ class Taken:
             shown.append((int(chunk.places[i]), chunk.sources[i], chunk.targets[i]))
 
     def update(self, other: "Taken") -> None:
-        """Adds what was taken of the pairs that come next."""
+        """Adds the counts of the next pairs."""
         self.read += other.read
         self.counts.update(other.counts)
         for rule, pairs in other.sample.items():
@@ -127,7 +127,7 @@ class Taken:
 
 
 class Cleaner:
-    """Applies the rules to chunks of pairs; all but that of duplicates, for which it computes their hashes."""
+    """Applies the rules to chunks of pairs. For the rule for duplicates it only computes hashes."""
 
     def __init__(self, cleaning: Cleaning):
         self.cleaning = cleaning
@@ -139,8 +139,8 @@ class Cleaner:
         )
 
     def __call__(self, chunk: Chunk) -> tuple[Chunk, Taken, np.ndarray | None]:
-        """The pairs that are left, what was taken, and a hash of each pair that is left, (pairs,) of 64 bits, if
-        duplicates are to be found."""
+        """Returns the remaining pairs, the counts of removed ones, and, if duplicates are to be found, a 64-bit hash
+        of each remaining pair, (pairs,)."""
         taken = Taken(read=len(chunk.places))
         if self.normalizers:
             sides = [
@@ -171,13 +171,13 @@ class Cleaner:
 
 
 class SeenHashes:
-    """A set of hashes of 8 bytes each, in sorted arrays of which each is at least twice as long as the next."""
+    """A set of 8-byte hashes in sorted arrays, each at least twice as long as the next."""
 
     def __init__(self):
         self.arrays: list[np.ndarray] = []
 
     def add(self, hashes: np.ndarray) -> np.ndarray:
-        """Adds hashes; returns the places, in ascending order, of those that were not there, the first of each."""
+        """Adds hashes. Returns the ascending positions of new ones, the first of each."""
         unique, places = np.unique(hashes, return_index=True)
         is_new = np.ones(len(unique), dtype=bool)
         for array in self.arrays:
@@ -193,7 +193,7 @@ class SeenHashes:
 
 
 def drop_duplicates(chunk: Chunk, hashes: np.ndarray, seen: SeenHashes, taken: Taken) -> Chunk:
-    """The pairs of a chunk that no chunk had before; the others are added to what was taken."""
+    """Returns the pairs of a chunk that no earlier chunk had; the others are added to the counts."""
     kept = seen.add(hashes)
     if len(kept) == len(chunk.places):
         return chunk

@@ -11,12 +11,12 @@ from torch.utils.data import Dataset
 from transformers import DataCollatorForSeq2Seq
 
 
-# The columns that `PadPairs` knows.
+# The columns that `PadPairs` reads.
 COLUMNS = {"input_ids", "labels", "index"}
 
 
 class PairRows(Dataset):
-    """Rows of a dataset, of which a batch is a table."""
+    """Rows of a dataset; a batch is an Arrow table."""
 
     def __init__(self, dataset: datasets.Dataset):
         self.dataset = dataset.with_format("arrow")
@@ -29,8 +29,8 @@ class PairRows(Dataset):
 
 
 def pad(rows: pyarrow.ChunkedArray, value: int, multiple: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Lists of integers as a tensor (rows, longest, rounded up to a multiple), padded on the right, and where they
-    are, a boolean tensor of that shape; int64."""
+    """Returns lists of integers as an int64 tensor (rows, longest, rounded up to a multiple), padded on the right, and
+    a boolean tensor of that shape that marks the integers."""
     rows = rows.combine_chunks()
     lengths = rows.value_lengths().to_numpy()
     width = -(-int(lengths.max(initial=0)) // multiple) * multiple
@@ -41,7 +41,7 @@ def pad(rows: pyarrow.ChunkedArray, value: int, multiple: int) -> tuple[torch.Te
 
 
 class PadPairs:
-    """Makes of a table of pairs what `DataCollatorForSeq2Seq` makes of them."""
+    """Collates a table of pairs as `DataCollatorForSeq2Seq` does."""
 
     def __init__(self, collator: DataCollatorForSeq2Seq):
         self.pad_token_id = collator.tokenizer.pad_token_id
@@ -58,7 +58,7 @@ class PadPairs:
 
 
 def is_padded_from_arrow(dataset, collator) -> bool:
-    """Whether `PadPairs` does what a collator does with the rows of a dataset."""
+    """Whether `PadPairs` gives the same batches as a collator for the rows of a dataset."""
     if not isinstance(dataset, datasets.Dataset) or type(collator) is not DataCollatorForSeq2Seq:
         return False
     tokenizer, columns = collator.tokenizer, set(dataset.column_names)

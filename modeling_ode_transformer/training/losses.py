@@ -1,6 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Cross entropy of a language modeling head, computed for a part of the tokens at a time: of their logits, by far the
-largest tensors of a training step, only a part is there at any time."""
+"""Cross entropy of a language modeling head in chunks of tokens: the logits, by far the largest tensors of a training
+step, are never in memory as a whole."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from ..modeling_ode_transformer import OdeTransformerPreTrainedModel
 
 
 class SummedCrossEntropy(torch.autograd.Function):
-    """See `summed_cross_entropy`. The gradients are computed with the loss, so that no logits are computed twice."""
+    """See `summed_cross_entropy`. Computing the gradients with the loss saves computing logits twice."""
 
     @staticmethod
     def forward(ctx, states, weight, bias, labels, label_smoothing, chunk_size):
@@ -68,24 +68,23 @@ def summed_cross_entropy(
     label_smoothing: float = 0.0,
     chunk_size: int = 1024,
 ) -> torch.Tensor:
-    """The cross entropy in nats of all tokens, summed: a float32 scalar, without gradients of gradients. Under
+    """Returns the summed cross entropy of all tokens in nats: a float32 scalar without second derivatives. Under
     autocast, products are computed in its dtype.
 
     Args:
-        states: (tokens, d), from which the logits `states @ weight.T + bias` are computed.
+        states: (tokens, d); the logits are `states @ weight.T + bias`.
         weight: (vocabulary, d).
         bias: (vocabulary,), or None.
-        labels: (tokens,), int64, -100 where there is no loss.
+        labels: (tokens,), int64, -100 where no loss is computed.
         label_smoothing: as in `nn.functional.cross_entropy`.
-        chunk_size: the number of tokens whose logits are there at a time.
+        chunk_size: the number of tokens whose logits are in memory at a time.
     """
     return SummedCrossEntropy.apply(states, weight, bias, labels, label_smoothing, chunk_size)
 
 
 def has_chunkable_loss(model: nn.Module, is_replicated: bool = False) -> bool:
-    """Whether it is a model of this package with a language modeling head that is a linear layer as it comes. Where
-    processes replicate it (DDP), the head needs parameters that the rest of the model has too: others would count as
-    unused."""
+    """Whether the model is one of this package whose language modeling head is a plain linear layer. If processes
+    replicate it (DDP), the head must be tied to the rest of the model: DDP would take other parameters as unused."""
     head = getattr(model, "lm_head", None)
     if not isinstance(model, OdeTransformerPreTrainedModel) or not isinstance(head, nn.Linear):
         return False
@@ -101,7 +100,7 @@ def identity(states: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def states_as_logits(head: nn.Linear) -> Iterator[None]:
-    """Within the context, the logits of a model with this head are the states that they are computed from."""
+    """Within the context, a model with this head returns states instead of logits."""
     saved = vars(head).get("forward")
     head.forward = identity
     try:

@@ -1,9 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Training data that are prepared once: pairs read in a stream, cleaned, encoded by several processes and written as
-Arrow files, which every process of every training maps into its memory.
+"""Prepares training data once: reads pairs as a stream, cleans them, encodes them in several processes, and writes
+Arrow files, which every process of every training maps into memory.
 
-What is prepared has a folder named by a hash of what it was made from. The file PREPARED is written last: a folder
-without it is gone on with from the shards that are there.
+The folder's name is a hash of all inputs. The file PREPARED is written last: a folder without it is continued from
+its finished shards.
 """
 
 import hashlib
@@ -37,15 +37,15 @@ from .same_training import training_data
 
 logger = logging.getLogger(__name__)
 
-# Of a folder that is complete: what it was made from, and counts.
+# Marks a complete folder; holds its inputs and counts.
 PREPARED = "prepared.json"
-# The table of what the rules of cleaning took.
+# The table of pairs that the cleaning rules removed.
 CLEANING = "cleaning.md"
-# In the names of files that are being written.
+# Part of the names of unfinished files.
 UNFINISHED = ".unfinished"
-# Changes with what is written.
+# Raised when the format of the files changes.
 VERSION = 1
-# A shard holds so many pairs, as they were read, or fewer of so many characters together.
+# A shard holds at most this many pairs, and at most this many characters.
 SHARD_PAIRS = 100_000
 SHARD_CHARACTERS = 1 << 25
 # Rows of an Arrow record batch.
@@ -55,12 +55,12 @@ NOT_OF_TEXTS = {"max_source_length", "max_target_length", "tokenizer_samples", "
 
 
 def prepared_root(folder: str | None) -> Path:
-    """The folder that is given, or one in the cache of the datasets library."""
+    """The given folder, or one in the cache of the datasets library."""
     return Path(folder) if folder else Path(datasets.config.HF_DATASETS_CACHE) / "ode_transformer"
 
 
 def prepared_folder(root: Path, kind: str, key: dict) -> Path:
-    """The folder of what is made from `key`, a mapping that JSON can write."""
+    """The folder of the data made from `key`, a mapping that JSON can write."""
     text = json.dumps({"version": VERSION} | key, sort_keys=True, default=str)
     return root / f"{kind}-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
 
@@ -87,9 +87,10 @@ def training_texts(examples: TrainingExamples, arguments: dict) -> dict:
 
 
 def prepare_once(folder: Path, key: dict, write: Callable[[Path], dict]) -> dict:
-    """What PREPARED of a folder says; `write` fills the folder before, if it is not there, and says more than `key`.
+    """Returns the contents of a folder's PREPARED. If it does not exist, `write` fills the folder first, and PREPARED
+    holds `key` and what `write` returns.
 
-    Another process that prepares it is waited for.
+    Waits for another process that prepares the same folder.
     """
     if not (folder / PREPARED).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +105,7 @@ def prepare_once(folder: Path, key: dict, write: Callable[[Path], dict]) -> dict
 
 
 def chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[Chunk]:
-    """The pairs of one shard after the other."""
+    """Yields the pairs of each shard in turn."""
     sources, targets, characters, start = [], [], 0, 0
     for source, target in pairs:
         sources.append(source)
@@ -119,7 +120,7 @@ def chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[Chunk]:
 
 
 class Worker:
-    """What a process of its own does with chunks. Each has one of these, which `fork` hands it."""
+    """The work of a worker process on chunks. Each process gets one of these through `fork`."""
 
     current: "Worker"
 
@@ -128,21 +129,21 @@ class Worker:
         self.encoder = encoder
 
     def start(self) -> None:
-        """Is called once in a process of its own."""
+        """Called once in each worker process."""
         Worker.current = self
-        # One thread each.
+        # One thread per process.
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         parent = os.getppid()
 
         def watch():
             while os.getppid() == parent:
                 time.sleep(1)
-            os._exit(1)  # the parent was killed, and its queues will say nothing more
+            os._exit(1)  # the parent was killed, so its queues stay silent
 
         Thread(target=watch, daemon=True).start()
 
     def write(self, chunk: Chunk, path: Path) -> dict:
-        """Writes a shard; returns its counts, which stand beside it as JSON."""
+        """Writes a shard and its counts as JSON beside it; returns the counts."""
         columns, cut = self.encoder(chunk.sources, chunk.targets)
         columns["index"] = pyarrow.array(chunk.places)
         table = pyarrow.table(columns)
@@ -152,7 +153,7 @@ class Worker:
         sides = ("source", "target")
         counts = {"pairs": len(table)} | {f"{side}s_cut": cut[side] for side in sides}
         counts |= {f"{side}_tokens": int(np.sum(columns[f"{side}_length"].to_numpy(), dtype=int)) for side in sides}
-        # The counts first: what has the name of a shard is complete.
+        # The counts first: a file with the name of a shard must be complete.
         path.with_suffix(".json").write_text(json.dumps(counts), encoding="utf-8")
         unfinished.rename(path)
         return counts
@@ -167,7 +168,7 @@ def write_chunk(chunk: Chunk, path: Path) -> dict:
 
 
 class InThisProcess(Executor):
-    """Does at once what it is asked for."""
+    """An executor that runs each call at once, in this process."""
 
     def submit(self, function, /, *args, **kwargs) -> Future:
         future: Future = Future()
@@ -177,7 +178,7 @@ class InThisProcess(Executor):
 
 @contextmanager
 def executor_of(worker: Worker, num_workers: int):
-    """Runs `clean_chunk` and `write_chunk`: in so many processes, or in this one for fewer than two."""
+    """Runs `clean_chunk` and `write_chunk` in `num_workers` processes, or in this one if that is less than two."""
     if num_workers < 2 or "fork" not in get_all_start_methods():
         Worker.current = worker
         yield InThisProcess()
@@ -187,7 +188,7 @@ def executor_of(worker: Worker, num_workers: int):
 
 
 def in_order(futures: Iterator[Future], ahead: int) -> Iterator:
-    """The results of futures in their order; `ahead` of them are submitted before the first one is waited for."""
+    """Yields the results of futures in order; `ahead` of them are submitted before the first one is awaited."""
     waiting: deque[Future] = deque()
     for future in futures:
         waiting.append(future)
@@ -199,9 +200,10 @@ def in_order(futures: Iterator[Future], ahead: int) -> Iterator:
 
 @contextmanager
 def cleaned_chunks(pairs: TrainingExamples, worker: Worker, num_workers: int | None, taken: Taken):
-    """An iterator over the chunks of the pairs without what the rules take, which is added to `taken`; an executor for
-    what is to be done with them; and its number of processes: those asked for, or one for each CPU core of this
-    process, or one where a chunk holds all pairs."""
+    """Yields an iterator over cleaned chunks, an executor for further work on them, and its number of processes.
+
+    Removed pairs are added to `taken`. The number is the one asked for, one per CPU core of this process, or 1 if a
+    single chunk holds all pairs."""
     stream = chunks(pairs)
     head = deque(islice(stream, 2))
     if len(head) < 2:
@@ -210,7 +212,7 @@ def cleaned_chunks(pairs: TrainingExamples, worker: Worker, num_workers: int | N
         num_workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with executor_of(worker, num_workers) as executor:
         Worker.current = worker
-        # Where only empty sides are looked for, sending the texts to another process takes longer.
+        # Sending texts to another process takes longer than looking for empty sides only.
         is_cheap = worker.clean.cleaning == Cleaning(languages=worker.clean.cleaning.languages)
         submit = InThisProcess().submit if is_cheap else executor.submit
 
@@ -230,7 +232,7 @@ def cleaned_chunks(pairs: TrainingExamples, worker: Worker, num_workers: int | N
 def sample_pairs(
     pairs: TrainingExamples, cleaning: Cleaning, size: int, num_workers: int | None = None
 ) -> list[tuple[str, str]]:
-    """The pairs that are left of a cleaning, or, of more than `size`, so many at random, always the same ones."""
+    """The pairs left by a cleaning; if there are more than `size`, a random sample, the same in each call."""
     generator, sample, number = random.Random(0), [], 0
     with cleaned_chunks(pairs, Worker(cleaning), num_workers, Taken()) as (cleaned, _, _):
         for chunk in cleaned:
@@ -253,7 +255,7 @@ def prepare_pairs(
 ) -> dict:
     """Fills a folder with shards of encoded pairs, unless it is complete; returns their counts.
 
-    A shard holds the columns of `PairEncoder` and `index`, the pair's place in the data.
+    A shard holds the columns of `PairEncoder` and `index`, the pair's position in the data.
 
     Raises:
         ValueError: the rules leave no pair.
@@ -264,10 +266,10 @@ def prepare_pairs(
         for path in folder.glob(f"*{UNFINISHED}"):
             path.unlink()
         worker = Worker(cleaning, encoder)
-        # Shards are numbered by what is read: those of a preparation that was killed are the same ones.
+        # Shards are numbered by the pairs read, so that those of a killed preparation stay valid.
         done = {path.name for path in folder.glob("shard-*.arrow")}
         if done:
-            logger.info("%s: going on after %d shards", folder, len(done))
+            logger.info("%s: continuing after %d shards", folder, len(done))
         with cleaned_chunks(pairs, worker, num_workers, taken) as (cleaned, executor, ahead):
 
             def shards() -> Iterator[Future]:
@@ -306,7 +308,7 @@ def open_pairs(folder: Path) -> datasets.Dataset:
 
 
 def save_once(folder: Path, key: dict, make: Callable[[], datasets.Dataset]) -> datasets.Dataset:
-    """A dataset from its folder, where it is put if it is not there."""
+    """Opens a dataset from its folder, and writes it there first if it is missing."""
 
     def write(folder: Path) -> dict[str, Any]:
         unfinished = folder / f"dataset{UNFINISHED}"

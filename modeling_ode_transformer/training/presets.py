@@ -1,8 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What a training is where neither the command line nor a recipe says: a preset for the number of its examples.
+"""Presets: defaults of a training without a recipe, chosen by its number of examples.
 
-Between 10,000 and 100,000 pairs it is the recipe of Multi30k, from 1,000,000 on the paper's base model; the others lie
-around and between them.
+From 10,000 to 100,000 pairs the preset is the recipe of Multi30k, from 1,000,000 on the paper's base model. The others
+lie around and between them.
 """
 
 import math
@@ -115,15 +115,18 @@ PRESETS = {
         ),
     ),
 }
-# What only a new model has, and what is chosen with it.
+# Values for new models only.
 OF_NEW_MODELS = ("config_overrides", "vocab_size", "tokenizer_options", "learning_rate", "num_train_epochs")
 EVALUATION = ("eval_strategy", "eval_steps", "load_best_model_at_end", "metric_for_best_model")
 CHECKPOINTS = ("save_strategy", "save_steps", "save_total_limit", "average_last_checkpoints", "load_best_model_at_end")
+# What the log tells of a preset.
+TOLD = ("d_model", "encoder_layers", "decoder_layers", "encoder_solver", "decoder_solver", "vocab_size")
+TOLD += ("max_tokens_per_batch", "per_device_train_batch_size", "num_train_epochs", "learning_rate")
 NONE = "none"
 
 
 def preset_of(argv: list[str]) -> tuple[str | None, list[str]]:
-    """The preset that a command line names, if any, and the other arguments."""
+    """Returns the preset that a command line names, if any, and the other arguments."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset")
     asked, rest = parser.parse_known_args(argv)
@@ -131,16 +134,16 @@ def preset_of(argv: list[str]) -> tuple[str | None, list[str]]:
 
 
 def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list[str]]:
-    """Arguments where the command line gives none, and lines about them for the log.
+    """Returns arguments that the command line leaves open, and lines about them for the log.
 
     Args:
-        task: What is trained.
-        name: The preset's; "none" for no arguments; None for that of the number of examples.
+        task: The task of the training.
+        name: Name of the preset; "none" for no arguments; None to choose by the number of examples.
         given: The arguments of the command line.
 
     Raises:
-        ValueError: there is no preset of that name; the data are malformed.
-        FileNotFoundError: there is no such file.
+        ValueError: no preset has that name, or the data are malformed.
+        FileNotFoundError: a file does not exist.
     """
     presets = PRESETS[task.presets]
     names = [preset.name for preset in presets]
@@ -194,8 +197,8 @@ def has_data(data_args: BaseDataArguments, split: str) -> bool:
 
 
 def fit_batches(values: dict, data_args: BaseDataArguments, given: dict) -> dict:
-    """Values with batches of sentences, not of tokens, if the command line asks for these, or with batches that hold
-    the longest text."""
+    """Adapts values to batches of sentences if the command line asks for these; otherwise makes batches hold the
+    longest text."""
     if "max_tokens_per_batch" not in values:
         return values
     if "per_device_train_batch_size" in given or given.get("train_sampling_strategy") == "group_by_length":
@@ -205,7 +208,7 @@ def fit_batches(values: dict, data_args: BaseDataArguments, given: dict) -> dict
 
 
 def fit_checkpoints(values: dict, is_evaluated: bool, given: dict) -> dict:
-    """Values whose evaluations, checkpoints and average go together with each other and with what is given."""
+    """Makes the values for evaluations, checkpoints and the average agree with each other and the given ones."""
     values = dict(values)
     strategies = {name: given[name] for name in ("eval_strategy", "save_strategy") if name in given}
     strategies = {name: getattr(strategy, "value", strategy) for name, strategy in strategies.items()}
@@ -237,17 +240,23 @@ def fit_checkpoints(values: dict, is_evaluated: bool, given: dict) -> dict:
 def describe(
     chosen: Preset, presets: tuple[Preset, ...], count: int | None, name: str | None, values: dict, is_evaluated: bool
 ) -> list[str]:
-    """Lines about a preset: why it is taken, and what it sets."""
+    """Lines for the log: why a preset was chosen, and what it sets."""
     following = presets[presets.index(chosen) + 1 :]
     size = f"from {chosen.least:,}{f' to {following[0].least - 1:,}' if following else ' on'}"
     if name:
         reason = "asked for"
+    elif len(presets) == 1:
+        reason = "the only one of this task"
     elif count is None:
         reason = "since a pipe's examples cannot be counted before they are read"
     else:
         reason = f"for {count:,}{'' if following else ' or more'} training examples ({size})"
-    listed = ", ".join(f"{option}={value}" for option, value in values.items())
-    lines = [f"Preset {chosen.name}, {reason}; options win over it, --preset {NONE} drops it. It sets {listed}"]
+    known = {**values, **values.get("config_overrides", {})}
+    listed = ", ".join(f"{option} {known[option]}" for option in TOLD if option in known)
+    lines = [
+        f"Preset {chosen.name}, {reason}" + (f": {listed}" if listed else ""),
+        f"Options win over the preset, --preset {NONE} drops it; all its values are in arguments.json",
+    ]
     if not is_evaluated:
         lines.append(
             "No validation data (--validation): no scores during training, and no choice of the best checkpoint"

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Exact resumption: a training with `Trainer` that was cut off continues as one training."""
+"""Exact resumption: a training with `Trainer` that was interrupted continues as if it never stopped."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def no_rotation_by_trainer():
-    """Within the context, Trainer removes no old checkpoints: it would go by when their folders were changed."""
+    """Within the context, Trainer removes no old checkpoints: it would sort them by modification time."""
     original = trainer.rotate_checkpoints
     trainer.rotate_checkpoints = lambda **options: None
     try:
@@ -46,9 +46,9 @@ def no_rotation_by_trainer():
 
 
 class SaveAfterEpoch(TrainerCallback):
-    """Puts off a checkpoint that is due with the last update of an epoch until the log and evaluation of its end.
+    """Delays a checkpoint that is due at the last update of an epoch until the epoch's log and evaluation are done.
 
-    A run that is resumed from it would skip them.
+    A run resumed from an earlier one would skip them.
     """
 
     def __init__(self):
@@ -64,26 +64,24 @@ class SaveAfterEpoch(TrainerCallback):
 
 
 class ResumableTrainerMixin:
-    """For a Trainer: a training that was cut off continues as one training.
+    """For a Trainer: a training that was interrupted continues as if it never stopped.
 
-    - `train(resume_from_checkpoint=True)` takes the last complete checkpoint. A checkpoint counts as complete only
-      when every process has written its part; one that holds weights alone, or another model, is refused. With
-      `save_total_limit`, half-written checkpoints are deleted when the next one is saved, then those of the fewest
-      updates.
-    - A run that had come to its end, by its updates or by early stopping, is not trained any further.
-    - Losses and seconds that are logged are those of the whole training: the sum of the losses since the last log is
-      kept, and `train_loss` and `train_runtime` at the end are over all calls.
-    - The best checkpoint is found again where the output folder was moved, and early stopping has the patience that is
-      asked for now.
-    - The order of an epoch and the seeds of its workers come from the seed and the epoch, evaluation does not draw
-      from the random numbers of training, and a checkpoint that is due with the last update of an epoch waits for its
-      evaluation: a resumed run has the losses of one that was never stopped, bitwise where torch is deterministic.
+    - `train(resume_from_checkpoint=True)` takes the last complete checkpoint: one to which every process has written
+      its part. A checkpoint of weights alone, or of another model, is refused. With `save_total_limit`, each save
+      first deletes half-written checkpoints, then those of the fewest updates.
+    - A run that had ended, by its updates or by early stopping, is not trained any further.
+    - Logged losses and seconds cover the whole training: the sum of losses since the last log is kept, and
+      `train_loss` and `train_runtime` at the end are totals over all calls.
+    - The best checkpoint is found even if the output folder was moved. Early stopping takes the patience of this call.
+    - The order of an epoch and the seeds of its workers come from the seed and the epoch. Evaluation draws no random
+      numbers of the training. A checkpoint due at the last update of an epoch waits for the evaluation. So a resumed
+      run repeats the losses of an uninterrupted one, bitwise if torch is deterministic.
 
-    `hub_token` of the arguments, which Trainer saves and uploads with them in `training_args.bin`, is blank from the
-    beginning: transformers' client of the Hub has it in their place, for this process.
+    The arguments' `hub_token` is blank from the start, because Trainer saves and uploads it in `training_args.bin`.
+    transformers' Hub client holds the token instead, for this process.
 
-    `train_sampling_strategy="group_by_length"` takes the lengths from the column `length_column_name` where there is
-    one, and else counts input_ids and labels; evaluation keeps the order of its data.
+    `train_sampling_strategy="group_by_length"` reads lengths from the column `length_column_name` if it exists, and
+    otherwise counts input_ids and labels. Evaluation keeps the order of its data.
     """
 
     def __init__(self, *args, **kwargs):
@@ -105,13 +103,13 @@ class ResumableTrainerMixin:
         super()._push_from_checkpoint(*args, **kwargs)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
-        """Trains, from a checkpoint if one is named, or from the last complete one in `output_dir` for True.
+        """Trains: from a checkpoint if one is named, or with True from the last complete one in `output_dir`.
 
         Raises:
-            ValueError: the tokenizer pads with a token that the model does not have; no checkpoint could be opened.
-            ValueError: the checkpoint cannot be resumed from (`check_resumable`); for True, there is none; another
+            ValueError: the tokenizer pads with a token that the model does not have; or no checkpoint opens.
+            ValueError: the checkpoint cannot be resumed (`check_resumable`); with True, there is none; or another
                 process trains in `output_dir`.
-            FileNotFoundError: the best checkpoint of the training before is not there, and is to be loaded at the end.
+            FileNotFoundError: the best checkpoint so far, to be loaded at the end, is missing.
         """
         pad_token_id = getattr(self.processing_class, "pad_token_id", None)
         for name in ("vocab_size", "decoder_vocab_size"):
@@ -148,7 +146,7 @@ class ResumableTrainerMixin:
             if type(each) in asked:
                 each.early_stopping_patience, each.early_stopping_threshold = asked[type(each)]
         if best := self.state.best_global_step:
-            # What the state names may by now be a checkpoint of another training, in the place of one that was moved.
+            # The state may name a folder that another training has written since.
             folders = [Path(self.args.output_dir), *([self._resumed_from.parent] if self._resumed_from else [])]
             found = [folder / f"{PREFIX_CHECKPOINT_DIR}-{best}" for folder in folders]
             found = [str(folder) for folder in found if folder.is_dir()]
@@ -166,11 +164,11 @@ class ResumableTrainerMixin:
             self.state.global_step >= self.state.max_steps
             or any(each.early_stopping_patience_counter >= each.early_stopping_patience for each in stoppers)
         ):
-            # Trainer would see that the run is at its end only after one more update.
+            # Trainer would notice the end of the run only after one more update.
             self.control.should_training_stop = True
             return
-        # Every new iterator draws a seed for its workers: not from the random numbers of training, since with
-        # persistent workers a resumed run makes another number of them.
+        # Every new iterator draws a seed for its workers. It must not come from training's random numbers: with
+        # persistent workers, a resumed run makes another number of iterators.
         train_dataloader.base_dataloader.generator = torch.Generator().manual_seed(self.data_seed + epoch)
         super()._run_epoch(
             epoch=epoch,
@@ -212,7 +210,7 @@ class ResumableTrainerMixin:
 
     def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):
         if skip_scheduler and self.state.global_step > 0:
-            # The evaluation of `eval_on_start` is behind a resumed run, and is in its log.
+            # A resumed run has already done the evaluation of `eval_on_start`; it is in the log.
             return {}
         return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
 
@@ -227,12 +225,12 @@ class ResumableTrainerMixin:
         current = folder / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
             if not current.is_dir() and (current.is_file() or current.is_symlink()):
-                logger.warning("Deleting %s: it is in the place of a checkpoint", current)
+                logger.warning("Deleting %s: its name is needed for a checkpoint", current)
                 current.unlink()
-            # An earlier run's half-written folder is written again: until the end it counts as half-written.
+            # The folder may be half-written by an earlier run; it counts as such until the end.
             (current / TRAINER_STATE).unlink(missing_ok=True)
             if self.args.save_total_limit is not None:
-                # What a kill left behind would count as one of the checkpoints to keep.
+                # Leftovers of a killed run would count among the checkpoints to keep.
                 for path in numbered_checkpoints(folder):
                     if path != current and (reason := incomplete_reason(path)):
                         logger.warning("Deleting %s: %s", path, reason)
@@ -261,7 +259,7 @@ class ResumableTrainerMixin:
             "seconds": self._earlier["seconds"] + time.monotonic() - self._start,
         }
         self._loss_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
-        # trainer_state.json, which one process writes next, has to mean that all have come so far.
+        # One process writes trainer_state.json next: it must mean that all processes got here.
         self.accelerator.wait_for_everyone()
 
     def _load_rng_state(self, checkpoint):
@@ -269,7 +267,7 @@ class ResumableTrainerMixin:
         if checkpoint is not None and (state := self._loss_state(checkpoint)):
             self._tr_loss += state["loss_since_last_log"]
             self._globalstep_last_logged = state["last_logged_update"]
-            # The mean over processes, which the next log adds, is a part of the earlier losses.
+            # The mean over processes, which the next log adds, is part of the earlier losses.
             self._total_loss_scalar -= state["mean_loss_since_last_log"]
 
     def _finalize_training(self, trial, num_train_samples, *args, **kwargs):
@@ -295,7 +293,7 @@ class ResumableTrainerMixin:
 
 @dataclass
 class ResumableTrainingArguments(TrainingArguments):
-    """TrainingArguments by which a resumed run gets back the states of its callbacks.
+    """TrainingArguments that restore the states of callbacks in a resumed run.
 
     Raises:
         ValueError: `hub_token` is given.

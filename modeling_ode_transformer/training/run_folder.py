@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""A run's output folder: whether the run may write there, the checkpoint that it resumes from, and what it notes."""
+"""A run's output folder: permission to write there, the checkpoint to resume from, and the record of the run."""
 
 import json
 import logging
@@ -31,12 +31,12 @@ from .same_training import HELD_OUT, different_training
 
 logger = logging.getLogger(__name__)
 
-# What an evaluation in a folder of its own leaves there: of which model, and on what.
+# The record of an evaluation in its own folder: its model and data.
 EVALUATION = "evaluation.json"
 
 
 def evaluated_model(arguments: dict) -> dict[str, str]:
-    """The model of an evaluation: folder and when its weights were written, or name and revision of the Hub."""
+    """The model of an evaluation: its folder and the time of its weights, or its name and revision on the Hub."""
     name, revision = (arguments["model"][key] for key in ("model_name_or_path", "model_revision"))
     folder = Path(name)
     if not folder.is_dir():
@@ -47,24 +47,24 @@ def evaluated_model(arguments: dict) -> dict[str, str]:
 
 
 def locked_run(args: TrainingArguments) -> AbstractContextManager:
-    """Within it, no other training can write to the output folder of this one; ValueError if one does."""
+    """Within the context, no other training can write to the output folder; ValueError if one does."""
     is_locking = args.do_train and args.process_index == 0
     return locked_folder(args.output_dir) if is_locking else nullcontext()
 
 
 def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
-    """The checkpoint to resume a training from: the one asked for, or the last complete one in the output folder, or
-    none. Nothing is written.
+    """Returns the checkpoint to resume a training from: the named one, the last complete one in the output folder, or
+    none. Writes nothing.
 
     Args:
-        arguments: Those of `run_arguments`.
-        args: The training's.
+        arguments: The result of `run_arguments`.
+        args: The training arguments.
 
     Raises:
-        FileNotFoundError: the checkpoint that is asked for is not there.
-        ValueError: it cannot be resumed from; the output folder holds something else, checkpoints of another training,
-            newer checkpoints than the one asked for, or the metrics of another model than the one to evaluate; what
-            is asked for would be deleted; examples would be tested on that the model was trained on.
+        FileNotFoundError: the named checkpoint does not exist.
+        ValueError: the checkpoint cannot be resumed; the output folder holds something else, another training, newer
+            checkpoints than the named one, or metrics of another model; named files would be deleted; or the model
+            was trained on examples to be tested on.
     """
     folder, asked, checkpoint = Path(args.output_dir), args.resume_from_checkpoint, None
     if not args.do_train:
@@ -74,14 +74,14 @@ def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
     elif checkpoint := checkpoint_to_resume(folder, asked):
         check_resumable(checkpoint)
         check_same_training(checkpoint, arguments, is_asked=checkpoint == asked)
-    # No process may see what another one writes before it has looked for itself.
+    # Every process must look before another one writes.
     PartialState().wait_for_everyone()
     return checkpoint
 
 
 def check_evaluation(folder: Path, arguments: dict, measures: bool) -> None:
-    """ValueError if the folder has metrics of another model than that of `arguments`, or if its model was trained on
-    examples that they hold out."""
+    """Raises a ValueError if the folder has metrics of another model than that of `arguments`, or if its model was
+    trained on examples that they hold out."""
     model = arguments["model"]["model_name_or_path"]
     arguments_file, evaluation_file = folder / ARGUMENTS, folder / EVALUATION
     is_own = Path(model).resolve() == folder.resolve()
@@ -104,7 +104,7 @@ def check_evaluation(folder: Path, arguments: dict, measures: bool) -> None:
 
 
 def check_deletion(folder: Path, inputs: dict) -> None:
-    """ValueError if the training that replaces what is in the folder would start from that, by arguments by name."""
+    """Raises a ValueError if a training would start from files in the folder that it replaces, by argument name."""
     needed = {"resume_from_checkpoint": inputs["resume_from_checkpoint"]}
     for name in ("model_name_or_path", "config_name", "tokenizer_name", "target_tokenizer_name"):
         path = Path(inputs.get(name) or "")
@@ -115,11 +115,11 @@ def check_deletion(folder: Path, inputs: dict) -> None:
 
 
 def checkpoint_to_resume(folder: Path, asked: str | bool | None) -> str | None:
-    """The checkpoint that is asked for, else the last complete one of the folder, or None where the training begins,
-    as it does again if it was stopped before its first checkpoint.
+    """Returns the named checkpoint, otherwise the last complete one of the folder. None if the training starts anew,
+    also after a stop before its first checkpoint.
 
     Raises:
-        FileNotFoundError: the checkpoint that is asked for is not there.
+        FileNotFoundError: the named checkpoint does not exist.
         ValueError: the folder has newer checkpoints, those of another training, or something else.
     """
     if asked and str(asked).lower() != "true":
@@ -152,7 +152,7 @@ def checkpoint_to_resume(folder: Path, asked: str | bool | None) -> str | None:
 
 
 def check_same_training(checkpoint: str, arguments: dict, is_asked: bool) -> None:
-    """ValueError if the checkpoint is of another training; only a warning if it was asked for, and of that model."""
+    """Raises a ValueError if the checkpoint is another training's; only warns if it was named and the model agrees."""
     noted = Path(checkpoint).parent / ARGUMENTS
     if not noted.is_file():
         return
@@ -171,16 +171,15 @@ def check_same_training(checkpoint: str, arguments: dict, is_asked: bool) -> Non
 
 
 def note_run(arguments: dict, args: TrainingArguments) -> None:
-    """Notes in the output folder what the run is, just before it writes anything else: model cards are made from that.
+    """Records the run in the output folder before it writes anything else; model cards are made from the record.
 
-    Of an evaluation in the folder of the trained model, only what is evaluated, and on what; in another folder also
-    which model. Metrics that the run will replace are deleted, all those of a training or of another model, since they
-    are those of other weights; so are, where that is asked for, checkpoints, target tokenizers, metrics and outputs of
-    an earlier training.
+    For an evaluation in the trained model's folder, only the evaluation and its data are recorded; in another folder
+    also the model. Metrics that the run will replace are deleted; a training or another model replaces all of them. If
+    asked for, checkpoints, target tokenizers, metrics and outputs of an earlier training are deleted too.
 
     Args:
-        arguments: Those of `run_arguments`.
-        args: The training's.
+        arguments: The result of `run_arguments`.
+        args: The training arguments.
     """
     folder = Path(args.output_dir)
     noted_file, results_file = folder / ARGUMENTS, folder / RESULTS

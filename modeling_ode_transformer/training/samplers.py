@@ -12,39 +12,38 @@ import torch
 from torch.utils.data import Sampler
 
 
-# Pairs whose lengths are worked on at a time.
+# The number of pairs whose lengths are processed at a time.
 PART = 1 << 20
 
 
 class TokenBudgetBatchSampler(Sampler[list[int]]):
-    """Batches of pairs of similar length that fill a budget of tokens, as fairseq's `--max-tokens`.
+    """Batches of pairs of similar length that fill a budget of tokens, like fairseq's `--max-tokens`.
 
     A batch of n pairs is padded to n times its longest source and n times its longest target; neither exceeds
-    `max_tokens`. Pairs are sorted by their lengths, those of equal lengths in another order in every epoch, and cut
-    into batches where the budget is full; the batches then come in random order. Sizes of batches are the same in
-    every epoch, so that their number is known. It is a multiple of `num_replicas * accumulation_steps`: the largest
-    batches are halved until it is, no pair is dropped or repeated, and every process has as many updates. Only where
-    all batches are down to one pair, the first ones of an epoch come again at its end.
+    `max_tokens`. Pairs are sorted by length, pairs of equal lengths in a new order in every epoch. They are cut into
+    batches where the budget is full, and the batches come in random order. Batch sizes are the same in every epoch, so
+    that their number is known. It is a multiple of `num_replicas * accumulation_steps`: the largest batches are halved
+    until it is. No pair is dropped or repeated, and all processes make equally many updates. Only if all batches
+    shrink to one pair, the first ones of an epoch are repeated at its end.
 
-    Process `rank` takes the batches `rank`, `rank + num_replicas`, ... of an epoch, and one process that accumulates
-    `num_replicas` batches sees those of an update of `num_replicas` processes.
+    Process `rank` takes the batches `rank`, `rank + num_replicas`, ... of an epoch. A single process that accumulates
+    `num_replicas` batches sees the same updates as `num_replicas` processes.
 
-    What is kept is an integer for each pair, of 16 bits where there are at most 65,536 shapes (lengths of source and
-    target), else of 32, and the order of an epoch in 32 bits. While an epoch is drawn from, a thread makes the order
-    of the next one.
+    Memory holds an integer for each pair (16 bits for at most 65,536 shapes, lengths of source and target, otherwise
+    32) and the order of an epoch in 32 bits. During an epoch, a thread makes the order of the next one.
 
     Args:
         lengths: (pairs, 2), tokens of each source and target.
-        max_tokens: Most padded tokens of a batch's sources, and of its targets.
-        seed: Of the order; epoch e is drawn from both.
+        max_tokens: The largest number of padded tokens of a batch's sources, and of its targets.
+        seed: Seed of the order, together with the number of the epoch.
         num_replicas: Number of processes.
-        rank: This process.
-        accumulation_steps: Batches of a process to an update.
-        pad_to_multiple_of: What the collator rounds lengths up to.
+        rank: Number of this process.
+        accumulation_steps: Batches per update and process.
+        pad_to_multiple_of: The multiple to which the collator pads lengths.
 
     Raises:
-        ValueError: a pair is longer than the budget; there are no pairs, fewer than batches of one update, or more
-            than 32 bits number.
+        ValueError: a pair is longer than the budget; there are no pairs, too few for one update, or too many for 32
+            bits.
     """
 
     def __init__(
@@ -75,11 +74,11 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         if len(lengths) > np.iinfo(np.int32).max:
             raise ValueError(f"{len(lengths)} pairs are too many to number in 32 bits: train on a part of them.")
         self.multiple = pad_to_multiple_of or 1
-        # Shapes in the order in which pairs are cut into batches. By the width first; the two others make batches of
-        # fewer shapes, and less padding.
+        # Shapes in the order in which pairs are cut into batches: by width first; the other keys give batches fewer
+        # shapes and less padding.
         self.shapes, self.shape_of_pair = self._find_shapes(lengths)
         self.padded_shapes = -(-self.shapes // self.multiple) * self.multiple
-        # A pair without any token fills a place of a batch as well.
+        # An empty pair takes a place in a batch too.
         widths = self.padded_shapes.max(axis=1).clip(min=1)
         if widths[-1] > max_tokens:
             longest = int((self.shape_of_pair >= np.searchsorted(widths, widths[-1])).argmax())
@@ -95,7 +94,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self._orders: dict[int, Future] = {}
 
     def _find_shapes(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The different rows of `lengths`, by padded width, source and target, and the number of each pair's row."""
+        """Returns the distinct rows of `lengths`, by padded width, source and target, and each pair's row number."""
         base = int(lengths.max()) + 1
         parts = [lengths[start : start + PART] for start in range(0, len(lengths), PART)]
 
@@ -111,7 +110,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         return np.stack([found // base % base, found % base], axis=1).astype(np.int32), numbers
 
     def _fill(self, widths: np.ndarray) -> np.ndarray:
-        """Numbers of pairs, of ascending widths, that fill one batch after the other."""
+        """Returns the sizes of batches that pairs of ascending widths fill one after the other."""
         sizes, start = [], 0
         while start < len(widths):
             # The widest of the first k pairs is the k-th.
@@ -123,7 +122,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         return np.array(sizes)
 
     def _divisible(self, sizes: np.ndarray, per_update: int) -> np.ndarray:
-        """Halves the largest batches until every update has as many, or all have one pair."""
+        """Halves the largest batches until all updates have equally many, or all batches hold one pair."""
         while len(sizes) % per_update and sizes.max() > 1:
             largest = sizes.argmax()
             half = sizes[largest] // 2
@@ -135,17 +134,17 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Batches of this process in an epoch."""
+        """The number of this process's batches in an epoch."""
         return self.batches_per_epoch // self.num_replicas
 
     def _make_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The pairs of an epoch's batches one after the other, and the numbers of the batches in their order."""
+        """Returns the pairs of an epoch's batches in sequence, and the shuffled numbers of the batches."""
         generator = np.random.default_rng((self.seed, epoch))
         shuffled = np.arange(len(self.shape_of_pair), dtype=np.int32)
         generator.shuffle(shuffled)
         shapes = self.shape_of_pair[shuffled]
         pairs = np.empty_like(shuffled)
-        # By ranges of shapes, since places in the whole would be 64 bits each.
+        # By ranges of shapes: indices into the whole would take 64 bits each.
         ends = np.cumsum(self.pairs_of_shape)
         bounds = np.unique(np.searchsorted(ends, np.arange(0, len(pairs), 4 * PART), side="right"))
         for first, last in zip(bounds, [*bounds[1:], len(ends)]):
@@ -155,13 +154,13 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         return pairs, np.resize(generator.permutation(len(self.batch_ends)), self.batches_per_epoch)
 
     def batches_of(self, epoch: int) -> list[np.ndarray]:
-        """All processes' batches of an epoch in their order: indices of pairs."""
+        """Returns all processes' batches of an epoch in order, as indices of pairs."""
         pairs, order = self._make_order(epoch)
         batches = np.split(pairs, self.batch_ends[:-1])
         return [batches[i] for i in order]
 
     def _prepare_order(self, epoch: int) -> None:
-        """Has a thread make the order of an epoch, unless it is there or being made."""
+        """Starts a thread that makes the order of an epoch, unless it exists or is being made."""
         if epoch in self._orders:
             return
         future = self._orders[epoch] = Future()
@@ -172,11 +171,11 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
             except BaseException as error:
                 future.set_exception(error)
 
-        # Not of an executor, for which the interpreter would wait at its end.
+        # Not an executor's thread: the interpreter would wait for it on exit.
         Thread(target=work, daemon=True).start()
 
     def batches(self) -> Iterator[np.ndarray]:
-        """This process' batches of the current epoch in their order: indices of pairs."""
+        """Yields this process's batches of the current epoch in order, as indices of pairs."""
         epoch = self.epoch
         self._orders = {known: order for known, order in self._orders.items() if known in (epoch, epoch + 1)}
         self._prepare_order(epoch)
@@ -190,12 +189,12 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         return (batch.tolist() for batch in self.batches())
 
     def report(self) -> dict[str, float]:
-        """Updates of an epoch, what an update holds on average over all processes, and the share of padding."""
+        """The updates of an epoch, the mean contents of an update over all processes, and the share of padding."""
         updates = len(self) // self.accumulation_steps
         sizes = np.diff(self.batch_ends, prepend=0)
         is_repeating = self.batches_per_epoch > len(sizes)
         again = self._make_order(self.epoch)[1][len(sizes) :] if is_repeating else np.empty(0, dtype=int)
-        # The shapes of a batch are those of every epoch.
+        # Batches have the same shapes in every epoch.
         firsts = self.batch_ends - sizes
         sides = [np.repeat(lengths, self.pairs_of_shape) for lengths in self.padded_shapes.T]
         padded = sum(np.maximum.reduceat(side, firsts) for side in sides) * sizes
@@ -214,10 +213,10 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """Batches of examples of similar length, in random order, the same for the same seed and epoch.
+    """Batches of examples of similar length in random order, which depends only on the seed and the epoch.
 
-    Trainer's own sampler of that name goes from long to short again and again, and after a resumption in the middle
-    of an epoch it draws another order.
+    Trainer's own sampler of that name repeatedly goes from long to short, and draws another order after a resumption
+    in the middle of an epoch.
     """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int):
@@ -235,16 +234,16 @@ class LengthGroupedSampler(Sampler[int]):
     def __iter__(self):
         generator = np.random.default_rng((self.seed, self.epoch))
         shuffled = torch.from_numpy(generator.permutation(len(self)))
-        # Sorting whole epochs would make the same batches again and again; a hundred batches keep padding low.
+        # Sorting whole epochs would repeat the same batches; sorting a hundred batches at a time keeps padding low.
         groups = [group[self.lengths[group].argsort(stable=True)] for group in shuffled.split(100 * self.batch_size)]
         batches = list(torch.cat(groups).split(self.batch_size))
-        # A short last batch stays last, as DataLoader cuts this sequence into batches from its start.
+        # A short last batch stays last, because DataLoader cuts this sequence into batches from its start.
         short = [batches.pop()] if len(batches[-1]) < self.batch_size else []
         return iter(torch.cat([batches[i] for i in generator.permutation(len(batches))] + short).tolist())
 
 
 def pair_lengths(dataset) -> np.ndarray:
-    """(pairs, 2): numbers of source and target tokens, or of labels; of a class 1."""
+    """Returns the numbers of source and target tokens (or labels; 1 for a class), (pairs, 2)."""
     columns = ["source_length", "target_length"]
     if isinstance(dataset, datasets.Dataset) and set(columns) <= set(dataset.column_names):
         table = dataset.select_columns(columns).with_format("arrow")[:]

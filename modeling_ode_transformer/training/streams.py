@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Token-budget batches of a stream of encoded pairs, of which nothing but a buffer is in memory."""
+"""Token-budget batches of a stream of encoded pairs; only a buffer of it is in memory."""
 
 import copy
 from collections import deque
@@ -17,32 +17,32 @@ from torch.utils.data import IterableDataset
 from .samplers import TokenBudgetBatchSampler
 
 
-# Where a stream begins. `stream` is the state of the datasets library before the buffer, None at the beginning, and
-# `is_over` says that it is of the buffer that comes again. `batches` counts those of the buffers before.
+# The start of a stream. `stream` is the state of the datasets library before the buffer (None at the beginning),
+# `is_over` marks a buffer that is repeated, and `batches` counts those of the earlier buffers.
 BEGINNING: dict[str, Any] = {"epoch": 0, "buffer": 0, "batches": 0, "stream": None, "is_over": False, "skipped": 0}
 
 
 class TokenBudgetStream(IterableDataset):
-    """Batches with a budget of tokens of a stream of encoded pairs, each the list of its pairs.
+    """Batches with a budget of tokens of a stream of encoded pairs, each a list of pairs.
 
-    `buffer_size` pairs at a time are cut into batches of similar length by `TokenBudgetBatchSampler`, which come in
-    random order, while a thread reads the next pairs. Each process reads its part of the stream. All processes have as
-    many batches of a buffer, a multiple of `accumulation_steps`: those that have fewer halve their largest ones. A
-    process whose part of an epoch is at its end gets its last buffer again, until all are at theirs.
+    `TokenBudgetBatchSampler` cuts `buffer_size` pairs at a time into batches of similar length in random order, while
+    a thread reads the next pairs. Each process reads its part of the stream. All processes make equally many batches
+    of a buffer, a multiple of `accumulation_steps`: those with fewer halve their largest ones. A process that reaches
+    the end of its part repeats its last buffer until all processes have reached theirs.
 
     Args:
-        stream: Of mappings with `input_ids` and `labels`. Its epoch is set before each pass over it. One that is not
-            yet split by node is split here.
-        max_tokens: Most padded tokens of a batch's sources, and of its targets.
-        buffer_size: Pairs of a buffer; a process has up to three in memory.
-        seed: Of the order; the order of a buffer is drawn from both.
-        num_replicas, rank: Number of processes, and this one.
-        accumulation_steps: Batches of a process to an update.
-        pad_to_multiple_of: What the collator rounds lengths up to.
+        stream: Mappings with `input_ids` and `labels`. Its epoch is set before each pass. If it is not yet split by
+            node, it is split here.
+        max_tokens: The largest number of padded tokens of a batch's sources, and of its targets.
+        buffer_size: Pairs in a buffer; a process has up to three buffers in memory.
+        seed: Seed of the order, together with the number of the buffer.
+        num_replicas, rank: Number of processes, and of this one.
+        accumulation_steps: Batches per update and process.
+        pad_to_multiple_of: The multiple to which the collator pads lengths.
         epochs: Passes over the stream; None: without end.
 
     Raises:
-        ValueError: when it is iterated over: a process has no pair, or a pair is longer than the budget.
+        ValueError: on iteration: a process has no pair, or a pair is longer than the budget.
     """
 
     def __init__(
@@ -69,23 +69,22 @@ class TokenBudgetStream(IterableDataset):
         self.pad_to_multiple_of = pad_to_multiple_of
         self.epochs = epochs
         self.start = dict(BEGINNING)
-        # Where the last buffers began.
+        # The states at which the last buffers began.
         self.known: deque[dict] = deque(maxlen=4)
 
     def state_dict(self, batches: int) -> dict:
-        """What `load_state_dict` needs to go on after so many batches of this process, which were among the last ones
-        that it gave; as JSON has it."""
+        """The JSON state with which `load_state_dict` continues after `batches`, recent ones, of this process."""
         state = next(state for state in reversed(self.known) if state["batches"] <= batches)
         return state | {"skipped": batches - state["batches"]}
 
     def load_state_dict(self, state: dict) -> None:
-        """Begins there; of what is past, only the buffer is read again."""
+        """Continues from the state; of the past, only the buffer is read again."""
         self.start = dict(state)
 
     def _read(self, epoch: int, state: dict | None) -> Iterator[tuple[dict, list[dict]]]:
-        """The buffers of this process' part of an epoch, each with the state before it."""
+        """Yields the buffers of this process's part of an epoch, each with the state before it."""
         self.stream.set_epoch(epoch)
-        # It would begin where it was loaded the last time.
+        # Otherwise it would begin where it was loaded last.
         self.stream.load_state_dict(self.first_state | {"epoch": epoch} if state is None else state)
         pairs = iter(self.stream)
         while True:
@@ -95,7 +94,7 @@ class TokenBudgetStream(IterableDataset):
             yield state, buffer
 
     def _buffers(self) -> Iterator[tuple[dict, list[dict]]]:
-        """Where each buffer of this process begins, and its pairs. All processes have as many."""
+        """Yields the start of each buffer of this process, and its pairs. All processes have equally many buffers."""
         place = dict(self.start)
         with ThreadPoolExecutor(1) as executor:
             while self.epochs is None or place["epoch"] < self.epochs:
@@ -127,11 +126,11 @@ class TokenBudgetStream(IterableDataset):
         return gather_object([value]) if self.num_replicas > 1 else [value]
 
     def _cut(self, buffer: list[dict], number: int) -> list[np.ndarray]:
-        """The batches of a buffer in their order: places in it."""
+        """Returns the batches of a buffer in order, as indices into it."""
         lengths = np.array([(len(pair["input_ids"]), len(pair["labels"])) for pair in buffer], dtype=np.int32)
 
         def sampler(multiple: int) -> TokenBudgetBatchSampler:
-            # Where there are fewer pairs than batches, they come again.
+            # With fewer pairs than batches, pairs are repeated.
             repeated = np.resize(lengths, (max(len(lengths), multiple), 2))
             options = {"seed": self.seed, "accumulation_steps": multiple}
             return TokenBudgetBatchSampler(
@@ -159,7 +158,7 @@ class TokenBudgetStream(IterableDataset):
         return self.batches()
 
     def count(self) -> int:
-        """The number of batches of a process, for which the whole stream is read, once for every epoch."""
+        """Counts the batches of a process, reading the whole stream once per epoch."""
         if self.epochs is None:
             raise ValueError("A stream without end has no number of batches.")
         other = copy.copy(self)

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What the original's training has and `Trainer` lacks: token-budget batches and losses per token; and resumption.
+"""Features of the original's training that `Trainer` lacks: token-budget batches, losses per token, exact resumption.
 
 `TokenSeq2SeqTrainer` takes any sequence-to-sequence model of transformers:
 
@@ -46,9 +46,9 @@ from .watch import CoefficientWatch
 
 logger = logging.getLogger(__name__)
 
-# fairseq gives up here as well: gradients that overflow at such a scale are not a matter of scaling.
+# fairseq gives up here as well: if gradients overflow even at this scale, scaling is not the problem.
 MIN_LOSS_SCALE = 1e-4
-# A GPU has the logits of so many tokens in memory at a time, or of this share of a batch if that is more.
+# On a GPU, logits are computed for this many tokens at a time, or for this share of a batch if that is more.
 MIN_LOSS_CHUNK_SIZE, LOSS_CHUNK_SHARE = 512, 1 / 16
 
 
@@ -66,10 +66,9 @@ def losses_by_row(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: f
 
 @contextmanager
 def one_group_for_tied_embeddings(model: torch.nn.Module):
-    """Lets FSDP2 keep embeddings that a model uses in more than two places together with what is not in a layer.
+    """Lets FSDP2 shard embeddings that are tied in more than two places together with the modules outside layers.
 
-    Accelerate groups input and output embeddings, does not know of those of an encoder beside a decoder, and fails
-    where all are one parameter.
+    Accelerate groups input and output embeddings but overlooks a second stack's, and fails if all are one parameter.
     """
     model.get_input_embeddings = model.get_output_embeddings = lambda: None
     try:
@@ -80,7 +79,7 @@ def one_group_for_tied_embeddings(model: torch.nn.Module):
 
 @contextmanager
 def class_before_sharding(model: torch.nn.Module):
-    """Gives a model that FSDP2 shards its own class back: what is saved names the class and carries its code."""
+    """Gives a model that FSDP2 shards its own class back for saving: files then name the class and carry its code."""
     sharded = type(model)
     if isinstance(model, FSDPModule):
         model.__class__ = next(base for base in sharded.__mro__[1:] if not issubclass(base, FSDPModule))
@@ -92,7 +91,7 @@ def class_before_sharding(model: torch.nn.Module):
 
 @contextmanager
 def no_skipping_by_trainer():
-    """Within the context, Trainer takes batches from where the data begin: they begin where a run is resumed."""
+    """Within the context, Trainer skips no batches: the data already begin where the run resumes."""
     original = trainer.skip_first_batches
     trainer.skip_first_batches = lambda dataloader, num_batches: dataloader
     try:
@@ -103,10 +102,10 @@ def no_skipping_by_trainer():
 
 @contextmanager
 def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = lambda: False):
-    """Within the context, the weights that the model's blocks give to their stages are summed up; what is yielded then
-    returns their means by stack, layer and stage, {"encoder_0_stage_1": 0.97, ...}, over all steps of a block and all
-    tokens of all processes, padding included. Empty for a model whose coefficients are fixed. What is computed while
-    `is_left_out()` does not count."""
+    """Within the context, sums up the weights that the model's blocks give to their stages. Yields a function that
+    returns their means by stack, layer and stage, {"encoder_0_stage_1": 0.97, ...}: over all steps of a block and all
+    tokens of all processes, padding included. They are empty if the coefficients are fixed. Forward passes during
+    which `is_left_out()` is true do not count."""
     sums, names, hooks = {}, [], []
 
     def enter(layer, args, name):
@@ -148,12 +147,12 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     """For a Trainer: losses are means over target tokens, a resumed run repeats the uninterrupted one, NaN stops it.
 
     - **Losses** are divided by the target tokens of the whole update, over accumulated batches and processes. Labels
-      have to be aligned with the logits, and `prediction_step` has to pass both to `add_losses`. Evaluation then adds
-      loss, nll_loss (without label smoothing) and perplexity to the metrics.
-    - **Resuming** is that of `ResumableTrainerMixin`.
-    - **A loss or gradient that is not finite** raises FloatingPointError with the update, the examples (their numbers
-      in the column "index" of the training data) and the parameters. Under a loss scale (fp16), overflowing gradients
-      only lower the scale, down to `MIN_LOSS_SCALE`.
+      must be aligned with the logits, and `prediction_step` must pass both to `add_losses`. Evaluation then adds loss,
+      nll_loss (without label smoothing) and perplexity to the metrics.
+    - **Resuming** works as in `ResumableTrainerMixin`.
+    - **A loss or gradient that is not finite** raises FloatingPointError. The message names the update, the examples
+      (by the column "index" of the training data) and the parameters. Under a loss scale (fp16), overflowing
+      gradients only lower the scale, down to `MIN_LOSS_SCALE`.
     """
 
     def __init__(self, *args, **kwargs):
@@ -170,7 +169,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         state = self.accelerator.state
         asked = self.args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")
         if asked and state.distributed_type == DistributedType.MULTI_CPU:
-            # Accelerate shards over GPUs only: over CPUs it would replicate the model without a word.
+            # Accelerate shards over GPUs only: over CPUs it would silently replicate the model.
             for shared in (PartialState, AcceleratorState):
                 shared._shared_state["distributed_type"] = DistributedType.FSDP
             state.fsdp_plugin = FullyShardedDataParallelPlugin(**(self.args.fsdp_plugin_args or {}))
@@ -194,7 +193,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             self.compute_loss_func = self.mean_loss
 
     def head_of_chunks(self, model: torch.nn.Module) -> torch.nn.Linear | None:
-        """The output projection of a model whose losses are computed for a part of the tokens at a time."""
+        """The output projection, if losses are computed in chunks of tokens; None otherwise."""
         base = self.accelerator.unwrap_model(model, keep_torch_compile=False)
         is_split = self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.n_gpu > 1
         default = self.args.loss_chunk_size is None and self.args.device.type != "cpu"
@@ -202,11 +201,11 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         return base.lm_head if is_chunked and has_chunkable_loss(base, self.args.world_size > 1) else None
 
     def loss_chunk_size(self, tokens: int) -> int:
-        """Of a batch's tokens, those whose logits are there at a time in training."""
+        """The number of a batch's tokens whose logits are in memory at a time in training."""
         return self.args.loss_chunk_size or max(MIN_LOSS_CHUNK_SIZE, math.ceil(LOSS_CHUNK_SHARE * tokens))
 
     def mean_loss(self, outputs, labels, num_items_in_batch, head: torch.nn.Linear | None = None):
-        """With a head, from states in the place of the logits."""
+        """The loss of an update. With a head, `outputs.logits` are states; logits are computed in chunks."""
         smoothing = self.args.label_smoothing_factor
         if head is None:
             loss = losses_by_row(outputs.logits, labels, smoothing).sum()
@@ -215,14 +214,14 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             with self.accelerator.autocast():
                 size = self.loss_chunk_size(len(labels))
                 loss = summed_cross_entropy(states, head.weight, head.bias, labels, smoothing, size)
-        # Under DataParallel, Trainer takes this for the loss of one device and multiplies it by their number.
+        # Under DataParallel, Trainer multiplies the loss by the number of devices.
         return loss / num_items_in_batch / max(self.args.n_gpu, 1)
 
     def add_losses(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
         nll, smoothing = losses_by_row(logits, labels), self.args.label_smoothing_factor
         losses = losses_by_row(logits, labels, smoothing) if smoothing else nll
         rows = torch.stack([losses, nll, (labels != -100).sum(-1)], dim=-1)
-        # Leaves out the examples that several processes repeat to fill their last batch.
+        # Drops the examples that processes repeat to fill their last batch.
         self.loss_sums += self.accelerator.gather_for_metrics(rows).sum(0)
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
@@ -293,7 +292,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         if plugin is None or plugin.state_dict_type != StateDictType.SHARDED_STATE_DICT:
             super().save_model(output_dir, _internal_call)
         elif not _internal_call:
-            # The final model is one that `from_pretrained` opens.
+            # The final model must open with `from_pretrained`.
             plugin.set_state_dict_type("FULL_STATE_DICT")
             try:
                 super().save_model(output_dir)
@@ -317,7 +316,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
 
 @dataclass
 class TokenTrainingArguments(ResumableTrainingArguments):
-    """TrainingArguments for which a low perplexity is best; a resumed run gets back the states of its callbacks."""
+    """TrainingArguments for which the lowest perplexity is best; resumed runs restore the states of callbacks."""
 
     optimize_for_cpu: bool = field(
         default=True, metadata={"help": "On a CPU, train with faster kernels than PyTorch's defaults."}
@@ -351,7 +350,7 @@ class TokenTrainingArguments(ResumableTrainingArguments):
 
 @dataclass
 class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArguments):
-    """Seq2SeqTrainingArguments with token-budget batches; a resumed run also gets back the states of its callbacks."""
+    """Seq2SeqTrainingArguments with token-budget batches; a resumed run restores the states of its callbacks."""
 
     max_tokens_per_batch: int | None = field(
         default=None,
@@ -384,20 +383,20 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
 class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
     """Seq2SeqTrainer for sequence-to-sequence models: token-budget batches, losses per token, exact resumption.
 
-    Its datasets hold input_ids and labels; the columns source_length and target_length, where present, save counting
-    them. See `TokenTrainerMixin` for what it does about losses, resumption and values that are not finite.
+    Its datasets hold input_ids and labels; the optional columns source_length and target_length save counting tokens.
+    `TokenTrainerMixin` describes losses, resumption and values that are not finite.
 
     Args:
-        eval_generation_config: The search of `evaluate` and `predict`, which their own options (`num_beams=5`) change;
-            None: as with Seq2SeqTrainer the model's generation configuration, changed by `generation_num_beams` and
-            `generation_max_length` of the arguments.
-        target_tokenizer: Tokenizer of the target side; if it is not `processing_class`, it is saved in every
-            checkpoint as well, in the folder `target_tokenizer`.
+        eval_generation_config: The search of `evaluate` and `predict`; their own options (`num_beams=5`) override it.
+            None: as with Seq2SeqTrainer, the model's generation configuration, changed by the arguments
+            `generation_num_beams` and `generation_max_length`.
+        target_tokenizer: Tokenizer of the target side. If it is not `processing_class`, every checkpoint also holds
+            it, in the folder `target_tokenizer`.
 
     Raises:
-        ValueError: `compute_metrics` without `predict_with_generate`, whose outputs it gets, or with the losses of
-            batches (`include_for_metrics`), since losses are sums over tokens; token-budget batches of a dataset that
-            has no length.
+        ValueError: `compute_metrics` is given without `predict_with_generate`, or with the losses of batches
+            (`include_for_metrics`), since losses are sums over tokens; or token-budget batches are asked of a dataset
+            without a length.
     """
 
     def __init__(self, *args, eval_generation_config: GenerationConfig | None = None, target_tokenizer=None, **kwargs):
@@ -409,7 +408,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         given = signature(Seq2SeqTrainer).bind(*args, **kwargs).arguments
         arguments, dataset = given.get("args"), given.get("train_dataset")
         if isinstance(dataset, datasets.IterableDataset) and arguments.max_steps <= 0:
-            # Trainer refuses a stream without a number of updates, which is counted before they are made.
+            # Trainer needs a number of updates for a stream; it is counted before training.
             self._stream_epochs, arguments.max_steps = math.ceil(arguments.num_train_epochs), 1
         super().__init__(*args, **kwargs)
         if self.compute_metrics is not None and not self.args.predict_with_generate:
@@ -446,7 +445,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
     def _prepare_inputs(self, inputs):
         inputs = super()._prepare_inputs(inputs)
         if inputs.get("labels") is not None and "decoder_input_ids" not in inputs:
-            # The losses are taken outside of the model, which then cannot shift the labels by itself.
+            # Losses are computed outside the model, so the labels are shifted here.
             shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
             config = self.model.config
             inputs["decoder_input_ids"] = (
@@ -494,13 +493,13 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
         )
-        # The sampler has already picked this process' batches.
+        # The sampler already picked this process's batches.
         return prepare_data_loader(
             dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
         )
 
     def get_stream_dataloader(self, dataset: datasets.IterableDataset, collator) -> DataLoader:
-        """Batches of a stream: `max_steps` updates, or those of `num_train_epochs`, which are counted first."""
+        """Batches of a stream for `max_steps` updates, or for `num_train_epochs`, whose updates are counted first."""
         args = self.args
         self._stream = TokenBudgetStream(
             dataset,
@@ -517,7 +516,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             args.max_steps = self._stream.count() // args.gradient_accumulation_steps
             logger.info("%d epochs of the stream are %d updates", self._stream_epochs, args.max_steps)
         collator = self._get_collator_with_removed_columns(collator, description="training")
-        # The stream has already picked this process' batches.
+        # The stream already picked this process's batches.
         dataloader = DataLoader(
             self._stream, batch_size=None, collate_fn=collator, pin_memory=args.dataloader_pin_memory
         )
@@ -551,7 +550,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
 
     def log(self, logs, *args, **kwargs):
         if self._stream is not None:
-            # How many pairs an update has is not known.
+            # The number of pairs in an update is unknown.
             logs.pop("train_samples_per_second", None)
         super().log(logs, *args, **kwargs)
 
@@ -573,7 +572,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
                 search = copy.deepcopy(self.eval_generation_config)
                 asked = {name: value for name, value in self._asked_of_generate.items() if value is not None}
                 options = search.update(**asked) | {"generation_config": search}
-            # Seq2SeqTrainer fills it with defaults (max_length=20), which would count as set in the next batch.
+            # Seq2SeqTrainer fills it with defaults (max_length=20), which the next batch would take as given.
             fields = vars(self.model.generation_config)
             saved = copy.deepcopy(fields)
             self._generates = True

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What a training says, once, where it will come to little: with numbers, and with what to give instead."""
+"""Warnings about trainings that will achieve little, given once, with numbers and advice."""
 
 import logging
 import math
@@ -10,18 +10,18 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 logger = logging.getLogger(__name__)
 
-# A stage whose share of its block is smaller does not count.
+# A stage with a smaller share of its block counts as unused.
 LEAST_SHARE = 0.01
 
 
 class PlanCheck(TrainerCallback):
-    """Looks at the schedule and the checkpoints of a training before its first update.
+    """Checks the schedule and the checkpoints of a training before its first update.
 
     Args:
-        average: How many checkpoints are to be averaged at the end.
+        average: The number of checkpoints to average at the end.
 
     Raises:
-        ValueError: the training will hold fewer.
+        ValueError: the training will save fewer.
     """
 
     def __init__(self, average: int = 0):
@@ -45,7 +45,7 @@ class PlanCheck(TrainerCallback):
 
 
 def planned_checkpoints(args: TrainingArguments, state: TrainerState) -> int | None:
-    """How many checkpoints a training saves from its beginning to its end; None if that depends on its metrics."""
+    """Returns the number of checkpoints that a training saves; None if it depends on metrics."""
     if args.save_strategy == "epoch":
         return state.num_train_epochs
     if args.save_strategy == "steps":
@@ -62,7 +62,7 @@ class CoefficientWatch:
         self.is_done = False
 
     def look(self, means: dict[str, float], epoch: float) -> None:
-        """Takes the mean weights of an evaluation, `{"encoder_0_stage_1": 0.97, ...}`, and when it was."""
+        """Reads the mean weights of an evaluation, `{"encoder_0_stage_1": 0.97, ...}`, and its epoch."""
         blocks: dict[str, float] = {}
         for name, mean in means.items():
             block = name.rpartition("_stage_")[0]
@@ -85,7 +85,7 @@ class CoefficientWatch:
 
 
 def warn_of_empty(texts: Sequence[str], split: str) -> bool:
-    """Warns if more than half of the outputs are empty, and says whether it did."""
+    """Warns if more than half of the outputs are empty. Returns whether it did."""
     empty = sum(not text.strip() for text in texts)
     if 2 * empty <= len(texts):
         return False

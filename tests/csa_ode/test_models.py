@@ -17,7 +17,7 @@ from modeling_ode_transformer import CsaOdeConfig, CsaOdeForSequenceClassificati
 from modeling_ode_transformer.solvers_csa_ode import SOLVERS
 
 from ..conftest import assert_close
-from ..test_hub import run_python
+from ..processes import run_python
 from .conftest import tiny_model
 
 

@@ -253,10 +253,10 @@ def test_a_dataset_of_this_machine_is_no_dataset_of_the_hub(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"task": "nope"}, "record's task is 'nope', which is none of translation,"),
-        ({"model": {"class": "Nope"}}, "record's model's class is 'Nope', which is none of OdeTransformerFor"),
-        ({"model": []}, "record's 'model' is a list, and must be a mapping"),
-        ({"card": 3}, "record's 'card' is a int, and must be a mapping"),
+        ({"task": "nope"}, "record's task is 'nope': give one of translation,"),
+        ({"model": {"class": "Nope"}}, "record's model's class is 'Nope': give one of OdeTransformerFor"),
+        ({"model": []}, "record's 'model' is a list: give a mapping"),
+        ({"card": 3}, "record's 'card' is a int: give a mapping"),
         (None, "holds a list, not a JSON object"),
     ],
 )
@@ -422,7 +422,7 @@ def test_a_task_that_the_model_cannot_have_and_numbers_that_are_none_are_refused
     with pytest.raises(ValueError, match="holds a classifier, whose task cannot be 'translation'"):
         run_record(classifier_run(tmp_path / "classifier"), "translation")
     CsaOdeModel(CsaOdeConfig(embedding_size=8, hidden_size=6)).save_pretrained(tmp_path / "base")
-    with pytest.raises(ValueError, match="base names CsaOdeModel, which is none of OdeTransformerFor"):
+    with pytest.raises(ValueError, match="base names CsaOdeModel: a card needs one of OdeTransformerFor"):
         run_record(tmp_path / "base", "text-classification")
     (run / "all_results.json").write_text(json.dumps({"predict_perplexity": float("nan")}))
     with pytest.raises(ValueError, match="predict_perplexity is nan"):

@@ -24,6 +24,7 @@ from modeling_ode_transformer import (
     OdeTransformerTokenizer,
     cli,
 )
+from modeling_ode_transformer.hub import publish as publish_module
 from modeling_ode_transformer.hub.publish import (
     PublishError,
     check_repository,
@@ -38,7 +39,8 @@ from modeling_ode_transformer.training.smoke import number_names
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 from ..conftest import EXAMPLES, randomize, tiny_config
-from ..test_hub import PUBLISHED_CSA_ODE, run_python
+from ..processes import run_clean, run_python
+from ..test_hub import PUBLISHED_CSA_ODE
 from ..training.runs import arguments
 from .hub_server import TOKEN, HubServer, Repository
 
@@ -84,6 +86,12 @@ def repository(run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("repository") / "folder"
     prepare_repository(run, folder, CARD)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def process_of_the_check(monkeypatch):
+    """Repositories are tried by `run_clean`, but where a test says otherwise."""
+    monkeypatch.setattr(publish_module, "subprocess", types.SimpleNamespace(run=run_clean))
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -269,7 +277,6 @@ def test_a_repository_that_does_not_work_without_the_package_is_not_uploaded(
     file, damage, message, run, tmp_path, monkeypatch, hub
 ):
     """Other numbers, code that needs the package, other ids: as a process sees it that has only the files."""
-    from modeling_ode_transformer.hub import publish as module
 
     def prepare(*args):
         record = prepare_repository(*args)
@@ -279,7 +286,7 @@ def test_a_repository_that_does_not_work_without_the_package_is_not_uploaded(
         path.write_text(damage(text), encoding="utf-8")
         return record
 
-    monkeypatch.setattr(module, "prepare_repository", prepare)
+    monkeypatch.setattr(publish_module, "prepare_repository", prepare)
     with pytest.raises(PublishError, match=f"(?s)so nothing was uploaded.*{message}"):
         publish(run, CARD)
     assert hub.requests == [] and hub.repositories == {}
@@ -520,22 +527,25 @@ except OSError as error:
 """
 
 
-def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path):
-    """`publish`, `model.push_to_hub` and `Trainer.push_to_hub`; a process without the package gets equal weights."""
-    command = ["-m", "modeling_ode_transformer", "publish", str(run), "--repo_id", "model", "--language", "en", "de"]
-    dry = clean_process(hub, tmp_path, *command, "--dry_run")
-    assert dry.returncode == 0, dry.stderr
-    assert "Nothing was uploaded (--dry_run)." in dry.stdout and "model.safetensors" in dry.stdout
+def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path, capsys):
+    """`publish`, `model.push_to_hub` and `Trainer.push_to_hub`; a process without the package gets equal weights. The
+    command that uploads is a new process, as is the one that it tries the repository with."""
+    command = ["publish", str(run), "--repo_id", "model", "--language", "en", "de"]
+    cli.main([*command, "--dry_run"])
+    dry = capsys.readouterr().out
+    assert "Nothing was uploaded (--dry_run)." in dry and "model.safetensors" in dry
     assert hub.requests == []
-    published = clean_process(hub, tmp_path, *command, "--private")
+    published = clean_process(hub, tmp_path, "-m", "modeling_ode_transformer", *command, "--private")
     assert published.returncode == 0, published.stderr
     assert f"Uploaded: {hub.url}/me/model/commit/" in published.stdout
     assert hub.repositories["me/model"].private
     # The example of the card opens the repository, whose owner is the token's.
     card = hub.repositories["me/model"].files()["README.md"].decode()
     assert 'model="me/model"' in card and '"model"' not in card
-    again = clean_process(hub, tmp_path, *command)
-    assert again.returncode == 2 and "me/model holds files already (16): give --update" in again.stderr
+    with pytest.raises(SystemExit) as exit:
+        cli.main(command)
+    assert exit.value.code == 2
+    assert "me/model holds files already (16): give --update" in capsys.readouterr().err
     assert len(hub.repositories["me/model"].commits) == 2
 
     model = OdeTransformerForConditionalGeneration.from_pretrained(run)

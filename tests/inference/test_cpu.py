@@ -4,8 +4,6 @@
 import copy
 import io
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -33,6 +31,7 @@ from modeling_ode_transformer.inference.cpu import (
 )
 
 from ..conftest import TINY, assert_close, build
+from ..processes import run_python
 from .conftest import optimized
 
 
@@ -166,7 +165,7 @@ def test_saved_code_does_not_mention_it(tmp_path, batch):
         f"model = AutoModelForSeq2SeqLM.from_pretrained({str(tmp_path / 'saved')!r}, trust_remote_code=True)\n"
         "assert (model(**batch).logits - expected).abs().max() < 1e-4\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path)
+    run_python(script, tmp_path)
     remote = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
     layer = optimize_for_cpu(remote).model.decoder.layers[0]
     for module in (
@@ -180,7 +179,7 @@ def test_saved_code_does_not_mention_it(tmp_path, batch):
     assert_close(remote(**batch).logits, model(**batch).logits, scale=10)
 
 
-def test_flops_are_counted_once_a_model_has_been_optimized(batch):
+def test_flops_are_counted_once_a_model_has_been_optimized(batch, tmp_path):
     script = (
         "import torch; from torch.utils.flop_counter import flop_registry\n"
         "from modeling_ode_transformer.inference import cpu\n"
@@ -189,14 +188,15 @@ def test_flops_are_counted_once_a_model_has_been_optimized(batch):
         "cpu.optimize_for_cpu(torch.nn.Linear(2, 2))\n"
         "assert operator in flop_registry or operator is None\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True)
-    counts = []
+    run_python(script, tmp_path)
+    with_gradients, without = [], []
     for model in (optimized(encoder_solver="rk2"), build(encoder_solver="rk2")):
-        for gradients in (True, False):
+        for gradients, counts in ((True, with_gradients), (False, without)):
             with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(gradients):
                 model(**batch)
             counts.append(counter.get_total_flops())
-    assert counts[:2] == counts[2:] and min(counts) > 0
+    assert with_gradients[0] == with_gradients[1] > 0
+    assert without[1] <= without[0] <= 1.1 * without[1]  # rows of zeros count, too
 
 
 @pytest.mark.parametrize("copied", ["deepcopy", "pickle", "torch.save"])
@@ -261,6 +261,8 @@ def test_adapters_are_put_around_replaced_layers(batch, onednn_calls):
         logits = model(**batch).logits
         optimize(model)
         assert_close(model(**batch).logits, logits, scale=10)
+        with torch.no_grad():
+            assert_close(model(**batch).logits, logits, scale=10)
         assert_close(model.merge_and_unload()(**batch).logits, logits, scale=10)
         results.append(logits)
     assert_close(results[1], results[0], scale=10)
@@ -293,7 +295,10 @@ def test_other_models_of_transformers_have_their_linear_layers_replaced(batch, o
     optimize_for_cpu(model)
     assert not onednn_calls
     assert_close(model(**batch).logits, expected)
-    assert isinstance(model.model.encoder.layers[0].fc1, Replacement) and onednn_calls
+    assert isinstance(model.model.encoder.layers[0].fc1, Replacement) and not onednn_calls
+    with torch.no_grad():
+        assert_close(model(**batch).logits, expected)
+    assert onednn_calls
     attention = nn.MultiheadAttention(8, 2)
     assert not is_optimized(optimize_for_cpu(attention))  # its projection is a class of its own
 

@@ -135,7 +135,7 @@ def test_outputs_end_at_stop_strings(name, scores, translate, models):
 
 def test_a_target_with_a_vocabulary_of_its_own_needs_its_tokenizer(translate, models, tmp_path):
     shutil.copytree(models / "separate", tmp_path / "lost", ignore=shutil.ignore_patterns("target_tokenizer"))
-    with pytest.raises(ValueError, match="lost has a vocabulary of its own for the target, but no folder target_tok"):
+    with pytest.raises(ValueError, match="lost has its own vocabulary for the target, but no folder target_tok"):
         translate(tmp_path / "lost")
 
 
@@ -401,7 +401,7 @@ def test_a_part_of_another_call_is_refused_or_replaced(command, tmp_path, models
     assert command(*drawn, output="drawn") == 3
     command(*drawn, output="again", batches=3)
     assert command(*drawn, output="again") == 3
-    assert "again.partial: outputs that are drawn cannot be continued: starting anew" in caplog.text
+    assert "again.partial: sampled outputs cannot be continued: starting anew" in caplog.text
     assert (tmp_path / "again").read_bytes() == (tmp_path / "drawn").read_bytes()
 
 

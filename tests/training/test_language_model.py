@@ -6,8 +6,6 @@ import json
 import math
 import random
 import shutil
-import subprocess
-import sys
 from collections import Counter
 
 import datasets
@@ -23,6 +21,8 @@ from modeling_ode_transformer.training.preparation import open_pairs
 from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import language_model
+
+from ..processes import run_python
 
 
 MODEL = {
@@ -363,14 +363,13 @@ def test_vocabulary(tmp_path):
 
     tokenizer.save_pretrained(tmp_path)
     code = (
-        "from transformers import AutoTokenizer; import sys\n"
+        "from transformers import AutoTokenizer\n"
         f"tokenizer = AutoTokenizer.from_pretrained({str(tmp_path)!r})\n"
         "assert 'modeling_ode_transformer' not in sys.modules\n"
         "print(tokenizer('b  zebra <unk>').input_ids, tokenizer.decode([2, 4, 3, 5]), tokenizer.padding_side)\n"
         "print([tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id])"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert result.stdout == "[2, 4, 3, 3]  </s> b <unk> c right\n[0, 1, 2, 3]\n"
+    assert run_python(code, tmp_path) == "[2, 4, 3, 3]  </s> b <unk> c right\n[0, 1, 2, 3]\n"
 
 
 @pytest.mark.parametrize("options", [{}, {"add_bos_token": False, "add_eos_token": False}])

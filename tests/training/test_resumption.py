@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Runs that are killed, resumed and spread over processes."""
 
+import itertools
 import json
 import os
 import re
@@ -13,13 +14,17 @@ import sys
 import pytest
 import run_translation
 import torch
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import get_free_port, prepare_multi_gpu_env
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint, unusable_reason
 from modeling_ode_transformer.training.smoke import number_names
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
 from ..conftest import EXAMPLES
+from ..processes import fork, wait
 from .runs import MODEL, arguments, cut, losses
 
 
@@ -58,37 +63,30 @@ def whole(corpus, tmp_path_factory):
     return folder
 
 
-KILL = """
-import os, signal, sys
-sys.path.insert(0, sys.argv.pop(1))
-import run_translation
-from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
-name, calls = sys.argv.pop(1), int(sys.argv.pop(1))
-original = getattr(TokenSeq2SeqTrainer, name)
-def killed(*args, **kwargs):
-    global calls
-    calls -= 1
-    if calls == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-setattr(TokenSeq2SeqTrainer, name, killed)
-run_translation.main(sys.argv[1:])
-"""
+def run_and_kill(method, call, argv, folder):
+    """Runs a training in a process that is killed just before a trainer's method is called for the given time."""
 
+    def run():
+        calls, original = itertools.count(1), getattr(TokenSeq2SeqTrainer, method)
 
-def run_and_kill(method, call, argv):
-    command = [sys.executable, "-c", KILL, str(EXAMPLES), method, str(call), *argv]
-    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+        def killed(*args, **kwargs):
+            if next(calls) == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*args, **kwargs)
+
+        setattr(TokenSeq2SeqTrainer, method, killed)
+        run_translation.main(argv)
+
+    result = wait(fork(run, folder, folder / "output", dict(os.environ)), folder / "output")
     assert result.returncode == -signal.SIGKILL, result.stderr
 
 
-def test_a_killed_run_goes_on_with_the_same_losses(whole, corpus, tmp_path, caplog):
+def test_a_killed_run_goes_on_with_the_same_losses(whole, corpus, tmp_path, tmp_path_factory, caplog):
     """Killed before its first checkpoint, in the middle of an epoch, and while it writes a checkpoint."""
-    argv = arguments(corpus, tmp_path, **options())
-    run_and_kill("training_step", 6, argv)
+    argv, processes = arguments(corpus, tmp_path, **options()), tmp_path_factory.mktemp("killed")
+    run_and_kill("training_step", 6, argv, processes)
     assert not list(tmp_path.glob("checkpoint-*"))
-    run_and_kill("_save_rng_state", 2, argv)
+    run_and_kill("_save_rng_state", 2, argv, processes)
     assert (tmp_path / "checkpoint-8" / "model.safetensors").is_file()
     run_translation.main(argv)
     assert "checkpoint-8 is left out: trainer_state.json, which is written last, is missing" in caplog.text
@@ -224,6 +222,25 @@ def environment_of_processes():
     return os.environ | interface | {"PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
 
 
+def train_in_two_processes(argv, folder, launcher=()):
+    """Forks two processes that train with the environment that a launcher's options (default: torchrun's) give them.
+    Returns what the first one prints."""
+    environment = environment_of_processes() | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(get_free_port())}
+    if launcher:
+        args = launch_command_parser().parse_args([*launcher[1:], "run_translation.py"])
+        args, *_ = _validate_launch_command(args)
+        environment = prepare_multi_gpu_env(args) | environment
+    children = []
+    for rank in ("0", "1"):
+        own = environment | {"RANK": rank, "LOCAL_RANK": rank}
+        children.append(fork(lambda: run_translation.main(argv), folder, folder / f"process_{rank}", own))
+    results = [wait(child, folder / f"process_{rank}") for rank, child in enumerate(children)]
+    for result in results:
+        assert result.returncode == 0, result.stderr[-3000:]
+    return results[0].stdout
+
+
 @pytest.mark.parametrize("kind", LAUNCHERS)
 def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, capsys):
     """Losses, gradient norms, weights, predictions and samples with the same batches to an update."""
@@ -280,10 +297,7 @@ def test_two_processes_that_group_by_length_resume_in_a_later_epoch(corpus, tmp_
     values |= {"per_device_train_batch_size": 20, "gradient_accumulation_steps": 1}
     values |= {"train_sampling_strategy": "group_by_length"}
     for folder in (tmp_path / "whole", tmp_path / "resumed"):
-        argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, folder, **values)]
-        command = [sys.executable, "-m", *LAUNCHERS["DDP"], *argv]
-        result = subprocess.run(command, env=environment_of_processes(), capture_output=True, text=True, cwd=tmp_path)
-        assert result.returncode == 0, result.stderr[-3000:]
+        train_in_two_processes(arguments(corpus, folder, **values), tmp_path)
         if folder.name == "whole":
             shutil.copytree(folder / "checkpoint-4", tmp_path / "resumed" / "checkpoint-4")
     assert losses(tmp_path / "resumed") == losses(tmp_path / "whole")

@@ -3,8 +3,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 import run_translation
@@ -14,9 +12,8 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_ode_transformer.training.average import average_checkpoints
 from modeling_ode_transformer.training.checkpoints import incomplete_reason
 
-from ..conftest import EXAMPLES
 from .runs import MODEL, arguments, losses
-from .test_resumption import LAUNCHERS, environment_of_processes
+from .test_resumption import LAUNCHERS, train_in_two_processes
 
 
 KINDS = ("SHARDED_STATE_DICT", "FULL_STATE_DICT")
@@ -29,16 +26,7 @@ OPTIONS |= {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
 def run_two(kind, corpus, out, **values):
     """Trains in two processes, with checkpoints of a kind; returns what they print."""
     launcher = [kind if word in KINDS else word for word in LAUNCHERS["FSDP"]]
-    argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, out, **OPTIONS | values)]
-    result = subprocess.run(
-        [sys.executable, "-m", *launcher, *argv],
-        env=environment_of_processes(),
-        capture_output=True,
-        text=True,
-        cwd=out.parent,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    return result.stdout
+    return train_in_two_processes(arguments(corpus, out, **OPTIONS | values), out.parent, launcher)
 
 
 def weights(folder):

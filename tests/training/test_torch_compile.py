@@ -26,11 +26,11 @@ def graphs():
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True, "loss_chunk_size": 16}], ids=str)
-def test_a_compiled_training_is_that_of_the_eager_model(options, corpus, tmp_path, graphs):
-    """Losses of updates and of evaluations, outputs, and weights; 12 batches of other shapes compile fewer than 6
-    times; a training that is stopped after update 4 continues with the same losses."""
-    options |= {
+def train_both(corpus, folder, graphs, **values):
+    """Trains an eager and a compiled model: they have the same losses of updates and of evaluations, and the same
+    outputs; 12 batches of other shapes compile fewer than 6 times. Returns the options of the compiled one, which is
+    in the folder "compiled"."""
+    options = values | {
         "max_tokens_per_batch": 240,
         "train_sampling_strategy": None,
         "max_steps": 12,
@@ -39,7 +39,7 @@ def test_a_compiled_training_is_that_of_the_eager_model(options, corpus, tmp_pat
     }
     options |= {"config_overrides": json.dumps(WITHOUT_DROPOUT)}
     options |= {"save_strategy": "steps", "save_steps": 4, "do_predict": True}
-    eager, compiled, resumed = (tmp_path / name for name in ("eager", "compiled", "resumed"))
+    eager, compiled = folder / "eager", folder / "compiled"
     expected = run_translation.main(arguments(corpus, eager, **options))
     assert graphs() == 0
     options |= {"torch_compile": True, "torch_compile_backend": "eager"}
@@ -49,7 +49,17 @@ def test_a_compiled_training_is_that_of_the_eager_model(options, corpus, tmp_pat
     assert metrics["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
     outputs = [(folder / "generated_predictions.txt").read_text() for folder in (eager, compiled)]
     assert outputs[0] == outputs[1]
+    return options
 
+
+def test_a_compiled_training_is_that_of_the_eager_model(corpus, tmp_path, graphs):
+    train_both(corpus, tmp_path, graphs)
+
+
+def test_a_compiled_training_with_checkpointing_and_losses_in_parts_is_resumed(corpus, tmp_path, graphs):
+    """One that is stopped after update 4 continues with the same losses, to the same weights."""
+    options = train_both(corpus, tmp_path, graphs, gradient_checkpointing=True, loss_chunk_size=16)
+    compiled, resumed = tmp_path / "compiled", tmp_path / "resumed"
     shutil.copytree(compiled / "checkpoint-4", resumed / "checkpoint-4")
     shutil.copy(compiled / "arguments.json", resumed)
     run_translation.main(arguments(corpus, resumed, **options))

@@ -275,7 +275,7 @@ def test_tokenizer_per_language(corpus, tmp_path):
     for folder in ("run", "again"):
         assert (tmp_path / folder / "generated_predictions.txt").exists()
     shutil.copytree(tmp_path / "run", tmp_path / "lost", ignore=shutil.ignore_patterns("target_tokenizer"))
-    with pytest.raises(ValueError, match="lost has a vocabulary of its own for the target, but no folder target_tok"):
+    with pytest.raises(ValueError, match="lost has its own vocabulary for the target, but no folder target_tok"):
         run_translation.main(
             arguments(corpus, tmp_path / "other", **options | {"model_name_or_path": tmp_path / "lost"})
         )

@@ -124,7 +124,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
 
 
 def read_prompts(data_args: DataArguments, args: TokenTrainingArguments) -> list[str]:
-    """The prompts to continue; ValueError if the folder holds other continuations, which are not to be replaced."""
+    """Reads the prompts to continue; ValueError if the folder holds continuations that must not be replaced."""
     prompts = [*(data_args.prompt or []), *(read_lines(data_args.prompt_file) if data_args.prompt_file else [])]
     generated = Path(args.output_dir) / GENERATED
     if prompts and generated.exists() and not (args.do_train or data_args.overwrite_output_dir):
@@ -180,9 +180,9 @@ def read_split(args: DataArguments, split: str) -> list[str] | TrainingExamples:
 def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> TokenizersBackend:
     """A tokenizer of whole words, those of the lines, the most frequent first.
 
-    Special tokens are `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3. Encoding puts `</s>` in front, the context that the
-    first word of a sentence is predicted from. Decoding puts a space before every word, also the first one: it may
-    continue a prompt, as in `pipeline("text-generation")`, which decodes the new words alone.
+    Special tokens are `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3. Encoding puts `</s>` in front as context for the first
+    word of a sentence. Decoding puts a space before every word, including the first: it may continue a prompt, as in
+    `pipeline("text-generation")`, which decodes only the new words.
 
     Args:
         lines: Texts whose words are separated by white space.
@@ -330,7 +330,7 @@ def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConf
 
 @contextmanager
 def without_autocast(model: PreTrainedModel):
-    """Lifts the autocast that `--bf16` and `--fp16` put around the forward of a model."""
+    """Removes the autocast that `--bf16` and `--fp16` put around a model's forward."""
     autocast, original = model.forward, getattr(model, "_original_forward", None)
     if original is None:
         yield
@@ -343,11 +343,11 @@ def without_autocast(model: PreTrainedModel):
 
 
 class LanguageModelTrainer(TokenTrainerMixin, Trainer):
-    """Trainer for labels that are already shifted, which evaluates in the precision of the weights."""
+    """Trainer for labels that are already shifted. It evaluates in the precision of the weights."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        # Trainer would count one word less in each row, which a causal model drops when it shifts by itself.
+        # Trainer would count one word less per row, because causal models drop one when they shift.
         self._loss_shifts_labels = False
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
@@ -375,7 +375,7 @@ def make_trainer(run: Run) -> LanguageModelTrainer:
 
 
 def evaluate(run: Run, split: str, prefix: str) -> dict[str, float | str]:
-    """Perplexity of a split and how it is counted, losses and counts."""
+    """Returns the perplexity of a split, its convention, losses and counts."""
     metrics = run.trainer.predict(run.splits[split], metric_key_prefix=prefix).metrics
     metrics |= count_words(run, split, prefix)
     block_size = run.data_args.block_size
@@ -385,7 +385,7 @@ def evaluate(run: Run, split: str, prefix: str) -> dict[str, float | str]:
 
 
 def count_words(run: Run, split: str, prefix: str) -> dict[str, int]:
-    """The numbers of words and unknown words of a split, the ends of lines being words."""
+    """Counts the words and unknown words of a split; line ends count as words."""
     words, unknown = 0, 0
     for batch in run.splits[split].select_columns(["labels"]).with_format("arrow").iter(BATCH_ROWS):
         labels = batch["labels"].combine_chunks().flatten().to_numpy()
@@ -395,12 +395,12 @@ def count_words(run: Run, split: str, prefix: str) -> dict[str, int]:
 
 
 def generation_options(args: DataArguments) -> dict:
-    """What the arguments say about generation, as fields of a generation configuration."""
+    """Returns the arguments for generation as fields of a generation configuration."""
     return {
         "num_beams": args.num_beams,
         "do_sample": args.do_sample,
         "temperature": args.temperature if args.do_sample else None,
-        # The default of generate would draw from the 50 likeliest words only.
+        # By default, generate would only draw from the 50 likeliest words.
         "top_k": 0 if args.do_sample else None,
         "max_length": None,
         "max_new_tokens": args.max_new_tokens,
@@ -416,15 +416,15 @@ def continue_text(model: PreTrainedModel, tokenizer, prompt: str) -> str:
     inputs = torch.tensor([[eos, *ids]], device=model.device)
     output = model.generate(inputs, attention_mask=torch.ones_like(inputs))[0, inputs.shape[1] :].tolist()
     words = output[: output.index(eos)] if eos in output else output
-    # Not `decode`, which takes away <unk> too if told to skip special tokens.
+    # Not `decode`, which also removes <unk> when it skips special tokens.
     return " ".join([*split_words(prompt), *tokenizer.convert_ids_to_tokens(words)])
 
 
 def write_continuations(run: Run) -> None:
-    """Prints the continuations of the prompts, if there are any, and writes them into the output folder."""
+    """Prints continuations of the prompts, if any, and writes them into the output folder."""
     if not run.inputs:
         return
-    # On all processes, of which each may have a part of the model.
+    # On all processes: each may hold a part of the model.
     set_seed(run.args.seed)
     run.model.eval()
     with without_autocast(run.model):
