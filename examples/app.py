@@ -13,6 +13,7 @@ run the code that is stored with the model, TRUST_REMOTE_CODE=1.
 
 import math
 import os
+import re
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ except ImportError:  # without the package: --trust_remote_code
 
 TARGET_TOKENIZER = "target_tokenizer"  # the folder, in the model's, of a target tokenizer of its own
 MAX_TOKENS = 1024  # of a text or an output; fewer if the model has fewer positions
+# The end of a sentence, as `modeling_ode_transformer.text_files` has it.
+SENTENCE_END = re.compile(r"(?<=[.!?…。！？])\s+|(?<=[.!?…][\"'”»)\]])\s+")
 MAX_BEAMS = 16
 MAX_LENGTH_PENALTY = 3.0
 
@@ -137,6 +140,13 @@ class TextModel:
         self.max_tokens = MAX_TOKENS
         if getattr(config, "position_embedding_type", "learned") in ("learned", "absolute"):
             self.max_tokens = min(MAX_TOKENS, getattr(config, "max_position_embeddings", MAX_TOKENS))
+
+    def split(self, text: str) -> list[str]:
+        """The sentences of a text that is longer than the longest one in training, or than the model allows; else the
+        text itself."""
+        longest = min(self.max_tokens, getattr(self.model.config, "trained_source_length", None) or self.max_tokens)
+        is_long = len(self.tokenizer(text, verbose=False)["input_ids"]) > longest
+        return SENTENCE_END.split(text.strip()) if is_long else [text]
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text; ValueError if it is empty or too long."""
@@ -296,14 +306,19 @@ class Page(gr.Blocks):
     """A page whose API answers values that its inputs cannot have with a message, and logs no traceback for them."""
 
     # The Python types of the values of an input, and what to call these.
-    KINDS = {gr.Textbox: (str, "a text"), gr.Slider: ((int, float), "a number"), gr.Dropdown: (int, "a choice")}
+    KINDS = {
+        gr.Textbox: (str, "a text"),
+        gr.Slider: ((int, float), "a number"),
+        gr.Dropdown: (int, "a choice"),
+        gr.Checkbox: (bool, "true or false"),
+    }
 
     async def preprocess_data(self, block_fn, inputs, *args, **kwargs):
         try:
             for block, value in zip(block_fn.inputs, inputs):
                 types, kind = self.KINDS.get(type(block), (object, ""))
                 is_finite = not isinstance(value, float) or math.isfinite(value)
-                if not isinstance(value, types) or isinstance(value, bool) or not is_finite:
+                if not isinstance(value, types) or (isinstance(value, bool) and types is not bool) or not is_finite:
                     raise ValueError(f"{block.label} must be {kind}, not {value!r}.")
             return await super().preprocess_data(block_fn, inputs, *args, **kwargs)
         except Exception as error:
@@ -320,39 +335,47 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
     layers = [(f"layer {i + 1}", i) for i in range(size_of(config, "decoder", "layers"))]
     heads = [("mean", -1)] + [(f"head {i + 1}", i) for i in range(size_of(config, "decoder", "attention_heads"))]
 
-    def search(text, *options):
-        source_ids = text_model.encode(text)
-        return source_ids, text_model.search(source_ids, *options)
+    def search(text, split, beams, number, *options):
+        """Pairs of a source and an output, and the text of all: the best outputs of the text, whose text is that of
+        the chosen one (None), or the best one of each sentence."""
+        parts = [text_model.encode(part) for part in (text_model.split(text) if split else [text])]
+        number = number if len(parts) == 1 else 1
+        pairs = [(ids, output) for ids in parts for output in text_model.search(ids, beams, number, *options)]
+        return pairs, None if len(parts) == 1 else " ".join(output.text for _, output in pairs)
 
     def choices(found):
-        return [(f"{output.score:.3f}\u2002{output.text}", i) for i, output in enumerate(found[1])]
+        return [(f"{output.score:.3f}\u2002{output.text}", i) for i, (_, output) in enumerate(found[0])]
 
     def explain(found, index, layer, head):
-        source_ids, outputs = found
-        explanation = text_model.explain(source_ids, outputs[index])
+        pairs, joined = found
+        source_ids, output = pairs[index]
+        explanation = text_model.explain(source_ids, output)
         kind = getattr(config, "encoder_coefficients", "")
         weights = coefficient_map(explanation, size_of(config, "encoder", "layers"), kind)
-        return outputs[index].text, attention_map(explanation, layer, None if head < 0 else head), weights
+        text = output.text if joined is None else joined
+        return text, attention_map(explanation, layer, None if head < 0 else head), weights
 
-    def on_search(text, beams, outputs, length_penalty, max_new_tokens, layer, head):
+    def on_search(text, beams, outputs, length_penalty, max_new_tokens, layer, head, split_sentences):
         try:
-            found = search(text, beams, outputs, length_penalty, max_new_tokens)
+            found = search(text, split_sentences, beams, outputs, length_penalty, max_new_tokens)
         except ValueError as error:
             raise gr.Error(str(error), print_exception=False) from None
-        if len(found[0]) > (longest := getattr(config, "trained_source_length", None) or math.inf):
-            gr.Warning(f"The text has {len(found[0])} tokens, and the longest one in training had {longest}.")
+        length = max(len(source_ids) for source_ids, _ in found[0])
+        if length > (longest := getattr(config, "trained_source_length", None) or math.inf):
+            what = "The text" if found[1] is None else "A sentence"
+            gr.Warning(f"{what} has {length} tokens, and the longest one in training had {longest}.")
         return found, gr.Radio(choices(found), value=0), *explain(found, 0, layer, head)
 
     def on_explain(found, output, layer, head):
         # Clicked while a search ran, the index is of the outputs before, which may have been more.
-        is_there = found and type(output) is int and output < len(found[1])
+        is_there = found and type(output) is int and output < len(found[0])
         return explain(found, output, layer, head) if is_there else [gr.skip()] * 3
 
     num_beams = min(saved.num_beams or 4, MAX_BEAMS)
     length_penalty = 1.0 if saved.length_penalty is None else min(max(saved.length_penalty, 0), MAX_LENGTH_PENALTY)
     max_new_tokens = saved.max_new_tokens or (saved.max_length or 257) - 1  # max_length counts the start token
     options = (num_beams, min(num_beams, 3), length_penalty, min(max_new_tokens, text_model.max_tokens))
-    found = search(text, *options) if text else None
+    found = search(text, False, *options) if text else None
     shown = explain(found, 0, layers[-1][1], -1) if found else [""] * 3
 
     with Page(title=title, analytics_enabled=False) as page:
@@ -369,6 +392,10 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
                     longest = gr.Slider(
                         1, text_model.max_tokens, options[3], step=1, precision=0, label="Longest output (tokens)"
                     )
+                split = gr.Checkbox(
+                    label="Split sentences",
+                    info="Of a text longer than those in training: each sentence by itself, with its best output.",
+                )
                 button = gr.Button("Generate", variant="primary")
             with gr.Column():
                 output = gr.Textbox(shown[0], label="Output", lines=3, buttons=["copy"])
@@ -376,7 +403,8 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
                     choices(found) if found else [],
                     value=0 if found else None,
                     label="Best outputs",
-                    info="Score (log-probability / tokens ^ length penalty) and text; the chosen one is shown below.",
+                    info="Score (log-probability / tokens ^ length penalty) and text, of split sentences the best of "
+                    "each; the chosen one is shown below.",
                 )
         with gr.Row():
             with gr.Column():
@@ -392,7 +420,7 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
         # One at a time: what the model computes is recorded in the model.
         event = {"concurrency_id": "model", "concurrency_limit": 1}
         views = [output, attention, coefficients]
-        inputs = [source, beams, number, penalty, longest, layer, head]
+        inputs = [source, beams, number, penalty, longest, layer, head, split]
         outputs = [state, chosen, *views]
         gr.on([button.click, source.submit], on_search, inputs, outputs, **event, api_name="generate")
         inputs = [state, chosen, layer, head]

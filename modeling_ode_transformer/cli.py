@@ -50,6 +50,9 @@ CARD_VALUES = {
 
 def main(argv: list[str] | None = None) -> None:
     """`run`, but errors that a user can mend end the process with one line."""
+    # Where torchao is installed, transformers imports it, and it warns of what it lacks.
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     with one_line_errors():
         run(argv)
 

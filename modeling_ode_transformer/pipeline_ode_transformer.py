@@ -114,8 +114,8 @@ class TextToTextPipeline(ChunkPipeline):
             `modeling_ode_transformer.inference.cpu`, where the package is installed.
         batch_size (`int`, *optional*, defaults to 1): texts that are generated together; with `split_lines`, lines.
         truncation (`bool`, *optional*): What becomes of a text of more tokens than the model has positions for, or
-            the tokenizer's `model_max_length` allows. None: it is cut, and a warning says so; True: it is cut;
-            False: a ValueError.
+            the tokenizer's `model_max_length` allows. None: it is cut, and a warning says so once, with the
+            number of such texts of the first call; True: it is cut; False: a ValueError.
         split_lines (`bool`, *optional*, defaults to `False`): Whether each line of a text is a text to the model. The
             output has the same line breaks between them.
         split_sentences (`bool`, *optional*, defaults to `False`): Whether each sentence of a text (or line) that is
@@ -166,6 +166,9 @@ class TextToTextPipeline(ChunkPipeline):
         elif isinstance(target_tokenizer, (str, os.PathLike)):
             target_tokenizer = AutoTokenizer.from_pretrained(target_tokenizer)
         self.target_tokenizer: Any = target_tokenizer
+        self.counts_long_texts = False
+        self.long_texts: dict[str, list[str]] = {}
+        self.problems_said: set[str] = set()
         self.source_limit = min(tokenizer.model_max_length, position_limit(model.config) or tokenizer.model_max_length)
         self.trained_length = getattr(model.config, TRAINED_LENGTH, None) or self.source_limit
 
@@ -249,7 +252,11 @@ class TextToTextPipeline(ChunkPipeline):
             inputs = list(inputs)  # a column of a dataset, too
         if isinstance(inputs, Sized) and not isinstance(inputs, (str, bytes)) and not len(inputs):
             return []
+        in_workers = kwargs.get("num_workers", self._num_workers)
+        self.counts_long_texts, self.long_texts = isinstance(inputs, (str, list)) and not in_workers, {}
         results = super().__call__(inputs, **kwargs)
+        for problem, texts in self.long_texts.items():
+            self._warn_of_long_texts(problem, f"{len(texts)} here, {texts[0]}")
         if isinstance(inputs, list) and all(len(outputs) == 1 for outputs in results):
             return [output for (output,) in results]
         return results
@@ -286,20 +293,32 @@ class TextToTextPipeline(ChunkPipeline):
     def _encode(self, text: str, truncation: bool | None):
         encoded = self.tokenizer(text, return_tensors="pt", verbose=False)
         length = encoded["input_ids"].shape[1]
-        if self.trained_length < length <= self.source_limit and truncation is None:
-            logger.warning(
-                f"A text of {length} tokens is longer than the longest one in training, {self.trained_length}: the "
-                f"output may miss parts of it: {text[:80]!r}... Split it, as split_sentences=True does."
-            )
         if length <= self.source_limit:
+            if self.trained_length < length and truncation is None:
+                problem = f"Texts of more than {self.trained_length} tokens, the longest in training, may lose parts"
+                self._note_long_text(problem, text, length)
             return encoded
-        problem = f"A text of {length} tokens is longer than the model's {self.source_limit}"
         if truncation is False:
+            problem = f"A text of {length} tokens is longer than the model's {self.source_limit}"
             raise ValueError(f"{problem}: {text[:80]!r}... Split it, or allow truncation.")
         if truncation is None:
-            advice = "Split it, as split_sentences=True does, or set truncation=True to silence this."
-            logger.warning(f"{problem} and is cut: {text[:80]!r}... {advice}")
+            self._note_long_text(f"Texts of more than the model's {self.source_limit} tokens are cut", text, length)
         return self.tokenizer(text, truncation=True, max_length=self.source_limit, return_tensors="pt")
+
+    def _note_long_text(self, problem: str, text: str, length: int) -> None:
+        """For a warning when the call ends; at once, where the end is not seen, as of a generator's texts."""
+        noted = f"the first of {length} tokens: {text[:80]!r}..."
+        if self.counts_long_texts:
+            self.long_texts.setdefault(problem, []).append(noted)
+        else:
+            self._warn_of_long_texts(problem, noted)
+
+    def _warn_of_long_texts(self, problem: str, noted: str) -> None:
+        """Once for each problem and pipeline."""
+        if problem not in self.problems_said:
+            self.problems_said.add(problem)
+            advice = "Split them, as split_sentences=True does, or set truncation=True to silence this."
+            logger.warning(f"{problem} ({noted}). {advice}")
 
     def _forward(self, inputs: dict[str, Any], return_scores: bool = False, **options: Any) -> dict[str, Any]:
         kept = {name: inputs.pop(name) for name in ("is_blank", "line_break", "is_last")}

@@ -283,8 +283,8 @@ def test_an_output_that_is_gone_is_not_explained(load):
     page = app.build_page(text_model, "gate")
     (on_explain,) = {function.fn for function in page.fns.values() if function.name == "on_explain"}
     source_ids = text_model.encode(TEXT)
-    found = source_ids, text_model.search(source_ids, 3, 2, 0.6, 12)
-    assert on_explain(found, 1, 0, -1)[0] == found[1][1].text
+    found = [(source_ids, output) for output in text_model.search(source_ids, 3, 2, 0.6, 12)], None
+    assert on_explain(found, 1, 0, -1)[0] == found[0][1][1].text
     assert on_explain(found, 2, 0, -1) == on_explain(None, 0, 0, -1) == [app.gr.skip()] * 3
 
 
@@ -366,18 +366,19 @@ def call(page, name, *values) -> tuple[str, str]:
     "values, message",
     [
         ((), "didn't receive enough input values"),
-        ((None, 3, 3, 1.0, 9, 1, -1), "Text must be a text, not None"),
-        ((["one"], 3, 3, 1.0, 9, 1, -1), "Text must be a text, not ['one']"),
-        ((" ", 3, 3, 1.0, 9, 1, -1), "There is no text: type one first."),
-        ((TEXT, "many", 3, 1.0, 9, 1, -1), "Beams must be a number, not 'many'"),
-        ((TEXT, None, 3, 1.0, 9, 1, -1), "Beams must be a number, not None"),
-        ((TEXT, 99, 3, 1.0, 9, 1, -1), "99 is greater than maximum value 16"),
-        ((TEXT, 1, 3, 1.0, 9, 1, -1), "3 outputs need as many beams, not 1"),
-        ((TEXT, 3, 3, {"a": 1}, 9, 1, -1), "Length penalty must be a number"),
-        ((TEXT, 3, 3, 1.0, True, 1, -1), "Longest output (tokens) must be a number, not True"),
-        ((TEXT, 3, 3, 1.0, 9, 7, -1), "Value: 7 is not in the list of choices"),
-        ((TEXT, 3, 3, 1.0, 9, "top", -1), "Decoder layer must be a choice, not 'top'"),
-        ((TEXT, 3, 3, 1.0, 9, 1.0, -1), "Decoder layer must be a choice, not 1.0"),
+        ((None, 3, 3, 1.0, 9, 1, -1, False), "Text must be a text, not None"),
+        ((["one"], 3, 3, 1.0, 9, 1, -1, False), "Text must be a text, not ['one']"),
+        ((" ", 3, 3, 1.0, 9, 1, -1, False), "There is no text: type one first."),
+        ((TEXT, "many", 3, 1.0, 9, 1, -1, False), "Beams must be a number, not 'many'"),
+        ((TEXT, None, 3, 1.0, 9, 1, -1, False), "Beams must be a number, not None"),
+        ((TEXT, 99, 3, 1.0, 9, 1, -1, False), "99 is greater than maximum value 16"),
+        ((TEXT, 1, 3, 1.0, 9, 1, -1, False), "3 outputs need as many beams, not 1"),
+        ((TEXT, 3, 3, {"a": 1}, 9, 1, -1, False), "Length penalty must be a number"),
+        ((TEXT, 3, 3, 1.0, True, 1, -1, False), "Longest output (tokens) must be a number, not True"),
+        ((TEXT, 3, 3, 1.0, 9, 7, -1, False), "Value: 7 is not in the list of choices"),
+        ((TEXT, 3, 3, 1.0, 9, "top", -1, False), "Decoder layer must be a choice, not 'top'"),
+        ((TEXT, 3, 3, 1.0, 9, 1, -1, "yes"), "Split sentences must be true or false, not 'yes'"),
+        ((TEXT, 3, 3, 1.0, 9, 1.0, -1, False), "Decoder layer must be a choice, not 1.0"),
     ],
 )
 def test_the_api_answers_impossible_values_with_a_message(page, values, message):
@@ -388,7 +389,7 @@ def test_the_api_answers_impossible_values_with_a_message(page, values, message)
 
 def test_the_api_answers_possible_values(page, load):
     text_model = load("gate")
-    event, data = call(page, "generate", TEXT, 3, 3, 0.6, 9, 1, -1)
+    event, data = call(page, "generate", TEXT, 3, 3, 0.6, 9, 1, -1, False)
     assert event == "complete"
     assert text_model.search(text_model.encode(TEXT), 3, 3, 0.6, 9)[0].text in json.loads(data)
     assert "Value: 2 (type: <class 'int'>) is not in the list" in call(page, "explain", 2, 0, -1)[1]
@@ -398,7 +399,16 @@ def test_the_inputs_of_the_api_have_names(page):
     endpoints = httpx.get(f"{page}/gradio_api/info").json()["named_endpoints"]
     names = {name: [each["parameter_name"] for each in value["parameters"]] for name, value in endpoints.items()}
     assert names == {
-        "/generate": ["text", "beams", "outputs", "length_penalty", "max_new_tokens", "layer", "head"],
+        "/generate": [
+            "text",
+            "beams",
+            "outputs",
+            "length_penalty",
+            "max_new_tokens",
+            "layer",
+            "head",
+            "split_sentences",
+        ],
         "/explain": ["output", "layer", "head"],
     }
 
@@ -423,15 +433,27 @@ def test_the_page_takes_packed_weights_and_an_address(weights, load, models, mon
     )
 
 
-def test_the_page_warns_of_a_text_over_the_trained_length(load, monkeypatch):
+def test_the_page_warns_of_a_text_over_the_trained_length_and_splits_it_if_asked(load, monkeypatch):
     text_model, warnings = load("gate"), []
     monkeypatch.setattr(app.gr, "Warning", warnings.append)
-    text_model.model.config.trained_source_length = 3
-    on_search = {
-        function.fn for function in app.build_page(text_model, "gate").fns.values() if function.name == "on_search"
-    }
-    next(iter(on_search))(TEXT, 3, 3, 0.6, 9, 1, -1)
-    assert warnings == [f"The text has {len(text_model.encode(TEXT))} tokens, and the longest one in training had 3."]
+    functions = {function.name: function.fn for function in app.build_page(text_model, "gate").fns.values()}
+    sentences = ["One two three.", "Four five!", "Six"]
+    text = " ".join(sentences)
+    options = (3, 2, 0.6, 9)
+
+    def shown(*switches):
+        (pairs, _), _, output, _, _ = functions["on_search"](text, *options, 1, -1, *switches)
+        return output, [text_model.tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in pairs]
+
+    ids = text_model.encode(text)
+    whole = text_model.search(ids, *options)[0].text
+    text_model.model.config.trained_source_length = len(ids)
+    assert shown(True) == shown(False) == (whole, [text, text]) and warnings == []
+    text_model.model.config.trained_source_length = longest = len(text_model.encode(sentences[0]))
+    assert shown(False) == (whole, [text, text])
+    assert warnings == [f"The text has {len(ids)} tokens, and the longest one in training had {longest}."]
+    best = [text_model.search(text_model.encode(sentence), *options)[0].text for sentence in sentences]
+    assert shown(True) == (" ".join(best), sentences) and len(warnings) == 1
 
 
 class Page:

@@ -9,6 +9,7 @@ import contenders
 import csa_ode
 import expected
 import gpu
+import memory
 import numpy as np
 import pytest
 import scaling
@@ -58,6 +59,16 @@ def test_data_of_wmt_size(tmp_path):
     assert ordered["pairs"] == 3000 and ordered["padding"] < 0.1
     loaded = wmt_data.measure_loader(tmp_path / "shards", tokenizer, 500, num_workers=1, seconds=0.3)
     assert loaded["target_tokens_per_second"] > 0 and loaded["mb_of_a_worker"]["uss"] > 0
+
+
+def test_memory(tmp_path, monkeypatch):
+    """Each contender's memory is that of a process of its own after each of the calls asked for."""
+    monkeypatch.setattr(memory, "CONTENDERS", memory.CONTENDERS[1:4])
+    options = ["--calls", "1", "2", "--length", "4", "--new_tokens", "3", "--sentences", "2", "--d_model", "64"]
+    results = memory.main([*options, "--layers", "1", "--output_file", str(tmp_path / "out.json")])
+    assert json.loads((tmp_path / "out.json").read_text()) == results
+    assert list(results["MiB"]) == ["search, RK2", "search, RK2 packed", "training, M2M100"]
+    assert all(len(resident) == 2 and resident[0] > 100 for resident in results["MiB"].values())
 
 
 def test_csa_ode(tmp_path):

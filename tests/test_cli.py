@@ -98,6 +98,13 @@ def test_an_interruption_is_one_line(monkeypatch, capsys):
     assert exit.value.code == 130 and capsys.readouterr().err == "Interrupted.\n"
 
 
+def test_a_command_that_imports_the_models_prints_nothing_of_torchao(tmp_path):
+    pytest.importorskip("torchao")
+    command = [sys.executable, "-m", "modeling_ode_transformer", "average", str(tmp_path / "none")]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("", f"error: No folder {tmp_path / 'none'}.\n")
+
+
 HELP = """
 import contextlib, io
 sys.argv[0] = "/somewhere/bin/ode-transformer"

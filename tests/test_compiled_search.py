@@ -88,7 +88,7 @@ def test_what_inductor_makes_finds_the_same(source):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    "weights, product", [("keep", "onednn_linear"), ("packed", "packed_linear"), ("int8", "packed_linear")]
+    "weights, product", [("keep", "few_rows_linear"), ("packed", "packed_linear"), ("int8", "packed_linear")]
 )
 def test_faster_products_are_in_the_graph(weights, product, source, tracing):  # noqa: F811
     model = optimize_for_cpu(lively(tie_word_embeddings=True), weights)

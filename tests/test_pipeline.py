@@ -268,9 +268,15 @@ def test_a_long_text_is_not_lost_in_silence(tokenizers, warned):
     expected = model.generate(torch.tensor([[*ids[:11], ids[-1]]]))
     expected = [{"corrected_text": tokenizer.batch_decode(expected, skip_special_tokens=True)[0]}]
     assert pipe(text, truncation=True) == expected
-    assert not any("longer" in message for message in warned())
+    assert warned() == []
+    assert pipe([text, "One", text]) == [*expected, *pipe(["One"]), *expected]
     assert pipe(text) == expected
-    assert any(f"text of {len(ids)} tokens is longer than the model's 12" in m for m in warned())
+    (message,) = warned()  # of the first call only
+    said = f"more than the model's 12 tokens are cut (2 here, the first of {len(ids)} tokens: 'seven"
+    assert said in message and "split_sentences=True" in message
+    streamed = TextCorrectionPipeline(model, tokenizer)
+    assert list(streamed(each for each in (text, text))) == [expected, expected]
+    assert [f"cut (the first of {len(ids)} tokens" in message for message in warned()] == [False, True]
     with pytest.raises(ValueError, match=f"{len(ids)} tokens is longer than the model's 12"):
         pipe(text, truncation=False)
 
@@ -294,7 +300,8 @@ def test_a_text_over_the_trained_length_is_warned_of_and_split_if_asked(tokenize
     model.config.trained_source_length = len(tokenizers[0](text)["input_ids"]) - 1
     pipe = TextCorrectionPipeline(model, tokenizers[0])
     assert pipe(text) == expected
-    assert [message for message in warned() if "longer than the longest one in training" in message]
+    (message,) = warned()
+    assert "the longest in training, may lose parts (1 here, the first of" in message
     first, second, third = (output["corrected_text"] for output in pipe([each.strip() for each in sentences]))
     assert pipe(text, split_sentences=True) == [{"corrected_text": f"{first} {second}\n{third}"}] != expected
     assert pipe("Eight", split_sentences=True) == [{"corrected_text": third}]

@@ -170,6 +170,18 @@ def test_the_table_of_large_data_is_that_of_its_record():
     ]
 
 
+def test_the_table_of_memory_is_that_of_its_record():
+    """And in search, memory stays what it is once half of the calls are done."""
+    rows = table_below(ROOT / "docs" / "benchmarks.md", "## Memory over inputs of many shapes")
+    record = read_runs("memory.json")
+    columns = [f"call {call}" for call in record["calls"]]
+    assert [[row[""], *(row[column] for column in columns)] for row in rows] == [
+        [name, *(f"{each:.0f}" for each in resident)] for name, resident in record["MiB"].items()
+    ]
+    half, end = record["MiB"]["search, RK2"][-2:]
+    assert end - half < 5
+
+
 def test_the_table_of_the_compiled_search_is_that_of_its_record():
     rows = table_below(ROOT / "docs" / "benchmarks.md", "## Compiled search on a CPU")
     measured = read_runs("compiled_search.json")["rows"]

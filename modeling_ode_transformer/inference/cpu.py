@@ -43,9 +43,10 @@ def optimize_for_cpu(model: nn.Module, weights: str = "keep") -> nn.Module:
     names; moved to another device or converted to another dtype, it runs as if it had not been optimized. In float32,
     outputs and gradients are the same to rounding; dropout draws other random numbers. `restore` undoes it.
 
-    Replaced are linear layers (products by oneDNN, on x86), dropout (16 random bits for each entry), the loss of
-    language models (computed for a part of the tokens at a time), and in this package's models attention with few
-    queries and sinusoidal positions (computed once). Other models of transformers have the first three.
+    Replaced are linear layers (without gradients, few rows are multiplied by oneDNN, on x86), dropout (16 random bits
+    for each entry), the loss of language models (computed for a part of the tokens at a time), and in this package's
+    models attention with few queries and sinusoidal positions (computed once). Other models of transformers have the
+    first three.
 
     Packed weights are for inference with this package's models, in float32 or bfloat16: each weight is laid out anew,
     for oneDNN, projections of the same input become one product, and a ReLU a part of the product before it. The model
@@ -206,48 +207,48 @@ def loss_of(model: PreTrainedModel) -> Any:
 def onednn_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str = "none"
 ) -> torch.Tensor:
-    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, activation, [], "")
+    """A product by oneDNN, which compiles code for each number of rows and keeps it, half a megabyte: rows of zeros
+    are added up to one of a few numbers."""
+    x = x.reshape(-1, x.shape[-1]) if (shape := x.shape[:-1]) else x.unsqueeze(0)
+    rows = len(x)
+    if missing := padded_rows(rows) - rows:
+        x = nn.functional.pad(x, (0, 0, 0, missing))
+    product = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, activation, [], "")
+    return product[:rows].view(*shape, product.shape[-1])
+
+
+def padded_rows(rows: int) -> int:
+    """The number of rows that oneDNN multiplies for `rows`: the same up to 8, then a multiple of 4, from 65 on of a
+    quarter of the power of two below."""
+    if rows <= 8:
+        return rows
+    step = 4 if rows <= 64 else 2 ** ((rows - 1).bit_length() - 3)
+    return -(-rows // step) * step
+
+
+def few_rows_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """A product by oneDNN if it has few rows, as in a step of generation; with many, PyTorch's choice, MKL, is as
+    fast, and keeps nothing."""
+    few = x.numel() <= 64 * x.shape[-1]
+    return onednn_linear(x, weight, bias) if few else nn.functional.linear(x, weight, bias)
 
 
 # Inductor takes oneDNN's products of constants only; it calls other operators as they are.
 OPERATORS = torch.library.Library("ode_transformer", "FRAGMENT")
-OPERATORS.define("onednn_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+OPERATORS.define("few_rows_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 OPERATORS.define("packed_linear(Tensor x, int key) -> Tensor")
-OPERATORS.impl("onednn_linear", onednn_linear, "CPU")
+OPERATORS.impl("few_rows_linear", few_rows_linear, "CPU")
 OPERATORS.impl("packed_linear", lambda x, key: PACKED[key].product(x), "CPU")
 
 
-@torch.library.register_fake("ode_transformer::onednn_linear", lib=OPERATORS)
-def fake_onednn_linear(x, weight, bias):
+@torch.library.register_fake("ode_transformer::few_rows_linear", lib=OPERATORS)
+def fake_few_rows_linear(x, weight, bias):
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
 @torch.library.register_fake("ode_transformer::packed_linear", lib=OPERATORS)
 def fake_packed_linear(x, key):
     return x.new_empty(*x.shape[:-1], PACKED[key].out_features, dtype=PACKED[key].dtype)
-
-
-class OneDnnProduct(torch.autograd.Function):
-    """`onednn_linear` of a matrix, with gradients: the input's by oneDNN too, the weight's and gradients of gradients
-    by PyTorch's choice. (What it returns may be changed in place. PyTorch forbids that for a view made in `forward`,
-    as oneDNN's result is if the input has other than two dimensions.)"""
-
-    @staticmethod
-    def forward(ctx, x, weight, bias):
-        ctx.save_for_backward(x, weight)
-        return onednn_linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, weight = ctx.saved_tensors
-        product = nn.functional.linear if torch.is_grad_enabled() else onednn_linear
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        return (
-            product(gradient, weight.t(), None) if of_x else None,
-            # oneDNN would need a copy of the transposed gradient.
-            gradient.t() @ x if of_weight else None,
-            gradient.sum(dim=0) if of_bias else None,
-        )
 
 
 def count_products() -> None:
@@ -321,14 +322,15 @@ def new_module(original: type[nn.Module], replacement: type[Replacement]) -> nn.
 
 
 class FastLinear(Replacement):
-    """A linear layer. In float32 oneDNN multiplies in the place of PyTorch's choice, MKL, which takes longer on some
-    CPUs, most of all with the few rows of a step of generation. With other dtypes, devices and weights (autocast, a
-    quantizer's, a tensor parallel's, exported and compiled models) it is `nn.Linear`."""
+    """A linear layer. In float32, without gradients, oneDNN multiplies few rows in the place of PyTorch's choice, MKL,
+    which takes longer. With other dtypes, devices and weights (autocast, a quantizer's, a tensor parallel's, exported
+    models) it is `nn.Linear`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if (
             x.is_cpu
             and x.dtype is torch.float32
+            and not torch.is_grad_enabled()
             and type(self.weight) is nn.Parameter
             and self.weight.dtype is torch.float32
             and self.weight.is_cpu
@@ -337,12 +339,8 @@ class FastLinear(Replacement):
             and (runs_on_cpu(x) or is_compiled_for_inference())
             and x.numel()
         ):
-            if torch.compiler.is_compiling():
-                return torch.ops.ode_transformer.onednn_linear(x, self.weight, self.bias)
-            if not torch.is_grad_enabled():
-                return onednn_linear(x, self.weight, self.bias)
-            product = OneDnnProduct.apply(torch.atleast_2d(x).flatten(0, -2), self.weight, self.bias)
-            return product.view(*x.shape[:-1], self.out_features)
+            product = torch.ops.ode_transformer.few_rows_linear if torch.compiler.is_compiling() else few_rows_linear
+            return product(x, self.weight, self.bias)
         return super().forward(x)
 
 

@@ -80,7 +80,13 @@ def read_tsv(path: str) -> Iterator[Pair]:
     for number, line in enumerate(iterate_lines(path), 1):
         row = line.split("\t")
         if len(row) != 2:
-            raise ValueError(f"{path}, line {number}: {len(row)} columns, expected source<TAB>target.")
+            advice = (
+                "A tab separates the two texts."
+                if len(row) == 1
+                else "Write the tab within a text as a space, or give .jsonl, or a file for each side "
+                "(--train_source_file, ...)."
+            )
+            raise ValueError(f"{path}, line {number}: {len(row)} columns, expected source<TAB>target. {advice}")
         yield row[0], row[1]
 
 

@@ -119,6 +119,9 @@ PRESETS = {
 OF_NEW_MODELS = ("config_overrides", "vocab_size", "tokenizer_options", "learning_rate", "num_train_epochs")
 EVALUATION = ("eval_strategy", "eval_steps", "load_best_model_at_end", "metric_for_best_model")
 CHECKPOINTS = ("save_strategy", "save_steps", "save_total_limit", "average_last_checkpoints", "load_best_model_at_end")
+# What the log tells of a preset.
+TOLD = ("d_model", "encoder_layers", "decoder_layers", "encoder_solver", "decoder_solver", "vocab_size")
+TOLD += ("max_tokens_per_batch", "per_device_train_batch_size", "num_train_epochs", "learning_rate")
 NONE = "none"
 
 
@@ -242,12 +245,18 @@ def describe(
     size = f"from {chosen.least:,}{f' to {following[0].least - 1:,}' if following else ' on'}"
     if name:
         reason = "asked for"
+    elif len(presets) == 1:
+        reason = "the only one of this task"
     elif count is None:
         reason = "since a pipe's examples cannot be counted before they are read"
     else:
         reason = f"for {count:,}{'' if following else ' or more'} training examples ({size})"
-    listed = ", ".join(f"{option}={value}" for option, value in values.items())
-    lines = [f"Preset {chosen.name}, {reason}; options win over it, --preset {NONE} drops it. It sets {listed}"]
+    known = {**values, **values.get("config_overrides", {})}
+    listed = ", ".join(f"{option} {known[option]}" for option in TOLD if option in known)
+    lines = [
+        f"Preset {chosen.name}, {reason}" + (f": {listed}" if listed else ""),
+        f"Options win over the preset, --preset {NONE} drops it; all its values are in arguments.json",
+    ]
     if not is_evaluated:
         lines.append(
             "No validation data (--validation): no scores during training, and no choice of the best checkpoint"

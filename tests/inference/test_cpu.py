@@ -189,13 +189,14 @@ def test_flops_are_counted_once_a_model_has_been_optimized(batch, tmp_path):
         "assert operator in flop_registry or operator is None\n"
     )
     run_python(script, tmp_path)
-    counts = []
+    with_gradients, without = [], []
     for model in (optimized(encoder_solver="rk2"), build(encoder_solver="rk2")):
-        for gradients in (True, False):
+        for gradients, counts in ((True, with_gradients), (False, without)):
             with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(gradients):
                 model(**batch)
             counts.append(counter.get_total_flops())
-    assert counts[:2] == counts[2:] and min(counts) > 0
+    assert with_gradients[0] == with_gradients[1] > 0
+    assert without[1] <= without[0] <= 1.1 * without[1]  # rows of zeros count, too
 
 
 @pytest.mark.parametrize("copied", ["deepcopy", "pickle", "torch.save"])
@@ -260,6 +261,8 @@ def test_adapters_are_put_around_replaced_layers(batch, onednn_calls):
         logits = model(**batch).logits
         optimize(model)
         assert_close(model(**batch).logits, logits, scale=10)
+        with torch.no_grad():
+            assert_close(model(**batch).logits, logits, scale=10)
         assert_close(model.merge_and_unload()(**batch).logits, logits, scale=10)
         results.append(logits)
     assert_close(results[1], results[0], scale=10)
@@ -292,7 +295,10 @@ def test_other_models_of_transformers_have_their_linear_layers_replaced(batch, o
     optimize_for_cpu(model)
     assert not onednn_calls
     assert_close(model(**batch).logits, expected)
-    assert isinstance(model.model.encoder.layers[0].fc1, Replacement) and onednn_calls
+    assert isinstance(model.model.encoder.layers[0].fc1, Replacement) and not onednn_calls
+    with torch.no_grad():
+        assert_close(model(**batch).logits, expected)
+    assert onednn_calls
     attention = nn.MultiheadAttention(8, 2)
     assert not is_optimized(optimize_for_cpu(attention))  # its projection is a class of its own
 

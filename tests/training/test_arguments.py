@@ -23,6 +23,7 @@ BAD_FILES = {
     "empty.tsv": "",
     "blank.tsv": " \t \n",
     "columns.tsv": "one\teins\ntwo\n",
+    "tab.tsv": "one\teins\ntwo\tzwei\tdrei\n",
     "broken.jsonl": '{"en": "one", "de": "eins"}\n{"en": \n',
     "list.jsonl": '[["one", "eins"]]\n',
     "french.jsonl": '{"en": "one", "fr": "un"}\n',
@@ -99,7 +100,16 @@ def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
         (FILES, ValueError, "No train data: give --train_file"),
         (FILES | {"train_file": "{bad}/empty.tsv"}, ValueError, r"empty\.tsv holds no pair .*0 lines read"),
         (FILES | {"train_file": "{bad}/blank.tsv"}, ValueError, r"blank\.tsv holds no pair .*1 lines read"),
-        (FILES | {"train_file": "{bad}/columns.tsv"}, ValueError, r"columns\.tsv, line 2: 1 columns"),
+        (
+            FILES | {"train_file": "{bad}/columns.tsv"},
+            ValueError,
+            r"columns\.tsv, line 2: 1 columns.* A tab separates",
+        ),
+        (
+            FILES | {"train_file": "{bad}/tab.tsv"},
+            ValueError,
+            r"tab\.tsv, line 2: 3 columns, .*a space, or give \.jsonl, or a file for each side \(--train_source",
+        ),
         (FILES | LANGUAGES | {"train_file": "{bad}/broken.jsonl"}, ValueError, r"broken\.jsonl, line 2: not a JSON"),
         (
             FILES | LANGUAGES | {"train_file": "{bad}/french.jsonl"},

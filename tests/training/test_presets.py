@@ -50,6 +50,36 @@ def test_the_preset_is_that_of_the_number_of_pairs_and_says_so(count, name, size
     assert (model_args.config_overrides["d_model"], model_args.vocab_size) == size
     assert re.match(rf"Preset {name}, for {count:,}( or more)? training examples \(from ", notes[0])
     assert (args.do_train, args.do_eval, args.do_predict) == (True, True, False)
+    told = (
+        f"d_model {size[0]}, .*encoder_solver rk2, vocab_size {size[1]}, max_tokens_per_batch .*, learning_rate 0.00"
+    )
+    assert re.search(told, notes[0]) and len(notes[0]) < 300 and "arguments.json" in notes[1]
+
+
+TASKS = {"seq2seq": TRANSLATION, "language model": LANGUAGE_MODEL, "classification": CLASSIFICATION}
+
+
+@pytest.mark.parametrize(
+    ("kind", "preset"), [(kind, preset.name) for kind, presets in presets.PRESETS.items() for preset in presets]
+)
+def test_every_preset_makes_an_update(kind, preset, files, caplog):
+    """Of a model of its size, on too few pairs for eight batches; other tests evaluate."""
+    (path,) = ("a.tsv",) if kind == "seq2seq" else ("a.txt",)
+    caplog.set_level(logging.INFO, "modeling_ode_transformer")
+    options = f"--train {path} --output_dir out --preset {preset} --max_steps 1 --save_strategy no --disable_tqdm True"
+    options += " --gradient_accumulation_steps 1" if preset == "base" else ""
+    run.run(TASKS[kind], options.split())
+    assert f"Preset {preset}, asked for" in caplog.text
+    first = read_json("out/trainer_state.json")["log_history"][0]
+    config, values = read_json("out/config.json"), presets_of(kind, preset)
+    assert math.isfinite(first["loss"]) and first["grad_norm"] > 0 and first["step"] == 1
+    assert {name: config[name] for name in values} == values
+
+
+def presets_of(kind, name):
+    """The fields of the model of a preset."""
+    (found,) = (preset for preset in presets.PRESETS[kind] if preset.name == name)
+    return found.values.get("config_overrides", {})
 
 
 def test_a_pipe_is_not_read_for_its_size(files):
@@ -108,7 +138,7 @@ def test_without_validation_data_nothing_is_evaluated(files):
     notes = []
     _, data_args, args = parse_arguments(TRANSLATION, ["--train", "a.tsv", "--output_dir", "out"], notes)
     assert (args.do_eval, args.eval_strategy, args.load_best_model_at_end) == (False, "no", False)
-    assert data_args.average_last_checkpoints == 5 and "No validation data" in notes[1]
+    assert data_args.average_last_checkpoints == 5 and "No validation data" in notes[2]
 
 
 def test_a_recipe_is_complete_and_unknown_presets_are_named(files):
@@ -123,7 +153,9 @@ def test_a_recipe_is_complete_and_unknown_presets_are_named(files):
 def test_other_tasks_have_presets_too(files):
     model_args, _, args = parse_arguments(LANGUAGE_MODEL, "--train a.txt --validation a.txt --output_dir o".split())
     assert (model_args.config_overrides["d_model"], args.metric_for_best_model) == (128, "perplexity")
-    _, _, args = parse_arguments(CLASSIFICATION, "--train a.txt --validation_size 0.5 --output_dir o".split())
+    argv, notes = "--train a.txt --validation_size 0.5 --output_dir o".split(), []
+    _, _, args = parse_arguments(CLASSIFICATION, argv, notes)
+    assert notes[0] == "Preset paper, the only one of this task"
     assert (args.do_eval, args.metric_for_best_model, args.num_train_epochs) == (True, "accuracy", 10)
     _, _, args = parse_arguments(LANGUAGE_MODEL, "--model_name_or_path m --prompt a --output_dir o".split())
     assert (args.do_train, args.eval_strategy) == (False, "no")
