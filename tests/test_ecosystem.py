@@ -29,10 +29,9 @@ from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerFo
 from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from .conftest import assert_close, build
+from .conftest import EXAMPLES, assert_close, build
 from .inference.test_ensemble import sharpen
 from .processes import run_python
-from .test_hub import PACKAGE
 
 
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}
@@ -370,8 +369,7 @@ def greedy(encoder, decoder, source, config, number):
 
 @pytest.mark.parametrize("export_format", ["Dynamo", "Onnx"])
 def test_exported_models_generate_the_same_tokens(export_format, tmp_path):
-    """With other numbers and lengths of sources than those of the export, padded or not; ONNX saved and loaded. With a
-    decoder of two stages; test_pages.py has ONNX with one."""
+    """With other sources than the export, padded or not; ONNX (in test_pages.py with one stage) is reloaded."""
     if export_format == "Onnx":
         import_onnxruntime()
     model = build(**SMALL, decoder_solver="rk2")
@@ -558,7 +556,7 @@ def test_a_saved_folder_is_all_that_the_example_scripts_need(has_package, tmp_pa
     model = build(**SMALL, position_embedding_type="learned")
     model.save_pretrained(tmp_path / "model")
     save_tokenizer(tmp_path / "model", [f"w{i}" for i in range(60)])
-    package = str(PACKAGE.parent) if has_package else ""
+    package = str(EXAMPLES.parent) if has_package else ""
     run_python(EXAMPLE_SCRIPT, tmp_path, str(tmp_path / "model"), str(tmp_path / "output"), package)
     assert (tmp_path / "output" / "modeling_ode_transformer.py").is_file()
     trained = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "output")
