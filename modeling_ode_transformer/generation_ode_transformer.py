@@ -8,14 +8,11 @@ finds. What it does not do, as sampling, goes to transformers. `max_len_a` and `
 
 import copy
 import math
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.generation import (
@@ -39,17 +36,13 @@ MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
 OPTIONS_OF_SOURCES = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
 # What `beam_search` reads beside options of the generation configuration, and the options that it does not follow.
 SEARCH_INPUTS = {"input_ids", "attention_mask", "inputs_embeds", "encoder_outputs", "decoder_input_ids"}
-SEARCH_INPUTS |= {"decoder_attention_mask", "logits_processor", "prefix_allowed_tokens_fn", "tokenizer", "is_warm_up"}
+SEARCH_INPUTS |= {"decoder_attention_mask", "logits_processor", "prefix_allowed_tokens_fn", "tokenizer", "steps"}
 OTHER_SEARCHES = ("do_sample", "return_dict_in_generate", "output_attentions", "output_hidden_states")
 OTHER_SEARCHES += ("prefill_chunk_size", "stop_strings", "max_time", "token_healing")
 OTHER_SEARCHES += ("constraints", "force_words_ids", "dola_layers", "low_memory", "is_assistant", "guidance_scale")
 OTHER_SEARCHES += ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
 # The host looks whether a search has ended once in so many steps, by the type of the device; once in four on others.
 STEPS_BETWEEN_LOOKS = {"cpu": 1}
-# Where a compiled search is recorded and replayed as a whole (CUDA graphs).
-RECORDING_DEVICES = {"cuda"}
-# Graphs that are kept of a compiled step: for single sources and several, numbers of beams, and so on.
-MOST_GRAPHS = 64
 # Added to the score of an entry that must not be seen (float16 has it too), and to that of a hypothesis (as in
 # transformers).
 HIDDEN = torch.finfo(torch.float16).min
@@ -331,18 +324,14 @@ class BeamCache(Cache):
         return keys[:, :, : self.num_entries], values[:, :, : self.num_entries]
 
     def resize(self, num_positions: int, move: Callable) -> None:
-        """Makes room for so many positions after the prompt; `move(name, tensor, fill, sizes)` returns a tensor with
-        other sizes, by dimension."""
+        """Makes room for so many positions after the prompt; `move(tensor, fill, dim, size)` returns a tensor of
+        another size, for the sources that are searched on."""
         size = self.prompt_length + num_positions * self.num_beams
-        entries = torch.arange(size, device=self.mask.device)
-        positions = (entries - self.prompt_length).unsqueeze(0)
-        positions = self.prompt_length + torch.where(positions < 0, positions, positions // self.num_beams)
-        self.entries, self.positions = move("entries", entries, 0, {}), move("positions", positions, 0, {})
-        self.slots = move("slots", self.slots, 0, {})
-        self.mask = move("mask", self.mask, HIDDEN, {0: None, 3: size})
-        for name in ("keys", "values"):
-            states = enumerate(getattr(self, name))
-            setattr(self, name, [move(f"{name} {i}", each, 0, {0: None, 2: size}) for i, each in states])
+        self.entries = torch.arange(size, device=self.mask.device)
+        positions = (self.entries - self.prompt_length).unsqueeze(0)
+        self.positions = self.prompt_length + torch.where(positions < 0, positions, positions // self.num_beams)
+        self.mask = move(self.mask, HIDDEN, 3, size)
+        self.keys, self.values = ([move(each, 0, 2, size) for each in kind] for kind in (self.keys, self.values))
 
     def show_positions(self, num_positions: int) -> None:
         """Shows attention the entries of the prompt and of so many positions after it."""
@@ -368,8 +357,31 @@ def top_log_probs(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Ten
     return tuple(torch.cat(each) for each in zip(*best))
 
 
+class EagerSteps:
+    """Runs the steps of a search operator by operator, with no more room than a step needs.
+    `modeling_ode_transformer.inference.compiled_search`, which does not travel with models, has steps of the same
+    kind that are compiled."""
+
+    # The least positions to have room for; and whether a step computes with all of them, and with a mask in any case.
+    least_positions = 16
+    keeps_shapes = False
+
+    def run(self, search: "BeamSearch") -> None:
+        search.run_to_the_end()
+
+    def step(self, search: "BeamSearch") -> None:
+        search.step()
+
+    def num_sources(self, search: "BeamSearch", number: int) -> int:
+        """How many sources to have tensors for, to search with a number of them."""
+        return number
+
+    def hold(self, search: "BeamSearch") -> None:
+        """Sees the state of a search once its tensors are other ones."""
+
+
 class BeamSearch:
-    """The state of a beam search: tensors that are written in place, so that a step (`search_step`) is a function of
+    """The state of a beam search: tensors that are written in place, so that a `step` is a function of
     tensors. A source that is finished changes no more: steps after the end of a search do nothing.
 
     Args:
@@ -381,6 +393,7 @@ class BeamSearch:
         cross_attention_cache: an empty cache for the keys and values of the encoder outputs.
         attention_mask: that of the sources, (sources, length), or None.
         decoder_attention_mask: that of the prompt, (sources, prompt_length), or None.
+        steps: what runs the steps; None: `EagerSteps`.
     """
 
     # The tensors with a row for each source, and what they hold where there is none.
@@ -389,7 +402,6 @@ class BeamSearch:
         **{"finished_lengths": 0, "is_finished": False, "is_open": False, "position_offset": 0},
         "attention_mask": 0.0,
     }
-    OTHERS = ("length", "max_length", "ends", "is_best", "beams", "penalties", "last_penalty")
 
     def __init__(
         self,
@@ -401,13 +413,15 @@ class BeamSearch:
         cross_attention_cache: Cache,
         attention_mask: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
-        compiled: "CompiledSteps | None" = None,
+        steps: Any = None,
     ):
-        self.model, self.config, self.logits_processor, self.compiled = model, config, logits_processor, compiled
+        self.model, self.config, self.logits_processor = model, config, logits_processor
+        self.steps = steps = EagerSteps() if steps is None else steps
+        self.model_options: dict[str, Any] = {}  # further arguments of the model
         self.encoder_outputs, self.attention_mask = encoder_outputs, None
-        if attention_mask is None and compiled is not None:
+        if attention_mask is None and steps.keeps_shapes:
             attention_mask = torch.ones(encoder_outputs["last_hidden_state"].shape[:2], device=prompt.device)
-        if attention_mask is not None and (compiled is not None or not attention_mask.all()):
+        if attention_mask is not None and (steps.keeps_shapes or not attention_mask.all()):
             # Made once: transformers' makers of masks ask the device for padding each time.
             self.attention_mask = added_mask(attention_mask, model.dtype)
         self.prompt, self.prompt_mask = prompt, decoder_attention_mask
@@ -469,7 +483,8 @@ class BeamSearch:
     def _decode(self, tokens: torch.LongTensor, mask: torch.Tensor | None, **kwargs: Any) -> torch.Tensor:
         sources = {"encoder_outputs": self.encoder_outputs, "attention_mask": self.attention_mask}
         targets = {"decoder_input_ids": tokens, "decoder_attention_mask": mask, "past_key_values": self.cache}
-        return self.model(**sources, **targets, use_cache=True, return_dict=True, **kwargs).logits
+        options = {"use_cache": True, "return_dict": True, **self.model_options, **kwargs}
+        return self.model(**sources, **targets, **options).logits
 
     def advance(self, log_probs: torch.Tensor, tokens: torch.LongTensor) -> None:
         """Chooses the next tokens from the best ones of each beam, (sources, beams, number), and finishes hypotheses:
@@ -536,14 +551,13 @@ class BeamSearch:
         return torch.tensor(powers, dtype=torch.float32, device=self.prompt.device)
 
     def make_room(self) -> None:
-        """Prepares one more step, on the host. What is compiled has the room that there is; else no more than it
-        needs."""
+        """Prepares one more step, on the host."""
         self.num_tokens += 1
         positions = self.num_tokens - self.prompt_length
         if positions > self.num_positions:
-            least = 16 if self.compiled is None else 32
-            self.resize(max(least, 2 ** (positions - 1).bit_length()), num_sources=self.num_sources(self.num_kept))
-        shown = positions if self.compiled is None else self.num_positions
+            room = max(self.steps.least_positions, 2 ** (positions - 1).bit_length())
+            self.resize(room, num_sources=self.steps.num_sources(self, self.num_kept))
+        shown = self.num_positions if self.steps.keeps_shapes else positions
         self.width = self.prompt_length + shown + 1
         self.cache.self_attention_cache.show_positions(shown)
 
@@ -555,55 +569,63 @@ class BeamSearch:
         num_tokens = num_positions + 1  # as many as the hypotheses can have after the prompt
         self.width = self.prompt_length + num_tokens
 
-        def move(name: str, tensor: torch.Tensor, fill: Any, sizes: dict[int, int | None]) -> torch.Tensor:
-            is_of_sources = 0 in sizes
-            if is_of_sources and kept is not None:
+        def move(tensor: torch.Tensor, fill: Any = 0, dim: int = 0, size: int = 0) -> torch.Tensor:
+            if kept is not None:
                 tensor = tensor.index_select(0, kept.to(tensor.device))
-            sizes = sizes | ({0: num_sources} if is_of_sources else {})
-            shape = tuple(sizes.get(i, size) for i, size in enumerate(tensor.shape))
-            if self.compiled is not None and num_positions > 0:
-                new = self.compiled.buffer(name, shape, tensor)
-            elif shape == tensor.shape:
+            sizes = dict(enumerate(tensor.shape)) | {dim: size} | {0: num_sources}
+            shape = tuple(sizes.values())
+            if shape == tensor.shape:
                 return tensor
-            else:
-                new = tensor.new_empty(shape)
-            if new is not tensor:
-                new.fill_(fill)[tuple(map(slice, tensor.shape))] = tensor
+            new = tensor.new_full(shape, fill)
+            new[tuple(map(slice, tensor.shape))] = tensor
             return new
 
         for name, fill in self.fills.items():
             if (tensor := getattr(self, name)) is not None:
-                tokens = {2: self.width} if name in ("running", "finished") else {}
-                setattr(self, name, move(name, tensor, fill, {0: None, **tokens}))
+                setattr(self, name, move(tensor, fill, *((2, self.width) if name in ("running", "finished") else ())))
         self.penalties = self.penalties_of(range(num_tokens + 1))
-        for name in self.OTHERS:
-            setattr(self, name, move(name, getattr(self, name), 0, {}))
         self.encoder_outputs = type(self.encoder_outputs)(
-            **{name: move(name, each, 0, {0: None}) for name, each in self.encoder_outputs.items()}
+            **{name: move(each) for name, each in self.encoder_outputs.items()}
         )
         self.cache.self_attention_cache.resize(num_positions, move)
-        for i, layer in enumerate(self.cache.cross_attention_cache.layers):
+        for layer in self.cache.cross_attention_cache.layers:
             if layer.is_initialized:
-                layer.keys = move(f"cross keys {i}", layer.keys, 0, {0: None})
-                layer.values = move(f"cross values {i}", layer.values, 0, {0: None})
+                layer.keys, layer.values = move(layer.keys), move(layer.values)
+        if num_positions > 0:
+            self.steps.hold(self)
+
+    def step(self) -> None:
+        """One step, the forward pass included: the tensors change in place, and nothing else."""
+        self.advance(*self.best_tokens(self.pass_last_tokens()))
+
+    def run_to_the_end(self) -> None:
+        """Makes steps until all sources are finished, and stores what is found."""
+        limit = position_limit(self.model.config) or math.inf
+        interval = STEPS_BETWEEN_LOOKS.get(self.prompt.device.type, 4)
+        for steps in range(1, self.config.max_length - self.prompt_length):
+            exceeds = self.num_tokens >= limit
+            if (exceeds or steps % interval == 0) and not self.drop_finished():
+                break
+            if exceeds:
+                raise ValueError(
+                    f"A sequence of {self.num_tokens + 1} tokens is longer than max_position_embeddings={limit}: "
+                    "allow fewer new tokens, or use a model with sinusoidal positions."
+                )
+            self.make_room()
+            self.steps.step(self)
+        self.store()
 
     def drop_finished(self) -> bool:
         """Looks at the device: goes on without finished sources if they are an eighth of those that are left. Returns
         whether any are left."""
         is_open = self.is_open[: self.num_kept].view(-1).tolist()
         kept = [i for i, each in enumerate(is_open) if each]
-        num_sources = self.num_sources(len(kept))
+        num_sources = self.steps.num_sources(self, len(kept))
         if kept and num_sources <= len(self.running) * 7 / 8:
             self.store()
             self.num_kept = len(kept)
             self.resize(self.num_positions, torch.tensor(kept, device=self.sources.device), num_sources)
         return any(is_open)
-
-    def num_sources(self, number: int) -> int:
-        """How many sources to have tensors for. Of a compiled search, a single one is another graph."""
-        if self.compiled is None or len(self.running) == 1:
-            return number
-        return max(2, self.compiled.num_sources(number))
 
     def store(self) -> None:
         for results, finished in zip(self.results, (self.finished, self.finished_scores, self.finished_lengths)):
@@ -619,101 +641,6 @@ def take(tensor: torch.Tensor, indices: torch.LongTensor) -> torch.Tensor:
     return tensor.gather(1, indices.unsqueeze(2).expand(-1, -1, tensor.shape[2]))
 
 
-def search_step(search: BeamSearch) -> None:
-    """One step of a search, the forward pass included: its tensors change in place, and nothing else."""
-    search.advance(*search.best_tokens(search.pass_last_tokens()))
-
-
-def decoding_step(search: BeamSearch) -> torch.Tensor:
-    """The first half of a step, where processors change the scores in between."""
-    return search.pass_last_tokens()
-
-
-def choosing_step(search: BeamSearch, log_probs: torch.Tensor, tokens: torch.LongTensor) -> None:
-    """The second half of a step."""
-    search.advance(log_probs, tokens)
-
-
-class CompiledSteps:
-    """What a model keeps for compiled beam searches: the compiled steps, by their functions and the options of
-    `torch.compile`; and, for CUDA graphs, which need them to stay where they are, the tensors of searches by their
-    names and shapes. A copy of a model starts anew."""
-
-    def __init__(self):
-        self.steps, self.buffers, self.sizes = {}, {}, set()
-        self.lock = threading.Lock()
-
-    def __deepcopy__(self, memo):
-        return CompiledSteps()
-
-    def __reduce__(self):
-        return CompiledSteps, ()
-
-
-class CompiledSearch:
-    """The compiled steps of one search, with buffers of its own while another search of the model uses the kept ones.
-
-    Args:
-        model: the model.
-        config: the generation configuration; `compile_config` has the options of `torch.compile`. By default one
-            graph serves all shapes, and CUDA graphs are recorded of it.
-    """
-
-    def __init__(self, model: GenerationMixin, config: GenerationConfig):
-        self.records = model.device.type in RECORDING_DEVICES
-        self.kept = vars(model).setdefault("compiled_steps", CompiledSteps())
-        options: dict[str, Any] = {"fullgraph": True, "dynamic": True}
-        options |= {"mode": "reduce-overhead"} if self.records else {}
-        self.options = options if config.compile_config is None else config.compile_config.to_dict()
-        self.has_lock = False
-
-    def __enter__(self):
-        self.has_lock = self.kept.lock.acquire(blocking=False)
-        self.buffers = self.kept.buffers if self.has_lock else {}
-        return self
-
-    def __exit__(self, *error):
-        if self.has_lock:
-            self.kept.lock.release()
-
-    def num_sources(self, number: int) -> int:
-        """How many sources a search has tensors for: where graphs of kernels are recorded, a power of two."""
-        return 2 ** (number - 1).bit_length() if self.records else number
-
-    def buffer(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        """A tensor of that shape: where graphs of kernels are recorded, the same one in each search."""
-        if not self.records:
-            return like.new_empty(shape)
-        key = name, shape, like.dtype, like.device
-        if key not in self.buffers:
-            self.buffers[key] = like.new_empty(shape)
-            torch._dynamo.mark_static_address(self.buffers[key])
-        return self.buffers[key]
-
-    def run(self, step: Callable, *args: Any) -> Any:
-        key = step, str(self.options)
-        if key not in self.kept.steps:
-            self.kept.steps[key] = torch.compile(step, **self.options)
-        with torch._dynamo.config.patch(recompile_limit=MOST_GRAPHS):
-            return self.kept.steps[key](*args)
-
-    def step(self, search: BeamSearch) -> None:
-        sizes = tuple(search.running.shape), search.num_positions, bool(search.logits_processor)
-        start = time.perf_counter()
-        torch.compiler.cudagraph_mark_step_begin()
-        if search.logits_processor:
-            logits = self.run(decoding_step, search)
-            self.run(choosing_step, search, *search.best_tokens(logits))
-        else:
-            self.run(search_step, search)
-        if sizes not in self.kept.sizes:
-            self.kept.sizes.add(sizes)
-            logger.info(
-                f"The first step of a compiled search of {sizes[0][0]} sources, {sizes[0][1]} beams and "
-                f"{sizes[1]} positions took {time.perf_counter() - start:.1f} seconds."
-            )
-
-
 def beam_search(
     model: GenerationMixin,
     input_ids: torch.LongTensor,
@@ -721,8 +648,7 @@ def beam_search(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     return_scores: bool = False,
-    is_compiled: bool = False,
-    is_warm_up: bool = False,
+    steps: Any = None,
     **model_kwargs: Any,
 ) -> torch.LongTensor | tuple[torch.LongTensor, torch.FloatTensor]:
     """A decoding function for `generate(custom_generate=beam_search)` of this package's encoder-decoders, which use it
@@ -731,9 +657,8 @@ def beam_search(
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: what `generate()`
             prepares, with a row for each beam.
-        return_scores: whether to return scores too; `generate()` passes it on, as the next two.
-        is_compiled: whether steps are compiled (`cache_implementation="static"`).
-        is_warm_up: whether to make a step only for each number of positions that the search can have room for.
+        return_scores: whether to return scores too; `generate()` passes it on.
+        steps: what runs the steps, as for `BeamSearch`.
 
     Returns:
         Token ids, the prompt included, of shape (sources * num_return_sequences, length), the best first; with
@@ -748,49 +673,35 @@ def beam_search(
     num_beams, encoder_outputs = generation_config.num_beams, model_kwargs["encoder_outputs"]
     states = {name: each[::num_beams] for name, each in encoder_outputs.items() if torch.is_tensor(each)}
     masks = (model_kwargs.get(name) for name in ("attention_mask", "decoder_attention_mask"))
-    with CompiledSearch(model, generation_config) if is_compiled else nullcontext() as compiled:
-        search = BeamSearch(
-            model,
-            input_ids[::num_beams],
-            generation_config,
-            logits_processor,
-            type(encoder_outputs)(**states),
-            model_kwargs["past_key_values"].cross_attention_cache,
-            *(None if mask is None else mask[::num_beams] for mask in masks),
-            compiled,
-        )
-        search.pass_prompt()
-        (make_first_steps if is_warm_up else search_to_the_end)(search)
-        search.store()
-        number = generation_config.num_return_sequences
-        tokens, scores, lengths = (each[:, :number].flatten(0, 1) for each in search.results)
-        tokens = tokens[:, : int(lengths.max())]
+    search = BeamSearch(
+        model,
+        input_ids[::num_beams],
+        generation_config,
+        logits_processor,
+        type(encoder_outputs)(**states),
+        model_kwargs["past_key_values"].cross_attention_cache,
+        *(None if mask is None else mask[::num_beams] for mask in masks),
+        steps,
+    )
+    search.pass_prompt()
+    search.steps.run(search)
+    number = generation_config.num_return_sequences
+    tokens, scores, lengths = (each[:, :number].flatten(0, 1) for each in search.results)
+    tokens = tokens[:, : int(lengths.max())]
     return (tokens, scores) if return_scores else tokens
 
 
-def search_to_the_end(search: BeamSearch) -> None:
-    limit = position_limit(search.model.config) or math.inf
-    interval = STEPS_BETWEEN_LOOKS.get(search.prompt.device.type, 4)
-    step = search_step if search.compiled is None else search.compiled.step
-    for steps in range(1, search.config.max_length - search.prompt_length):
-        exceeds = search.num_tokens >= limit
-        if (exceeds or steps % interval == 0) and not search.drop_finished():
-            break
-        if exceeds:
-            raise ValueError(
-                f"A sequence of {search.num_tokens + 1} tokens is longer than max_position_embeddings={limit}: allow "
-                "fewer new tokens, or use a model with sinusoidal positions."
-            )
-        search.make_room()
-        step(search)
-
-
-def make_first_steps(search: BeamSearch) -> None:
-    """One step for each number of positions that the search can have room for."""
-    while search.num_positions < search.config.max_length - search.prompt_length - 1:
-        search.num_tokens = search.prompt_length + search.num_positions
-        search.make_room()
-        search.compiled.step(search)
+def compiled_search() -> ModuleType | None:
+    """What compiles the steps of searches: a module of the installed package, which does not travel with models."""
+    try:
+        from modeling_ode_transformer.inference import compiled_search
+    except ImportError:
+        logger.warning_once(
+            'cache_implementation="static": beam searches are compiled where modeling_ode_transformer is installed. '
+            "Here they are not."
+        )
+        return None
+    return compiled_search
 
 
 class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
@@ -802,28 +713,11 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
             kwargs["custom_generate"] = beam_search
         if kwargs.get("custom_generate") is beam_search:
             cache = option(self, "cache_implementation", generation_config, kwargs)
-            kwargs["is_compiled"] = cache == "static"
             # transformers would make a static cache for the cross-attention of each beam.
             generation_config, kwargs = with_option("cache_implementation", "dynamic", generation_config, kwargs)
-            if cache == "static":
-                kwargs = self.with_padding(inputs, **kwargs)
-                inputs = kwargs.pop("inputs", None)
+            if cache == "static" and (compiled := compiled_search()) is not None:
+                inputs, kwargs = compiled.with_compiled_steps(self, inputs, kwargs)
         return super().generate(inputs, generation_config, *args, **kwargs)
-
-    def with_padding(self, inputs=None, input_ids=None, **kwargs: Any) -> dict[str, Any]:
-        """The arguments of `generate()` with sources padded to a multiple of 8 tokens, where graphs are recorded."""
-        name, ids = ("inputs", inputs) if input_ids is None else ("input_ids", input_ids)
-        if (
-            ids is None
-            or ids.ndim != 2
-            or self.config.pad_token_id is None
-            or ids.device.type not in RECORDING_DEVICES
-        ):
-            return kwargs | {"inputs": inputs, "input_ids": input_ids}
-        missing = -ids.shape[1] % 8
-        mask = source_mask(self.config.pad_token_id, ids, attention_mask=kwargs.get("attention_mask"))
-        kwargs["attention_mask"] = nn.functional.pad(mask.to(torch.long), (0, missing))
-        return kwargs | {name: nn.functional.pad(ids, (0, missing), value=self.config.pad_token_id)}
 
     def warm_up(self, batch_sizes: Sequence[int] = (1,), source_lengths: Sequence[int] = (8,), **options: Any) -> None:
         """Compiles the steps of later beam searches of such sizes, with the same options. A first compiled search does
@@ -837,12 +731,8 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
             source_lengths: tokens of sources.
             options: those of `generate()`, as `num_beams` and `max_new_tokens`.
         """
-        device = self.get_input_embeddings().weight.device
-        token = next(i for i in range(self.config.vocab_size) if i != self.config.pad_token_id)
-        for number in batch_sizes:
-            for length in source_lengths:
-                ids = torch.full((number, length), token, device=device)
-                self.generate(ids, cache_implementation="static", is_warm_up=True, **options)
+        if (compiled := compiled_search()) is not None:
+            compiled.warm_up(self, batch_sizes, source_lengths, options)
 
     def searches_beams(self, generation_config: GenerationConfig | None = None, **options: Any) -> bool:
         """Whether `generate()` calls `beam_search` for these arguments: for a beam search of which nothing is asked

@@ -403,16 +403,27 @@ class OdeTransformerAttention(nn.Module):
             OdeTransformerRelativeKeys(max_relative_position, self.head_dim) if max_relative_position else None
         )
 
-    def project(self, hidden_states: torch.Tensor, names: str) -> tuple[torch.Tensor, ...]:
+    def joined(self, names: str) -> tuple[torch.Tensor, ...] | None:
+        """The weight and the bias of one product in the place of those that `names` has of "qkv"; None where one of
+        them does more."""
+        layers = [getattr(self, f"{name}_proj", None) for name in names]
+        if not all(getattr(layer, "is_plain", False) for layer in layers):
+            return None
+        weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+        return weight.to(autocast_dtype(weight)), bias.to(autocast_dtype(bias))
+
+    def project(
+        self, hidden_states: torch.Tensor, names: str, joined: tuple[torch.Tensor, ...] | None = None
+    ) -> tuple[torch.Tensor, ...]:
         """Returns the queries, keys and values of `hidden_states` (batch, length, d), those that `names` has of "qkv":
-        (batch, heads, length, head_dim) each."""
+        (batch, heads, length, head_dim) each. In training they are `joined`, here if they are not yet."""
         hidden_states = hidden_states.to(autocast_dtype(hidden_states))  # once for all
-        layers = [getattr(self, f"{name}_proj") for name in names]
-        if self.training and len(layers) > 1 and all(getattr(layer, "is_plain", False) for layer in layers):
-            weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
-            projected = nn.functional.linear(hidden_states, weight, bias).chunk(len(layers), dim=-1)
+        if joined is None and self.training and len(names) > 1:
+            joined = self.joined(names)
+        if joined is None:
+            projected = [getattr(self, f"{name}_proj")(hidden_states) for name in names]
         else:
-            projected = [layer(hidden_states) for layer in layers]
+            projected = nn.functional.linear(hidden_states, *joined).chunk(len(names), dim=-1)
         return tuple(self.split_heads(each) for each in projected)
 
     def split_heads(self, projected: torch.Tensor) -> torch.Tensor:
@@ -426,15 +437,17 @@ class OdeTransformerAttention(nn.Module):
         relative_distances: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         cache_idx: int = 0,
+        joined: tuple[torch.Tensor, ...] | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attends from `hidden_states` (batch, length, d) to `keys_and_values`; to itself, and to what the entry
-        `cache_idx` of the cache has seen, if there are none. Returns states (batch, length, d) and the weights (batch,
-        heads, length, keys), None where the attention implementation does not give them."""
+        """Attends from `hidden_states` (batch, length, d) to `keys_and_values`; to itself, by projections that may be
+        `joined`, and to what the entry `cache_idx` of the cache has seen, if there are none. Returns states (batch,
+        length, d) and the weights (batch, heads, length, keys), None where the attention implementation does not give
+        them."""
         if keys_and_values is not None:
             (query,) = self.project(hidden_states, "q")
         else:
-            query, *keys_and_values = self.project(hidden_states, "qkv")
+            query, *keys_and_values = self.project(hidden_states, "qkv", joined)
             if past_key_values is not None:
                 keys_and_values = past_key_values.update(*keys_and_values, cache_idx)
         output, weights = self.attend(query, *keys_and_values, attention_mask, relative_distances, **kwargs)
@@ -621,6 +634,7 @@ class BlockInputs:
     source_mask: torch.Tensor | None
     options: dict[str, Any]
     first_cache_idx: int
+    joined: tuple[torch.Tensor, ...] | None = None  # what projects for the self-attention, for all evaluations
     relative_distances: torch.Tensor | None = None
     weights: dict[str, torch.Tensor | None] = field(default_factory=dict)
 
@@ -694,7 +708,9 @@ def mask_and_distances(
 def autocast_dtype(x: torch.Tensor) -> torch.dtype:
     """The dtype in which linear layers compute products of `x`, which autocast may change."""
     device = x.device.type
-    if not torch.amp.is_autocast_available(device) or x.dtype == torch.float64:
+    # torch.compile of torch 2.11 does not trace the question; what it compiles for has autocast.
+    has_autocast = is_torchdynamo_compiling() or torch.amp.is_autocast_available(device)
+    if not has_autocast or x.dtype == torch.float64:
         return x.dtype
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 

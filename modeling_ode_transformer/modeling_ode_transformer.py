@@ -208,6 +208,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             relative_distances=inputs.relative_distances,
             past_key_values=inputs.cache,
             cache_idx=inputs.first_cache_idx + evaluation,
+            joined=inputs.joined,
             **inputs.options,
         )
         inputs.weights.setdefault("self", weights)
@@ -234,6 +235,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             past_key_values = None
         has_two = isinstance(past_key_values, EncoderDecoderCache)
         first_idx = self.first_cache_idx + repeat * self.num_stack_entries
+        joined = options.pop("joined_projections", {}).get(self.first_cache_idx)
         return BlockInputs(
             attention_mask=attention_mask,
             cache=past_key_values.self_attention_cache if has_two else past_key_values,
@@ -241,6 +243,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             source_mask=encoder_attention_mask,
             options=options,
             first_cache_idx=first_idx,
+            joined=self.self_attn.joined("qkv") if joined is None and self.training else joined,
         )
 
     def read_source(self, encoder_hidden_states, cache, first_idx):

@@ -446,7 +446,7 @@ def test_the_host_looks_at_the_device_once_in_four_steps(source, monkeypatch):
     """A step asks the device for nothing; between steps, a list of flags is read."""
     model = lively(position_embedding_type="learned")
     looks, asked, steps, in_search = [], [], [], []
-    drop, step = BeamSearch.drop_finished, generation.search_step
+    drop, step = BeamSearch.drop_finished, BeamSearch.step
     monkeypatch.setattr(BeamSearch, "drop_finished", lambda self: looks.append(len(steps)) or drop(self))
 
     def counted_step(search):
@@ -455,7 +455,7 @@ def test_the_host_looks_at_the_device_once_in_four_steps(source, monkeypatch):
         step(search)
         in_search.clear()
 
-    monkeypatch.setattr(generation, "search_step", counted_step)
+    monkeypatch.setattr(BeamSearch, "step", counted_step)
     for name in ("item", "tolist", "nonzero", "__bool__", "__int__", "__float__", "__index__"):
         original = getattr(torch.Tensor, name)
 
@@ -472,7 +472,7 @@ def test_the_host_looks_at_the_device_once_in_four_steps(source, monkeypatch):
 
 def test_the_tensors_of_a_step_stay_where_they_are(source, monkeypatch):
     """Without reallocation while no source leaves and the room for keys lasts: for 16 positions, then for 32."""
-    model, step, places = lively(**RK2), generation.search_step, []
+    model, step, places = lively(**RK2), BeamSearch.step, []
 
     def recorded_step(search):
         own = search.cache.self_attention_cache
@@ -482,7 +482,7 @@ def test_the_tensors_of_a_step_stay_where_they_are(source, monkeypatch):
         assert all(one is other for one, other in zip(state, after, strict=True))
         places.append([each.data_ptr() for each in [*after, own.mask, *own.keys, *own.values]])
 
-    monkeypatch.setattr(generation, "search_step", recorded_step)
+    monkeypatch.setattr(BeamSearch, "step", recorded_step)
     generate(model, source, num_beams=4, eos_token_id=None, max_new_tokens=24)
     assert len(places) == 23
     assert all(each == places[0] for each in places[:16]) and all(each == places[16] for each in places[16:])

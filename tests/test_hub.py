@@ -89,7 +89,8 @@ def test_published_files_import_only_from_their_neighbours(names, neighbours):
     """transformers copies `from .module import name` only; any other form is lost or breaks, but in a `try`."""
     for name in names:
         tree = ast.parse((PACKAGE / f"{name}.py").read_text())
-        optional = {each for node in tree.body if isinstance(node, ast.Try) for each in ast.walk(node)}
+        attempts = [node for node in ast.walk(tree) if isinstance(node, ast.Try)]
+        optional = {each for attempt in attempts for node in attempt.body for each in ast.walk(node)}
         for node in set(ast.walk(tree)) - optional:
             if isinstance(node, ast.ImportFrom) and node.level:
                 assert node.level == 1 and node.module in neighbours
@@ -113,6 +114,34 @@ for source, target in ((first, second), (second, None)):
     output = model(torch.arange(4, 9)[None], decoder_input_ids=torch.arange(4, 9)[None])
     print("sum", output.logits.double().sum().item())
 """
+
+
+COMPILED_SEARCH = """
+import logging, sys, torch
+folder, package = sys.argv[1:]
+sys.path.insert(0, package)
+if not package:
+    sys.modules["modeling_ode_transformer"] = None
+from transformers import AutoModelForSeq2SeqLM, CompileConfig
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
+assert type(model).__module__.startswith("transformers_modules."), type(model)
+options = {"num_beams": 3, "min_new_tokens": 3, "max_new_tokens": 6}
+config = CompileConfig(fullgraph=True, dynamic=True, backend="eager", mode="default")
+sources = torch.arange(4, 12).view(2, 4)
+model.warm_up(batch_sizes=[2], compile_config=config, **options)
+found = model.generate(sources, cache_implementation="static", compile_config=config, **options)
+assert found.equal(model.generate(sources, **options))
+print("compiled", "compiled_steps" in vars(model))
+"""
+
+
+@pytest.mark.parametrize("package", [str(PACKAGE.parent), ""])
+def test_a_saved_model_compiles_searches_where_the_package_is(package, tmp_path):
+    """Without it the same tokens are found, and the log says once what is missing."""
+    randomize(OdeTransformerForConditionalGeneration(tiny_config())).save_pretrained(tmp_path / "model")
+    printed = run_python(COMPILED_SEARCH, tmp_path, str(tmp_path / "model"), package)
+    assert f"compiled {bool(package)}" in printed
+    assert printed.count("where modeling_ode_transformer is installed") == int(not package)
 
 
 def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):

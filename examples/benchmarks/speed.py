@@ -161,31 +161,40 @@ def beam_search(report: Report, batches_of: Callable, effort: Effort) -> None:
 
 
 def compiled_search(report: Report, batches_of: Callable, effort: Effort) -> None:
-    """Compiled beam search (`cache_implementation="static"`) beside the same model without, M2M100 and CTranslate2."""
+    """Compiled beam search (`cache_implementation="static"`) beside the same model without, M2M100 and CTranslate2, in
+    float32 and in bfloat16, which CTranslate2 has on some CPUs."""
     residual = m2m100()
     rk2 = ode_transformer("rk2", residual)
-    models = {"M2M100": residual, "RK2": rk2, "RK2 packed": prepared(rk2, packing="packed")}
-    models |= {"RK2 compiled": rk2, "RK2 packed, compiled": models["RK2 packed"]}
-    with contextlib.suppress(ImportError):
-        models["CTranslate2"] = CTranslate2(residual, "float32")
-    pairs = [(name, "M2M100") for name in models if name != "M2M100"]
-    for batch_size, number in ((1, 4), (16, 2)):
-        batches = batches_of(batch_size, number)
-        runs = {
-            name: generation(model, batches, **({"cache_implementation": "static"} if "compiled" in name else {}))
-            for name, model in models.items()
+    for dtype in ("float32", "bfloat16"):
+        models = {
+            "M2M100": prepared(residual, dtype),
+            "RK2": prepared(rk2, dtype),
+            "RK2 packed": prepared(rk2, dtype, "packed"),
         }
-        check_same(runs)  # which also compiles
-        seconds = in_turns(runs, effort)
-        for name, other in pairs:
-            is_packed = "packed" in name
-            if batch_size == 1:
-                reach = (0.55 if is_packed else 0.75) if "compiled" in name else None
-                report.add("compiled search, batch 1: latency", seconds, [(name, other)], reach=reach, at_most=True)
-            else:
-                reach = 1.4 if name == "RK2 compiled" else None
-                words = batch_size * number
-                report.add("compiled search, batch 16", seconds, [(name, other)], per_second=words, reach=reach)
+        models |= {"RK2 compiled": models["RK2"], "RK2 packed, compiled": models["RK2 packed"]}
+        with contextlib.suppress(ImportError):
+            import ctranslate2
+
+            if dtype in ctranslate2.get_supported_compute_types("cpu"):
+                models["CTranslate2"] = CTranslate2(residual, dtype)
+        for batch_size, number in ((1, 4), (16, 2)):
+            batches = batches_of(batch_size, number)
+            runs = {
+                name: generation(model, batches, **({"cache_implementation": "static"} if "compiled" in name else {}))
+                for name, model in models.items()
+            }
+            if dtype == "float32":
+                check_same(runs)
+            seconds = in_turns(runs, effort)
+            setting = f"compiled search, batch {batch_size}, {dtype}"
+            for name in list(models)[1:]:
+                pairs = [(name, "M2M100")]
+                if batch_size == 1:
+                    reach = (0.55 if "packed" in name else 0.75) if "compiled" in name else None
+                    report.add(f"{setting}: latency", seconds, pairs, reach=reach, at_most=True)
+                else:
+                    reach = 1.4 if name == "RK2 compiled" else None
+                    report.add(setting, seconds, pairs, per_second=batch_size * number, reach=reach)
 
 
 def against_ctranslate2(report: Report, batches_of: Callable, effort: Effort) -> None:

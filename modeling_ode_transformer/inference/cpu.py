@@ -551,9 +551,9 @@ class Int8Linear(PackedLinear):
 class PackedAttention(FewQueriesAttention):
     """Attention whose projections of the same input are one product: of "qkv", in a cross-attention of "kv"."""
 
-    def project(self, hidden_states, names):
+    def project(self, hidden_states, names, joined=None):
         if names not in self.joint_projections:
-            return super().project(hidden_states, names)
+            return super().project(hidden_states, names, joined)
         projected = self.joint_projections[names](hidden_states).chunk(len(names), dim=-1)
         return tuple(map(self.split_heads, projected))
 
