@@ -154,7 +154,7 @@ def add_import(parser: ArgumentParser) -> None:
 
 
 # What `prepare` prepares, of the tasks of `train`.
-PREPARED = ("translation", "summarization", "correction")
+PREPARED = ("translation", "summarization", "correction", "language-model")
 
 
 def add_prepare(commands: Any) -> None:

@@ -708,7 +708,9 @@ def mask_and_distances(
 def autocast_dtype(x: torch.Tensor) -> torch.dtype:
     """The dtype in which linear layers compute products of `x`, which autocast may change."""
     device = x.device.type
-    if not torch.amp.is_autocast_available(device) or x.dtype == torch.float64:
+    # torch.compile of torch 2.11 does not trace the question; what it compiles for has autocast.
+    has_autocast = is_torchdynamo_compiling() or torch.amp.is_autocast_available(device)
+    if not has_autocast or x.dtype == torch.float64:
         return x.dtype
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 

@@ -16,12 +16,6 @@ from torch.autograd.function import once_differentiable
 from .integration_ode_transformer import TABLEAUS, ButcherTableau, integrate, weighted_sum
 
 
-try:
-    from torchdiffeq import odeint
-except ImportError:
-    odeint = None
-
-
 Field = Callable[[torch.Tensor, float | torch.Tensor], torch.Tensor]
 
 
@@ -280,8 +274,20 @@ class AdjointSolution(torch.autograd.Function):
         scale = scale.where(scale > 0, torch.ones_like(scale))
         state = (y, gradient / scale, *map(torch.zeros_like, parameters))
         times = torch.tensor([end, 0.0], dtype=y.dtype, device=y.device)
-        solution = odeint(adjoint_field, state, times, method=ctx.solver.adjoint_method, **arguments)
+        solution = import_odeint()(adjoint_field, state, times, method=ctx.solver.adjoint_method, **arguments)
         return None, None, None, None, *(values[-1] * scale for values in solution[1:])
+
+
+def import_odeint() -> Callable:
+    """torchdiffeq's solver. It brings SciPy, which is slow to import, and is imported when needed."""
+    try:
+        from torchdiffeq import odeint
+    except ImportError as error:
+        raise ImportError(
+            "gradient='adjoint' needs torchdiffeq: pip install torchdiffeq, or set gradient='direct' in the "
+            "configuration."
+        ) from error
+    return odeint
 
 
 def solve(
@@ -313,9 +319,5 @@ def solve(
     solver = SOLVERS[name]
     if adjoint_parameters is None or not torch.is_grad_enabled():
         return solver.solve(field, y, options, mask)
-    if odeint is None:
-        raise ImportError(
-            "gradient='adjoint' needs torchdiffeq: pip install torchdiffeq, or set gradient='direct' in the "
-            "configuration."
-        )
+    import_odeint()
     return AdjointSolution.apply(solver, field, options, mask, y, *adjoint_parameters)

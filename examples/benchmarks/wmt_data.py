@@ -1,8 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Data of WMT's size on generated pairs: how fast they are encoded, prepared, ordered and loaded, in what memory.
 
-    python examples/benchmarks/wmt_data.py --source_files train.en.gz --target_files train.de.gz --pairs 10000000 \
-        --lengths 40000000 --processes 2 8 --output_file wmt_data.json
+    python examples/benchmarks/wmt_data.py --source_files train.en.gz --target_files train.de.gz \
+        --pair_files tatoeba.tsv.gz --pairs 10000000 --lengths 40000000 --processes 2 8 --output_file wmt_data.json
 
 The pairs are one or two of those of the files, joined, in random order. Memory is what `/proc` says (Linux): PSS
 shares out the pages that several processes have in common, so that its sum counts each once.
@@ -268,6 +268,7 @@ def main(argv: list[str] | None = None) -> dict:
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("--source_files", nargs="+", required=True, help="sources, one a line (.gz accepted)")
     parser.add_argument("--target_files", nargs="+", required=True, help="targets, line by line")
+    parser.add_argument("--pair_files", nargs="*", default=[], help="more of both, SOURCE<TAB>TARGET (.gz accepted)")
     parser.add_argument("--pairs", type=int, default=10_000_000, help="pairs to generate")
     parser.add_argument("--lengths", type=int, default=40_000_000, help="pairs whose order is made")
     parser.add_argument("--processes", type=int, nargs="*", default=[2, 8], help="processes of the trainings")
@@ -286,6 +287,9 @@ def main(argv: list[str] | None = None) -> dict:
     ]
     if len(sides[0]) != len(sides[1]):
         parser.error(f"the sources have {len(sides[0])} lines, the targets {len(sides[1])}")
+    for pair in (line.split("\t") for name in args.pair_files for line in read_lines(name)):
+        for side, text in zip(sides, pair, strict=True):
+            side.append(" ".join(text.split()))
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     results = {
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",

@@ -11,8 +11,7 @@ rare words, which is easier).
 Texts are cut as examples/run_language_modeling.py cuts them, which gives the same numbers.
 """
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
 
 import datasets
 import evaluate
@@ -54,6 +53,22 @@ def word_perplexity(nll: float | Sequence[float], words: int | Sequence[int]) ->
     return float(np.exp(nll.sum() / words.sum()))
 
 
+def iterate_blocks(
+    lines: Iterable[Sequence[int]], block_size: int, eos_token_id: int
+) -> Iterator[tuple[list[int], list[int]]]:
+    """The blocks of `shift_blocks`, inputs and labels, one after the other."""
+    before, block = eos_token_id, []
+    for ids in lines:
+        block += [*ids, eos_token_id]
+        size = block_size or len(block)
+        while len(block) >= size > 0:
+            labels, block = block[:size], block[size:]
+            yield [before, *labels[:-1]], labels
+            before = labels[-1]
+    if block:
+        yield [before, *block[:-1]], block
+
+
 def shift_blocks(
     lines: Sequence[Sequence[int]], block_size: int, eos_token_id: int
 ) -> tuple[list[list[int]], list[list[int]]]:
@@ -68,15 +83,8 @@ def shift_blocks(
     Returns:
         Blocks of input ids and blocks of labels. Every token and every end of a line is a label once.
     """
-    sentences = [[*ids, eos_token_id] for ids in lines]
-    if block_size:
-        stream = list(chain.from_iterable(sentences))
-        starts = range(0, len(stream), block_size)
-        labels = [stream[start : start + block_size] for start in starts]
-        before = [eos_token_id, *(stream[start - 1] for start in starts[1:])]
-    else:
-        labels, before = sentences, [eos_token_id] * len(sentences)
-    return [[first, *block[:-1]] for first, block in zip(before, labels)], labels
+    blocks = list(iterate_blocks(lines, block_size, eos_token_id))
+    return [inputs for inputs, _ in blocks], [labels for _, labels in blocks]
 
 
 @torch.no_grad()

@@ -154,6 +154,23 @@ class BaseDataArguments:
         return limits[split]
 
 
+@dataclass
+class PreparedDataArguments(BaseDataArguments):
+    """Of tasks whose data are prepared once."""
+
+    prepared_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder of what is made of data once: tokenizers and encoded texts, each in a folder named by a "
+            "hash of what it was made from. Default: in the cache of the datasets library."
+        },
+    )
+    local_data: bool = field(
+        default=False,
+        metadata={"help": "One process of each node prepares data, for nodes that share no --prepared_dir."},
+    )
+
+
 def parse_with_recipe(
     dataclass_types: tuple[type, ...],
     argv: list[str],

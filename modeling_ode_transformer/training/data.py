@@ -140,39 +140,39 @@ def pairs_from_records(
         yield pair
 
 
-class TrainingPairs:
-    """The pairs to train on, at most `max_train_samples`, which are read anew whenever they are iterated over.
+class TrainingExamples:
+    """The pairs or lines to train on, at most `max_train_samples`, which are read anew in every iteration.
 
     Args:
         read: Opens them; called for every iteration.
         name: Of their file or dataset, for errors and logs.
-        args: Data arguments. Where one of their files is a pipe, the pairs stay in memory.
+        args: Data arguments. Where one of their files is a pipe, the examples stay in memory.
     """
 
-    def __init__(self, read: Callable[[], Iterable[Pair]], name: str, args: BaseDataArguments):
+    def __init__(self, read: Callable[[], Iterable], name: str, args: BaseDataArguments):
         self.name = name
         self.limit = args.max_samples("train")
         # A pipe can be read only once.
         self.is_of_files = all(path.is_file() or not path.exists() for path in args.files("train"))
         if not self.is_of_files:
-            pairs = list(islice(read(), self.limit))
-            read = pairs.__iter__
+            examples = list(islice(read(), self.limit))
+            read = examples.__iter__
         self.read = read
 
-    def __iter__(self) -> Iterator[Pair]:
+    def __iter__(self) -> Iterator:
         return islice(self.read(), self.limit)
 
 
 def check_pairs(
     read: Callable[[], Iterable[Pair]], name: str, split: str, args: BaseDataArguments
-) -> list[Pair] | TrainingPairs:
+) -> list[Pair] | TrainingExamples:
     """As many pairs of an evaluation as are asked for, or all pairs of a training.
 
     Raises:
         ValueError: no pair of an evaluation has text on both sides.
     """
     if split == "train":
-        return TrainingPairs(read, name, args)
+        return TrainingExamples(read, name, args)
     pairs = list(islice(read(), args.max_samples(split)))
     empty = sum(not all(text is None or text.strip() for text in pair) for pair in pairs)
     if empty == len(pairs):

@@ -30,8 +30,9 @@ from filelock import FileLock
 
 from ..text_files import read_json
 from .cleaning import Chunk, Cleaner, Cleaning, SeenHashes, Taken, drop_duplicates
-from .data import TrainingPairs
+from .data import TrainingExamples
 from .encoding import PairEncoder
+from .same_training import training_data
 
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ SHARD_PAIRS = 100_000
 SHARD_CHARACTERS = 1 << 25
 # Rows of an Arrow record batch.
 BATCH_ROWS = 1000
+# Data arguments that change a training, but not its texts.
+NOT_OF_TEXTS = {"max_source_length", "max_target_length", "tokenizer_samples", "block_size"}
 
 
 def prepared_root(folder: str | None) -> Path:
@@ -60,6 +63,27 @@ def prepared_folder(root: Path, kind: str, key: dict) -> Path:
     """The folder of the data made from `key`, a mapping that JSON can write."""
     text = json.dumps({"version": VERSION} | key, sort_keys=True, default=str)
     return root / f"{kind}-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+
+def texts_hash(examples: Iterable[str | tuple[str, str | None]]) -> str:
+    """A hash of texts or of pairs of them."""
+    whole = hashlib.blake2b(digest_size=16)
+    for example in examples:
+        whole.update(json.dumps(example).encode())
+    return whole.hexdigest()
+
+
+def training_texts(examples: TrainingExamples, arguments: dict) -> dict:
+    """What the texts of training examples depend on: the content of their files, and what is done to them.
+
+    Args:
+        examples: These.
+        arguments: Of the run, as `run_arguments` notes them.
+    """
+    data = {name: value for name, value in training_data(arguments["data"]).items() if name not in NOT_OF_TEXTS}
+    files = [each.get("blake2b") or each for each in arguments["files"]["train"]]
+    files = files if files and examples.is_of_files else texts_hash(examples)
+    return {"task": arguments["task"], "data": data, "files": files}
 
 
 def prepare_once(folder: Path, key: dict, write: Callable[[Path], dict]) -> dict:
@@ -175,7 +199,7 @@ def in_order(futures: Iterator[Future], ahead: int) -> Iterator:
 
 
 @contextmanager
-def cleaned_chunks(pairs: TrainingPairs, worker: Worker, num_workers: int | None, taken: Taken):
+def cleaned_chunks(pairs: TrainingExamples, worker: Worker, num_workers: int | None, taken: Taken):
     """Yields an iterator over cleaned chunks, an executor for further work on them, and its number of processes.
 
     Removed pairs are added to `taken`. The number is the one asked for, one per CPU core of this process, or 1 if a
@@ -206,7 +230,7 @@ def cleaned_chunks(pairs: TrainingPairs, worker: Worker, num_workers: int | None
 
 
 def sample_pairs(
-    pairs: TrainingPairs, cleaning: Cleaning, size: int, num_workers: int | None = None
+    pairs: TrainingExamples, cleaning: Cleaning, size: int, num_workers: int | None = None
 ) -> list[tuple[str, str]]:
     """The pairs left by a cleaning; if there are more than `size`, a random sample, the same in each call."""
     generator, sample, number = random.Random(0), [], 0
@@ -222,7 +246,7 @@ def sample_pairs(
 
 
 def prepare_pairs(
-    pairs: TrainingPairs,
+    pairs: TrainingExamples,
     folder: Path,
     key: dict,
     encoder: PairEncoder,

@@ -15,8 +15,9 @@ import torch
 from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
 
-from modeling_ode_transformer import OdeTransformerForCausalLM
+from modeling_ode_transformer import OdeTransformerForCausalLM, cli
 from modeling_ode_transformer.text_files import parse_overrides
+from modeling_ode_transformer.training.preparation import open_pairs
 from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import language_model
@@ -160,17 +161,42 @@ def test_perplexity_of_lines_equals_a_plain_loop(run, saved, corpus, tmp_path, b
     assert metrics["eval_samples"] == SIZES["validation"]
 
 
-def test_examples_hold_every_word_once():
-    encoded = [[4, 5, 6], [], [7, 8]]
-    stream = [4, 5, 6, 2, 2, 7, 8, 2]
-    for block_size in (1, 3, 4, 7, 8, 100):
-        examples = language_model.make_examples(encoded, block_size, eos_token_id=2)
+def test_examples_hold_every_word_once(tmp_path):
+    tokenizer = language_model.build_tokenizer(["a b c d e"])
+    lines, stream = ["a b c", "", "d e"], [4, 5, 6, 2, 2, 7, 8, 2]
+    for block_size in (0, 1, 3, 4, 7, 8, 100):
+        folder = tmp_path / str(block_size)
+        folder.mkdir()
+        language_model.write_blocks(iter(lines), "text", tokenizer, block_size, folder)
+        examples = open_pairs(folder)
+        assert isinstance(examples.data, datasets.table.MemoryMappedTable)
+        if not block_size:
+            assert examples["labels"][:] == [[4, 5, 6, 2], [2], [7, 8, 2]]
+            assert examples["input_ids"][:] == [[2, 4, 5, 6], [2], [2, 7, 8]]
+            continue
         assert [word for block in examples["labels"] for word in block] == stream
         assert [word for block in examples["input_ids"] for word in block] == [2, *stream[:-1]]
         assert examples["length"][:-1] == [block_size] * (len(examples) - 1)
-    examples = language_model.make_examples(encoded, 0, eos_token_id=2)
-    assert examples["labels"][:] == [[4, 5, 6, 2], [2], [7, 8, 2]]
-    assert examples["input_ids"][:] == [[2, 4, 5, 6], [2], [2, 7, 8]]
+        assert examples["index"][:] == list(range(len(examples)))
+
+
+def test_a_second_training_finds_the_blocks_of_the_first(corpus, tmp_path, monkeypatch):
+    """Blocks and vocabulary are written once; the command writes the same ones. Other blocks are made anew."""
+    options = {"prepared_dir": tmp_path / "data", "do_eval": True}
+    run_language_modeling.main(arguments(corpus, tmp_path / "first", **options))
+    names = {path.name for path in (tmp_path / "data").iterdir() if path.is_dir()}
+    assert sorted(name.split("-")[0] for name in names) == ["tokenizer", "train", "validation"]
+    argv = arguments(corpus, tmp_path / "data-bin", max_steps=None, do_train=None)
+    cli.main(["prepare", "language-model", *argv])
+    assert names < {path.name for path in (tmp_path / "data-bin").iterdir() if path.is_dir()}  # and the test data
+    for name in ("write_blocks", "build_tokenizer"):
+        monkeypatch.setattr(language_model, name, None)
+    for folder in ("data", "data-bin"):
+        options["prepared_dir"] = tmp_path / folder
+        run_language_modeling.main(arguments(corpus, tmp_path / f"of_{folder}", **options))
+        assert log_history(tmp_path / f"of_{folder}")[0]["loss"] == log_history(tmp_path / "first")[0]["loss"]
+    with pytest.raises(TypeError, match="callable"):
+        run_language_modeling.main(arguments(corpus, tmp_path / "other", **options, block_size=8))
 
 
 def test_loss_under_accumulation_equals_the_full_batch(run, corpus, tmp_path):

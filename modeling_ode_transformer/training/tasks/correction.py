@@ -16,7 +16,7 @@ from ...metrics.errant import annotate, errant_score, load_annotator
 from ...metrics.gleu import gleu
 from ...metrics.m2 import M2Sentence, m2_score, read_m2
 from ...text_files import iterate_aligned_lines, read_aligned_lines, read_lines
-from ..data import Pair, TrainingPairs, check_pairs, read_table
+from ..data import Pair, TrainingExamples, check_pairs, read_table
 from ..smoke.learner_sentences import write_corpus
 from .seq2seq import seq2seq_task
 from .seq2seq_arguments import Seq2SeqDataArguments
@@ -325,7 +325,7 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
     return Evaluated(sources, annotations, references, counts)
 
 
-def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingPairs:
+def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples:
     """(sentence, correction) pairs of "train", "validation" or "test".
 
     The correction of a sentence to predict is what the loss is computed from: of an M2 file that of the annotator, or

@@ -3,13 +3,15 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import datasets
 import torch
+from datasets.arrow_writer import ArrowWriter
 from tokenizers import Regex, decoders
 from tokenizers.processors import TemplateProcessing
 from transformers import (
@@ -24,11 +26,21 @@ from transformers import (
 )
 
 from ...generation_ode_transformer import position_limit
-from ...metrics.perplexity import shift_blocks, split_words
-from ...text_files import parse_overrides, read_json, read_lines
-from ..arguments import BaseDataArguments, BaseModelArguments, check_run
-from ..data import read_dataset
+from ...metrics.perplexity import iterate_blocks, split_words
+from ...text_files import iterate_lines, parse_overrides, read_json, read_lines
+from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
+from ..data import TrainingExamples, read_dataset
+from ..encoding import tokenizer_hash
 from ..models import check_model, check_vocabulary, config_with_overrides, load_checkpoint, word_level_tokenizer
+from ..preparation import (
+    BATCH_ROWS,
+    open_pairs,
+    prepare_once,
+    prepared_folder,
+    prepared_root,
+    texts_hash,
+    training_texts,
+)
 from ..smoke import SIZES
 from ..smoke.number_names import write_corpus
 from ..task import Run, Task
@@ -54,7 +66,7 @@ class ModelArguments(BaseModelArguments):
 
 
 @dataclass
-class DataArguments(BaseDataArguments):
+class DataArguments(PreparedDataArguments):
     """The texts, how they are cut, and what is generated."""
 
     train_file: str | None = field(
@@ -66,7 +78,7 @@ class DataArguments(BaseDataArguments):
     test_file: str | None = field(
         default=None, metadata={"help": "Test text, one sentence a line.", "aliases": ["--test"]}
     )
-    SOURCES = (*BaseDataArguments.SOURCES, "train_file", "validation_file", "test_file")
+    SOURCES = (*PreparedDataArguments.SOURCES, "train_file", "validation_file", "test_file")
 
     text_column: str = field(default="text", metadata={"help": "Column of --dataset_name that holds the text."})
     block_size: int = field(
@@ -122,29 +134,47 @@ def read_prompts(data_args: DataArguments, args: TokenTrainingArguments) -> list
     return prompts
 
 
-def read_split(args: DataArguments, split: str) -> list[str]:
+def with_text(lines: Iterable[str], name: str) -> Iterator[str]:
+    """The lines, one after the other; ValueError at their end if none has text."""
+    number, has_text = 0, False
+    for line in lines:
+        number += 1
+        has_text = has_text or bool(line.strip())
+        yield line
+    if not has_text:
+        raise ValueError(f"{name} holds no text ({number} lines read).")
+
+
+def read_column(args: DataArguments, split: str) -> Iterator[str]:
+    """The lines in the text column of a dataset; ValueError if it has none."""
+    records = read_dataset(args, split)
+    if args.text_column not in records.column_names:
+        raise ValueError(
+            f"{args.dataset_name} ({split}) has no column {args.text_column!r} (--text_column), only "
+            f"{', '.join(records.column_names)}."
+        )
+    for batch in records.select_columns([args.text_column]).iter(BATCH_ROWS):
+        for text in batch[args.text_column]:
+            yield from text.removesuffix("\n").split("\n")
+
+
+def read_split(args: DataArguments, split: str) -> list[str] | TrainingExamples:
     """The lines of "train", "validation" or "test" from wherever the arguments say.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: nothing says where they are, or there is no text.
+        ValueError: nothing says where they are, or there is no text. Of the training's, when they are read.
     """
     path = getattr(args, f"{split}_file")
-    if path:
-        name, lines = path, read_lines(path)
-    elif args.dataset_name:
-        name, records = f"{args.dataset_name} ({split})", read_dataset(args, split)
-        if args.text_column not in records.column_names:
-            raise ValueError(
-                f"{name} has no column {args.text_column!r} (--text_column), only {', '.join(records.column_names)}."
-            )
-        lines = [line for text in records[args.text_column] for line in text.removesuffix("\n").split("\n")]
-    else:
+    if not (path or args.dataset_name):
         raise ValueError(f"No {split} data: give --{split}_file or --dataset_name.")
-    lines = lines[: args.max_samples(split)]
-    if not any(line.strip() for line in lines):
-        raise ValueError(f"{name} holds no text ({len(lines)} lines read).")
-    return lines
+    name = path or f"{args.dataset_name} ({split})"
+
+    def read():
+        lines = iterate_lines(path) if path else read_column(args, split)
+        return with_text(islice(lines, args.max_samples(split)), name)
+
+    return TrainingExamples(read, name, args) if split == "train" else list(read())
 
 
 def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> TokenizersBackend:
@@ -169,22 +199,34 @@ def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> Toke
 
 
 def make_tokenizers(run: Run):
-    return (build_tokenizer(run.examples["train"], run.model_args.vocab_size),)
+    """The tokenizer of the training's words, which one process makes, unless it is there, and all load."""
+    lines, size = run.examples["train"], run.model_args.vocab_size
+    key = training_texts(lines, run.arguments) | {"vocab_size": size}
+    folder = prepared_folder(prepared_root(run.data_args.prepared_dir), "tokenizer", key)
+
+    def write(folder: Path) -> dict:
+        tokenizer = build_tokenizer(lines, size)
+        tokenizer.save_pretrained(folder)
+        return {"words": len(tokenizer)}
+
+    with run.args.main_process_first(local=run.data_args.local_data, desc="making the tokenizer"):
+        prepare_once(folder, key, write)
+    return load_tokenizers(run, str(folder))
 
 
 def load_tokenizers(run: Run, name: str):
     return (AutoTokenizer.from_pretrained(name, **run.model_args.hub_options),)
 
 
-def encode_lines(lines: list[str], name: str, tokenizer) -> list[list[int]]:
-    """The ids of the words of each line, without `</s>`.
+def encode_lines(lines: list[str], name: str, tokenizer, first: int = 1) -> list[list[int]]:
+    """The ids of the words of each line, without `</s>`; for errors, the lines are numbered from `first`.
 
     Raises:
         ValueError: the tokenizer does not give one token a word, or a line holds a word that marks ends or padding.
     """
     encoded = tokenizer(lines, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
     reserved = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
-    for number, (line, ids) in enumerate(zip(lines, encoded), 1):
+    for number, (line, ids) in enumerate(zip(lines, encoded), first):
         words = split_words(line)
         if len(ids) != len(words):
             raise ValueError(
@@ -198,29 +240,48 @@ def encode_lines(lines: list[str], name: str, tokenizer) -> list[list[int]]:
     return encoded
 
 
-def log_unknown(lines: list[str], encoded: list[list[int]], name: str, tokenizer) -> None:
-    """Warns of words that are not in the vocabulary, apart from those that the text itself marks as unknown."""
-    unk = tokenizer.unk_token
-    unknown = Counter(
+def unknown_words(lines: list[str], encoded: list[list[int]], tokenizer) -> Counter[str]:
+    """The words that the vocabulary lacks, apart from those that the text itself calls unknown."""
+    unk = tokenizer.unk_token_id
+    return Counter(
         word
         for line, ids in zip(lines, encoded)
-        if tokenizer.unk_token_id in ids
+        if unk in ids
         for word, i in zip(split_words(line), ids)
-        if i == tokenizer.unk_token_id and word != unk
+        if i == unk and word != tokenizer.unk_token
     )
-    if unknown:
-        examples = ", ".join(repr(word) for word, _ in unknown.most_common(5))
+
+
+def log_unknown(name: str, number: int, different: int, examples: list[str], tokenizer) -> None:
+    """Says how many words the vocabulary lacks."""
+    if number:
         logger.warning(
             "%s: %d words (%d different ones, as %s) are not in the vocabulary and become %s",
-            *(name, unknown.total(), len(unknown), examples, unk),
+            *(name, number, different, ", ".join(map(repr, examples)), tokenizer.unk_token),
         )
 
 
-def make_examples(encoded: list[list[int]], block_size: int, eos_token_id: int) -> datasets.Dataset:
-    """The blocks of `shift_blocks` as a dataset with the columns input_ids, labels, length and index."""
-    inputs, labels = shift_blocks(encoded, block_size, eos_token_id)
-    columns = {"input_ids": inputs, "labels": labels, "length": [len(words) for words in labels]}
-    return datasets.Dataset.from_dict(columns | {"index": range(len(labels))})
+def write_blocks(lines: Iterable[str], name: str, tokenizer, block_size: int, folder: Path) -> dict:
+    """Writes the blocks of `shift_blocks` as a shard with the columns input_ids, labels, length and index; returns how
+    many words the vocabulary lacks, and some of them."""
+    unknown, stream = Counter(), iter(lines)
+
+    def encoded():
+        first = 1
+        while batch := list(islice(stream, BATCH_ROWS)):
+            ids = encode_lines(batch, name, tokenizer, first)
+            unknown.update(unknown_words(batch, ids, tokenizer))
+            first += len(batch)
+            yield from ids
+
+    ids, number = datasets.List(datasets.Value("int32")), datasets.Value("int64")
+    features = datasets.Features({"input_ids": ids, "labels": ids, "length": datasets.Value("int32"), "index": number})
+    with ArrowWriter(features=features, path=str(folder / "shard-00000.arrow")) as writer:
+        for index, (inputs, labels) in enumerate(iterate_blocks(encoded(), block_size, tokenizer.eos_token_id)):
+            writer.write({"input_ids": inputs, "labels": labels, "length": len(labels), "index": index})
+        writer.finalize()
+    examples = [word for word, _ in unknown.most_common(5)]
+    return {"unknown": {"number": unknown.total(), "different": len(unknown), "examples": examples}}
 
 
 def new_config(args: ModelArguments, tokenizer) -> PreTrainedConfig:
@@ -243,13 +304,17 @@ def load_model(run: Run) -> PreTrainedModel:
 
 
 def encode(run: Run, split: str) -> datasets.Dataset:
-    """The blocks of a split; ValueError if the model has no positions for their length."""
-    lines = run.examples[split]
-    encoded = encode_lines(lines, split, run.tokenizer)
-    log_unknown(lines, encoded, split, run.tokenizer)
-    examples = make_examples(encoded, run.data_args.block_size, run.tokenizer.eos_token_id)
-    check_lengths(examples, split, run.model.config)
-    return examples
+    """The blocks of a split, which one process writes, unless they are there, and all map into memory."""
+    lines, tokenizer, data = run.examples[split], run.tokenizer, run.data_args
+    key = {"tokenizer": tokenizer_hash(tokenizer), "block_size": data.block_size}
+    key |= training_texts(lines, run.arguments) if split == "train" else {"texts": texts_hash(lines)}
+    folder = prepared_folder(prepared_root(data.prepared_dir), split, key)
+    with run.args.main_process_first(local=data.local_data, desc=f"preparing the {split} data"):
+        noted = prepare_once(
+            folder, key, lambda folder: write_blocks(lines, split, tokenizer, data.block_size, folder)
+        )
+    log_unknown(split, **noted["unknown"], tokenizer=tokenizer)
+    return open_pairs(folder)
 
 
 def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig) -> None:
@@ -295,6 +360,9 @@ class LanguageModelTrainer(TokenTrainerMixin, Trainer):
 
 
 def make_trainer(run: Run) -> LanguageModelTrainer:
+    """The trainer; ValueError if the model has no positions for the length of the blocks."""
+    for split, examples in run.splits.items():
+        check_lengths(examples, split, run.model.config)
     return LanguageModelTrainer(
         model=run.model,
         args=run.args,
@@ -318,11 +386,12 @@ def evaluate(run: Run, split: str, prefix: str) -> dict[str, float | str]:
 
 def count_words(run: Run, split: str, prefix: str) -> dict[str, int]:
     """Counts the words and unknown words of a split; line ends count as words."""
-    examples, unknown = run.splits[split], run.tokenizer.unk_token_id
-    return {
-        f"{prefix}_words": sum(examples["length"]),
-        f"{prefix}_unk_words": sum(words.count(unknown) for words in examples["labels"]),
-    }
+    words, unknown = 0, 0
+    for batch in run.splits[split].select_columns(["labels"]).with_format("arrow").iter(BATCH_ROWS):
+        labels = batch["labels"].combine_chunks().flatten().to_numpy()
+        words += len(labels)
+        unknown += int((labels == run.tokenizer.unk_token_id).sum())
+    return {f"{prefix}_words": words, f"{prefix}_unk_words": unknown}
 
 
 def generation_options(args: DataArguments) -> dict:
@@ -342,7 +411,8 @@ def continue_text(model: PreTrainedModel, tokenizer, prompt: str) -> str:
     """The prompt and a continuation by the model's generation configuration, up to the end of the sentence."""
     eos = tokenizer.eos_token_id
     (ids,) = encode_lines([prompt], "prompt", tokenizer)
-    log_unknown([prompt], [ids], f"prompt {prompt!r}", tokenizer)
+    unknown = unknown_words([prompt], [ids], tokenizer)
+    log_unknown(f"prompt {prompt!r}", unknown.total(), len(unknown), list(unknown)[:5], tokenizer)
     inputs = torch.tensor([[eos, *ids]], device=model.device)
     output = model.generate(inputs, attention_mask=torch.ones_like(inputs))[0, inputs.shape[1] :].tolist()
     words = output[: output.index(eos)] if eos in output else output

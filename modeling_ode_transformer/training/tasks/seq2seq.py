@@ -26,8 +26,9 @@ from ..preparation import (
     prepared_root,
     sample_pairs,
     save_once,
+    texts_hash,
+    training_texts,
 )
-from ..same_training import training_data
 from ..samplers import pair_lengths
 from ..task import Run, Task
 from ..trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
@@ -38,13 +39,11 @@ from .seq2seq_arguments import (
     Seq2SeqModelArguments,
     check_arguments,
 )
-from .seq2seq_texts import decode, encode_split, texts_hash, train_tokenizers, warn_of_cut
+from .seq2seq_texts import decode, encode_split, train_tokenizers, warn_of_cut
 
 
 logger = logging.getLogger(__name__)
 
-# Data arguments that change the training, but not its texts.
-NOT_OF_TEXTS = {"max_source_length", "max_target_length", "tokenizer_samples"}
 OUTPUT_FILES = {"validation": "validation_predictions.txt", "test": "generated_predictions.txt"}
 
 
@@ -88,19 +87,11 @@ def seq2seq_task(
     )
 
 
-def training_texts(run: Run) -> dict:
-    """What the texts of the training pairs depend on: the content of their files, and what is done to them."""
-    pairs, arguments = run.examples["train"], run.arguments
-    data = {name: value for name, value in training_data(arguments["data"]).items() if name not in NOT_OF_TEXTS}
-    files = [each.get("blake2b") or each for each in arguments["files"]["train"]]
-    return {"task": run.task.name, "data": data, "files": files if files and pairs.is_of_files else texts_hash(pairs)}
-
-
 def make_tokenizers(run: Run):
     """Tokenizers of the training pairs, which one process trains, unless they are there, and all load."""
     args, data = run.model_args, run.data_args
     names = ("joint_tokenizer", "vocab_size", "target_vocab_size", "tokenizer_model_type", "tokenizer_options")
-    key = training_texts(run) | {name: getattr(args, name) for name in names}
+    key = training_texts(run.examples["train"], run.arguments) | {name: getattr(args, name) for name in names}
     key["tokenizer_samples"] = data.tokenizer_samples
     folder = prepared_folder(prepared_root(data.prepared_dir), "tokenizer", key)
 
@@ -209,7 +200,7 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     data, pairs, tokenizers = run.data_args, run.examples[split], (run.tokenizer, run.target_tokenizer)
     limits = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
     key = {"tokenizers": [tokenizer_hash(each) for each in tokenizers]} | limits
-    key |= training_texts(run) if split == "train" else {"texts": texts_hash(pairs)}
+    key |= training_texts(run.examples["train"], run.arguments) if split == "train" else {"texts": texts_hash(pairs)}
     folder = prepared_folder(prepared_root(data.prepared_dir), split, key)
     with run.args.main_process_first(local=data.local_data, desc=f"preparing the {split} data"):
         if split != "train":

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 from ...generation_ode_transformer import position_limit
 from ...pipeline_ode_transformer import TARGET_TOKENIZER
-from ..arguments import BaseDataArguments, BaseModelArguments, check_run
+from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
 from ..models import check_model
 from ..trainer import TokenSeq2SeqTrainingArguments
 
@@ -52,7 +52,7 @@ class Seq2SeqModelArguments(BaseModelArguments):
 
 
 @dataclass
-class Seq2SeqDataArguments(BaseDataArguments):
+class Seq2SeqDataArguments(PreparedDataArguments):
     """How long texts may be, which checkpoints become the final model, and how its outputs are searched."""
 
     max_source_length: int = field(
@@ -65,19 +65,8 @@ class Seq2SeqDataArguments(BaseDataArguments):
         default=None,
         metadata={"help": "Pad batches to a multiple of this; none: 8 in half precision on GPUs, else 1."},
     )
-    prepared_dir: str | None = field(
-        default=None,
-        metadata={
-            "help": "Folder of what is made of data once: tokenizers and encoded pairs, each in a folder named by a "
-            "hash of what it was made from. Default: in the cache of the datasets library."
-        },
-    )
     num_workers: int | None = field(
         default=None, metadata={"help": "Processes that clean and encode training pairs; none: one for each CPU core."}
-    )
-    local_data: bool = field(
-        default=False,
-        metadata={"help": "One process of each node prepares data, for nodes that share no --prepared_dir."},
     )
     tokenizer_samples: int = field(
         default=5_000_000, metadata={"help": "Train new tokenizers on at most so many pairs, drawn at random."}

@@ -1,11 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Tokenizers of sources and targets, and what they make of texts."""
 
-import hashlib
-import json
 import logging
 import shutil
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,14 +32,6 @@ def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, 
     else:
         train(sources, vocab_size=args.vocab_size).save_pretrained(folder)
         train(targets, vocab_size=args.target_vocab_size or args.vocab_size).save_pretrained(folder / TARGET_TOKENIZER)
-
-
-def texts_hash(pairs: Iterable[tuple[str, str | None]]) -> str:
-    """A hash of pairs of texts."""
-    whole = hashlib.blake2b(digest_size=16)
-    for pair in pairs:
-        whole.update(json.dumps(pair).encode())
-    return whole.hexdigest()
 
 
 def warn_of_cut(split: str, cut: dict[str, int], count: int, args: Seq2SeqDataArguments) -> None:

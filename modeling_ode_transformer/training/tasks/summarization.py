@@ -8,7 +8,7 @@ from pathlib import Path
 import datasets
 
 from ...metrics.rouge import rouge
-from ..data import Pair, TrainingPairs, check_pairs, pairs_from_records, read_jsonl, read_records, read_table
+from ..data import Pair, TrainingExamples, check_pairs, pairs_from_records, read_jsonl, read_records, read_table
 from ..smoke import SIZES
 from ..smoke.articles import write_corpus
 from .seq2seq import seq2seq_task
@@ -40,7 +40,7 @@ def one_line(text: str) -> str:
     return re.sub(r"\s*\n\s*", " ", text).strip()
 
 
-def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingPairs:
+def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples:
     """(article, summary) pairs of "train", "validation" or "test", each text on one line.
 
     Raises:

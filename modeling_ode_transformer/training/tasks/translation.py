@@ -11,7 +11,7 @@ import sacrebleu
 
 from ...metrics.bleu import bleu_scorers, compound_split_bleu, sacre_bleu, tokenized_bleu
 from ...text_files import iterate_aligned_lines
-from ..data import Pair, TrainingPairs, check_pairs, pairs_from_records, read_records, read_table
+from ..data import Pair, TrainingExamples, check_pairs, pairs_from_records, read_records, read_table
 from ..smoke import SIZES
 from ..smoke.number_names import write_corpus
 from .seq2seq import seq2seq_task
@@ -67,7 +67,7 @@ class DataArguments(Seq2SeqDataArguments):
         return self.source_lang or "en", self.target_lang or "en"
 
 
-def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingPairs:
+def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples:
     """(source, target) pairs of "train", "validation" or "test" from wherever the arguments say.
 
     Raises:
