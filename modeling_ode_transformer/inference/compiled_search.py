@@ -123,10 +123,10 @@ class CompiledSteps:
         own.values = [self.buffer(f"own values {i}", each) for i, each in enumerate(own.values)]
 
     def buffer(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """What is computed with in the place of a tensor: where graphs of kernels are recorded, a copy that is in the
-        same place in each search."""
+        """A copy, whose strides are those of its shape; where graphs of kernels are recorded, it is in the same place
+        in each search."""
         if not self.records:
-            return tensor.contiguous()
+            return tensor.new_empty(tensor.shape).copy_(tensor)
         key = name, tensor.shape, tensor.dtype, tensor.device
         if key not in self.buffers:
             self.buffers[key] = tensor.new_empty(tensor.shape)
