@@ -1,14 +1,14 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""A web page to try an encoder-decoder: it translates, summarizes or corrects a text with beam search, and shows where
-the decoder attended to and how much the stages of the encoder's steps counted (the gate g, eqs. 25-26 of the paper).
+"""A web page to try an encoder-decoder: it translates, summarizes or corrects a text with beam search. It also shows
+the decoder's attention and the weights of the stages in the encoder's steps (the gate g, eqs. 25-26 of the paper).
 
     python app.py --model_name_or_path FOLDER_OR_NAME
 
-opens it at http://127.0.0.1:7860. It needs torch, transformers, gradio and matplotlib, no other file of the project,
-and no network beyond a model's download. Without the package modeling_ode_transformer, give --trust_remote_code: an
-ODE Transformer then brings its code along. In a Hugging Face Space (SDK Gradio) this file is `app.py`, its
-`requirements.txt` has the lines torch, transformers and matplotlib, and the Space's variables are MODEL_NAME and, to
-run the code that is stored with the model, TRUST_REMOTE_CODE=1.
+opens it at http://127.0.0.1:7860. It needs torch, transformers, gradio and matplotlib, but no other file of the
+project, and no network except to download a model. Without the package modeling_ode_transformer, give
+--trust_remote_code: an ODE Transformer then brings its own code. In a Hugging Face Space (SDK Gradio), this file is
+`app.py`, and `requirements.txt` has the lines torch, transformers and matplotlib. The Space's variables are MODEL_NAME
+and, to run the code stored with the model, TRUST_REMOTE_CODE=1.
 """
 
 import math
@@ -36,9 +36,9 @@ except ImportError:  # without the package: --trust_remote_code
     optimize_for_cpu = None
 
 
-TARGET_TOKENIZER = "target_tokenizer"  # the folder, in the model's, of a target tokenizer of its own
-MAX_TOKENS = 1024  # of a text or an output; fewer if the model has fewer positions
-# The end of a sentence, as `modeling_ode_transformer.text_files` has it.
+TARGET_TOKENIZER = "target_tokenizer"  # subfolder of the model's folder with a separate target tokenizer
+MAX_TOKENS = 1024  # per text or output; fewer if the model has fewer positions
+# The end of a sentence, as in `modeling_ode_transformer.text_files`.
 SENTENCE_END = re.compile(r"(?<=[.!?…。！？])\s+|(?<=[.!?…][\"'”»)\]])\s+")
 MAX_BEAMS = 16
 MAX_LENGTH_PENALTY = 3.0
@@ -46,8 +46,8 @@ MAX_LENGTH_PENALTY = 3.0
 
 @dataclass(frozen=True)
 class Output:
-    """An output of a search: its text, its log-probability divided by `length ** length_penalty`, and its tokens after
-    the start token, the end token included. Both count in `length`."""
+    """An output of a search: its text, its score and its tokens. The score is the log-probability divided by
+    `length ** length_penalty`. The tokens exclude the start token and include the end token; `length` counts both."""
 
     text: str
     score: float
@@ -61,11 +61,11 @@ class Explanation:
     Args:
         source: the S pieces of the source.
         target: the T pieces of the output.
-        attentions: weights of the cross-attention, (layers, heads, T, S); in a block of several stages those of the
-            first. Row t is of the step that predicts piece t.
-        coefficients: weights of the stages of the encoder's steps, those of the first layer, then of the second, ...:
-            (steps, stages, S) if they depend on the token, else (steps, stages), where each channel has its own the
-            mean. None: the encoder weighs no stages.
+        attentions: weights of the cross-attention, (layers, heads, T, S); in a block with several stages, those of the
+            first stage. Row t belongs to the step that predicts piece t.
+        coefficients: weights of the stages in the encoder's steps, layer by layer: (steps, stages, S) if they depend
+            on the token, else (steps, stages). Weights per channel are averaged. None: the encoder has no stage
+            weights.
     """
 
     source: list[str]
@@ -76,8 +76,8 @@ class Explanation:
 
 @contextmanager
 def record_coefficients(encoder: torch.nn.Module) -> Iterator[list[np.ndarray]]:
-    """Lists what the encoder weighs the stages of its steps with, while it computes one source: for each step an array
-    (stages,) or (stages, tokens)."""
+    """Lists the stage weights of the encoder's steps while it processes one source: for each step, an array (stages,)
+    or (stages, tokens)."""
     steps = []
 
     def record(module, args, weights):
@@ -99,12 +99,12 @@ class TextModel:
     """An encoder-decoder with its tokenizers, from a folder or the Hub.
 
     Args:
-        weights: as the package's `optimize_for_cpu` has it: "keep", "packed" or "int8".
+        weights: as in the package's `optimize_for_cpu`: "keep", "packed" or "int8".
 
     Raises:
-        ValueError: it is a language model, or has no tokenizer for a target's vocabulary of its own; its weights
+        ValueError: the model is a language model, or lacks the tokenizer for a separate target vocabulary; its weights
             cannot be packed here.
-        OSError: there is no such model, or its weights are not in safetensors format.
+        OSError: the model does not exist, or its weights are not in safetensors format.
     """
 
     def __init__(self, name: str, trust_remote_code: bool = False, weights: str = "keep"):
@@ -113,7 +113,7 @@ class TextModel:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
         if not config.is_encoder_decoder:
             raise ValueError(f"{name} is a language model ({config.model_type}): name an encoder-decoder.")
-        # Only eager attention gives its weights.
+        # Only eager attention returns its weights.
         self.model = AutoModelForSeq2SeqLM.from_pretrained(
             name, trust_remote_code=trust_remote_code, use_safetensors=True, attn_implementation="eager"
         )
@@ -124,7 +124,7 @@ class TextModel:
         try:
             cached_file(name, f"{TARGET_TOKENIZER}/tokenizer_config.json")
         except OSError as error:
-            # As `needs_target_tokenizer` of the package has it, without which this file runs.
+            # Like the package's `needs_target_tokenizer`; this file runs without the package.
             is_shared = getattr(config, "share_encoder_decoder_embeddings", True)
             knows_both = getattr(self.tokenizer, "separate_vocabs", False)
             if getattr(config, "decoder_vocab_size", None) and not is_shared and not knows_both:
@@ -142,14 +142,14 @@ class TextModel:
             self.max_tokens = min(MAX_TOKENS, getattr(config, "max_position_embeddings", MAX_TOKENS))
 
     def split(self, text: str) -> list[str]:
-        """The sentences of a text that is longer than the longest one in training, or than the model allows; else the
-        text itself."""
+        """The sentences of a text, if it is longer than the longest training text or the model's limit; else the text
+        itself."""
         longest = min(self.max_tokens, getattr(self.model.config, "trained_source_length", None) or self.max_tokens)
         is_long = len(self.tokenizer(text, verbose=False)["input_ids"]) > longest
         return SENTENCE_END.split(text.strip()) if is_long else [text]
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text; ValueError if it is empty or too long."""
+        """The tokens of a text; raises a ValueError if it is empty or too long."""
         if not text.strip():
             raise ValueError("There is no text: type one first.")
         token_ids = self.tokenizer(text, verbose=False)["input_ids"]
@@ -161,9 +161,9 @@ class TextModel:
     def search(
         self, source_ids: list[int], num_beams: int, number: int, length_penalty: float, max_new_tokens: int
     ) -> list[Output]:
-        """The `number` best outputs of a beam search, the best first; ValueError if it has fewer beams. Other options
-        are those of the model's generation configuration. Scores are those of the package's `n_best`, computed in a
-        pass of their own: the file runs without the package."""
+        """The `number` best outputs of a beam search, the best first; raises a ValueError if there are fewer beams.
+        Other options come from the model's generation configuration. Scores equal the package's `n_best`. They are
+        computed in a separate pass, since this file runs without the package."""
         if number > num_beams:
             raise ValueError(
                 f"{number} outputs need as many beams, not {num_beams}: choose more beams or fewer outputs."
@@ -180,7 +180,7 @@ class TextModel:
         )
         tokens = sequences[:, 1:]
         ends = torch.isin(tokens, torch.tensor(self.model.generation_config.eos_token_id).to(tokens))
-        counts = ends.cumsum(1) - ends.long() == 0  # what follows the end token is padding
+        counts = ends.cumsum(1) - ends.long() == 0  # after the end token there is only padding
         inputs = {name: value.expand(number, -1) for name, value in inputs.items()}
         logits = self.model(**inputs, decoder_input_ids=sequences[:, :-1], use_cache=False).logits
         log_probabilities = logits.float().log_softmax(-1).gather(2, tokens.unsqueeze(2)).squeeze(2)
@@ -193,7 +193,7 @@ class TextModel:
 
     @torch.inference_mode()
     def explain(self, source_ids: list[int], output: Output) -> Explanation:
-        """Runs the model once on a source and one of its outputs, and keeps what it did."""
+        """Runs the model once on a source and one of its outputs, and records its attention and stage weights."""
         start = self.model.generation_config.decoder_start_token_id
         decoder_input_ids = torch.tensor([[start, *output.token_ids[:-1]]], device=self.model.device)
         with record_coefficients(self.model.get_encoder()) as coefficients:
@@ -223,7 +223,7 @@ def heatmaps(
     colors: str,
     with_numbers: bool = False,
 ) -> str:
-    """Draws arrays (rows, columns), by their titles, one below the other; returns an SVG image in HTML."""
+    """Draws titled arrays (rows, columns), one below the other; returns an SVG image in HTML."""
     cell = 0.32 if with_numbers else 0.27  # inches
     width, height = max(len(columns), 4) * cell, max(len(rows), 2) * 0.27
     figure = Figure(figsize=(width, height * len(maps)))
@@ -245,7 +245,7 @@ def heatmaps(
                 red, green, blue, _ = image.cmap(image.norm(value))
                 color = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
                 axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=color)
-    # Text stays text, to be read and copied, in a font of the browser's.
+    # Text stays text in a font of the browser, so that it can be copied.
     with matplotlib.rc_context({"svg.fonttype": "none"}), StringIO() as file:
         figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
         svg = file.getvalue()
@@ -253,7 +253,7 @@ def heatmaps(
 
 
 def attention_map(explanation: Explanation, layer: int, head: int | None) -> str:
-    """The cross-attention of a layer and a head (None: the mean of its heads), both counted from 0, as an image."""
+    """The cross-attention of a layer and a head, both counted from 0, as an image. None: the mean over the heads."""
     weights = explanation.attentions[layer]
     weights = weights.mean(0) if head is None else weights[head]
     name = "mean over the heads" if head is None else f"head {head + 1}"
@@ -262,8 +262,8 @@ def attention_map(explanation: Explanation, layer: int, head: int | None) -> str
 
 
 def coefficient_map(explanation: Explanation, num_layers: int, kind: str) -> str:
-    """The weights of the stages in the encoder's layers as a text and an image, for one of the configuration's kinds
-    of `encoder_coefficients`."""
+    """The stage weights in the encoder's layers, as a text and an image. `kind` is the configuration's
+    `encoder_coefficients`."""
     values = explanation.coefficients
     if values is None:
         return "The blocks of this encoder have one stage each: there is nothing to weigh."
@@ -284,13 +284,13 @@ def coefficient_map(explanation: Explanation, num_layers: int, kind: str) -> str
 
 
 def size_of(config, stack: str, what: str) -> int:
-    """The number of layers or attention_heads of a stack, which configurations call by different names."""
+    """The number of layers or attention_heads of a stack; the name of this field differs between configurations."""
     names = (f"{stack}_{what}", f"num_{stack}_{what}", f"num_{what}")
     return next(getattr(config, name) for name in names if hasattr(config, name))
 
 
 def describe(model: torch.nn.Module) -> str:
-    """A line about a model: its size, layers and, if it is an ODE Transformer, solvers."""
+    """A line about a model: its size, its layers and, for an ODE Transformer, its solvers."""
     config = model.config
     facts = [f"{config.model_type}, {model.num_parameters() / 1e6:.1f}M parameters"]
     for stack in ("encoder", "decoder"):
@@ -303,9 +303,9 @@ def describe(model: torch.nn.Module) -> str:
 
 
 class Page(gr.Blocks):
-    """A page whose API answers values that its inputs cannot have with a message, and logs no traceback for them."""
+    """A page whose API answers invalid input values with a message, without logging a traceback."""
 
-    # The Python types of the values of an input, and what to call these.
+    # The Python types of an input's values, and their names in messages.
     KINDS = {
         gr.Textbox: (str, "a text"),
         gr.Slider: ((int, float), "a number"),
@@ -326,7 +326,7 @@ class Page(gr.Blocks):
 
 
 def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
-    """The page of a model; if there is a `text`, it opens with it and its output.
+    """The page of a model. If `text` is given, the page opens with it and its output.
 
     Raises:
         ValueError: the text is too long.
@@ -336,8 +336,8 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
     heads = [("mean", -1)] + [(f"head {i + 1}", i) for i in range(size_of(config, "decoder", "attention_heads"))]
 
     def search(text, split, beams, number, *options):
-        """Pairs of a source and an output, and the text of all: the best outputs of the text, whose text is that of
-        the chosen one (None), or the best one of each sentence."""
+        """Pairs of a source and an output, and their joined text. A single text gives its best outputs and None: the
+        chosen output's text is shown. Several sentences give the best output of each."""
         parts = [text_model.encode(part) for part in (text_model.split(text) if split else [text])]
         number = number if len(parts) == 1 else 1
         pairs = [(ids, output) for ids in parts for output in text_model.search(ids, beams, number, *options)]
@@ -367,7 +367,7 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
         return found, gr.Radio(choices(found), value=0), *explain(found, 0, layer, head)
 
     def on_explain(found, output, layer, head):
-        # Clicked while a search ran, the index is of the outputs before, which may have been more.
+        # After a click during a search, the index belongs to the previous outputs, possibly a longer list.
         is_there = found and type(output) is int and output < len(found[0])
         return explain(found, output, layer, head) if is_there else [gr.skip()] * 3
 
@@ -417,7 +417,7 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
                 gr.Markdown("### Weights of the stages")
                 coefficients = gr.HTML(shown[2], elem_id="coefficients", padding=False)
 
-        # One at a time: what the model computes is recorded in the model.
+        # One event at a time, since the model records what it computes.
         event = {"concurrency_id": "model", "concurrency_limit": 1}
         views = [output, attention, coefficients]
         inputs = [source, beams, number, penalty, longest, layer, head, split]

@@ -3,12 +3,12 @@
 
     python examples/from_residual.py --data_dir data/multi30k --output_dir from_residual
 
-1. trains an `M2M100ForConditionalGeneration`, the pre-norm model of transformers itself, on Multi30k en-de;
-2. makes an RK2 model with learned coefficients of it (`from_residual`), which at first computes the same function;
-3. trains both further, for as many updates, on the same batches;
+1. trains an `M2M100ForConditionalGeneration`, transformers' own pre-norm model, on Multi30k en-de;
+2. turns it into an RK2 model with learned coefficients (`from_residual`), which at first computes the same function;
+3. trains both further, for the same number of updates, on the same batches;
 4. writes `results.json` with the scores before and after, and prints them as a table.
 
-The training is `run_translation.py` with the recipe below. A run that is started again continues where it was.
+The training uses `run_translation.py` with the recipe below. A run started again continues where it stopped.
 """
 
 import json
@@ -57,10 +57,10 @@ def make_residual_model(sentences: list[str], vocab_size: int, folder: Path) -> 
 
 
 def note(folder: Path, arguments: list[str]) -> None:
-    """Notes beside a folder the arguments of what is in it, or will be.
+    """Records the arguments of a folder's contents in a file beside the folder.
 
     Raises:
-        ValueError: they were others.
+        ValueError: the folder was made with other arguments.
     """
     file = folder.with_suffix(".arguments.json")
     if folder.exists() and file.is_file() and (noted := read_json(file)["arguments"]) != arguments:
@@ -73,15 +73,15 @@ def note(folder: Path, arguments: list[str]) -> None:
 
 
 def train(start: Path, output_dir: Path, data_dir: Path, arguments: list[str]) -> dict:
-    """Trains the model of the folder `start` with the recipe and returns its metrics, from a finished run's file if
-    there is one.
+    """Trains the model in the folder `start` with the recipe and returns its metrics. If the run is already finished,
+    they are read from its file.
 
     Raises:
         ValueError: the run in the folder had other arguments.
     """
     note(output_dir, arguments)
     results, noted = output_dir / RESULTS, output_dir / ARGUMENTS
-    # Metrics of a later evaluation may be those of other sentences.
+    # A later evaluation may have used other sentences.
     is_measured = results.is_file() and "predict_bleu" in read_json(results)
     if not is_measured or read_json(noted).get("evaluated"):
         files_of_run = []

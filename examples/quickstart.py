@@ -3,11 +3,11 @@
 
     python quickstart.py quickstart_output
 
-A toy that shows the whole way in a few minutes on two CPU cores: texts, tokenizer, training, beam search, scores. The
-pairs are generated; German says the units before the tens and writes a number in one word ("two hundred twenty-one"
-is "zweihunderteinundzwanzig"), so the words have to be reordered and spelled, not just replaced. Both models are
-trained by run_translation.py with the same tokenizer, seed and number of updates, and tested on numbers that neither
-training nor validation holds.
+A toy example of all steps in a few minutes on two CPU cores: texts, tokenizer, training, beam search, scores. The
+pairs are generated. German says the units before the tens and writes a number in one word ("two hundred twenty-one"
+is "zweihunderteinundzwanzig"). So the words must be reordered and spelled, not just replaced. run_translation.py
+trains both models with the same tokenizer, seed and number of updates. They are tested on numbers that occur in
+neither training nor validation.
 """
 
 import json
@@ -16,7 +16,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
 
-# Where torchao is installed, transformers imports it, and it warns of what it lacks.
+# If torchao is installed, transformers imports it, and it warns about its missing parts.
 for name in ("torchao", "torch.utils._pytree"):
     logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -54,18 +54,18 @@ TRAINING = {
     "save_strategy": "no",
     "num_beams": 4,
     "length_penalty": 0.6,
-    # BLEU of characters: a number is one word, in which BLEU of words would find no four words in a row.
+    # BLEU of characters: a number is one word, so BLEU of words would find no 4-gram.
     "bleu_tokenize": "char",
     "seed": 1,
     "use_cpu": True,
     "preset": "none",
 }
-# Names, solvers and coefficients.
+# Name: solver and coefficients.
 SCHEMES = {"RK2 (gate)": ("rk2", "gate"), "residual": ("euler", "fixed")}
 
 
 def arguments(corpus: Path, output_dir: Path, solver: str, coefficients: str, tokenizer: Path | None) -> list[str]:
-    """Arguments of run_translation.py that train, evaluate and test one model."""
+    """Arguments for run_translation.py to train, evaluate and test one model."""
     scheme = {"encoder_solver": solver, "encoder_coefficients": coefficients}
     values = TRAINING | {"config_overrides": json.dumps(MODEL | scheme)}
     for split in SIZES:
@@ -78,7 +78,7 @@ def arguments(corpus: Path, output_dir: Path, solver: str, coefficients: str, to
 
 
 def run_scheme(name: str, corpus: Path, output_dir: Path, tokenizer: Path | None) -> dict:
-    """Trains and tests one model; its losses, scores and translations."""
+    """Trains and tests one model; returns its losses, scores and translations."""
     solver, coefficients = SCHEMES[name]
     print(f"\n=== {name}: encoder_solver={solver!r}, encoder_coefficients={coefficients!r}", flush=True)
     metrics = run_translation.main(arguments(corpus, output_dir, solver, coefficients, tokenizer))
@@ -97,7 +97,7 @@ def run_scheme(name: str, corpus: Path, output_dir: Path, tokenizer: Path | None
 
 
 def translate(folder: Path, texts: list[str]) -> list[str]:
-    """Translations by a saved model, with the beam search saved beside it."""
+    """Translations by a saved model, with its saved beam search."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     output = model.generate(**tokenizer(texts, padding=True, return_tensors="pt"))
@@ -105,7 +105,7 @@ def translate(folder: Path, texts: list[str]) -> list[str]:
 
 
 def report(results: list[dict]) -> str:
-    """The losses and scores of the models side by side."""
+    """The losses and scores of the models, side by side."""
     rows = [["", *(result["model"] for result in results)]]
     rows.append(["parameters", *(f"{result['parameters']:,}" for result in results)])
     for step in results[0]["losses"]:

@@ -4,23 +4,23 @@
     python run_classification.py recipes/trec.json --output_dir out --config_overrides solver=rk --seeds 1 2 3
     python run_classification.py --train_file mr.txt.gz --cross_validation 10 --do_train --do_predict --output_dir out
 
-A recipe is a JSON file of arguments; what follows it on the command line wins. Without a checkpoint
-(`--model_name_or_path`) the model starts from a configuration, by default CSAODE's; without a tokenizer
-(`--tokenizer_name`, or the checkpoint's) one is made of the words of the training text. Examples come from
+A recipe is a JSON file of arguments; later arguments on the command line override it. Without a checkpoint
+(`--model_name_or_path`), the model starts from a configuration, by default CSAODE's. Without a tokenizer
+(`--tokenizer_name`, or the checkpoint's), one is made from the words of the training text. Examples come from
 
-    --train_file a.txt                                    one a line, `label words ...`, words separated by spaces
+    --train_file a.txt                                    one per line, `label words ...`, words separated by spaces
     --train_file a.jsonl --text_pair_column hypothesis --text_column premise   objects, or rows of a .csv
     --dataset_name stanfordnlp/snli --text_column premise --text_pair_column hypothesis
 
-and likewise for validation and test; files may be gzipped (`.gz`). Where there is no such file, `--validation_size`
-and `--test_size` hold out a part of the training examples, drawn by `--split_seed`; `--cross_validation 10` tests ten
-models, each on a tenth that it was not trained on.
+and likewise for validation and test; files may be gzipped (`.gz`). Without such files, `--validation_size` and
+`--test_size` hold out a part of the training examples, drawn by `--split_seed`. `--cross_validation 10` tests ten
+models, each on a tenth of the examples not used for its training.
 
-`--seeds` trains a model for each. A model is in `output_dir`, those of seeds and folds in its subfolders
-`seed_S/fold_F`; their accuracies (percent), mean and standard deviation are in `output_dir/runs.json`. The same
-command again takes those that are finished as they are. Adam has L2 regularization (`--weight_decay`), and the
-learning rate falls exponentially after a linear warm-up, as in the paper of CSAODE. With `--smoke` the whole run takes
-seconds, on tiny sizes.
+`--seeds` trains one model for each seed. A single model is in `output_dir`; models of seeds and folds are in its
+subfolders `seed_S/fold_F`. Their accuracies (percent), mean and standard deviation are in `output_dir/runs.json`. The
+same command again keeps finished models. As in the paper of CSAODE, Adam has L2 regularization (`--weight_decay`), and
+the learning rate falls exponentially after a linear warm-up. With `--smoke`, the whole run takes seconds, with tiny
+sizes.
 """
 
 from modeling_ode_transformer.training.run import run, run_process
@@ -28,8 +28,8 @@ from modeling_ode_transformer.training.tasks.classification import CLASSIFICATIO
 
 
 def main(argv: list[str] | None = None) -> dict:
-    """Runs the script with the given arguments (default: the command line's) and returns the metrics of all runs and
-    their summary, as they are in `runs.json`."""
+    """Runs the script with the given arguments (default: the command line's). Returns the metrics of all runs and
+    their summary, as in `runs.json`."""
     return run(CLASSIFICATION, argv)
 
 

@@ -4,8 +4,8 @@
     python run_gec.py recipes/bea2019_gec_base.json --output_dir out
     python run_gec.py recipes/bea2019_gec_base.json --smoke
 
-A recipe is a JSON file of arguments; what follows it on the command line wins. Text is tokenised, with a space between
-tokens (more white space is read as one), and so are the outputs. Files are told apart by the ends of their names (each
+A recipe is a JSON file of arguments; later arguments on the command line override it. Text and outputs are tokenised,
+with a space between tokens (longer white space is read as one space). File names determine the kind of a file (each
 may also be gzipped, `.gz`):
 
     --train_file fce wi+locness nucle.m2      M2 files, and folders: all *train*.m2 below them
@@ -15,10 +15,10 @@ may also be gzipped, `.gz`):
     --test_file test.src --test_reference_files test.ref0 test.ref1    plain text, scored by GLEU
     --test_file test.src                      plain text, not scored
 
-and likewise for validation (folders: *dev*.m2) and test (*test*.m2). Only training pairs are filtered: nothing of a
-validation or test file is left out. A run that is started again with the same `--output_dir` continues from its last
-checkpoint. `output_dir` ends up with the model, the tokenizer, a generation configuration, the metrics
-(`all_results.json`) and the corrected sentences (`generated_predictions.txt`).
+and likewise for validation (folders: *dev*.m2) and test (*test*.m2). Only training pairs are filtered; validation and
+test files are used completely. A run started again with the same `--output_dir` continues from its last checkpoint.
+`output_dir` receives the model, the tokenizer, a generation configuration, the metrics (`all_results.json`) and the
+corrected sentences (`generated_predictions.txt`).
 """
 
 from modeling_ode_transformer.training.run import run, run_process

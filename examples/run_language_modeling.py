@@ -4,27 +4,27 @@
     python run_language_modeling.py recipes/ptb.json --output_dir out --config_overrides decoder_solver=rk4
     python run_language_modeling.py --model_name_or_path out --prompt "the company said" --output_dir generated
 
-A recipe is a JSON file of arguments; what follows it on the command line wins. Without a checkpoint
-(`--model_name_or_path`) the model starts from a configuration, by default an ODE Transformer; without a tokenizer
-(`--tokenizer_name`, or the checkpoint's) one is made of the words of the training text. Texts come from
+A recipe is a JSON file of arguments; later arguments on the command line override it. Without a checkpoint
+(`--model_name_or_path`), the model starts from a configuration, by default an ODE Transformer. Without a tokenizer
+(`--tokenizer_name`, or the checkpoint's), one is made from the words of the training text. Texts come from
 
-    --train_file a.txt                                   one sentence a line, words separated by spaces
+    --train_file a.txt                                   one sentence per line, words separated by spaces
     --dataset_name Salesforce/wikitext --dataset_config_name wikitext-2-v1 --text_column text
 
 and likewise for validation and test; every file may be gzipped (`.gz`).
 
-Every line ends with `</s>`, which counts as a word, on an empty line too. `<unk>` is a word; other words that the
-vocabulary lacks become it. With `--block_size N` the words of a text, line after line, are cut into blocks of N. Each
-word is predicted once, from the words before it in its block and the last word of the block before: of N words the
-first sees one word and the last sees N. With `--block_size 0` a word is predicted from its own line. The first word
-of a text, or of a line, is predicted from `</s>`. Training and evaluation do this alike.
+Every line ends with `</s>`, which counts as a word, on an empty line too. `<unk>` is a word; it replaces words not in
+the vocabulary. With `--block_size N`, the words of a text, line after line, are cut into blocks of N. Each word is
+predicted once, from the words before it in its block and the last word of the block before. So the first of N words
+sees one word, and the last sees N. With `--block_size 0`, a word is predicted from its own line. The first word of a
+text, or of a line, is predicted from `</s>`. This holds for training and evaluation.
 
 Word perplexity is exp(summed negative log-likelihood / number of words), without label smoothing. Evaluation and
-generation run in the precision of the weights (float32), with `--bf16` and `--fp16` too.
+generation run in the precision of the weights (float32), even with `--bf16` or `--fp16`.
 
-A run that is started again with the same `--output_dir` continues from its last checkpoint. `output_dir` ends up with
-the model, the tokenizer, the metrics (`all_results.json`) and what `--prompt` and `--prompt_file` asked for
-(`generated.txt`). With `--smoke` the whole run takes seconds, on tiny sizes.
+A run started again with the same `--output_dir` continues from its last checkpoint. `output_dir` receives the model,
+the tokenizer, the metrics (`all_results.json`) and the continuations of `--prompt` and `--prompt_file`
+(`generated.txt`). With `--smoke`, the whole run takes seconds, with tiny sizes.
 """
 
 from modeling_ode_transformer.training.run import run, run_process

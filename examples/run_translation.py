@@ -3,23 +3,22 @@
 
     python run_translation.py recipes/multi30k_en_de.json --output_dir out --seed 1
 
-A recipe is a JSON file of arguments; what follows it on the command line wins. Without a checkpoint
-(`--model_name_or_path`) the model starts from a configuration, by default an ODE Transformer; without a tokenizer
-(`--tokenizer_name`, or the checkpoint's) one is trained on the training pairs. Pairs come from
+A recipe is a JSON file of arguments; later arguments on the command line override it. Without a checkpoint
+(`--model_name_or_path`), the model starts from a configuration, by default an ODE Transformer. Without a tokenizer
+(`--tokenizer_name`, or the checkpoint's), one is trained on the training pairs. Pairs come from
 
-    --train_source_file a.en --train_target_file a.de    one sentence a line in two files
-    --train_file a.tsv                                   source<TAB>target a line
-    --train_file a.jsonl                                 {"en": ..., "de": ...} a line, or that under "translation"
+    --train_source_file a.en --train_target_file a.de    one sentence per line in two files
+    --train_file a.tsv                                   source<TAB>target per line
+    --train_file a.jsonl                                 {"en": ..., "de": ...} per line, or under "translation"
     --dataset_name wmt/wmt14 --dataset_config_name de-en
 
-and likewise for validation and test; every file may be gzipped (`.gz`). A run that is started again with the same
-`--output_dir` continues from its last checkpoint. `output_dir` ends up with the model, the tokenizer, a generation
-configuration with the beam search asked for, the metrics (`all_results.json`) and the predictions. With `--smoke` the
-whole run takes seconds, on tiny sizes.
+and likewise for validation and test; every file may be gzipped (`.gz`). A run started again with the same
+`--output_dir` continues from its last checkpoint. `output_dir` receives the model, the tokenizer, a generation
+configuration with the requested beam search, the metrics (`all_results.json`) and the predictions. With `--smoke`, the
+whole run takes seconds, with tiny sizes.
 
-Scores are sacreBLEU's BLEU (`bleu`) and chrF, with their signatures, and, with `--bleu_moses_language de`,
-`tokenized_bleu` and `compound_split_bleu`, the BLEU of older papers. `docs/recipes.md` lists the recipes and the
-papers' results.
+Scores are sacreBLEU's BLEU (`bleu`) and chrF, with their signatures. `--bleu_moses_language de` adds `tokenized_bleu`
+and `compound_split_bleu`, the BLEU of older papers. `docs/recipes.md` lists the recipes and the papers' results.
 """
 
 from modeling_ode_transformer.training.run import run, run_process

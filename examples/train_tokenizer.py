@@ -4,8 +4,9 @@
     python train_tokenizer.py --files train.en train.de --vocab_size 8000 --output_dir tokenizer
     python train_tokenizer.py --files train.en --target_files train.de --vocab_size 8000 --output_dir tokenizers
 
-The first trains one joint tokenizer. The second trains one for each language, the target's in the subfolder
-`target_tokenizer`. `run_translation.py --tokenizer_name FOLDER` and `AutoTokenizer.from_pretrained` open both.
+The first command trains one joint tokenizer. The second trains one for each language, with the target's in the
+subfolder `target_tokenizer`. `run_translation.py --tokenizer_name FOLDER` and `AutoTokenizer.from_pretrained` open
+both.
 """
 
 import sys

@@ -3,25 +3,25 @@
 
     python accelerated_runge_kutta.py
 
-needs sympy, which PyTorch brings. The method (Udwadia and Farahani, 2008) has the stages of this step, `Z_i`, and
-those of the step before, `Z_-i`:
+needs sympy, which PyTorch installs. The method (Udwadia and Farahani, 2008) has the stages of this step, `Z_i`, and of
+the step before, `Z_-i`:
 
     Z_1 = r F(G)    Z_2 = r F(G + a_2 Z_1)    Z_3 = r F(G + a_3 Z_2)
     G(t + r) = c_0 G(t) - c_-0 G(t - r) + c_1 Z_1 - c_-1 Z_-1 + c_2 (Z_2 - Z_-2) + c_3 (Z_3 - Z_-3)
 
-so that a step evaluates F three times, RK4 four times. Equation 10 as printed multiplies by r twice, `a_j r Z_{j-1}`
-with an r in `Z_{j-1}`. With constant coefficients that has order 3 for c_-0 = -5 only, which is not stable, and never
-order 4 (which asks for c_-0 = -1). Its `Z_-j` are of time t_{i-1}, not of the printed t_i, which is of no account as F
-does not depend on time.
+So a step evaluates F three times; RK4 evaluates it four times. Equation 10 as printed multiplies by r twice,
+`a_j r Z_{j-1}` with an r in `Z_{j-1}`. With constant coefficients, that form has order 3 only for c_-0 = -5, which is
+not stable. It never has order 4, which requires c_-0 = -1. Its `Z_-j` belong to time t_{i-1}, not to the printed t_i;
+this does not matter, since F does not depend on time.
 
-What is expanded is autonomous, `G' = F(G)`. A stage is, along the solution, a sum of elementary differentials: those
-of order 1 (F), 2 (F'F), 3 (F''FF and F'F'F) and 4 (F'''FFF, F''(F,F'F), F'F''FF and F'F'F'F).
+The expanded equation is autonomous, `G' = F(G)`. Along the solution, a stage is a sum of elementary differentials of
+order 1 (F), 2 (F'F), 3 (F''FF and F'F'F) and 4 (F'''FFF, F''(F,F'F), F'F''FF and F'F'F'F).
 """
 
 import sympy
 
 
-# The derivative, along the solution, of each elementary differential of an order below 4.
+# The derivative along the solution of each elementary differential of order below 4.
 DERIVATIVES = {
     "F": {"F'F": 1},
     "F'F": {"F''FF": 1, "F'F'F": 1},
@@ -40,7 +40,7 @@ Series = dict[str, sympy.Expr]
 
 
 def add(*terms: tuple[sympy.Expr, Series]) -> Series:
-    """The sum of series times factors."""
+    """The sum of series, each times a factor."""
     return {name: sum(factor * series.get(name, 0) for factor, series in terms) for name in DIFFERENTIALS}
 
 
@@ -50,7 +50,7 @@ def derivative(series: Series) -> Series:
 
 
 def shifted(series: Series, steps: int) -> Series:
-    """A series at a time that is `steps` r away, in differentials of now."""
+    """A series at time t + `steps` r, in differentials at time t."""
     terms, current = [(sympy.Integer(1), series)], series
     for order in range(1, 4):
         current = derivative(current)
@@ -66,7 +66,7 @@ def stage(inner: Series) -> Series:
 
 
 def chain(*a: sympy.Expr) -> list[Series]:
-    """Stages of which each starts from the one before: at G, G + a_2 Z_1, G + a_3 Z_2, ..."""
+    """Stages that each start from the one before: at G, G + a_2 Z_1, G + a_3 Z_2, ..."""
     stages = [stage({})]
     for factor in a:
         stages.append(stage(add((factor, stages[-1]))))
@@ -86,7 +86,7 @@ a_2, a_3, c_1, c_2, c_3, c_back_0, c_back_1 = sympy.symbols("a_2 a_3 c_1 c_2 c_3
 
 
 def order_conditions() -> dict[int, list[sympy.Expr]]:
-    """By order, expressions that vanish for a method of that order; c_0 = 1 + c_-0, the condition of order 0."""
+    """By order, the expressions that vanish for a method of that order. c_0 = 1 + c_-0 is the condition of order 0."""
     here = chain(a_2, a_3)
     before = [shifted(each, -1) for each in here]
     step = add(
@@ -117,7 +117,7 @@ def start(method: dict[sympy.Symbol, sympy.Rational]) -> list[sympy.Rational]:
 
 
 def method(**free: sympy.Rational) -> dict[sympy.Symbol, sympy.Rational]:
-    """A member of the family, `a_2` and `c_back_0` given."""
+    """The member of the family with the given `a_2` and `c_back_0`."""
     values = {a_2: free["a_2"], c_back_0: free["c_back_0"]}
     return values | {symbol: value.subs(values) for symbol, value in family().items()}
 
@@ -125,7 +125,7 @@ def method(**free: sympy.Rational) -> dict[sympy.Symbol, sympy.Rational]:
 def main() -> None:
     print("Order conditions (each is 0):")
     for order, conditions in order_conditions().items():
-        # Several trees give the same condition: a method whose stages come in pairs has fewer.
+        # Several trees give the same condition: a method with paired stages has fewer conditions.
         for condition in dict.fromkeys(sympy.factor(each) for each in conditions):
             print(f"  {order}: {condition}")
     print("All methods of order 4, for any a_2 and c_-0 (stable as r goes to 0 if -1 <= c_-0 < 1):")

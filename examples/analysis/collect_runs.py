@@ -1,13 +1,13 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Puts training runs side by side: prints a table, and writes all that is known about them as JSON.
+"""Puts training runs side by side: prints a table, and writes everything known about them as JSON.
 
     python examples/analysis/collect_runs.py ptb_residual ptb_rk2_gate --names residual gate --output_file ptb.json
 
-A run is the output folder of a finished run of one of the scripts. The file has of each the record that model cards
-are made of (model, data, arguments, versions, date, metrics), the overrides of its configuration, the arguments of its
-model and data that are not empty, and its log, from which `plot_training.py` plots. Runs of other names that the file
-has already stay in it, so that runs of several machines come together; the table shows all of them, and of runs that
-differ in their seed only, mean and standard deviation.
+A run is the output folder of a finished run of one of the scripts. For each run, the file has the record behind its
+model card (model, data, arguments, versions, date, metrics) and the overrides of its configuration. It also has the
+non-empty arguments of its model and data, and its log for `plot_training.py`. Runs with other names stay in the file,
+so runs from several machines can be combined. The table shows all runs. For runs that differ only in their seed, it
+adds mean and standard deviation.
 """
 
 import json
@@ -22,15 +22,15 @@ from modeling_ode_transformer.training.same_training import training_data, train
 
 
 def overrides(values: dict) -> str:
-    """Overrides of a configuration as the command line has them."""
+    """Overrides of a configuration, in the form of the command line."""
     return ",".join(f"{name}={value}" for name, value in values.items())
 
 
 def read_collected(file: Path) -> dict[str, dict]:
-    """The runs in a file of this script, by their names; none if there is no file.
+    """The runs in a file of this script, by name; none if there is no file.
 
     Raises:
-        ValueError: the file holds something else.
+        ValueError: the file was not written by this script.
     """
     runs = read_json(file) if file.is_file() else {}
     if not isinstance(runs, dict) or not all(isinstance(run, dict) and "log_history" in run for run in runs.values()):
@@ -39,11 +39,11 @@ def read_collected(file: Path) -> dict[str, dict]:
 
 
 def read_run(folder: Path) -> dict:
-    """What is known about a run.
+    """Everything known about a run.
 
     Raises:
-        FileNotFoundError: it has not come to its end, or is none of this package's.
-        ValueError: its evaluations have not come to their end.
+        FileNotFoundError: the run is not finished, or is not a run of this package.
+        ValueError: its evaluations are not finished.
     """
     for name in (ARGUMENTS, RESULTS, TRAINER_STATE):
         if not (folder / name).is_file():
@@ -76,7 +76,7 @@ def score_of(run: dict, split: str, metric: str) -> float | None:
 
 
 def groups_of_seeds(runs: dict[str, dict]) -> list[list[str]]:
-    """The names of runs that differ in their seed only, two or more together."""
+    """Groups of two or more names of runs that differ only in their seed."""
     groups = {}
     for name, run in runs.items():
         reached = ("arguments", "updates", "weights_of_update", "epochs")
@@ -94,8 +94,8 @@ def groups_of_seeds(runs: dict[str, dict]) -> list[list[str]]:
 
 
 def table(runs: dict[str, dict]) -> str:
-    """The runs as rows in Markdown: overrides that differ, parameters, update of the weights, metrics; then, for each
-    group of seeds, mean and (of a sample) standard deviation of the metrics."""
+    """The runs as rows in Markdown: differing overrides, parameters, update of the weights, metrics. For each group of
+    seeds, the mean and the sample standard deviation of the metrics follow."""
     metrics = dict.fromkeys(
         (split, name)
         for run in runs.values()

@@ -1,13 +1,13 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Plot what a CSAODE model attends to: figures 4 and 6 of its paper, for a sentence.
+"""Plot the attention of a CSAODE model: figures 4 and 6 of its paper, for one sentence.
 
     python plot_attention.py --model_name_or_path trec --text "What state did the Battle of Bighorn take place in ?" \\
         --pair state Bighorn --output_dir plots
 
-writes `attention_over_time.png`, how much the first word of the pair attends to the second at the beginning of each
-step and at the end; `euclidean_attention.png`, the shares of the local vectors (columns) for each global one (rows);
-and their numbers, `attention.json`. A vector stands for the n-gram that begins at its word; the paper's figure 4 is of
-a model with `ngram_size=1`, whose vectors are words.
+writes three files. `attention_over_time.png` shows how much the first word of the pair attends to the second, at the
+beginning of each step and at the end. `euclidean_attention.png` shows the shares of the local vectors (columns) for
+each global one (rows). `attention.json` has the numbers. A vector stands for the n-gram that begins at its word. The
+paper's figure 4 shows a model with `ngram_size=1`, so its vectors are words.
 """
 
 import json
@@ -26,7 +26,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 
-# Which of so many evaluations are the first ones of steps.
+# Which evaluations, out of `number`, begin a step.
 FIRST_STAGES = {
     "rk": lambda number: range(0, number, 4),
     "ark": lambda number: [0, *range(4, number, 3)],
@@ -42,10 +42,10 @@ def position_of(word: str, tokens: list[str]) -> int:
 
 
 def attention_over_time(model, inputs, output) -> tuple[list[float], torch.Tensor]:
-    """The times at which steps begin and the last one ends, and the attention at each: (times, length, length). Where
-    there are several blocks, a step is a block, and nothing attends at the end of the last."""
+    """The beginning of each step and the end of the last one, with the attention at each: (times, length, length).
+    With several blocks, a step is a block, and there is no attention at the end of the last."""
     config, times = model.config, output.evaluation_times[:, 0].tolist()
-    # A step that an adaptive solver has made again begins where it began before.
+    # A step that an adaptive solver repeats begins at the same time.
     starts = {times[i]: output.attentions[i][0, 0] for i in FIRST_STAGES[config.solver](len(times))}
     if config.num_blocks > 1:
         return list(starts), torch.stack(list(starts.values()))

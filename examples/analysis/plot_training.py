@@ -5,10 +5,10 @@
     python examples/analysis/plot_training.py ptb_residual ptb_rk2_gate --names residual gate --output_dir plots
 
 A run is the output folder of a script, or its `trainer_state.json`; a file of `collect_runs.py` gives all its runs.
-Writes `loss.png`, `perplexity.png`, `gradient_norm.png` and `coefficients.png`, those for which a run has values, over
-updates. `perplexity_by_seconds.png` has them over the time of finished trainings, evaluations included, and
-`perplexity_by_evaluations.png` over the evaluations of layers' functions F, which only collected runs name: models of
-equal parameters and of equal cost can be compared.
+Writes `loss.png`, `perplexity.png`, `gradient_norm.png` and `coefficients.png` over updates, if a run has such values.
+`perplexity_by_seconds.png` is over the time of finished trainings, evaluations included.
+`perplexity_by_evaluations.png` is over the evaluations of the layers' functions F, which only collected runs name. So
+models can be compared at equal parameters and at equal cost.
 """
 
 import json
@@ -31,16 +31,16 @@ QUANTITIES = {
 COSTS = {"seconds": "seconds", "evaluations": "evaluations of F"}
 COEFFICIENT = re.compile(r"eval_coefficient_(?P<stack>.+)_(?P<layer>\d+)_stage_(?P<stage>\d+)")
 
-Curve = tuple[list[float], list[float]]  # updates, or what they took; values
+Curve = tuple[list[float], list[float]]  # updates, or their cost; values
 
 
 def read_runs(path: Path) -> dict[str, dict]:
-    """Runs with what `Trainer` logged ("log_history"), by their names: the folder's, or those in a file of
-    `collect_runs.py`, which has more of them.
+    """Runs with the log of `Trainer` ("log_history"), by name: the run of a folder, or all runs in a file of
+    `collect_runs.py`.
 
     Raises:
         FileNotFoundError: there is no log.
-        ValueError: it is not a log of `Trainer`.
+        ValueError: the file is not a log of `Trainer`.
     """
     file = path / "trainer_state.json" if path.is_dir() else path
     if not file.is_file():
@@ -56,7 +56,7 @@ def read_runs(path: Path) -> dict[str, dict]:
 
 
 def costs(run: dict) -> dict[str, float]:
-    """What an update of a run takes, as far as is known: "seconds", and "evaluations" of functions F."""
+    """The cost of an update of a run, as far as it is known: "seconds", and "evaluations" of functions F."""
     found = {}
     for entry in run["log_history"]:
         if speed := entry.get("train_steps_per_second"):
@@ -67,7 +67,7 @@ def costs(run: dict) -> dict[str, float]:
 
 
 def read_curves(log: list[dict]) -> dict[str, Curve]:
-    """Everything that a run logged, by its name in the log."""
+    """All logged curves of a run, by their names in the log."""
     curves = {}
     for entry in log:
         for name, value in entry.items():
@@ -82,7 +82,7 @@ def plot_quantity(
 ) -> None:
     for i, (run, curves) in enumerate(runs.items()):
         if name in curves:
-            # A line of one point cannot be seen; there are ten colors.
+            # A line with a single point is invisible without a marker; there are only ten colors.
             style = {"marker": "." if len(curves[name][0]) < 50 else None, "linestyle": ("-", "--", ":")[i // 10 % 3]}
             axes.plot(*curves[name], label=run, linewidth=1, color=f"C{i % 10}", **style)
     axes.set_yscale("log")

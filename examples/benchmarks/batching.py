@@ -1,12 +1,12 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""How much faster training goes in token-budget batches: real tokens per second against batches of sentences.
+"""How much faster training is with token-budget batches: real tokens per second against batches of sentences.
 
     python examples/benchmarks/batching.py --source_file data/multi30k/train.en.gz \\
         --target_file data/multi30k/train.de.gz --output_file batching.json
 
-trains one model on batches of three kinds, side by side: a round takes a few updates of each kind, and the medians
-over all rounds are compared. All kinds have as many pairs to an update on average, hence as many updates to an epoch.
-Tokens are counted without padding.
+trains one model on batches of three kinds, side by side. A round has a few updates of each kind, and the medians over
+all rounds are compared. On average, all kinds have the same number of pairs per update, and so the same number of
+updates per epoch. Tokens are counted without padding.
 """
 
 import json
@@ -46,7 +46,7 @@ def kinds_of_batches(lengths: np.ndarray, max_tokens: int, seed: int) -> dict[st
 
 
 def padding(batches: list[list[int]], lengths: np.ndarray) -> float:
-    """Share of the padded tokens of both sides that are padding."""
+    """The share of padding in the padded tokens of both sides."""
     return 1 - lengths.sum() / sum(len(batch) * lengths[batch].max(axis=0).sum() for batch in batches)
 
 

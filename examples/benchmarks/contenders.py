@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What the benchmarks compare, and how: models of the same sizes and weights, timed in turns."""
+"""The contenders of the benchmarks and their timing: models of the same sizes and weights, timed in turns."""
 
 import contextlib
 import copy
@@ -36,8 +36,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def m2m100(encoder_layers: int = 6, d_model: int = 512, decoder_layers: int = 6) -> M2M100ForConditionalGeneration:
-    """A pre-norm Transformer with random weights of the base size, or of another width or depth. Matrices of the
-    layers are larger than a new model's, embeddings smaller: else it would repeat one word."""
+    """A pre-norm Transformer of the base size, or of another width or depth, with random weights. The layers' weights
+    are scaled up and the embeddings down; otherwise the model would repeat one word."""
     torch.manual_seed(0)
     sizes = {
         f"{stack}_{field}": value
@@ -67,14 +67,14 @@ def m2m100(encoder_layers: int = 6, d_model: int = 512, decoder_layers: int = 6)
 def ode_transformer(
     solver: str, residual: M2M100ForConditionalGeneration | None = None
 ) -> OdeTransformerForConditionalGeneration:
-    """An ODE Transformer with the weights of a residual model: its learned coefficients are those of Euler's scheme,
-    so that it evaluates all stages and computes the residual model's function."""
+    """An ODE Transformer with the weights of a residual model. Its learned coefficients are Euler's: it evaluates all
+    stages, but computes the same function as the residual model."""
     return optimize_for_cpu(from_residual(residual or m2m100(), solver))
 
 
 def base_preset(solver: str, **fields) -> OdeTransformerForConditionalGeneration:
-    """The paper's base model, with relative positions and a learned combination of the layers; RK2 has a gate, and
-    other `fields` are those of the configuration, or of that of a model with a recurrence encoder."""
+    """The paper's base model, with relative positions and a learned combination of the layers; RK2 has a gate. Other
+    `fields` belong to the configuration, also to that of a model with a recurrence encoder."""
     torch.manual_seed(0)
     model_class = OdeTransformerForConditionalGeneration
     if "recurrence_encoder" in fields:
@@ -84,13 +84,13 @@ def base_preset(solver: str, **fields) -> OdeTransformerForConditionalGeneration
 
 
 def prepared(model, dtype: str = "float32", packing: str | None = None):
-    """A copy in a dtype, with packed weights if `packing` is "packed" or "int8"."""
+    """A copy in the given dtype, with packed weights if `packing` is "packed" or "int8"."""
     model = copy.deepcopy(model).to(DTYPES[dtype])
     return model if packing is None else optimize_for_cpu(model, packing)
 
 
 def translate(connection, folder: str, compute_type: str, threads: int) -> None:
-    """Answers requests of `CTranslate2` until there are no more: (sentences, beams, length), with hypotheses."""
+    """Answers requests from `CTranslate2`, (sentences, beams, length), with hypotheses until there are no more."""
     import ctranslate2
 
     translator = ctranslate2.Translator(folder, device="cpu", compute_type=compute_type, intra_threads=threads)
@@ -108,7 +108,7 @@ def answer(connection, translator) -> None:
 
 
 class CTranslate2:
-    """A residual model in CTranslate2, in a process of its own: the threads of the two disturb each other."""
+    """A residual model in CTranslate2, in its own process, since its threads and PyTorch's disturb each other."""
 
     def __init__(self, model: M2M100ForConditionalGeneration, compute_type: str):
         from ctranslate2.converters.transformers import M2M100Loader
@@ -138,7 +138,7 @@ class CTranslate2:
     def generate(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, num_beams: int, max_new_tokens: int
     ) -> torch.Tensor:
-        """As `generate()` of a model. No output is shorter than `max_new_tokens`."""
+        """Like a model's `generate()`. No output is shorter than `max_new_tokens`."""
         rows = zip(input_ids.tolist(), attention_mask.sum(1).tolist())
         sentences = [[self.words[i] for i in row[:length]] for row, length in rows]
         self.connection.send((sentences, num_beams, max_new_tokens))
@@ -146,15 +146,15 @@ class CTranslate2:
 
 
 def read_lengths(file: Path, field: str | None = None) -> list[int]:
-    """The number of words and punctuation marks of each line, or of the field of each line of JSON, and one for the
-    end of the sentence."""
+    """The number of words and punctuation marks in each line, or in a field of each JSON line, plus one for the end of
+    the sentence."""
     with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
         texts = [line if field is None else json.loads(line)[field] for line in lines]
     return [len(re.findall(r"\w+|[^\w\s]", text)) + 1 for text in texts]
 
 
 def sources(lengths: Sequence[int], seed: int = 0) -> dict[str, torch.Tensor]:
-    """A padded batch of random words with these lengths."""
+    """A padded batch of sources of random words with these lengths."""
     generator = torch.Generator().manual_seed(seed)
     input_ids = torch.randint(FIRST_WORD, VOCAB_SIZE, (len(lengths), max(lengths)), generator=generator)
     attention_mask = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)).long()
@@ -163,7 +163,7 @@ def sources(lengths: Sequence[int], seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def batches_by_length(lengths: Sequence[int], batch_size: int, number: int) -> list[dict[str, torch.Tensor]]:
-    """Of all batches of the sorted lengths, `number` that are evenly spaced."""
+    """Sorts the lengths into batches and returns `number` evenly spaced ones."""
     ordered = sorted(lengths)
     starts = [round((i + 0.5) / number * (len(ordered) - batch_size)) for i in range(number)]
     return [sources(ordered[start : start + batch_size], seed) for seed, start in enumerate(starts)]
@@ -171,7 +171,7 @@ def batches_by_length(lengths: Sequence[int], batch_size: int, number: int) -> l
 
 @dataclass
 class Effort:
-    """How long to measure: at least so many `rounds`, and at least so many `seconds`."""
+    """How long to measure: at least this many `rounds` and at least this many `seconds`."""
 
     rounds: int
     seconds: float = 0
@@ -180,8 +180,8 @@ class Effort:
 def in_turns(
     contenders: dict[str, Callable[[], object]], effort: Effort, pause: float = 0.3
 ) -> dict[str, list[float]]:
-    """Seconds of each contender in each round. In a round each has its turn, and a round before the first warms up.
-    The pause before a turn lets the threads of the one before go to sleep."""
+    """Seconds of each contender in each round. In a round, each contender has one turn; a warm-up round comes first.
+    The pause before a turn lets the previous contender's threads go to sleep."""
     rounds, first = [], time.perf_counter()
     while len(rounds) <= effort.rounds or time.perf_counter() - first < effort.seconds:
         rounds.append({})
@@ -194,7 +194,7 @@ def in_turns(
 
 
 def synchronized(run: Callable[[], object], device: torch.device) -> Callable[[], None]:
-    """What runs, and waits until the device has done it."""
+    """A function that calls `run` and waits until the device has finished."""
 
     def wait():
         run()
@@ -210,7 +210,7 @@ def ratio(seconds: Sequence[float], others: Sequence[float]) -> float:
 
 
 def peak_memory(run: Callable[[], object]) -> int:
-    """The most bytes that tensors made in `run` had at one time."""
+    """The peak size in bytes of the tensors made in `run`."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
     live = peak = 0
@@ -222,7 +222,7 @@ def peak_memory(run: Callable[[], object]) -> int:
 
 
 def training_step(model, batch: dict[str, torch.Tensor], dtype: str) -> Callable[[], None]:
-    """An update by Adam, in float32 or with autocast to bfloat16."""
+    """One Adam update, in float32 or with autocast to bfloat16."""
     optimizer = torch.optim.Adam(model.train().parameters(), lr=1e-5, fused=True)
 
     def step():
@@ -243,7 +243,7 @@ def step_operations(model, batch: dict[str, torch.Tensor]) -> int:
 
 
 def machine(device: torch.device | None = None) -> dict[str, object]:
-    """What the numbers depend on besides the code; with a `device` that is a GPU, its name too."""
+    """What the numbers depend on besides the code; includes the GPU's name if `device` is one."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]

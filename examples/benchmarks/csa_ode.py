@@ -1,12 +1,12 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""How fast CSAODE trains with its solvers, and what its two ways to gradients keep in memory.
+"""How fast CSAODE trains with its solvers, and how much memory its two gradient methods need.
 
     python examples/benchmarks/csa_ode.py --train_file data/classification/trec.train.txt.gz --output_file csa_ode.json
 
-`epochs`: for each step size the solvers train in turns on the same batches, of sentences of similar length; an epoch
-takes the mean of these batches times the number of all. The arithmetic beside is the ratio of the numbers of
-evaluations. `memory`: for numbers of steps, the bytes that autograd keeps from the forward pass of a batch to its
-backward pass, parameters apart, and the peak memory of one such step (as PyTorch's profiler counts it).
+`epochs`: for each step size, the solvers train in turns on the same batches of sentences of similar length. The time
+of an epoch is the mean time of these batches times the number of all batches. The arithmetic beside it is the ratio of
+the numbers of evaluations. `memory`: for several numbers of steps, the bytes that autograd keeps between the forward
+and backward pass of a batch, without parameters, and the peak memory of such a step, from PyTorch's profiler.
 """
 
 import json
@@ -46,7 +46,7 @@ def model_of(solver: str, step_size: float, gradient: str = "direct") -> CsaOdeF
 
 
 def measure_epochs(batches, step_sizes: list[float], number: int, rounds: int, dtype: str) -> list[dict]:
-    """Seconds of an epoch by CSARK and CSAARK for each step size, extrapolated from every so many-th batch."""
+    """Seconds per epoch of CSARK and CSAARK for each step size, extrapolated from evenly spaced batches."""
     chosen = batches[len(batches) // (2 * number) :: len(batches) // number][:number]
     rows = []
     for step_size in step_sizes:
@@ -79,14 +79,14 @@ def measure_epochs(batches, step_sizes: list[float], number: int, rounds: int, d
 
 
 def kept_bytes(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> int:
-    """What autograd keeps between forward and backward, parameters apart."""
+    """The bytes that autograd keeps between forward and backward pass, without parameters."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in parameters:
-            # The tensor is held, so that no other one gets its place in memory.
+            # Keep the tensor, so that no other one gets its address.
             kept[storage.data_ptr()] = storage.nbytes(), tensor
         return tensor
 
@@ -96,7 +96,7 @@ def kept_bytes(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> int:
 
 
 def measure_memory(batch, numbers_of_steps: list[int]) -> list[dict]:
-    """Bytes kept and peak of a training step, by solver, gradient and number of steps."""
+    """Kept bytes and peak memory of a training step, by solver, gradient and number of steps."""
     rows = []
     for solver in ("rk", "ark"):
         for gradient in ("direct", "adjoint"):

@@ -1,15 +1,16 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What recipes are expected to take on one GPU, counted on a machine without one.
+"""The expected time and memory of recipes on one GPU, counted on a machine without one.
 
     python examples/benchmarks/expected.py --output_file expected.json
 
-A step of a recipe's model runs on tensors without data, in bfloat16, with losses in chunks as `TokenSeq2SeqTrainer`
-has them. Its peak memory is counted with weights, gradients and Adam's states. Attention is that of a CPU, which keeps
-more, and has more operators, than a GPU's. The batch is an update's, halved until it leaves a tenth of the memory
-free; the recipe accumulates the others of the update.
+A step of a recipe's model runs on tensors without data, in bfloat16, with losses in chunks as in
+`TokenSeq2SeqTrainer`. Its peak memory includes weights, gradients and Adam's states. The attention is a CPU's, which
+keeps more memory and has more operators than a GPU's. The batch is a whole update, halved until a tenth of the memory
+is free; the recipe accumulates the rest of the update.
 
-Time is an estimate, not a measurement: an eager step takes the longer of its operators, at the 27 microseconds that an
-H100 waits for one, and its matrix products, at `--share` of the peak. Examples have the lengths in `LENGTHS`.
+Time is an estimate, not a measurement. An eager step takes the longer of two times: its operators at 27 microseconds
+each, the time that an H100 waits for one, or its matrix products at `--share` of the peak. Examples have the lengths
+in `LENGTHS`.
 """
 
 import json
@@ -30,7 +31,7 @@ from modeling_ode_transformer.training.recipe_files import recipe_file
 from modeling_ode_transformer.training.trainer import LOSS_CHUNK_SHARE, MIN_LOSS_CHUNK_SIZE
 
 
-# Tokens of a source and a target, about the means of these data (articles are cut at 500), and the recipe's GPUs.
+# Tokens of a source and a target, close to the means of these data (articles are cut at 500), and the recipe's GPUs.
 LENGTHS = {
     "wmt14_en_de_base": (30, 30, 8),
     "wmt14_en_de_deep": (30, 30, 8),
@@ -39,13 +40,13 @@ LENGTHS = {
     "iwslt14_de_en": (25, 25, 1),
     "tatoeba_en_de": (11, 11, 1),
 }
-# Pairs of data sets whose recipes count epochs.
+# Numbers of pairs, for recipes that count epochs.
 PAIRS = {"tatoeba_en_de": 163_551}
 SECONDS_PER_OPERATOR = 27e-6
 
 
 class CountCalls(TorchDispatchMode):
-    """Within the context, `calls` is the number of calls of ATen operators, forward and backward."""
+    """Counts the calls of ATen operators within the context, forward and backward, in `calls`."""
 
     def __init__(self):
         super().__init__()
@@ -76,7 +77,7 @@ def count(config: OdeTransformerConfig, tokens: int, lengths: Sequence[int]) -> 
             step(model, pairs, lengths)
         with FlopCounterMode(display=False) as flops:
             step(model, pairs, lengths)
-    # As many as those of tiny tensors, but for the chunks of the loss.
+    # The number of operators is the same for tiny tensors, except for the chunks of the loss.
     heads = config.encoder_attention_heads
     tiny = {"d_model": 2 * heads, "encoder_ffn_dim": 2, "decoder_ffn_dim": 2, "vocab_size": 8}
     tiny = OdeTransformerConfig.from_dict(config.to_dict() | tiny)
@@ -88,7 +89,7 @@ def count(config: OdeTransformerConfig, tokens: int, lengths: Sequence[int]) -> 
 
 
 def expect(name: str, args) -> dict[str, float | str]:
-    """A row of the table: the largest batch of a recipe, what it needs, and the hours of the training."""
+    """A row of the table: a recipe's largest batch, its memory and time, and the hours of the training."""
     recipe, (*lengths, gpus) = read_json(recipe_file(name)), LENGTHS[name]
     config = OdeTransformerConfig(vocab_size=recipe["vocab_size"], **recipe["config_overrides"])
     accumulation = recipe.get("gradient_accumulation_steps", 1)

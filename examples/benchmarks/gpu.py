@@ -9,27 +9,26 @@
     python examples/benchmarks/gpu.py --device cpu --tiny --output_file tiny.json
 
 The models have random weights: the residual model, RK2 with a gate and RK4 of this package, and M2M100 of the same
-sizes. Searches run in bfloat16, with 4 beams and outputs of a fixed length. A training step is an update by Adam, with
+sizes. Searches run in bfloat16, with 4 beams and outputs of a fixed length. A training step is an Adam update with
 autocast to bfloat16. The modes of search:
 
-- eager: as it comes
+- eager: the default
 - static: `cache_implementation="static"` of transformers, which compiles nothing for beams (M2M100 only)
 - graphs: `cache_implementation="static"` of this package with its defaults, which are CUDA graphs on a GPU
 - compiled: the same without CUDA graphs
 
-Those of training: eager; compiled (`dynamic=True`, one compilation for all batches); graphs (`mode="reduce-overhead"`
-and a fixed shape, a task of its own since it compiles once more).
+The modes of training: eager; compiled (`dynamic=True`, one compilation for all batches); graphs
+(`mode="reduce-overhead"` and a fixed shape, a separate task since it compiles once more).
 
-Each row has the ratio of its speed to that of M2M100 in the same mode (for a compiled search: static) and to that of
-eager M2M100. The contenders of a batch take turns; a ratio is the median of the rounds' ratios. "Of the peak" is the
-share of the GPU's dense bfloat16 peak that the matrix products take: `FlopCounterMode` counts them in an eager run of
-the same model. MiB are the most that tensors took at one time in the second step, weights and the states of Adam
-included.
+Each row has two speed ratios: to M2M100 in the same mode (for a compiled search: static), and to eager M2M100. The
+contenders of a batch take turns; a ratio is the median of the rounds' ratios. "Of the peak" is the share of the GPU's
+dense bfloat16 peak that the matrix products reach. `FlopCounterMode` counts them in an eager run of the same model.
+MiB are the tensors' peak memory in the second step, weights and Adam's states included.
 
-An exception becomes a row with its message. What no longer fits into `--budget_seconds` becomes a row that says so.
-The order is that of importance. For each size: search with batches of 64 and 1, then training with 256 pairs, 32K and
-16K target tokens. Last come training steps in CUDA graphs. For each batch eager models come first. JSON is written
-after each row.
+An exception becomes a row with its message. A contender that no longer fits into `--budget_seconds` becomes a row that
+says so. The most important measures come first. For each size: search with batches of 64 and 1, then training with 256
+pairs, 32K and 16K target tokens. Training steps in CUDA graphs come last. For each batch, eager models come first.
+JSON is written after each row.
 """
 
 import gc
@@ -58,7 +57,7 @@ from modeling_ode_transformer.configuration_ode_transformer import PRESETS
 THEIRS = "M2M100"
 SOLVERS = {"residual": "euler", "RK2": "rk2", "RK4": "rk4"}
 MODELS = ["residual", THEIRS, "RK2", "RK4"]
-# Modes by task, in order of importance, each with that of M2M100 which it is compared with.
+# Modes by task, in order of importance, each with the M2M100 mode used for comparison.
 MODES = {
     "search": {"eager": "eager", "static": "static", "graphs": "static", "compiled": "static"},
     "training": {"eager": "eager", "compiled": "compiled"},
@@ -88,9 +87,9 @@ TINY = {
     "rounds": 1,
     "backend": "eager",  # traces as others do, and compiles nothing
 }
-# Dense bfloat16 operations a second; the first name that a GPU's has in it counts.
+# Dense bfloat16 operations per second; the first key contained in the GPU's name counts.
 PEAKS = {"H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "A100": 312e12}
-# Seconds that the first call of a contender is expected to take, before one of that mode has been timed.
+# Expected seconds of a contender's first call, until one of the same mode has been timed.
 EXPECTED = {"eager": 5, "static": 5, "graphs": 60, "compiled": 60}
 COLUMNS = {
     "contender": "{}",
@@ -106,7 +105,7 @@ COLUMNS = {
 
 
 def makers(size: str) -> dict[str, Callable]:
-    """What makes each model of a size."""
+    """Functions that make each model of a size."""
     fields = SIZES[size]
     layers = {name: fields[name] for name in ("encoder_layers", "decoder_layers") if name in fields}
     ours = {name: partial(base_preset, solver, **fields) for name, solver in SOLVERS.items()}
@@ -114,20 +113,20 @@ def makers(size: str) -> dict[str, Callable]:
 
 
 def contenders_of(task: str, models: list[str]) -> list[tuple[str, str]]:
-    """Models and modes of a task. Compiled searches are this package's, transformers' static cache is M2M100's."""
+    """Models and modes of a task. This package's models compile searches; M2M100 uses transformers' static cache."""
     lacking = {"static": set(SOLVERS), "graphs": {THEIRS}, "compiled": {THEIRS}} if task == "search" else {}
     return [(name, mode) for mode in MODES[task] for name in models if name not in lacking.get(mode, ())]
 
 
 def pairs_of(number: int, length: int) -> dict[str, torch.Tensor]:
-    """Sources and labels of equal lengths, which are about `length` and evenly spread."""
+    """Pairs with equal source and label lengths, evenly spread around `length`."""
     spread = length // 7
     batch = sources([length - spread + i % (2 * spread + 1) for i in range(number)])
     return batch | {"labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)}
 
 
 def peak_of(device: torch.device) -> float | None:
-    """The dense bfloat16 operations a second that a GPU can do, if its name is known."""
+    """The GPU's peak of dense bfloat16 operations per second, if its name is known."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next((peak for part, peak in PEAKS.items() if part in name), None)
 
@@ -146,7 +145,7 @@ def repeated(run: Callable[[], object], calls: int) -> Callable[[], None]:
 
 
 def operations(run: Callable[[], object]) -> int | None:
-    """Floating-point operations of the matrix products of a run."""
+    """Floating-point operations in the matrix products of a run."""
     try:
         with FlopCounterMode(display=False) as counter:
             run()
@@ -174,7 +173,7 @@ class Models:
         return self.made[name]
 
     def run(self, name: str, mode: str, batch: dict[str, torch.Tensor]) -> Callable[[], None]:
-        """What is timed."""
+        """The function to time."""
         return (self.search if self.task == "search" else self.training)(name, mode, batch)
 
     def search(self, name: str, mode: str, batch: dict[str, torch.Tensor]) -> Callable[[], None]:
@@ -238,7 +237,7 @@ class Report:
 
 
 class Budget:
-    """The time that is left. A contender is expected to take what the last one of its mode, task and size took."""
+    """The remaining time. A contender is expected to take as long as the last one of its mode, task and size."""
 
     def __init__(self, seconds: float):
         self.end, self.expected = time.perf_counter() + seconds, {}
@@ -248,7 +247,8 @@ class Budget:
 
 
 def prepare(models: Models, row: dict, batch: dict[str, torch.Tensor], budget: Budget) -> tuple[Callable, int]:
-    """Makes and calls a contender, notes in its row what that takes, and returns what is timed: so many calls."""
+    """Makes and calls a contender, and records the cost in its row. Returns the function to time and its number of
+    calls."""
     name, mode, device = row["model"], row["mode"], models.args.device
     model = models.model(name)
     start, graphs = time.perf_counter(), counters["stats"]["unique_graphs"]
@@ -265,7 +265,7 @@ def prepare(models: Models, row: dict, batch: dict[str, torch.Tensor], budget: B
         torch.cuda.reset_peak_memory_stats(device)
     once()
     if measures_memory:
-        # What other contenders hold does not count, and this one's weights and states of Adam do.
+        # Other contenders' memory does not count; this one's weights and Adam states do.
         own = 3 * sum(each.nbytes for each in model.parameters())
         row["MiB"] = (torch.cuda.max_memory_allocated(device) - others + own) / 2**20
     start = time.perf_counter()
@@ -320,7 +320,7 @@ def measure(models: Models, size: str, batch: dict[str, torch.Tensor], title: st
 
 
 def batches_of(task: str, args: Namespace) -> dict[str, dict[str, torch.Tensor]]:
-    """The batches of a task by what they are called, in order of importance."""
+    """The batches of a task by title, in order of importance."""
     short, long = args.lengths
     if task == "search":
         return {f"search, 4 beams, batch {number}": pairs_of(number, short) for number in args.batch_sizes}

@@ -1,10 +1,10 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Whether memory of a process grows with the number of shapes of its inputs, on a CPU.
+"""Whether the memory of a process grows with the number of input shapes, on a CPU.
 
     python examples/benchmarks/memory.py --output_file memory.json
 
-Every call has another random batch: some sources of some lengths, and outputs of another length. Calls are beam
-searches or training steps. Each contender has a process of its own, whose resident memory is noted after some calls.
+Every call has a new random batch, with a new number of sources, new source lengths and a new output length. Calls are
+beam searches or training steps. Each contender has its own process; its resident memory is recorded after some calls.
 """
 
 import json
@@ -33,7 +33,7 @@ CONTENDERS = [
 
 
 def measure(connection, task: str, contender: str, d_model: int, layers: int, most: dict[str, int], noted: list[int]):
-    """Sends MiB of resident memory after the calls with the numbers `noted`, the first call being number 1."""
+    """Sends the resident memory in MiB after the calls whose numbers are in `noted`, counted from 1."""
     torch.set_num_threads(1)
     model = MODELS[contender](m2m100(layers, d_model, layers))
     optimizer = torch.optim.SGD(model.train(task == "training").parameters(), lr=1e-6) if task == "training" else None
@@ -56,7 +56,7 @@ def measure(connection, task: str, contender: str, d_model: int, layers: int, mo
 
 
 def in_process(*arguments) -> list[float]:
-    """What `measure` sends from a new process."""
+    """The values that `measure` sends from a new process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=measure, args=(theirs, *arguments), daemon=True)

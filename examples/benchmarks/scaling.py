@@ -1,10 +1,10 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""How the time of a beam search grows with source length, beam, batch, depth and stages, beside M2M100's.
+"""How the time of a beam search grows with source length, beams, batch, depth and stages, beside M2M100.
 
     python examples/benchmarks/scaling.py --output_dir scaling
 
-writes scaling.json and scaling.png. Sources are random words of one length, outputs have 16 words. A point is the
-least time of the rounds, in which the contenders take turns.
+writes scaling.json and scaling.png. Sources are random words of one length; outputs have 16 words. The contenders take
+turns; a point is the shortest time of the rounds.
 """
 
 import json
@@ -30,7 +30,7 @@ SWEEPS = {
     "encoder layers": (6, 12, 24, 48),
     "stages": (1, 2, 3, 4),
 }
-# Long sources with 16 in a batch would not fit into the memory of a small machine.
+# Batches of 16 long sources would not fit into the memory of a small machine.
 SMALLER_BATCHES = {"source length": 4}
 SOLVERS = {1: "euler", 2: "rk2", 3: "rk3", 4: "rk4"}
 
@@ -53,7 +53,7 @@ def measure(setting: dict[str, int], d_model: int, rounds: int) -> dict[str, flo
 
 
 def plot(points: dict[str, list[dict]], file: Path) -> None:
-    """A panel for each sweep, seconds against its value."""
+    """A panel for each sweep, with seconds against the swept value."""
     figure, panels = pyplot.subplots(1, len(points), figsize=(3.2 * len(points), 3.2), layout="constrained")
     for panel, (name, rows) in zip(panels, points.items()):
         for contender in rows[0]["seconds"]:

@@ -1,12 +1,12 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Speed and memory of the ODE Transformer beside the models that people would use instead, in one run.
+"""Speed and memory of the ODE Transformer beside the models that users might choose instead, in one run.
 
     python examples/benchmarks/speed.py --translation_file data/multi30k/test_2016_flickr.en.gz \\
         --summarization_file data/cnn_dailymail_sample/sample.jsonl.gz --output_file speed.json
 
-M2M100 has the weights of the ODE Transformer it is compared with, whose learned coefficients are Euler's: the two
-generate the same tokens, which is checked before they are timed. The contenders take turns; a ratio is the median of
-the rounds' ratios. Contenders that end in "packed" or "int8" have such weights (`optimize_for_cpu`).
+Each M2M100 shares its weights with the ODE Transformer beside it, whose learned coefficients are Euler's. So the two
+generate the same tokens, which is checked before the timing. The contenders take turns; a ratio is the median of the
+rounds' ratios. Contenders whose names end in "packed" or "int8" have such weights (`optimize_for_cpu`).
 """
 
 import contextlib
@@ -46,7 +46,7 @@ from modeling_ode_transformer.inference.cpu import Int8Linear, OneDnnLinear
 
 
 class Report:
-    """The rows of the table: measures with what each contender needed, and its ratio to another."""
+    """The rows of the table: each measure with the contenders' results and ratios."""
 
     def __init__(self):
         self.rows = []
@@ -61,8 +61,8 @@ class Report:
         at_most: bool = False,
         operations: dict[str, int] | None = None,
     ):
-        """`pairs` are of a contender and the one it is compared with: by time, or by `per_second` things a second.
-        `operations` of each give the ratio of the arithmetic."""
+        """Each of `pairs` is a contender and its comparison, by time or, with `per_second` things, by things per
+        second. `operations` of each contender give the ratio of the arithmetic."""
         for ours, theirs in pairs:
             value = ratio(seconds[ours], seconds[theirs]) if at_most else ratio(seconds[theirs], seconds[ours])
             medians = [statistics.median(seconds[name]) for name in (ours, theirs)]
@@ -113,13 +113,13 @@ class Report:
 
 
 def generation(model, batches, **options) -> Callable[[], list[torch.Tensor]]:
-    """Generates for all batches: as many words as the longest source of each has, unless `options` say."""
+    """Generates for all batches; by default, outputs are as long as the batch's longest source."""
     limits = [{"max_new_tokens": batch["input_ids"].shape[1]} | options for batch in batches]
     return lambda: [model.generate(**batch, num_beams=4, **limit) for batch, limit in zip(batches, limits)]
 
 
 def check_same(runs: dict[str, Callable[[], list[torch.Tensor]]]) -> None:
-    """Raises an AssertionError unless all generate the same tokens."""
+    """Raises an AssertionError unless all runs generate the same tokens."""
     first, *others = ((name, run()) for name, run in runs.items())
     for name, outputs in others:
         same = all(ours.shape == theirs.shape and torch.equal(ours, theirs) for ours, theirs in zip(outputs, first[1]))
@@ -127,7 +127,7 @@ def check_same(runs: dict[str, Callable[[], list[torch.Tensor]]]) -> None:
 
 
 def beam_search(report: Report, batches_of: Callable, effort: Effort) -> None:
-    """Beam search with batches of 16, and of 1, against M2M100; and with unsorted sources."""
+    """Beam search against M2M100, with batches of 16 and 1, and with unsorted sources."""
     residual = m2m100()
     rk2 = ode_transformer("rk2", residual)
     for dtype in ("float32", "bfloat16"):
@@ -161,8 +161,8 @@ def beam_search(report: Report, batches_of: Callable, effort: Effort) -> None:
 
 
 def compiled_search(report: Report, batches_of: Callable, effort: Effort) -> None:
-    """Compiled beam search (`cache_implementation="static"`) beside the same model without, M2M100 and CTranslate2, in
-    float32 and in bfloat16, which CTranslate2 has on some CPUs."""
+    """Compiled beam search (`cache_implementation="static"`) beside the same model uncompiled, M2M100 and CTranslate2,
+    in float32 and bfloat16. CTranslate2 supports bfloat16 on some CPUs."""
     residual = m2m100()
     rk2 = ode_transformer("rk2", residual)
     for dtype in ("float32", "bfloat16"):
@@ -198,7 +198,7 @@ def compiled_search(report: Report, batches_of: Callable, effort: Effort) -> Non
 
 
 def against_ctranslate2(report: Report, batches_of: Callable, effort: Effort) -> None:
-    """Against CTranslate2 in each of its compute types; the target is for its fastest."""
+    """Beam search against CTranslate2 in each of its compute types; the target applies to the fastest type."""
     import ctranslate2
 
     residual = m2m100()
@@ -227,8 +227,8 @@ def against_ctranslate2(report: Report, batches_of: Callable, effort: Effort) ->
 
 
 def long_sources(report: Report, articles: list[int], summaries: list[int], effort: Effort) -> None:
-    """Sources of 512 tokens, batches of 8, outputs of the median summary's length; and what generating adds to
-    memory."""
+    """Sources of 512 tokens, batches of 8, outputs of the median summary's length; also the extra memory of
+    generation."""
     residual = m2m100()
     rk2 = ode_transformer("rk2", residual)
     batch = sources([min(length, 512) for length in sorted(articles)[-8:]])
@@ -269,7 +269,7 @@ def solvers(report: Report, batches_of: Callable, effort: Effort) -> None:
 
 
 def training(report: Report, lengths: list[int], effort: Effort) -> None:
-    """Training steps and their memory: 32 pairs of the median batch."""
+    """Training steps and their memory, with the 32 pairs of the median batch."""
     (batch,) = batches_by_length(lengths, 32, 1)
     batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     residual = m2m100()
@@ -321,8 +321,8 @@ def training(report: Report, lengths: list[int], effort: Effort) -> None:
 
 
 def recurrence(report: Report, lengths: list[int], batches_of: Callable, effort: Effort) -> None:
-    """Training steps, and searches, with a recurrence encoder of one layer against the same model without: 1.24 steps
-    a second against 1.28 in table 1 of Hao et al. (2019), 1.032 times as long."""
+    """Training steps and searches with a one-layer recurrence encoder, against the same model without it. Table 1 of
+    Hao et al. (2019) has 1.24 steps per second against 1.28, so 1.032 times the time."""
     kinds = {"": {}, " + BiARN": {"recurrence_encoder": "biarn"}, " + BiRNN": {"recurrence_encoder": "birnn"}}
     makers = {
         f"{name} preset{kind}": partial(base_preset, solver, **fields)
@@ -351,8 +351,8 @@ def recurrence(report: Report, lengths: list[int], batches_of: Callable, effort:
 
 
 def rates(effort: Effort) -> dict[str, float]:
-    """What the machine can do: bytes a second of memory read, and operations a second of a large product in each form
-    of the weights."""
+    """The machine's limits: memory reads in bytes per second, and operations per second of a large product with each
+    form of weights."""
     numbers = torch.zeros(2**28, dtype=torch.uint8).view(torch.float32)
     measured = {"bytes": numbers.nbytes / min(in_turns({"": numbers.sum}, effort)[""])}
     layer = torch.nn.Linear(2048, 2048)
@@ -368,8 +368,8 @@ def rates(effort: Effort) -> dict[str, float]:
 
 
 def lower_bounds(batches_of: Callable, effort: Effort) -> dict[str, object]:
-    """Seconds of a beam search beside the least that its matrix products can take: those of the encoder, and in each
-    step the greater of the arithmetic and of reading the weights once."""
+    """Seconds of a beam search beside the minimum time of its matrix products. This minimum is the encoder's products
+    plus, for each step, the longer of the arithmetic and of reading the weights once."""
     measured = rates(replace(effort, seconds=2))
     print("\n" + ", ".join(f"{name} {value / 1e9:.0f}e9/s" for name, value in measured.items()))
     residual = m2m100()
@@ -417,7 +417,7 @@ def lower_bounds(batches_of: Callable, effort: Effort) -> dict[str, object]:
 
 
 def operators(batches_of: Callable) -> dict[str, dict[str, float]]:
-    """The share of the operators in the time of a beam search with a batch of 16."""
+    """The share of each operator in the time of a beam search with a batch of 16."""
     residual = m2m100()
     rk2 = ode_transformer("rk2", residual)
     (batch,) = batches_of(16, 1)

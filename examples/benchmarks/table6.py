@@ -4,10 +4,10 @@
     python examples/benchmarks/table6.py --translation_file data/multi30k/test_2016_flickr.en.gz \\
         --output_file table6.json
 
-The models are the paper's, base and big, with random weights, and beside them M2M100 of the same sizes. Each
-measure has a row for each model: sentences or target tokens a second, the ratio to the residual model with six encoder
-layers, and on a GPU the most memory that tensors took at one time, weights and the states of Adam included. The
-contenders take turns; a ratio is the median of the rounds' ratios.
+The models are the paper's, base and big, with random weights, and M2M100 of the same sizes. Each measure has a row for
+each model: sentences or target tokens per second, and the ratio to the residual model with six encoder layers. On a
+GPU, the row also has the tensors' peak memory, weights and Adam's states included. The contenders take turns; a ratio
+is the median of the rounds' ratios.
 """
 
 import gc
@@ -41,7 +41,7 @@ FIRST = "residual 6"
 
 
 def models(size: str) -> dict[str, Callable]:
-    """What makes each model of "base" or "big"."""
+    """Functions that make each model of "base" or "big"."""
     fields = PRESETS[size]
     d_model = fields.get("d_model", 512)
     return {
@@ -56,23 +56,22 @@ def models(size: str) -> dict[str, Callable]:
 
 
 def search(model, batches: list[dict[str, torch.Tensor]]) -> None:
-    """Beam search for all batches, each as many words as its longest source has."""
+    """Beam search for all batches; outputs are as long as the batch's longest source."""
     for batch in batches:
         length = batch["input_ids"].shape[1]
         model.generate(**batch, num_beams=4, min_new_tokens=length, max_new_tokens=length)
 
 
 def measure(makers: dict[str, Callable], task: Callable, things: int, device: torch.device, effort: Effort) -> list:
-    """A row for each model: its name, `things` a second (of the median round), the ratio of that speed to that of
-    `FIRST` (the median of the rounds' ratios), MiB (2**20 bytes) of memory on a GPU, else None, and the seconds of
-    each round.
+    """A row for each model: its name, `things` per second (median round), the speed relative to `FIRST` (median of the
+    rounds' ratios), MiB (2**20 bytes) of memory on a GPU or else None, and the seconds of each round.
 
     Args:
-        makers: What makes each model.
-        task: Makes of a model what is timed.
-        things: How many sentences or tokens that gets done.
+        makers: A function for each model that makes it.
+        task: Takes a model and returns the function to time.
+        things: The number of sentences or tokens that this function processes.
     """
-    gc.collect()  # models of the measure before
+    gc.collect()  # the previous measure's models
     memory, runs = {}, {}
     for name, make in makers.items():
         others = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
@@ -80,7 +79,7 @@ def measure(makers: dict[str, Callable], task: Callable, things: int, device: to
             model = make()
         runs[name] = synchronized(task(model), device)
         if device.type == "cuda":
-            runs[name]()  # makes what stays: the states of an optimizer, workspaces
+            runs[name]()  # allocates lasting memory: optimizer states, workspaces
             torch.cuda.reset_peak_memory_stats(device)
             runs[name]()
             memory[name] = (torch.cuda.max_memory_allocated(device) - others) / 2**20

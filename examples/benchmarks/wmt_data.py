@@ -4,8 +4,8 @@
     python examples/benchmarks/wmt_data.py --source_files train.en.gz --target_files train.de.gz \
         --pair_files tatoeba.tsv.gz --pairs 10000000 --lengths 40000000 --processes 2 8 --output_file wmt_data.json
 
-The pairs are one or two of those of the files, joined, in random order. Memory is what `/proc` says (Linux): PSS
-shares out the pages that several processes have in common, so that its sum counts each once.
+Each pair joins one or two pairs of the files, in random order. Memory is read from `/proc` (Linux). PSS divides pages
+shared by several processes among them, so its sum counts each page once.
 """
 
 import io
@@ -42,7 +42,7 @@ from modeling_ode_transformer.training.tasks.translation import DataArguments, r
 
 
 class Memory:
-    """The peaks of this process' resident memory and of the PSS of it and all its descendants, in MB."""
+    """The peaks in MB of this process' resident memory, and of the PSS of this process and its descendants."""
 
     def __enter__(self):
         self.peaks = {"process": 0.0, "together": 0.0}
@@ -70,7 +70,7 @@ class Memory:
 
 
 def write_pairs(pairs: list[tuple[str, str]], count: int, path: Path, seed: int) -> None:
-    """A TSV file of so many pairs, of one or two of the given ones each."""
+    """Writes a TSV file of `count` pairs, each made of one or two of the given ones."""
     generator = random.Random(seed)
     with path.open("w", encoding="utf-8") as file:
         for _ in range(count):
@@ -79,7 +79,7 @@ def write_pairs(pairs: list[tuple[str, str]], count: int, path: Path, seed: int)
 
 
 def measure_encoding(texts: list[list[str]], vocab_size: int) -> tuple[dict, OdeTransformerTokenizer]:
-    """Pairs for each second of CPU time, of SentencePiece's encoder, of the tokenizer and of what prepares data."""
+    """Pairs per second of CPU time, for SentencePiece's encoder, the tokenizer and the data preparation."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts[0] + texts[1]),
@@ -114,7 +114,7 @@ def measure_encoding(texts: list[list[str]], vocab_size: int) -> tuple[dict, Ode
 
 
 def measure_preparation(path: Path, folder: Path, tokenizer, num_workers: int) -> dict:
-    """Seconds, and memory of the process and of all together, of a preparation; seconds of finding it again."""
+    """Seconds of a preparation, its memory (of this process and of all together), and seconds to find it again."""
     pairs = read_split(DataArguments(train_file=str(path)), "train")
     encoder = PairEncoder(tokenizer, tokenizer, 256, 256)
     seconds, before = [], os.times()
@@ -124,7 +124,7 @@ def measure_preparation(path: Path, folder: Path, tokenizer, num_workers: int) -
             counts = prepare_pairs(pairs, folder, {}, encoder, Cleaning(), num_workers)
             open_pairs(folder)
             seconds.append(time.perf_counter() - start)
-    # Those of the processes that prepared, too.
+    # This includes the CPU time of the worker processes.
     cpu = sum(os.times()[:4]) - sum(before[:4])
     size = sum(each.stat().st_size for each in folder.glob("shard-*.arrow"))
     return {
@@ -142,7 +142,7 @@ def measure_preparation(path: Path, folder: Path, tokenizer, num_workers: int) -
 
 
 def measure_sampler(count: int, max_tokens: int) -> dict:
-    """Seconds and memory of the order and the batches of so many pairs, with the order of the next epoch."""
+    """Seconds and memory of the order and the batches of `count` pairs, and of the next epoch's order."""
     generator = np.random.default_rng(0)
     sources = (1 + generator.gamma(3, 10, count)).clip(1, 250)
     lengths = np.stack([sources, sources * generator.uniform(0.7, 1.5, count)], axis=1).clip(1, 250).astype(np.int32)
@@ -167,7 +167,7 @@ def measure_sampler(count: int, max_tokens: int) -> dict:
 
 
 def measure_loader(folder: Path, tokenizer, max_tokens: int, num_workers: int, seconds: float) -> dict:
-    """Target tokens for each second of the CPU time of the workers, and the greatest memory of one of them."""
+    """Target tokens per second of the workers' CPU time, and the largest memory of one worker."""
     dataset = open_pairs(folder).select_columns(["input_ids", "labels", "index"])
     sampler = TokenBudgetBatchSampler(pair_lengths(open_pairs(folder)), max_tokens)
     collator = PadPairs(DataCollatorForSeq2Seq(tokenizer))
@@ -210,8 +210,8 @@ run_process(lambda: run(TRANSLATION, sys.argv[1:]))
 
 
 def measure_start(path: Path, folder: Path, vocab_size: int, processes: int, max_tokens: int) -> dict:
-    """Seconds to the first update of a training of so many processes, first with data to prepare and then with them
-    prepared, and the memory of its processes; whether the batches of its two updates are those of one process."""
+    """Seconds to the first update of a training with this many processes, first with unprepared and then with prepared
+    data, and the processes' memory. Also whether the batches of its two updates equal those of one process."""
     model = "d_model=32,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2"
     results = {}
     script = folder / "training.py"
@@ -259,7 +259,7 @@ def measure_start(path: Path, folder: Path, vocab_size: int, processes: int, max
 
 
 def shown(value):
-    """An argument, of files their names only."""
+    """An argument; files are reduced to their names."""
     return [Path(each).name if isinstance(each, str) else each for each in value] if isinstance(value, list) else value
 
 
