@@ -4,13 +4,14 @@
     ode-transformer score bleu --references test.de --hypotheses output.de --moses_language de
 
 - `sacrebleu`: sacreBLEU (Post, 2018) of plain text: tokenizer 13a, mixed case. Its signature is part of the result.
-- `tokenized_bleu`: BLEU of tokenised text as Moses' multi-bleu.perl computes it: words between white space, no
-  smoothing (0 where no n-gram of some order matches), the length of the closest reference, of two the shorter.
-- `compound_split_bleu`: the same after `rich-text` became `rich ##AT##-##AT## text` on both sides, as in
+- `tokenized_bleu`: BLEU of tokenised text as in Moses' multi-bleu.perl: words are separated by white space. Without
+  smoothing, the score is 0 if no n-gram of some order matches. The reference length is the closest one; of two equally
+  close ones, the shorter.
+- `compound_split_bleu`: the same after `rich-text` has become `rich ##AT##-##AT## text` on both sides, as in
   tensor2tensor's get_ende_bleu.sh and fairseq's compound_split_bleu.sh. Customary for WMT'14 English-German.
 
-The last two take tokenised text as it stands, without subword marks. Plain text is tokenised first if `moses_language`
-is given, by sacremoses' port of Moses' tokenizer.perl (its defaults: escaping, no splitting at hyphens). Scores are
+The last two use tokenised text unchanged, without subword marks. If `moses_language` is given, plain text is tokenised
+first by sacremoses' port of Moses' tokenizer.perl (its defaults: escaping, no splitting at hyphens). Scores are
 percentages.
 """
 
@@ -33,15 +34,15 @@ from modeling_ode_transformer.metrics.metric_utils import (
 
 
 CONVENTIONS = ("sacrebleu", "tokenized_bleu", "compound_split_bleu")
-# Marks that plain text attaches to the word before, at the end of a word or by themselves.
+# Punctuation that plain text attaches to the preceding word: at the end of a word, or standing alone.
 MARKS = re.compile(r"(\S?)[,;:!?](?=\s|$)|(\S?)\.$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class BleuScorer:
-    """One convention: a preparation of texts, and the BLEU that sacreBLEU computes from the results.
+    """One convention: texts are prepared, and sacreBLEU computes BLEU from the results.
 
-    `signature` holds the entries of sacreBLEU's signature that the preparation changes or adds.
+    `signature` holds the entries that the preparation changes in sacreBLEU's signature or adds to it.
     """
 
     metric: sacrebleu.BLEU
@@ -58,11 +59,11 @@ class BleuScorer:
 
         Args:
             predictions: A text for each sentence.
-            references: For each sentence its reference, or a list of them.
+            references: The reference of each sentence, or a list of references.
 
         Returns:
-            score, precisions (of 1- to 4-grams), brevity_penalty, length_ratio (of the predictions to the references)
-            and signature.
+            score, precisions (of 1- to 4-grams), brevity_penalty, length_ratio (predictions to references) and
+            signature.
 
         Raises:
             ValueError: there are not as many references as predictions, or none.
@@ -82,7 +83,7 @@ class BleuScorer:
     def statistics(self, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> np.ndarray:
         """Returns the statistics behind the score, to be summed over sentences: int64 (sentences, 10).
 
-        Columns: length, length of the closest reference, matches of 1- to 4-grams, their numbers.
+        Columns: length, length of the closest reference, matches of 1- to 4-grams, numbers of 1- to 4-grams.
         """
         texts, streams = self._streams(predictions, references)
         rows = []
@@ -106,22 +107,22 @@ class BleuScorer:
 def split_compounds(text: str) -> str:
     """Splits words at their hyphens: "a rich-text file" becomes "a rich ##AT##-##AT## text file".
 
-    Works like Perl's `s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g` on the bytes of a file: matches do not overlap, so that
-    the second hyphen of "x-y-z" stays.
+    Works like Perl's `s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g` on the bytes of a file: matches do not overlap, so the
+    second hyphen of "x-y-z" stays.
     """
     return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", text.encode()).decode()
 
 
 def is_tokenized(texts: Iterable[str]) -> bool:
-    """Whether texts look tokenised: nine in ten commas, colons, semicolons, question and exclamation marks, and full
-    stops at the end, stand alone between white space. False if there are none."""
+    """Whether texts look tokenised: 9 of 10 punctuation marks stand alone between white space. The marks are commas,
+    colons, semicolons, question and exclamation marks, and full stops at the end. False if there are none."""
     marks = [before or end for text in texts for before, end in MARKS.findall(text)]
     alone = sum(not before.strip() for before in marks)
     return bool(marks) and alone >= 0.9 * len(marks)
 
 
 def moses_tokenizer(language: str) -> Callable[[str], str]:
-    """Returns a function that tokenises like Moses' tokenizer.perl; ValueError if it does not know the language."""
+    """Returns a function that tokenises like Moses' tokenizer.perl; raises a ValueError for an unknown language."""
     known = sorted(set(NonbreakingPrefixes().available_langs.values()))
     if language not in known:
         raise ValueError(f"Moses' tokenizer knows no language {language!r}, only {', '.join(known)}.")
@@ -144,7 +145,7 @@ def tokenized_scorer(lowercase: bool = False, moses_language: str | None = None,
         text = tokenizer(text)
         words = (split_compounds(text) if split else text).encode()
         # Perl reads bytes: it splits words at ASCII white space and lower-cases ASCII only. sacreBLEU would also split
-        # at no-break spaces, which hexadecimal digits hide.
+        # at no-break spaces; hexadecimal digits hide them.
         return " ".join(word.hex() for word in (words.lower() if lowercase else words).split())
 
     signature = {}
@@ -173,13 +174,13 @@ def tokenized_bleu(
     lowercase: bool = False,
     moses_language: str | None = None,
 ) -> dict:
-    """BLEU as multi-bleu.perl computes it, as `BleuScorer.score` returns it.
+    """BLEU as in multi-bleu.perl, in the form that `BleuScorer.score` returns.
 
     Args:
         predictions: A text for each sentence.
-        references: For each sentence its reference, or a list of them.
-        lowercase: As `multi-bleu.perl -lc`, which lower-cases ASCII letters only.
-        moses_language: Language ("de") of plain text, which is tokenised first; None: texts are tokenised.
+        references: The reference of each sentence, or a list of references.
+        lowercase: Like `multi-bleu.perl -lc`, which lower-cases ASCII letters only.
+        moses_language: Language ("de") of plain text, which is tokenised first. None: texts are already tokenised.
     """
     return tokenized_scorer(lowercase, moses_language).score(predictions, references)
 
@@ -215,7 +216,7 @@ def bleu(
 ) -> dict:
     """Returns the scores with their details by name: `sacrebleu`, `sacrebleu_signature`, ...
 
-    The arguments are those of `sacre_bleu` and `tokenized_bleu`, and the names of the scores.
+    The arguments are those of `sacre_bleu` and `tokenized_bleu`, plus the names of the scores.
     """
     scores = {}
     scorers = bleu_scorers(tokenize, lowercase, moses_language)

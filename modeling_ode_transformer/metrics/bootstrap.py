@@ -3,16 +3,15 @@
 
     ode-transformer score bootstrap --metric bleu --references test.de --system_a a.txt --system_b b.txt
 
-Test sets of the same size are drawn from the test set's sentences with replacement, and both systems are scored on
-each. The resamples and scores equal those of `sacrebleu --paired-bs` with its default seed. The p-value is Koehn's,
-with its usual correction: the share of resamples in which the system with the higher score on the test set is not
-ahead, with one added to both counts. sacreBLEU's p-value differs: it calls a system significantly different from
-itself.
+Resamples of the test set's size are drawn from its sentences with replacement, and both systems are scored on each.
+The resamples and scores equal those of `sacrebleu --paired-bs` with its default seed. The p-value is Koehn's, with its
+usual correction. It is the share of resamples in which the system with the higher score on the test set is not ahead,
+with one added to both counts. sacreBLEU's p-value differs: it calls a system significantly different from itself.
 
 A system may have several outputs, from trainings with different seeds: `--system_a a1.txt a2.txt a3.txt`. They are
-scored together. If both systems have several, outputs are drawn as well as sentences (a hierarchical bootstrap), so
-that the interval and the p-value include both kinds of chance. Of n outputs, n - 1 are drawn with replacement; n would
-have too small a variance (Rao and Wu, 1988). `--sentences_only` draws sentences only, each with all of its outputs.
+scored together. If both systems have several, outputs are drawn as well as sentences (a hierarchical bootstrap). The
+interval and the p-value then include both kinds of chance. Of n outputs, n - 1 are drawn with replacement; drawing n
+would make the variance too small (Rao and Wu, 1988). `--sentences_only` draws only sentences, each with all outputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,10 +44,10 @@ class PairedBootstrap:
         confidence_interval: The middle 95% of the differences on the resamples.
         differs: Whether the interval leaves out 0.
         standard_error: Standard deviation of the differences on the resamples.
-        detectable_difference: The power of the comparison: the difference for which intervals of this width would
-            exclude 0 with a probability of 80%, (1.960 + 0.842) * standard_error.
+        detectable_difference: The power of the comparison: intervals of this width would exclude 0 with a probability
+            of 80% at this difference, (1.960 + 0.842) * standard_error.
         counts_seeds: Whether outputs were drawn as well as sentences.
-        p_value: See the module; 1 if both systems score the same.
+        p_value: See the module's docstring; 1 if both systems score the same.
         wins_a, wins_b, ties: Number of resamples in which A, B or neither is ahead.
         num_samples, seed: Number of resamples, and their seed.
         samples_a, samples_b: Scores on the resamples, (num_samples,).
@@ -72,7 +71,7 @@ class PairedBootstrap:
     samples_b: np.ndarray = field(repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all fields but the scores on the resamples."""
+        """Returns all fields except the scores on the resamples."""
         return {name: value for name, value in asdict(self).items() if not name.startswith("samples_")}
 
 
@@ -89,10 +88,10 @@ def paired_bootstrap(
     Args:
         statistics_a: An item for each sentence: an array with a row for each, or a sequence of any objects.
         statistics_b: The same for the other system, with the sentences in the same order.
-        score: Score of a selection of the sentences, in which some occur several times: of an array with their rows,
-            or a list of their items. Higher is better.
+        score: Scores a selection of sentences, some of them repeated, given as an array of their rows or a list of
+            their items. Higher is better.
         num_samples: Number of resamples.
-        seed: Seed of the resamples: with the same seed and number of sentences they are the same.
+        seed: Seed of the resamples: the same seed and number of sentences give the same resamples.
         counts_seeds: Whether to draw outputs too; statistics are then arrays (sentences, outputs, ...) with at least
             two outputs each.
 
@@ -164,7 +163,7 @@ def bleu_statistics(
 
 
 def read_m2_references(paths: Sequence[str]) -> list:
-    """Reads the sentences of an M2 file; ValueError if there are several files."""
+    """Reads the sentences of an M2 file; raises a ValueError if there are several files."""
     if len(paths) > 1:
         raise ValueError(f"One M2 file holds all annotators, but there are {len(paths)}: {', '.join(paths)}.")
     return read_m2(paths[0])
@@ -223,7 +222,7 @@ def compare(
         predictions_a: A text for each sentence; or several such lists, from trainings with different seeds, which are
             scored together.
         predictions_b: The same for the other system.
-        references: For each sentence its reference, or a list of them; for "m2" the sentences of `m2.read_m2`.
+        references: The reference of each sentence, or a list of references; for "m2" the sentences of `m2.read_m2`.
         metric: "bleu" (sacreBLEU), "tokenized_bleu", "compound_split_bleu", or "m2": F0.5 of the M2 score.
         num_samples: Number of resamples.
         seed: Seed of the resamples.
@@ -234,7 +233,7 @@ def compare(
         metric, its signature, and the fields of `PairedBootstrap` without the scores on the resamples.
 
     Raises:
-        ValueError: the numbers of texts differ, or are 0; there is no such metric, or it has no such option.
+        ValueError: the numbers of texts differ or are 0; the metric is unknown or has no such option.
         TypeError: a single text is given instead of a list.
     """
     if metric not in METRICS:

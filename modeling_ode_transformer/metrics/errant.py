@@ -7,12 +7,12 @@
 The first makes an M2 file from a text and its correction. It needs spaCy's model `en_core_web_sm`, which is not on
 PyPI: `python -m spacy download en_core_web_sm`. The second compares two M2 files of the same sentences and prints the
 table of error types (figure 7 of the ODE Transformer paper). It needs no model. Both agree with the package `errant`,
-with two exceptions. A deletion may be written `-NONE-`, as in other M2 files; ERRANT takes that for a correction.
-Edits beyond their sentence are skipped with a warning, as by the M2 scorer; ERRANT counts them.
+with two exceptions. A deletion may be written `-NONE-`, as in other M2 files; ERRANT takes it for a correction. Edits
+beyond the end of their sentence are skipped with a warning, as in the M2 scorer; ERRANT counts them.
 
 An edit is correct if the reference corrects the same tokens in the same way. With several annotators, each sentence
-takes the one with whom F of all sentences so far is highest. Edits of type UNK correct nothing and do not count.
-Numbers are rounded to four decimals, as in ERRANT.
+uses the annotator who gives the highest F over all sentences so far. Edits of type UNK correct nothing and do not
+count. Numbers are rounded to four decimals, as in ERRANT.
 """
 
 import importlib
@@ -46,7 +46,7 @@ TYPES = {"operation": 1, "main": 2, "all": 3}
 
 
 def import_errant(module: str = "errant") -> ModuleType:
-    """Imports a module of ERRANT; an ImportError says how to install it."""
+    """Imports a module of ERRANT; the ImportError says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -87,10 +87,10 @@ def annotate(
     Args:
         sources: Sentences, tokens separated by white space.
         corrections: The correction of each sentence, or a list with one from each annotator.
-        annotator: A result of `load_annotator`, which is called if it is None.
+        annotator: A result of `load_annotator`. None: calls `load_annotator`.
 
     Raises:
-        ImportError, OSError: as `load_annotator`.
+        ImportError, OSError: as in `load_annotator`.
         ValueError: there are not as many corrections as sources, or none.
     """
     check_counts(sources=sources, corrections=corrections)
@@ -119,7 +119,7 @@ def errant_score(
     """Scores edits like ERRANT's `errant_compare`.
 
     Args:
-        predictions: Sentences with the edits of a system: as `read_m2` or `annotate` gives them, or their lines in an
+        predictions: Sentences with the edits of a system, from `read_m2` or `annotate`, or each sentence's lines in an
             M2 file as one text.
         references: The same sentences with the edits of annotators.
         beta: Weight of recall; 0.5 counts precision twice as much.
@@ -128,14 +128,13 @@ def errant_score(
             (NOUN, VERB:TENSE, ...) or "all" (R:NOUN).
 
     Returns:
-        precision, recall, f0.5 (or f1, f2, ... as `beta` says), from 0 to 1; true_positives, false_positives,
-        false_negatives; and types: the same for each type. A correct edit counts for the type that it has in the
-        reference.
+        precision, recall, f0.5 (or f1, f2, ... depending on `beta`), from 0 to 1; true_positives, false_positives,
+        false_negatives; and types: the same for each type. A correct edit counts under its type in the reference.
 
     Raises:
         ImportError: `errant` is not installed.
-        ValueError: there are not as many references as predictions, or none; their sentences are not the same; a text
-            is not one sentence of an M2 file; an option is not one of those above.
+        ValueError: there are not as many references as predictions, or none; their sentences differ; a text is not one
+            sentence of an M2 file; an option has an unknown value.
     """
     if criterion not in CRITERIA:
         raise ValueError(f"criterion {criterion!r} must be one of {', '.join(CRITERIA)}.")
@@ -172,9 +171,9 @@ def errant_score(
 
 
 def format_table(scores: dict[str, Any]) -> str:
-    """The table of error types of what `errant_score` returns, all types together in the last line.
+    """The table of error types for a result of `errant_score`, with all types together in the last line.
 
-    `system` and `reference` are the numbers of edits of each, correct ones under the type that the reference has.
+    `system` and `reference` are the numbers of edits of each. Correct edits count under their type in the reference.
     """
     score_names = [name for name in scores if name != "types"][:3]
     header = ["type", "system", "reference", "correct", *score_names]

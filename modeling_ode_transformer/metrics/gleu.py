@@ -4,12 +4,12 @@
     ode-transformer score gleu --sources test.src --references test.ref0 test.ref1 test.ref2 \\
         test.ref3 --hypotheses output.txt
 
-BLEU of corrections, in which an n-gram that they keep from the source, but the reference has nowhere, counts against
-them. n goes from 1 to 4. Of several references one is drawn for each sentence; the score is the mean of 500 draws for
-all sentences. Texts are tokens separated by white space.
+GLEU is BLEU of corrections with a penalty: an n-gram kept from the source counts against them if the reference lacks
+it. n goes from 1 to 4. If there are several references, one is drawn for each sentence; the score is the mean of 500
+draws for all sentences. Texts are tokens separated by white space.
 
-The draws are those of the script in JFLEG's repository (eval/gleu.py; Python 2), so the score is the same, but for the
-last bits of floating point. (That script takes white space that is not ASCII for a part of a token; JFLEG has none.)
+The draws are those of the script in JFLEG's repository (eval/gleu.py; Python 2), so the score is the same, except for
+the last bits of floating point. (That script treats non-ASCII white space as part of a token; JFLEG has none.)
 """
 
 import random
@@ -37,19 +37,19 @@ def ngrams(tokens: Sequence[str], n: int) -> Counter:
 def gleu_statistics(
     predictions: Sequence[str], references: Sequence[str | Sequence[str]], sources: Sequence[str]
 ) -> np.ndarray:
-    """What the score is computed from, by sentence and reference.
+    """The statistics behind the score, by sentence and reference.
 
     Args:
         predictions: Corrected sentences.
-        references: For each its reference, or a list of as many as all others have.
+        references: The reference of each sentence, or a list of references; all lists have the same length.
         sources: The sentences before correction.
 
     Returns:
-        int64 (sentences, references, 10): length of the prediction, of the reference, then for 1- to 4-grams the
-        number of matches less those that count against the prediction, and the number of n-grams.
+        int64 (sentences, references, 10): length of the prediction, length of the reference, then for each of 1- to
+        4-grams the number of matches minus the penalised n-grams, and the number of n-grams.
 
     Raises:
-        ValueError: there are not as many of one as of the others, or none.
+        ValueError: the numbers of predictions, references and sources differ or are 0.
     """
     check_counts(predictions=predictions, sources=sources)
     lists = reference_lists(predictions, references)
@@ -80,10 +80,10 @@ def gleu_score(totals: np.ndarray) -> np.ndarray:
     """GLEU of summed statistics, from 0 to 1.
 
     Args:
-        totals: (..., 10), as a row of `gleu_statistics` for one reference.
+        totals: (..., 10), like a row of `gleu_statistics` for one reference.
 
     Returns:
-        float64 (...). 0 where nothing matches for some n, or there are no words.
+        float64 (...). 0 if nothing matches for some n, or if there are no words.
     """
     totals = np.asarray(totals, dtype=np.float64)
     length, reference_length, matches, numbers = (
@@ -99,7 +99,7 @@ def draw_references(num_sentences: int, num_references: int, iterations: int) ->
     draws = []
     for iteration in range(iterations):
         generator = random.Random(101 * iteration)
-        # What `randint` is in Python 2, and no longer in Python 3.
+        # `randint` of Python 2; it differs in Python 3.
         draws.append([int(generator.random() * num_references) for _ in range(num_sentences)])
     return np.array(draws)
 
@@ -114,7 +114,7 @@ def gleu(
 
     Args:
         predictions: Corrected sentences, tokens separated by white space.
-        references: For each its reference, or a list of as many as all others have.
+        references: The reference of each sentence, or a list of references; all lists have the same length.
         sources: The sentences before correction.
         iterations: How often a reference is drawn for each sentence.
 
@@ -122,7 +122,7 @@ def gleu(
         gleu, the mean of all draws, and gleu_std, their standard deviation; from 0 to 100.
 
     Raises:
-        ValueError: there are not as many of one as of the others, or none; `iterations` is less than 1.
+        ValueError: the numbers of predictions, references and sources differ or are 0; `iterations` is less than 1.
     """
     if iterations < 1:
         raise ValueError(f"iterations {iterations} must be at least 1.")

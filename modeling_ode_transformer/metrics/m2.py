@@ -3,24 +3,24 @@
 
     ode-transformer score m2 --hypotheses output.txt --references official-2014.combined.m2
 
-The score is that of the official scorer (nusnlp/m2scorer) to the last edit: its edits of a hypothesis are those that
-match an annotator's best (Dahlmeier and Ng, 2012; `maxmatch`), and of several annotators it takes for each sentence,
-from the first on, the one with whom F of all sentences so far is highest; of equal ones the one with more correct
-edits, then with fewer edits, then the lowest number. Without edits of the hypothesis precision is 1, without edits of
-the annotator recall is 1. Texts are tokens separated by white space, as in the M2 file.
+The score equals that of the official scorer (nusnlp/m2scorer) to the last edit. It chooses the edits of a hypothesis
+that match an annotator's best (Dahlmeier and Ng, 2012; `maxmatch`). With several annotators, it goes through the
+sentences in order and takes the annotator who gives the highest F over all sentences so far. Ties go to more correct
+edits, then to fewer edits, then to the lowest number. Precision is 1 if the hypothesis has no edits; recall is 1 if
+the annotator has none. Texts are tokens separated by white space, as in the M2 file.
 
-In an M2 file, a line `S` and the tokens of a sentence are followed by a line for each edit, and by an empty line:
+In an M2 file, each sentence is a line with `S` and its tokens, then a line for each edit, then an empty line:
 
     S The cat sat at mat .
     A 3 4|||Prep|||on|||REQUIRED|||-NONE-|||0
     A 4 4|||ArtOrDet|||the||a|||REQUIRED|||-NONE-|||0
     A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||1
 
-The fields are the tokens that are replaced (from, to before), the type of error, what replaces them (alternatives
-separated by `||`; nothing, or `-NONE-`, where they are deleted), two that no score looks at, and the annotator's
-number. `noop` says that an annotator has no edits. Edits beyond their sentence, as some of JFLEG's `dev.ref.m2`, are
-left out as by the official scorer, with a warning; so are edits that an annotator has twice, which that scorer counts
-as two correct ones where a system has one.
+The fields are the replaced tokens (start, end exclusive), the type of error, the replacement, two fields that no score
+uses, and the annotator's number. The replacement may have alternatives separated by `||`; for a deletion it is empty
+or `-NONE-`. `noop` says that an annotator has no edits. Edits beyond the end of their sentence, such as some in
+JFLEG's `dev.ref.m2`, are left out with a warning, as in the official scorer. An annotator's duplicate edits are left
+out too; the official scorer counts both as correct where a system has one.
 """
 
 import gzip
@@ -51,10 +51,10 @@ UNCORRECTED_TYPES = ("UNK", "Um")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """An annotator's edit: tokens `start` to before `end` become `correction`.
+    """An annotator's edit: the tokens from `start` to `end` (exclusive) become `correction`.
 
-    `correction` is text of the M2 file: tokens, or "" to delete; of several alternatives, separated by "||", the first
-    is the annotator's choice. `line` is where it was read.
+    `correction` is the text in the M2 file: tokens, or "" to delete. Alternatives are separated by "||"; the first is
+    the annotator's choice. `line` is where the edit was read.
     """
 
     start: int
@@ -75,9 +75,9 @@ class M2Sentence:
     """A sentence with the edits of its annotators.
 
     Attributes:
-        tokens: Of the sentence as it was written.
-        edits: By number of the annotator, in the order of the file; none for an annotator who found no error.
-        name: The file that it was read from.
+        tokens: The tokens of the original sentence.
+        edits: Edits by annotator number, in the order of the file; an annotator who found no error has none.
+        name: The file from which it was read.
     """
 
     tokens: tuple[str, ...]
@@ -94,15 +94,15 @@ class M2Sentence:
                     )
 
     def corrected(self, annotator: int = 0, skipped_types: Collection[str] = UNCORRECTED_TYPES) -> list[str]:
-        """The tokens as an annotator corrects them, with the first of alternatives.
+        """The tokens as an annotator corrects them, with the first of any alternatives.
 
         Args:
-            annotator: Number of the annotator. If nobody annotated the sentence, it stays as it is.
-            skipped_types: Types of edits that are not applied; by default those that correct nothing, which are not
-                applied to the training data of BEA-2019 either.
+            annotator: Number of the annotator. If nobody annotated the sentence, it is unchanged.
+            skipped_types: Types of edits that are not applied. By default, these correct nothing; BEA-2019 does not
+                apply them to its training data either.
 
         Raises:
-            ValueError: two edits overlap, or others annotated the sentence, but not this annotator.
+            ValueError: two edits overlap, or others but not this annotator annotated the sentence.
         """
         if self.edits and annotator not in self.edits:
             known = ", ".join(map(str, self.edits))
@@ -125,10 +125,10 @@ class M2Sentence:
         return f"{self.name}{line}: " if self.name else ""
 
     def __str__(self) -> str:
-        """Its lines in an M2 file, without the empty one.
+        """The sentence's lines in an M2 file, without the empty one.
 
         Raises:
-            ValueError: there is white space in a token, or a field has what separates fields or lines.
+            ValueError: a token contains white space, or a field contains a field or line separator.
         """
         if any(token.split() != [token] for token in self.tokens):
             raise ValueError(f"White space within a token, or no token: {self.tokens}.")
@@ -145,7 +145,8 @@ class M2Sentence:
 
 
 def parse_edit(line: str, number: int) -> tuple[int, Edit | None]:
-    """The annotator and the edit of a line of an M2 file, None for a `noop`; ValueError says what is wrong with it."""
+    """The annotator and the edit in a line of an M2 file, None for a `noop`. Raises a ValueError for a malformed
+    line."""
     fields = line.removeprefix("A ").split("|||")
     if len(fields) != 6:
         raise ValueError(f"{line!r} has {len(fields)} fields separated by '|||', not 6.")
@@ -159,7 +160,7 @@ def parse_edit(line: str, number: int) -> tuple[int, Edit | None]:
         return int(annotator), None
     if start > end:
         raise ValueError(f"the offsets {start} {end} are not in order.")
-    # A correction that ends in "|", the token too, runs into what separates the fields.
+    # A correction that ends in "|" (or is the token "|") runs into the field separator.
     end_of_correction = required[: len(required) - len(required.lstrip("|"))]
     alternatives = ["" if text == "-NONE-" else text.strip() for text in (correction + end_of_correction).split("||")]
     edit = Edit(start, end, "||".join(alternatives), error_type, required.lstrip("|"), comment, number)
@@ -167,10 +168,10 @@ def parse_edit(line: str, number: int) -> tuple[int, Edit | None]:
 
 
 def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
-    """The sentences of the lines of an M2 file; `name` is how errors name it.
+    """The sentences in the lines of an M2 file; error messages call it `name`.
 
     Raises:
-        ValueError: a line is not as it must be; it is named.
+        ValueError: a line is malformed; the message names it.
     """
     sentences, open_paragraph = [], False
     left_out = {"as by the official M2 scorer, since they lie beyond their sentence": []}
@@ -211,7 +212,8 @@ def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
 
 
 def parse_sentences(sentences: Sequence[M2Sentence | str], name: str) -> list[M2Sentence]:
-    """Sentences, of which some may be given as their lines in an M2 file; ValueError if such a text is not one."""
+    """Sentences, some of them possibly given as their lines in an M2 file. Raises a ValueError if such a text is not
+    exactly one sentence."""
     parsed = []
     for i, sentence in enumerate(sentences):
         if isinstance(sentence, str):
@@ -227,14 +229,14 @@ def read_m2(path: str | Path) -> list[M2Sentence]:
     """The sentences of an M2 file, UTF-8 or `.gz`.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is not UTF-8, or a line is not as it must be; file and line are named.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is not UTF-8, or a line is malformed; the message names file and line.
     """
     return parse_m2(read_lines(path), str(path))
 
 
 def write_m2(path: str | Path, sentences: Iterable[M2Sentence]) -> None:
-    """Writes an M2 file, gzipped if its name ends in `.gz`; ValueError if a sentence cannot be written."""
+    """Writes an M2 file, gzipped if its name ends in `.gz`; raises a ValueError if a sentence cannot be written."""
     text = "".join(f"{sentence}\n\n" for sentence in sentences)
     with (gzip.open if Path(path).suffix == ".gz" else open)(path, "wt", encoding="utf-8", newline="\n") as file:
         file.write(text)
@@ -246,18 +248,17 @@ def m2_statistics(
     max_unchanged_words: int = 2,
     ignore_whitespace_casing: bool = False,
 ) -> np.ndarray:
-    """What the score is computed from, by sentence and annotator.
+    """The statistics behind the score, by sentence and annotator.
 
     Args:
         predictions: Corrected sentences, tokens separated by white space.
         references: The sentences with their annotators' edits.
-        max_unchanged_words: Most unchanged words within an edit of a prediction.
-        ignore_whitespace_casing: Whether edits of a prediction are left out that change nothing but white space or
-            case.
+        max_unchanged_words: Maximum number of unchanged words within an edit of a prediction.
+        ignore_whitespace_casing: Whether to leave out edits of a prediction that change only white space or case.
 
     Returns:
-        int64 (sentences, annotators, 3): numbers of correct edits, of edits of the prediction and of the annotator;
-        annotators in the order of their numbers, -1 where one did not annotate the sentence.
+        int64 (sentences, annotators, 3): numbers of correct edits, of the prediction's edits and of the annotator's
+        edits. Annotators are in the order of their numbers; -1 marks one who did not annotate the sentence.
 
     Raises:
         ValueError: there are not as many references as predictions, or none; `max_unchanged_words` is negative.
@@ -278,14 +279,13 @@ def m2_statistics(
 
 
 def m2_score_statistics(statistics: np.ndarray, beta: float = 0.5) -> dict[str, float | int]:
-    """The score of the sentences whose statistics (`m2_statistics`) are given, in their order.
+    """The score of sentences from their `m2_statistics`, in order.
 
-    The annotator of each sentence depends on the sentences before it, so a resample for a bootstrap is gone through
-    anew.
+    The annotator of each sentence depends on the sentences before it, so each bootstrap resample is scored anew.
 
     Returns:
-        precision, recall, f0.5 (or f1, f2, ... as `beta` says), all from 0 to 1, and the numbers of edits that they
-        come from: correct, proposed, gold.
+        precision, recall, f0.5 (or f1, f2, ... depending on `beta`), all from 0 to 1, and the numbers of edits behind
+        them: correct, proposed, gold.
     """
     if not 0 <= beta < float("inf"):
         raise ValueError(f"beta {beta} must be a number of at least 0.")
@@ -319,14 +319,13 @@ def m2_score(
 
     Args:
         predictions: Corrected sentences, tokens separated by white space.
-        references: For each its sentence of the M2 file: as `read_m2` gives it, or its lines as one text.
+        references: The M2 sentence of each prediction, from `read_m2` or as its lines in one text.
         beta: Weight of recall; 0.5 counts precision twice as much.
-        max_unchanged_words: Most unchanged words within an edit of a prediction.
-        ignore_whitespace_casing: Whether edits of a prediction are left out that change nothing but white space or
-            case.
+        max_unchanged_words: Maximum number of unchanged words within an edit of a prediction.
+        ignore_whitespace_casing: Whether to leave out edits of a prediction that change only white space or case.
 
     Returns:
-        As `m2_score_statistics`.
+        As in `m2_score_statistics`.
 
     Raises:
         ValueError: there are not as many references as predictions, or none; a text is not one sentence of an M2 file;

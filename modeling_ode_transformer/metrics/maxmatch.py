@@ -1,25 +1,25 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """MaxMatch (Dahlmeier and Ng, 2012): the edits of a hypothesis that match an annotator's edits best.
 
-They are a path through a lattice. Its vertices are pairs of positions, in the source and in the hypothesis. Its edges
-are the steps of all minimal edit scripts, and merged edits: chains of steps with few unchanged words. An edge costs as
-much as it has steps, and a surcharge of EPSILON if it changes something. A gold edge, one of the annotator's edits,
-costs minus the number of edges. The cheapest path counts.
+The edits are a path through a lattice. Its vertices are pairs of positions, in the source and in the hypothesis. Its
+edges are the steps of all minimal edit scripts, and merged edits: chains of steps with few unchanged words. An edge
+costs its number of steps, plus a surcharge of EPSILON if it changes something. A gold edge, one of the annotator's
+edits, costs minus the number of edges. The cheapest path counts.
 
-It has to be the path of the official scorer (nusnlp/m2scorer, master: release 3.2, but insertions before the first
-word are at position 0), to the edit. So what follows from how that is written holds here too:
+The path must equal that of the official scorer to the edit (nusnlp/m2scorer, master: release 3.2, except that
+insertions before the first word are at position 0). So the peculiarities of its code are kept here:
 
-- The lattice is that of two Levenshtein distances, with substitutions at 1 and at 2. A step that both have is listed
-  twice among the edges, and surcharged twice.
-- Merged edits come from going through all edges i -> k and steps k -> j in the order of k, i, j: i -> j is listed if
-  that is fewer steps than it took so far. What is listed again is surcharged again.
+- The lattice combines two Levenshtein distances, with substitutions at 1 and at 2. A step in both is listed twice
+  among the edges, and surcharged twice.
+- Merged edits come from a loop over all edges i -> k and steps k -> j in the order of k, i, j. i -> j is listed if it
+  then takes fewer steps than before. An edge that is listed again is surcharged again.
 - Merged edges that change nothing are deleted from the list while it is iterated, which skips the edge behind each.
-- Insertions where the annotator inserts too are dealt with from both ends in turn (`insertion_costs`).
-- Bellman-Ford finds the path, in floating point: of two that cost the same after rounding, the one whose last edge was
-  relaxed first.
+- Insertions at a place where the annotator also inserts are handled from both ends in turn (`insertion_costs`).
+- Bellman-Ford finds the path, in floating point. If two paths cost the same after rounding, the one whose last edge
+  was relaxed first wins.
 
-That scorer needs time cubic in the number of vertices. But the lattice has no cycles, so one sweep over its
-antidiagonals finds the edges, and another one the few that Bellman-Ford has to be run on.
+The official scorer needs time cubic in the number of vertices. But the lattice has no cycles: one sweep over its
+antidiagonals finds the edges, and a second sweep finds the few edges on which Bellman-Ford must run.
 """
 
 import itertools
@@ -29,21 +29,21 @@ from typing import NamedTuple
 import numpy as np
 
 
-# Tokens of the source and of the hypothesis that a step takes; the order is that of a vertex's successors.
+# How many source and hypothesis tokens a step takes, in the order of a vertex's successors.
 STEPS = ((0, 1), (1, 0), (1, 1))
 DIAGONAL = 2
 
 EPSILON = 0.001
 
-# With more edges, for which the official scorer takes many minutes, only those between `boundaries` are looked at, and
-# this stands for their number. Ties between paths may then be decided otherwise.
+# Above this number of edges, only those between `boundaries` are considered, and this number stands for their count.
+# Ties between paths may then be decided differently. The official scorer takes many minutes for so many edges.
 MAX_EDGES = 500_000
 
 UNREACHED = 1 << 30
 
 
 class GoldEdit(NamedTuple):
-    """An annotator's edit: one of the texts `replacements` for the tokens from `start` to before `end`."""
+    """An annotator's edit: one of the texts `replacements` for the tokens from `start` to `end` (exclusive)."""
 
     start: int
     end: int
@@ -51,7 +51,7 @@ class GoldEdit(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Edges of the lattice, as arrays of one length; those of the same target stand together.
+    """Edges of the lattice, as arrays of the same length; edges with the same target are adjacent.
 
     Attributes:
         source, target: Numbers of vertices.
@@ -70,18 +70,18 @@ class Edges(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What an edge costs before and besides its surcharges; `steps` is None for a gold edge."""
+    """The cost of an edge: its steps, and its number of surcharges. `steps` is None for a gold edge."""
 
     steps: int | None
     surcharges: int
 
 
 def levenshtein(mismatch: np.ndarray, substitution: int) -> np.ndarray:
-    """Distances of all pairs of prefixes.
+    """Distances between all pairs of prefixes.
 
     Args:
         mismatch: bool (source tokens, hypothesis tokens).
-        substitution: What it costs; insertions and deletions cost 1.
+        substitution: Its cost; insertions and deletions cost 1.
 
     Returns:
         int64 (source tokens + 1, hypothesis tokens + 1).
@@ -98,9 +98,9 @@ class Lattice:
     """The lattice of a source and a hypothesis. Vertices are numbered in the order of their (row, column).
 
     Args:
-        source: Tokens, between which the rows are.
-        hypothesis: Tokens, between which the columns are.
-        max_unchanged_words: Most unchanged words in a merged edit.
+        source: Tokens; the rows are the positions between them.
+        hypothesis: Tokens; the columns are the positions between them.
+        max_unchanged_words: Maximum number of unchanged words in a merged edit.
     """
 
     def __init__(self, source: Sequence[str], hypothesis: Sequence[str], max_unchanged_words: int = 2):
@@ -125,7 +125,7 @@ class Lattice:
         self.size = len(self.rows)
         self.vertex = np.full(shape, -1)
         self.vertex[on_path] = np.arange(self.size)
-        # (steps, vertices): how often the step to a vertex is listed (0: there is none), and where it comes from.
+        # (steps, vertices): how often the step to a vertex is listed (0: not at all), and the vertex it comes from.
         self.times_listed = times_listed[:, on_path]
         self.predecessors = np.stack([self.vertex[self.rows - down, self.columns - right] for down, right in STEPS])
         # Whether the diagonal step to a vertex is an unchanged word.
@@ -140,17 +140,17 @@ class Lattice:
             self.place_on_antidiagonal[vertices] = np.arange(len(vertices))
 
     def edges(self, sources: np.ndarray, targets: np.ndarray | None = None) -> Iterator[Edges]:
-        """The edges from some vertices, for one antidiagonal of targets after the other.
+        """The edges from some vertices, one antidiagonal of targets at a time.
 
         Args:
             sources: Vertices, ascending.
-            targets: bool (vertices), which targets are wanted; None: all.
+            targets: bool (vertices), the wanted targets; None: all.
         """
-        # A label holds steps and unchanged words of an edge: steps * base + unchanged words.
+        # The label of an edge: steps * base + unchanged words.
         base = 1 << (max(self.max_unchanged_words, 1) + 1).bit_length()
         antidiagonal = self.antidiagonal[sources]
         sources = sources[antidiagonal.argsort(kind="stable")]
-        # The sources that lie before each antidiagonal are the first `widths` columns.
+        # The sources before each antidiagonal are the first `widths` columns.
         widths = np.cumsum(np.bincount(antidiagonal + 1, minlength=len(self.antidiagonals)))
         column = np.full(self.size, -1)
         column[sources] = np.arange(len(sources))
@@ -159,7 +159,7 @@ class Lattice:
             label = np.full((len(vertices), width), UNREACHED, np.int32)
             merged = np.zeros(label.shape, np.uint8)
             steps = []
-            # In the order of the vertices that they come from.
+            # In the order of the vertices from which they come.
             for step in reversed(range(len(STEPS))):
                 rows = np.flatnonzero(self.times_listed[step, vertices])
                 if len(rows):
@@ -194,14 +194,15 @@ class Lattice:
         return Edges(source, target, steps, steps != label % base, merged, times)
 
     def _step(self, source, target):
-        """The index in STEPS of each of some edges that are one step."""
+        """The indices in STEPS of single-step edges."""
         return 2 * (self.rows[target] - self.rows[source]) + self.columns[target] - self.columns[source] - 1
 
     def places_in_list(self, edges: Edges) -> tuple[np.ndarray, np.ndarray]:
-        """Where edges are in the official scorer's list: indices of edges, and a place of each; an edge can have more.
+        """Where edges are in the official scorer's list: indices of edges, and the place of each. An edge can occur at
+        several places.
 
-        Steps come first, ordered by source and target, then merged edits, ordered by the vertex before the last step,
-        source and target.
+        Steps come first, ordered by source and target. Merged edits follow, ordered by the vertex before the last
+        step, source and target.
         """
         indices, places = [np.flatnonzero(edges.merged == 0)], []
         source = edges.source[indices[0]]
@@ -214,14 +215,14 @@ class Lattice:
         return np.concatenate(indices), np.concatenate(places)
 
     def deleted(self, edges: Edges) -> np.ndarray:
-        """Indices of what the official scorer deletes of all edges: merged ones that change nothing, but none that
-        stands behind a deleted one in its list."""
+        """Indices of the edges that the official scorer deletes: merged edges that change nothing, unless they come
+        right after a deleted one in its list."""
         unchanged = np.flatnonzero(~edges.changes & (edges.merged > 0))
         _, order = self.places_in_list(Edges(*(array[unchanged] for array in edges)))
         unchanged, order = unchanged[order.argsort()], np.sort(order)
         if len(order) < 2:
             return unchanged
-        # How many places there are from behind one of them up to the next.
+        # The number of places after one of them, up to and including the next.
         gaps = np.bincount(np.searchsorted(order, self.places_in_list(edges)[1]))
         deleted = []
         for i, edge in enumerate(unchanged):
@@ -230,10 +231,10 @@ class Lattice:
         return np.array(deleted)
 
     def insertion_costs(self, place: int, gold_edits: Sequence[GoldEdit]) -> dict[tuple[int, int], Cost]:
-        """What each edge that inserts at a place of the source costs, if the annotator inserts there too.
+        """The cost of each edge that inserts at a place in the source where the annotator inserts too.
 
-        The edges are gone through from both ends, and the annotator's edits with them. The side changes whenever an
-        edge is none of these; if it is one, those that do not join it are passed over.
+        The edges and the annotator's edits are processed from both ends. The side changes after each edge that is not
+        one of these edits. After a matching edge, the edges that do not join it are skipped.
         """
         row = self.vertex[place][self.vertex[place] >= 0]
         listed, vertices, columns = self.times_listed[0, row].tolist(), row.tolist(), self.columns[row].tolist()
@@ -283,7 +284,7 @@ class Lattice:
         }
 
     def gold_costs(self, gold_edits: Sequence[GoldEdit]) -> dict[tuple[int, int], Cost]:
-        """What edges cost of which an annotator's edits decide it. Some of them may not exist."""
+        """The cost of the edges that an annotator's edits affect. Some of these edges may not exist."""
         costs = {}
         for place in {edit.start for edit in gold_edits if edit.start == edit.end}:
             costs |= self.insertion_costs(place, [edit for edit in gold_edits if edit.start == edit.end == place])
@@ -298,10 +299,11 @@ class Lattice:
         return costs
 
     def boundaries(self, edges: Iterable[tuple[int, int]]) -> np.ndarray:
-        """Vertices between which there is a cheapest path, if gold edges are among the given ones: bool (vertices).
+        """A set of vertices that a cheapest path can be restricted to, if `edges` contains the gold edges: bool
+        (vertices).
 
-        They are those of given edges and those around unchanged words. Where two other edges meet elsewhere, one can
-        be made longer and the other shorter, without more unchanged words in either, until they meet at one of these.
+        It has the vertices of the given edges and those around unchanged words. If two other edges meet elsewhere, one
+        can grow and the other shrink until they meet at such a vertex; neither gains unchanged words.
         """
         boundary = self.unchanged.copy()
         boundary[self.predecessors[DIAGONAL, self.unchanged]] = True
@@ -310,7 +312,7 @@ class Lattice:
         return boundary
 
     def all_edges(self) -> Edges | None:
-        """All edges without deleted ones; None if they are more than MAX_EDGES."""
+        """All edges without the deleted ones; None if there are more than MAX_EDGES."""
         blocks, count = [], 0
         for block in self.edges(np.arange(self.size)):
             blocks.append(block)
@@ -325,7 +327,7 @@ class Lattice:
         return source * self.size + target
 
     def cheapest_paths(self, annotations: Mapping[int, Sequence[GoldEdit]]) -> dict[int, list[tuple[int, int]]]:
-        """For each annotator the edges of the cheapest path that change something, in order."""
+        """For each annotator, the edges on the cheapest path that change something, in order."""
         if self.size == 1:
             return {annotator: [] for annotator in annotations}
         costs = {annotator: self.gold_costs(gold_edits) for annotator, gold_edits in annotations.items()}
@@ -345,14 +347,15 @@ class Lattice:
 
 
 class PathSearch:
-    """Finds the path that Bellman-Ford finds, without going through all edges again and again.
+    """Finds the same path as Bellman-Ford, without repeated passes over all edges.
 
-    But for rounding, costs are multiples of EPSILON. So `relax` keeps of the edges into a vertex those with which a
-    path costs less than half of it more than the cheapest, and `path` runs Bellman-Ford on what leads to the last one.
+    Except for rounding, costs are multiples of EPSILON. So `relax` keeps only the edges into a vertex whose paths cost
+    less than EPSILON / 2 more than the cheapest. `path` runs Bellman-Ford on the kept edges that lead to the last
+    vertex.
 
     Args:
         lattice: The lattice.
-        costs: Of `Lattice.gold_costs`.
+        costs: The result of `Lattice.gold_costs`.
         count: The number of edges.
     """
 
@@ -373,12 +376,12 @@ class PathSearch:
             i = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
             gold = self.keys[i] == keys
             costs[gold], surcharges[gold] = self.gold_costs[i[gold]], self.gold_surcharges[i[gold]]
-        for times in range(surcharges.max()):  # multiplied, they would be rounded otherwise
+        for times in range(surcharges.max()):  # a product would round differently
             costs[surcharges > times] += EPSILON
         return costs
 
     def relax(self, edges: Edges) -> None:
-        """Takes all edges into the vertices of one antidiagonal or more, after those of the antidiagonals before."""
+        """Processes all edges into the vertices of one or more antidiagonals. Antidiagonals must come in order."""
         costs, path_costs = self.edge_costs(edges), np.empty(len(edges.source))
         first = np.flatnonzero(np.append(True, np.diff(edges.target) != 0))
         targets = edges.target[first]
@@ -392,7 +395,7 @@ class PathSearch:
         self.cheapest.append([array[cheapest] for array in (*edges, costs)])
 
     def path(self) -> list[tuple[int, int]]:
-        """The edges that change something on the path to the last vertex."""
+        """The edges on the path to the last vertex that change something."""
         *arrays, costs = map(np.concatenate, zip(*self.cheapest))
         edges = Edges(*arrays)
         pairs = list(zip(edges.source.tolist(), edges.target.tolist()))
@@ -410,7 +413,8 @@ class PathSearch:
 
 
 def bellman_ford(edges: Sequence[tuple[int, int, float]], end: int) -> list[tuple[int, int]]:
-    """The cheapest path from vertex 0 through edges (source, target, cost), the first one found in their order."""
+    """The cheapest path from vertex 0 to `end` over edges (source, target, cost); the first one found in their order
+    wins."""
     costs, sources = {0: 0.0}, {}
     relaxed = True
     while relaxed:
@@ -427,7 +431,8 @@ def bellman_ford(edges: Sequence[tuple[int, int, float]], end: int) -> list[tupl
 
 
 def count_matches(edits: Iterable[tuple[int, int, str]], gold_edits: Sequence[GoldEdit]) -> int:
-    """How often edits match an annotator's, in order: never one that stands before a match; equal ones all count."""
+    """The number of matches with an annotator's edits, in order. No match comes before an earlier match; duplicates
+    all count."""
     count = first = 0
     for start, end, text in edits:
         found = [
@@ -448,15 +453,15 @@ def count_edits(
     max_unchanged_words: int = 2,
     ignore_whitespace_casing: bool = False,
 ) -> dict[int, tuple[int, int, int]]:
-    """For each annotator the numbers of correct edits, of edits of the hypothesis, and of the annotator's edits.
+    """For each annotator, the numbers of correct edits, of the hypothesis' edits, and of the annotator's edits.
 
     Args:
         source: Tokens.
         hypothesis: Tokens.
-        annotations: The edits of each annotator, in the order of their file, which matters: an edit matches none
-            that stands before one that was matched.
-        max_unchanged_words: Most unchanged words in an edit of the hypothesis.
-        ignore_whitespace_casing: Whether edits that change nothing but white space or case count as none.
+        annotations: The edits of each annotator, in file order. The order matters: no edit matches an annotator's edit
+            before an already matched one.
+        max_unchanged_words: Maximum number of unchanged words in an edit of the hypothesis.
+        ignore_whitespace_casing: Whether to ignore edits that change only white space or case.
     """
     lattice = Lattice(list(source), list(hypothesis), max_unchanged_words)
     counts = {}

@@ -1,12 +1,12 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What the metrics beside it share: checks of their inputs."""
+"""Shared helpers of the metrics: checks of their inputs, and their `evaluate` modules."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 
 def check_counts(**lists: Sequence) -> None:
-    """ValueError, which names the counts, unless all lists have the same number of items, at least one."""
+    """Raises a ValueError with the counts unless all lists have the same number of items, at least one."""
     counts = {name: len(items) for name, items in lists.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -16,7 +16,7 @@ def check_counts(**lists: Sequence) -> None:
 
 
 def check_lists(**lists: Sequence) -> None:
-    """`check_counts`, and a TypeError if one of them is a string or None in place of a list."""
+    """Like `check_counts`; also raises a TypeError for a string or None in place of a list."""
     for name, items in lists.items():
         if items is None or isinstance(items, str):
             given = "None" if items is None else f"the text {items[:40]!r}"
@@ -25,11 +25,11 @@ def check_lists(**lists: Sequence) -> None:
 
 
 def reference_lists(predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> list[list[str]]:
-    """The references of each prediction as a list, from one text or several for each.
+    """The references of each prediction as a list, whether one text or several are given.
 
     Raises:
         ValueError: there are no predictions, not as many references, or a prediction without a reference.
-        TypeError: one string is given in place of a list of them, or something else in place of a text.
+        TypeError: one string is given in place of a list, or something else in place of a text.
     """
     check_lists(predictions=predictions, references=references)
     lists = [
@@ -45,17 +45,17 @@ def reference_lists(predictions: Sequence[str], references: Sequence[str | Seque
 
 
 class CheckedLists:
-    """Goes before the class of `evaluate` in a metric's bases. `evaluate` takes a string for a list of its characters,
-    and fails without saying why where a list is empty or missing; here `check_lists` says it."""
+    """Goes before the class of `evaluate` in a metric's bases. `evaluate` treats a string as a list of its characters,
+    and fails without a reason if a list is empty or missing; here `check_lists` gives the reason."""
 
     def add_batch(self, **lists: Sequence) -> None:
-        """Adds texts, a list under each name; `compute` does so too."""  # evaluate appends to it
+        """Adds texts, a list under each name; `compute` does so too."""  # evaluate appends to this docstring
         check_lists(**lists)
         super().add_batch(**lists)
 
 
 def text_features(*names: str) -> list:
-    """What `evaluate` lets in: texts under each of the names, and as `references` a list of texts for each, or one."""
+    """The inputs that `evaluate` accepts: a text under each name, and one text or a list of texts as `references`."""
     import datasets
 
     text = datasets.Value("string")
@@ -64,22 +64,22 @@ def text_features(*names: str) -> list:
 
 
 def plain_features(*names: str):
-    """What `evaluate` lets in: texts under each of the names."""
+    """The inputs that `evaluate` accepts: a text under each name."""
     import datasets
 
     return datasets.Features(dict.fromkeys(names, datasets.Value("string")))
 
 
 def metric_of_evaluate(namespace: dict, name: str, methods: type, base: str = "Metric") -> Callable[[str], Any]:
-    """A module's `__getattr__` that makes its class for `evaluate` when it is asked for: `evaluate` imports torch,
-    which functions and commands do without. In the copy of the file that `evaluate.load` imports, the class is there
-    at once.
+    """A module's `__getattr__` that makes its class for `evaluate` on first access. The reason: `evaluate` imports
+    torch, which functions and commands do not need. In the copy of the file that `evaluate.load` imports, the class
+    exists at once.
 
     Args:
-        namespace: The module's.
-        name: Of the class.
-        methods: Its own methods.
-        base: The class of `evaluate` that it is of.
+        namespace: The module's namespace.
+        name: Name of the class.
+        methods: A class with its own methods.
+        base: The base class in `evaluate`.
     """
 
     def get(asked: str) -> type:

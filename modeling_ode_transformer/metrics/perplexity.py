@@ -1,14 +1,14 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Word perplexity of a causal language model, as the tables of PTB have it.
+"""Word perplexity of a causal language model, as in the tables of PTB.
 
     ode-transformer score perplexity --model ptb_rk2 --texts ptb.test.txt.gz --block_size 128
 
-It is exp(summed negative log-likelihood of all tokens / number of words). Words are what white space separates, and
-the end of each line is one more: `</s>`, on an empty line too. A model of subwords is divided by the same number of
-words, so that it compares with a model of words that knows all of them (one that does not predicts `<unk>` in place of
-rare words, which is easier).
+It is exp(summed negative log-likelihood of all tokens / number of words). Words are separated by white space. The end
+of each line counts as one more word, `</s>`, on an empty line too. For a subword model, the sum is divided by the same
+number of words. It is therefore comparable with a word model that knows all words. A word model with a smaller
+vocabulary predicts `<unk>` in place of rare words, which is easier.
 
-Texts are cut as examples/run_language_modeling.py cuts them, which gives the same numbers.
+Texts are cut as in examples/run_language_modeling.py, which gives the same numbers.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ from modeling_ode_transformer.training.trainer import losses_by_row
 
 
 def split_words(line: str) -> list[str]:
-    """The words of a line, which white space separates."""
+    """The words of a line, separated by white space."""
     return [word for word, _ in WhitespaceSplit().pre_tokenize_str(line)]
 
 
@@ -38,8 +38,8 @@ def word_perplexity(nll: float | Sequence[float], words: int | Sequence[int]) ->
     """exp(sum of nll / sum of words).
 
     Args:
-        nll: Negative log-likelihood in nats, of everything or of each text, summed over its tokens.
-        words: Number of words, of everything or of each text, the ends of lines included.
+        nll: Negative log-likelihood in nats, in total or for each text, summed over tokens.
+        words: Number of words, in total or for each text, ends of lines included.
 
     Raises:
         ValueError: there are not as many `nll` as `words`, a log-likelihood is positive or NaN, or there are no words.
@@ -56,7 +56,7 @@ def word_perplexity(nll: float | Sequence[float], words: int | Sequence[int]) ->
 def iterate_blocks(
     lines: Iterable[Sequence[int]], block_size: int, eos_token_id: int
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """The blocks of `shift_blocks`, inputs and labels, one after the other."""
+    """Yields the blocks of `shift_blocks`, inputs and labels, one at a time."""
     before, block = eos_token_id, []
     for ids in lines:
         block += [*ids, eos_token_id]
@@ -76,12 +76,12 @@ def shift_blocks(
 
     Args:
         lines: Token ids of each line, without the end of the sentence.
-        block_size: The tokens of all lines, one after the other, are cut into blocks of so many, the last shorter;
-            each first token sees the last of the block before. 0: a block is a line.
-        eos_token_id: Ends each line, and stands in front of the first token of the text, or of each line.
+        block_size: The tokens of all lines are joined and cut into blocks of this size; the last one may be shorter.
+            The first label of a block is predicted from the last token of the block before. 0: a block is a line.
+        eos_token_id: Ends each line. It also precedes the first token of the text, or of each line.
 
     Returns:
-        Blocks of input ids and blocks of labels. Every token and every end of a line is a label once.
+        Blocks of input ids and blocks of labels. Every token and every end of a line is a label exactly once.
     """
     blocks = list(iterate_blocks(lines, block_size, eos_token_id))
     return [inputs for inputs, _ in blocks], [labels for _, labels in blocks]
@@ -96,11 +96,11 @@ def block_nll(
     Args:
         model: A causal language model.
         inputs: Token ids of each block.
-        labels: The token that follows each.
-        batch_size: Blocks of a forward pass, padded on the right.
+        labels: The token after each input token.
+        batch_size: Blocks per forward pass, padded on the right.
 
     Raises:
-        ValueError: a block is longer than the model has positions.
+        ValueError: a block is too long for the model's positions.
     """
     training = model.training
     model.eval()
@@ -136,16 +136,16 @@ def model_perplexity(
 
     Args:
         model: The model.
-        tokenizer: Its tokenizer, of words or of subwords, with an end of sentence. It adds no special tokens here.
-        lines: Texts, a sentence each.
-        block_size: Tokens of a block of running text; 0: each line by itself (`shift_blocks`).
-        batch_size: Blocks of a forward pass.
+        tokenizer: Its tokenizer, of words or subwords, with an end-of-sentence token. It adds no special tokens here.
+        lines: Texts, one sentence each.
+        block_size: Tokens per block of running text; 0: each line by itself (`shift_blocks`).
+        batch_size: Blocks per forward pass.
 
     Returns:
         perplexity, nll (summed, in nats), words (ends of lines included), tokens, unknown_tokens.
 
     Raises:
-        ValueError: there are no lines, the tokenizer has no end of sentence, or a block is too long for the model.
+        ValueError: there are no lines; the tokenizer has no end-of-sentence token; a block is too long for the model.
     """
     check_lists(lines=lines)
     if block_size < 0 or batch_size < 1:
@@ -166,14 +166,14 @@ def model_perplexity(
 
 
 def load_model(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The causal language model of a folder or of the Hub in float32, and its tokenizer."""
+    """The causal language model from a folder or the Hub in float32, and its tokenizer."""
     return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32), AutoTokenizer.from_pretrained(name)
 
 
 class WordPerplexity(CheckedLists, evaluate.Metric):
     """Word perplexity for `evaluate`.
 
-    `compute(predictions=lines, model="folder")` is `model_perplexity`, whose other arguments it takes too.
+    `compute(predictions=lines, model="folder")` is `model_perplexity`, and takes its other arguments too.
     `evaluate.load(path, "nll").compute(nll=..., words=...)` is `word_perplexity`.
     """
 

@@ -3,14 +3,14 @@
 
     ode-transformer score rouge --references test.target --hypotheses output.txt
 
-What the papers call ROUGE-L is `rougeLsum`: for each sentence of the reference the union of its longest common
-subsequences with all sentences of the summary. So texts must say where sentences end: by newlines, or, as in the
-original's script for ROUGE-1.5.5, at each ". ". The longest common subsequence of the two whole texts, which
-rouge-score calls rougeL, is another and lower number; here it is `rougeL_whole_text`.
+The papers' ROUGE-L is `rougeLsum`. For each sentence of the reference, it takes the union of the longest common
+subsequences with all sentences of the summary. So sentence ends must be marked: by newlines or, as in the original's
+script for ROUGE-1.5.5, by each ". ". rouge-score's rougeL is a different and lower number, from the longest common
+subsequence of the two whole texts. Here it is called `rougeL_whole_text`.
 
-Tokens are runs of a-z and 0-9 after lower-casing; words of more than three letters are cut to their stems by Porter's
-stemmer, as the original's script has it (pyrouge passes `-m`), unless it is switched off. Scores are means over the
-texts, as percentages. Of several references the one with the highest F1 counts, for each score by itself.
+Tokens are runs of a-z and 0-9 after lower-casing. Porter's stemmer cuts words of more than three letters to their
+stems, as in the original's script (pyrouge passes `-m`), unless it is switched off. Scores are means over the texts,
+as percentages. With several references, the one with the highest F1 counts, separately for each score.
 """
 
 import logging
@@ -29,10 +29,10 @@ from modeling_ode_transformer.metrics.metric_utils import (
 
 logger = logging.getLogger(__name__)
 
-# Our names of rouge-score's scores.
+# Our names for rouge-score's scores.
 SCORES = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeLsum": "rougeLsum", "rougeL_whole_text": "rougeL"}
 
-# What puts a newline behind each sentence.
+# Functions that put a newline after each sentence.
 SENTENCE_SPLITS: dict[str, Callable[[str], str]] = {"newline": str, "period": lambda text: text.replace(". ", ".\n")}
 
 
@@ -46,15 +46,15 @@ def rouge(
 
     Args:
         predictions: A summary for each text.
-        references: For each text its reference summary, or a list of them.
-        sentences: "newline": they end at newlines. "period": at each ". " as well, as in the original's script.
-        stemmer: Whether Porter's stemmer cuts words.
+        references: The reference summary of each text, or a list of references.
+        sentences: "newline": sentences end at newlines. "period": at each ". " as well, as in the original's script.
+        stemmer: Whether to apply Porter's stemmer.
 
     Returns:
         rouge1, rouge2, rougeLsum, rougeL_whole_text (0 to 100), and the convention in words.
 
     Raises:
-        ValueError: there are not as many references as predictions, or none; `sentences` is none of the two.
+        ValueError: there are not as many references as predictions, or none; `sentences` is neither of the two.
     """
     if sentences not in SENTENCE_SPLITS:
         raise ValueError(f"sentences={sentences!r} must be one of {', '.join(SENTENCE_SPLITS)}.")

@@ -47,11 +47,11 @@ def run(task: Task, argv: list[str] | None = None) -> dict:
     """Trains, evaluates and predicts as the arguments say (default: the command line's).
 
     Returns:
-        All metrics by name; those of all models and their summary for a task that has results.
+        All metrics by name. For a task with results, the metrics of all models and their summary.
 
     Raises:
         ValueError: arguments contradict each other or the output folder, or the examples are malformed.
-        FileNotFoundError: there is no such file or checkpoint.
+        FileNotFoundError: a file or checkpoint does not exist.
     """
     argv = sys.argv[1:] if argv is None else argv
     print_help(task, argv)
@@ -66,23 +66,23 @@ def run(task: Task, argv: list[str] | None = None) -> dict:
 
 
 def print_help(task: Task, argv: list[str]) -> None:
-    """Prints the help and ends the process, if the command line asks for that."""
+    """Prints the help and ends the process if the command line asks for help."""
     if not {"-h", "--help", "--help_all"}.isdisjoint(argv):
         print(help_text(task, None) if "--help_all" in argv else help_text(task), end="")
         sys.exit(0)
 
 
 def prepare(task: Task, argv: list[str]) -> dict[str, int]:
-    """Prepares the data of a training, for tasks whose data can be: the tokenizer, if it is not named, the training
-    pairs, and those of the evaluations that have files or that the arguments ask for. All is put into `--prepared_dir`
-    or, without that, into `--output_dir`.
+    """Prepares the data of a training, if the task supports it. It makes the tokenizer, unless one is named, and the
+    training pairs. It also prepares the evaluations that have files or that the arguments ask for. Everything is
+    written to `--prepared_dir` or, by default, to `--output_dir`.
 
     Returns:
         The number of pairs by split.
 
     Raises:
         ValueError: examples are malformed.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: a file does not exist.
     """
     data_args: Any
     model_args, data_args, args = parse_arguments(task, argv)
@@ -102,7 +102,7 @@ def prepare(task: Task, argv: list[str]) -> dict[str, int]:
 def parse_arguments(
     task: Task, argv: list[str], notes: list[str] | None = None
 ) -> tuple[BaseModelArguments, BaseDataArguments, TrainingArguments]:
-    """Arguments from the command line, over those of a recipe, or of a preset where there is none; see
+    """Arguments from the command line. They override a recipe, or a preset if there is no recipe; see
     `parse_with_recipe` and `preset_values`."""
     name, argv = preset_of(argv)
     if name is not None and (recipe := recipe_of(argv)[0]) is not None:
@@ -112,7 +112,7 @@ def parse_arguments(
 
 
 def set_up_logging(args: TrainingArguments) -> None:
-    """Logs to standard output, at the level of `--log_level` (by default: information)."""
+    """Logs to standard output at `--log_level` (default: info)."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stdout)
     level = logging.INFO if args.log_level == "passive" else args.get_process_log_level()
     logging.getLogger(__package__.partition(".")[0]).setLevel(level)
@@ -122,12 +122,12 @@ def set_up_logging(args: TrainingArguments) -> None:
 def run_checked(
     task: Task, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
 ) -> dict:
-    """`run` with arguments that are checked, in a folder that is locked."""
+    """`run` with checked arguments, in a locked folder."""
     runs = plan_runs(task, model_args, data_args, args)
     make_smoke_data(task, data_args, args)
     given = read_examples(task, data_args, needed_splits(args))
     earlier = earlier_results(data_args, args) if task.has_results else {}
-    # Of each run a copy: no model is kept until the last one is trained.
+    # Each run is copied, so that its model is freed before the next one is trained.
     measured = [run_model(replace(run, given=given)) if run.finished is None else run.finished for run in runs]
     if not task.has_results:
         return measured[0]
@@ -141,8 +141,8 @@ def plan_runs(
     """The runs of a call, each with the metrics of an earlier call that finished it, or the checkpoint to resume from.
 
     Raises:
-        ValueError: an output folder holds something that the call must not replace, or another training.
-        FileNotFoundError: the checkpoint that is asked for is not there.
+        ValueError: an output folder holds files that the call must not replace, or another training.
+        FileNotFoundError: the requested checkpoint does not exist.
     """
     inputs = task.read_inputs(data_args, args)
     plan = plan_models(data_args, args)
@@ -160,7 +160,7 @@ def plan_runs(
 
 
 def make_smoke_data(task: Task, data_args: BaseDataArguments, args: TrainingArguments) -> None:
-    """In a smoke run that names no data, has examples written and points the arguments to them."""
+    """In a smoke run that names no data, writes examples and points the arguments to them."""
     if not data_args.smoke or any(getattr(data_args, name) for name in data_args.SOURCES):
         return
     folder = Path(args.output_dir) / "smoke_data"
@@ -173,7 +173,7 @@ def make_smoke_data(task: Task, data_args: BaseDataArguments, args: TrainingArgu
 
 
 def read_examples(task: Task, data_args: BaseDataArguments, needed: dict[str, bool]) -> dict:
-    """The examples of the splits that are needed, and the training examples that others are parts of."""
+    """The examples of the needed splits, and the training examples from which other splits are taken."""
     splits = [split for split, need in needed.items() if need]
     if any(held_out(vars(data_args), split) for split in splits):
         splits = ["train", *(split for split in splits if split != "train")]
@@ -199,7 +199,7 @@ def run_model(run: Run) -> dict[str, float | str]:
 
 
 def make(run: Run) -> None:
-    """Makes tokenizers, model, encoded examples and trainer of a run."""
+    """Makes the tokenizers, model, encoded examples and trainer of a run."""
     task = run.task
     make_tokenizers(run)
     run.model = task.load_model(run)
@@ -209,14 +209,14 @@ def make(run: Run) -> None:
 
 
 def make_tokenizers(run: Run) -> None:
-    """Chooses the examples of a run; makes its tokenizers of them, or loads those that are named."""
+    """Chooses the examples of a run, then trains tokenizers on them or loads the named ones."""
     run.examples = run.task.choose_examples(run)
     tokenizer = run.checkpoint or run.model_args.tokenizer_name or run.model_args.model_name_or_path
     run.tokenizers = run.task.load_tokenizers(run, tokenizer) if tokenizer else run.task.make_tokenizers(run)
 
 
 def train(run: Run, metrics: dict) -> dict:
-    """Trains and saves the model of a run, and reports the metrics of the training with those that are given."""
+    """Trains and saves the model of a run, and reports the training metrics together with the given ones."""
     result = run.trainer.train(resume_from_checkpoint=run.checkpoint)
     if run.data_args.average_last_checkpoints:
         take_average(run)
@@ -229,8 +229,8 @@ def train(run: Run, metrics: dict) -> dict:
 
 
 def take_average(run: Run) -> None:
-    """Makes the mean of the last checkpoints the final model; with `load_best_model_at_end`, only if it is better than
-    the best checkpoint on the validation data."""
+    """Makes the mean of the last checkpoints the final model. With `load_best_model_at_end`, does so only if the mean
+    beats the best checkpoint on the validation data."""
     args, count = run.args, run.data_args.average_last_checkpoints
     best = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
     load_average(run.model, args, count, run.trainer.state.global_step < run.trainer.state.max_steps)
@@ -247,13 +247,13 @@ def take_average(run: Run) -> None:
 
 
 def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, has_stopped_early: bool = False) -> None:
-    """Gives the model the mean of the weights of the last `count` complete checkpoints of its training, or of fewer if
-    it stopped early.
+    """Loads the mean weights of the last `count` complete checkpoints into the model. If the training stopped early,
+    fewer checkpoints are enough.
 
     Raises:
-        ValueError: there are none, or fewer though it did not stop early.
+        ValueError: there are none, or fewer although the training did not stop early.
     """
-    # One process writes the last checkpoint to its end.
+    # One process may still be writing the last checkpoint.
     PartialState().wait_for_everyone()
     checkpoints = list(islice(complete_checkpoints(args.output_dir), count))[::-1]
     if len(checkpoints) < count and not (has_stopped_early and checkpoints):
@@ -265,7 +265,7 @@ def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, ha
     with args.main_process_first(desc="averaging checkpoints"):
         if args.should_save:
             average_checkpoints(checkpoints, folder, overwrite=True)
-    # Of a sharded model, one process holds all weights, and each takes its part of them.
+    # If the model is sharded, one process loads all weights and each process takes its part.
     mean, is_main = {}, PartialState().is_main_process
     if is_main:
         with class_before_sharding(model):
@@ -279,18 +279,18 @@ def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, ha
 
 
 def report(trainer: Trainer, split: str, metrics: dict) -> dict:
-    """The metrics of a training or an evaluation, which are logged and put into the output folder."""
+    """Logs the metrics of a training or an evaluation, saves them in the output folder and returns them."""
     trainer.log_metrics(split, metrics)
     trainer.save_metrics(split, metrics)
     return metrics
 
 
 def run_process(main: Callable[[], object]) -> None:
-    """Runs a script's `main` as a process of its own, which leaves its process group, if any, before it exits. Errors
-    that a user can mend end it with one line.
+    """Runs a script's `main` as the whole process, and leaves the process group, if any, before exit. Errors that a
+    user can fix end it with one line.
 
-    The group's threads end with its last user, a model in a cycle of references. If that were the interpreter's own
-    end, a thread that needed the interpreter then would abort the process.
+    The group's threads end with its last user, a model in a reference cycle. At interpreter shutdown that would be too
+    late: a thread that then needs the interpreter aborts the process.
     """
     with one_line_errors():
         main()

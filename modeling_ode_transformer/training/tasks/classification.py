@@ -62,9 +62,9 @@ class ModelArguments(BaseModelArguments):
 
 @dataclass
 class ClassificationTrainingArguments(ResumableTrainingArguments):
-    """Those of Trainer, with the paper's values where it has some: a learning rate of 0.0001 to 0.003, batches of 80
-    to 256 (114 make the 48 batches an epoch that TREC has in figure 6), 10 epochs, an L2 factor of 1e-5. It gives no
-    numbers for warm-up and decay."""
+    """Trainer's arguments, with the paper's values where it gives them: learning rates from 0.0001 to 0.003, batches
+    of 80 to 256, 10 epochs and an L2 factor of 1e-5. Batches of 114 give the 48 batches per epoch that figure 6 shows
+    for TREC. The paper gives no numbers for warm-up and decay."""
 
     learning_rate: float = field(default=1e-3, metadata={"help": "Highest learning rate."})
     per_device_train_batch_size: int = field(default=114, metadata={"help": "Examples of a batch."})
@@ -77,7 +77,7 @@ class ClassificationTrainingArguments(ResumableTrainingArguments):
     )
 
     def to_sanitized_dict(self) -> dict:
-        """What is noted: the optimizer and the schedule are those of `ClassificationTrainer`."""
+        """The recorded arguments, with the optimizer and schedule of `ClassificationTrainer`."""
         own = {"optim": "Adam with L2 regularization", "lr_scheduler_type": "exponential"}
         return super().to_sanitized_dict() | own
 
@@ -86,8 +86,8 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     """Checks the arguments of a run.
 
     Raises:
-        ValueError: an argument has a value that it cannot have, or contradicts another one.
-        OSError: there is no such checkpoint or configuration.
+        ValueError: an argument has an invalid value or contradicts another one.
+        OSError: the checkpoint or configuration does not exist.
     """
     check_run(model_args, data_args, args)
     if model_args.word_vectors and model_args.model_name_or_path:
@@ -125,9 +125,9 @@ def choose_examples(run: Run) -> dict[str, Examples]:
 
 
 def build_tokenizer(examples: Examples, args: ModelArguments) -> TokenizersBackend:
-    """A tokenizer of whole words, those of the examples, the most frequent first; `<pad>` is 0 and `<unk>` is 1.
+    """A tokenizer of the examples' whole words, the most frequent first; `<pad>` is 0 and `<unk>` is 1.
 
-    The second sentence of a pair follows the first, told apart by `token_type_ids`.
+    The second sentence of a pair follows the first; `token_type_ids` tells them apart.
 
     Raises:
         ValueError: `--vocab_size` has no room for a word.
@@ -156,11 +156,11 @@ def check_class_names(names: list[str], labels: list[str]) -> None:
 
 
 def label_ids(model: PreTrainedModel, labels: list[str], class_names: list[str] | None) -> dict[str, int]:
-    """The model's ids of the labels, which its configuration may have as they were in its training data
-    (`dataset_labels`) or by the names of its classes.
+    """The model's ids of the labels. Its configuration may store labels as in the training data (`dataset_labels`) or
+    by class name.
 
     Raises:
-        ValueError: the model has other labels, or classes of other names than `class_names`.
+        ValueError: the model has other labels, or its class names differ from `class_names`.
     """
     config, names = model.config, dict(zip(labels, labels))
     noted = {label: i for i, label in enumerate(getattr(config, "dataset_labels", None) or [])}
@@ -182,11 +182,10 @@ def label_ids(model: PreTrainedModel, labels: list[str], class_names: list[str] 
 
 
 def load_model(run: Run) -> PreTrainedModel:
-    """The checkpoint's model in float32, or a new one for the labels, with pre-trained word vectors if they are asked
-    for.
+    """The checkpoint's model in float32, or a new one for the labels, with pre-trained word vectors if requested.
 
     Raises:
-        ValueError: the vocabulary or the labels are not the checkpoint's, or there are not as many names as labels.
+        ValueError: the vocabulary or labels differ from the checkpoint's, or there are not as many names as labels.
     """
     warn_of_new_labels(run.given)
     labels = find_labels(run.given)
@@ -201,7 +200,7 @@ def load_model(run: Run) -> PreTrainedModel:
 
 
 def new_model(run: Run, labels: list[str]) -> PreTrainedModel:
-    """A new model for the labels, with pre-trained word vectors if they are asked for."""
+    """A new model for the labels, with pre-trained word vectors if requested."""
     args, names = run.model_args, run.data_args.class_names or labels
     if len(labels) < 2:
         raise ValueError(f"All examples have the label {labels[0]}: there is nothing to tell apart.")
@@ -219,7 +218,7 @@ def new_model(run: Run, labels: list[str]) -> PreTrainedModel:
 
 
 def sizes(model: PreTrainedModel) -> dict[str, int]:
-    """The numbers of parameters of a model, with its embeddings and without."""
+    """The number of parameters of a model, with and without its embeddings."""
     number = model.num_parameters()
     without = number - model.get_input_embeddings().weight.numel()
     return {"parameters": number, "parameters_without_embeddings": without}
@@ -234,13 +233,13 @@ def encode(run: Run, split: str) -> datasets.Dataset:
 
 
 class ClassificationTrainer(ResumableTrainerMixin, Trainer):
-    """Trainer with Adam, whose learning rate falls exponentially, and metrics of classification."""
+    """Trainer with Adam, an exponentially falling learning rate, and classification metrics."""
 
     def __init__(self, *, args: ClassificationTrainingArguments, **kwargs):
         adam = {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
         kwargs |= {"compute_metrics": compute_metrics, "optimizer_cls_and_kwargs": (torch.optim.Adam, adam)}
         super().__init__(args=args, **kwargs)
-        # The numbers of evaluations are wanted beside the logits.
+        # Predictions need the numbers of evaluations too, not only the logits.
         ignored = set(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())
         self.ignored_keys = sorted(ignored - {"num_function_evaluations"})
 
@@ -262,7 +261,7 @@ class ClassificationTrainer(ResumableTrainerMixin, Trainer):
 
 
 def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-    """Accuracy in percent and the mean number of function evaluations, if the model counts them."""
+    """Accuracy in percent, and the mean number of function evaluations if the model counts them."""
     outputs = prediction.predictions
     logits, *others = outputs if isinstance(outputs, tuple) else (outputs,)
     metrics = {"accuracy": 100 * float((logits.argmax(axis=-1) == prediction.label_ids).mean())}
@@ -284,7 +283,7 @@ def make_trainer(run: Run) -> ClassificationTrainer:
 
 
 def measure_training(run: Run, metrics: dict) -> dict[str, float]:
-    """The seconds of an epoch, if there was one."""
+    """The seconds per epoch, if any epoch was trained."""
     epochs = metrics.get("epoch")
     return {"train_seconds_per_epoch": metrics["train_runtime"] / epochs} if epochs else {}
 

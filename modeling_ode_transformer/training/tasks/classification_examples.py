@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Labelled sentences, or pairs of sentences, from files and datasets, and the parts that are held out."""
+"""Labelled sentences, or pairs of sentences, from files and datasets, and their held-out parts."""
 
 import csv
 import logging
@@ -63,7 +63,7 @@ class DataArguments(BaseDataArguments):
 
 
 class Examples(NamedTuple):
-    """Sentences, second sentences or None, and labels, all of one length."""
+    """Sentences, second sentences or None, and labels, all of the same length."""
 
     texts: list[str]
     pairs: list[str] | None
@@ -74,11 +74,11 @@ class Examples(NamedTuple):
 
 
 def read_examples(path: str, args: DataArguments) -> Examples:
-    """The examples of a file, in the format that its name says.
+    """The examples of a file; the end of its name gives the format.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: there is no such format; a line has no label or no text; or the columns are not there.
+        FileNotFoundError: the file does not exist.
+        ValueError: the format is unknown; a line has no label or no text; or the columns are missing.
     """
     suffix = Path(path.removesuffix(".gz")).suffix
     if suffix == ".csv":
@@ -98,7 +98,7 @@ def read_examples(path: str, args: DataArguments) -> Examples:
 
 
 def examples_of(records: Iterable[dict], name: str, args: DataArguments) -> Examples:
-    """The examples of mappings that have the columns of the arguments."""
+    """The examples in mappings with the columns that the arguments name."""
     columns = [args.text_column, args.label_column, *([args.text_pair_column] if args.text_pair_column else [])]
     rows = []
     for number, record in enumerate(records, 1):
@@ -134,10 +134,10 @@ def read_split(args: DataArguments, split: str) -> Examples | None:
 def make_splits(
     given: dict[str, Examples | None], args: DataArguments, needed: dict[str, bool], fold: int | None
 ) -> dict[str, Examples]:
-    """The examples of each split that is needed, parts of the training examples held out where they have to be.
+    """The examples of each needed split; where there are no files, part of the training examples is held out.
 
     Raises:
-        ValueError: there are none for a split that is needed.
+        ValueError: a needed split has no examples.
     """
     splits = {split: examples for split, examples in given.items() if examples is not None}
     if "train" in splits:
@@ -167,7 +167,7 @@ def make_splits(
 
 
 def warn_of_new_labels(given: dict[str, Examples | None]) -> None:
-    """Warns of labels that no training example has."""
+    """Warns of labels that do not occur in the training examples."""
     known = set(given["train"].labels) if given.get("train") else None
     for split, examples in given.items():
         if known is not None and examples and (new := sorted(set(examples.labels) - known)):
@@ -175,13 +175,13 @@ def warn_of_new_labels(given: dict[str, Examples | None]) -> None:
 
 
 def find_labels(given: dict[str, Examples | None]) -> list[str]:
-    """The labels of the examples: numbers by size, other labels in the order of the alphabet."""
+    """The labels of the examples: numbers by size, other labels in alphabetical order."""
     labels = {label for examples in given.values() if examples for label in examples.labels}
     return sorted(labels, key=(lambda label: (int(label), label)) if all(map(INTEGER.fullmatch, labels)) else None)
 
 
 def write_smoke_data(folder: Path) -> dict[str, str]:
-    """Number names in English, with or without hundreds; the arguments that read them."""
+    """Writes English number names, with or without hundreds; returns the arguments that read them."""
     write_corpus(folder, SIZES)
     for split in SIZES:
         lines = [f"{int('hundred' in line)} {line}\n" for line in read_lines(folder / f"{split}.en")]

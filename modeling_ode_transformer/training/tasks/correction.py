@@ -24,10 +24,10 @@ from .seq2seq_arguments import Seq2SeqDataArguments
 
 logger = logging.getLogger(__name__)
 
-# Ends of the names of files that hold sentences with their corrections; other files are plain text.
+# Suffixes of files that hold sentences with their corrections; other files are plain text.
 M2, TABLES = ".m2", (".tsv", ".json", ".jsonl")
 
-# What the official folders call their files.
+# File names in the official folders.
 FOLDER_PATTERNS = {"train": "*train*.m2", "validation": "*dev*.m2", "test": "*test*.m2"}
 
 
@@ -117,8 +117,8 @@ class DataArguments(Seq2SeqDataArguments):
 class Evaluated(NamedTuple):
     """The sentences of a validation or test split, in the order of their files.
 
-    `annotations` are those of M2 files, none for other files. `references` are the corrections of each sentence that
-    are given as text, none if there are no such. `counts` says how many sentences are of which file.
+    `annotations` come from M2 files and are empty for other files. `references` holds each sentence's corrections
+    given as text; it is empty if there are none. `counts` is the number of sentences of each file.
     """
 
     sources: list[str]
@@ -128,21 +128,21 @@ class Evaluated(NamedTuple):
 
 
 def kind(path: str | Path) -> str:
-    """Of a file, by the end of its name before `.gz`: M2, one of TABLES, or "plain text"."""
+    """The kind of a file, by its suffix before `.gz`: M2, one of TABLES, or "plain text"."""
     suffix = Path(str(path).removesuffix(".gz")).suffix
     return suffix if suffix in (M2, *TABLES) else "plain text"
 
 
 def files_below(folder: str | Path, split: str) -> list[Path]:
-    """The files in a folder, or below it, that are meant for the split."""
+    """The files for the split in a folder or below it."""
     pattern = FOLDER_PATTERNS[split]
     return sorted({*Path(folder).rglob(pattern), *Path(folder).rglob(f"{pattern}.gz")})
 
 
 def find_files(names: Sequence[str], split: str) -> list[Path]:
-    """The files that are named, and in the place of a folder those below it that are meant for the split.
+    """The named files; a folder is replaced by the files for the split below it.
 
-    No file is listed twice. Of a folder's files, those that are a part of another one are left out.
+    No file is listed twice. Within a folder, a file that is part of another one is left out.
 
     Raises:
         FileNotFoundError: a folder has no file for the split.
@@ -164,7 +164,7 @@ def find_files(names: Sequence[str], split: str) -> list[Path]:
 
 
 def leave_out_parts(paths: Sequence[Path]) -> list[Path]:
-    """Those M2 files whose sentences are not all in another one beside them, as those of A.train are in ABC.train."""
+    """The M2 files without those whose sentences are all in another file beside them, as A.train's in ABC.train."""
     folders = Counter(path.parent for path in paths)
     sentences = {path: Counter(map(str, read_m2(path))) for path in paths if folders[path.parent] > 1}
     parts = set()
@@ -176,7 +176,7 @@ def leave_out_parts(paths: Sequence[Path]) -> list[Path]:
 
 
 def drawn_for_validation(sentences: Sequence[M2Sentence], share: float) -> list[bool]:
-    """Which sentences to validate on: that share of those with edits, evenly spread."""
+    """Which sentences to validate on: this share of the sentences with edits, evenly spread."""
     drawn, edited = [], 0
     for sentence in sentences:
         is_edited = any(sentence.edits.values())
@@ -186,9 +186,9 @@ def drawn_for_validation(sentences: Sequence[M2Sentence], share: float) -> list[
 
 
 def corrections(sentence: M2Sentence, annotator: str) -> list[str]:
-    """The sentence as the annotator corrects it, or as each one does ("all"); as it is, if nobody annotated it.
+    """The sentence as this annotator corrects it, or as each one does ("all"); unchanged if nobody annotated it.
 
-    Empty if only others annotated it: what this annotator would have changed is not known.
+    Empty if only others annotated it: this annotator's changes are not known.
     """
     if not sentence.edits:
         return [" ".join(sentence.tokens)]
@@ -196,12 +196,12 @@ def corrections(sentence: M2Sentence, annotator: str) -> list[str]:
 
 
 def one_space(text: str) -> str:
-    """Tokens separated by single spaces, as those of M2 files are."""
+    """Tokens separated by single spaces, as in M2 files."""
     return " ".join(text.split())
 
 
 def filter_pairs(pairs: Iterable[Pair], name: str, args: DataArguments) -> Iterator[Pair]:
-    """The pairs to train on. How many are left out, and why, is logged at their end."""
+    """The pairs to train on. At the end, logs how many were left out and why."""
     count = unchanged = others = 0
     for source, target in pairs:
         count += 1
@@ -219,10 +219,10 @@ def filter_pairs(pairs: Iterable[Pair], name: str, args: DataArguments) -> Itera
 
 
 def read_training_m2(path: Path, validation_files: set[Path], args: DataArguments) -> list[tuple[str, str]]:
-    """Pairs from an M2 file, without those of the sentences to validate on.
+    """Pairs from an M2 file, without the sentences to validate on.
 
     Raises:
-        ValueError: the file is malformed; all of it is validated on too; the annotator is none of its own.
+        ValueError: the file is malformed; all of it is validation data too; the annotator did not annotate it.
     """
     sentences = read_m2(path)
     logger.info("%s: %d sentences", path, len(sentences))
@@ -250,11 +250,11 @@ def read_training_m2(path: Path, validation_files: set[Path], args: DataArgument
 
 
 def read_training_pairs(args: DataArguments) -> Iterator[Pair]:
-    """The pairs of all training files, without those to validate on.
+    """The pairs of all training files, without the pairs to validate on.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: nothing says where they are; a file is malformed or of another kind.
+        FileNotFoundError: a file does not exist.
+        ValueError: no file is named; a file is malformed or of another kind.
     """
     if not (args.train_file or args.train_source_file):
         raise ValueError("No train data: give --train_file, or --train_source_file and --train_reference_files.")
@@ -278,10 +278,10 @@ def read_training_pairs(args: DataArguments) -> Iterator[Pair]:
 
 
 def read_evaluated(args: DataArguments, split: str) -> Evaluated:
-    """The sentences of "validation" or "test" and what they are scored against.
+    """The sentences of "validation" or "test", with the annotations and references to score against.
 
     Raises:
-        ValueError: there is no file, or files of several kinds; one is malformed, or references are of another number.
+        ValueError: no file is named, or files of several kinds; one is malformed; the number of references differs.
     """
     names = getattr(args, f"{split}_file")
     if not names:
@@ -328,8 +328,8 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
 def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples:
     """(sentence, correction) pairs of "train", "validation" or "test".
 
-    The correction of a sentence to predict is what the loss is computed from: of an M2 file that of the annotator, or
-    of the first one of the sentence; of others the first reference, None if there is none.
+    In validation and test data, the correction is used for the loss. In an M2 file it is the annotator's, or else the
+    sentence's first one; in other files it is the first reference, or None.
     """
     if split == "train":
         return check_pairs(partial(read_training_pairs, args), "The training data", split, args)
@@ -337,7 +337,7 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
     for path, count in counts.items():
         logger.info("%s: %d sentences for %s", path, count, split)
     if args.errant and annotations:
-        # What it lacks is an error now, not after hours.
+        # If something is missing, this raises now, not after hours.
         load_annotator()
     elif args.errant:
         logger.warning("--errant is for M2 files: the %s sentences get no score of it", split)
@@ -353,9 +353,9 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
 
 
 def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
-    """M2 precision, recall and F0.5 (0 to 1) for M2 files, and ERRANT's if asked for; GLEU (0 to 100) for references.
+    """M2 precision, recall and F0.5 (0 to 1) for M2 files, and ERRANT's if requested; GLEU (0 to 100) for references.
 
-    No score for plain text without references.
+    Plain text without references has no score.
     """
     texts = [text for _, text in sorted(zip(dataset["index"], texts))]
     evaluated = read_evaluated(args, split)
@@ -373,7 +373,8 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
 
 
 def write_smoke_data(folder: Path) -> dict:
-    """Generated M2 files, the test file with two annotators; the arguments that read them, with a part held out."""
+    """Writes generated M2 files, with two annotators in the test file. Returns the arguments that read them, with a
+    held-out part."""
     write_corpus(folder, sizes={"train": 600, "test": 20}, annotators={"test": 2})
     train, test = ([str(folder / f"{name}.m2")] for name in ("train", "test"))
     return {"train_file": train, "validation_file": train, "validation_share": 0.1, "test_file": test}

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 # In the order of their ids.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-# The continuations of prompts, in the output folder.
+# The file with continuations of prompts, in the output folder.
 GENERATED = "generated.txt"
 
 
@@ -67,7 +67,7 @@ class ModelArguments(BaseModelArguments):
 
 @dataclass
 class DataArguments(PreparedDataArguments):
-    """The texts, how they are cut, and what is generated."""
+    """The texts, how to cut them, and what to generate."""
 
     train_file: str | None = field(
         default=None, metadata={"help": "Training text, one sentence a line (or .gz).", "aliases": ["--train"]}
@@ -103,8 +103,8 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     """Checks the arguments of a run.
 
     Raises:
-        ValueError: an argument has a value that it cannot have, contradicts another one, or is of an encoder.
-        OSError: there is no such checkpoint or configuration.
+        ValueError: an argument has an invalid value, contradicts another one, or belongs to an encoder.
+        OSError: the checkpoint or configuration does not exist.
     """
     prompts = {"prompt": bool(data_args.prompt), "prompt_file": bool(data_args.prompt_file)}
     check_run(model_args, data_args, args, **prompts)
@@ -112,7 +112,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
         raise ValueError(f"--temperature {data_args.temperature} must be above 0, and needs --do_sample.")
 
     config = check_model(model_args, is_encoder_decoder=False)
-    # The sizes of a smoke run are of both stacks.
+    # A smoke run sets the sizes of both stacks.
     own = read_json(data_args.SMOKE_VALUES)["config_overrides"] if data_args.smoke else {}
     for name in sorted(parse_overrides(model_args.config_overrides).keys() - own):
         field = config.attribute_map.get(name, name)
@@ -124,7 +124,8 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
 
 
 def read_prompts(data_args: DataArguments, args: TokenTrainingArguments) -> list[str]:
-    """Reads the prompts to continue; ValueError if the folder holds continuations that must not be replaced."""
+    """Reads the prompts to continue. Raises a ValueError if the folder holds continuations that must not be
+    replaced."""
     prompts = [*(data_args.prompt or []), *(read_lines(data_args.prompt_file) if data_args.prompt_file else [])]
     generated = Path(args.output_dir) / GENERATED
     if prompts and generated.exists() and not (args.do_train or data_args.overwrite_output_dir):
@@ -135,7 +136,7 @@ def read_prompts(data_args: DataArguments, args: TokenTrainingArguments) -> list
 
 
 def with_text(lines: Iterable[str], name: str) -> Iterator[str]:
-    """The lines, one after the other; ValueError at their end if none has text."""
+    """Yields the lines; raises a ValueError at the end if none has text."""
     number, has_text = 0, False
     for line in lines:
         number += 1
@@ -146,7 +147,7 @@ def with_text(lines: Iterable[str], name: str) -> Iterator[str]:
 
 
 def read_column(args: DataArguments, split: str) -> Iterator[str]:
-    """The lines in the text column of a dataset; ValueError if it has none."""
+    """The lines in the text column of a dataset; raises a ValueError if it has no such column."""
     records = read_dataset(args, split)
     if args.text_column not in records.column_names:
         raise ValueError(
@@ -162,8 +163,8 @@ def read_split(args: DataArguments, split: str) -> list[str] | TrainingExamples:
     """The lines of "train", "validation" or "test" from wherever the arguments say.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: nothing says where they are, or there is no text. Of the training's, when they are read.
+        FileNotFoundError: a file does not exist.
+        ValueError: no source of lines is named, or there is no text. For training lines, this is raised on reading.
     """
     path = getattr(args, f"{split}_file")
     if not (path or args.dataset_name):
@@ -178,15 +179,15 @@ def read_split(args: DataArguments, split: str) -> list[str] | TrainingExamples:
 
 
 def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> TokenizersBackend:
-    """A tokenizer of whole words, those of the lines, the most frequent first.
+    """A tokenizer of the lines' whole words, the most frequent first.
 
     Special tokens are `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3. Encoding puts `</s>` in front as context for the first
-    word of a sentence. Decoding puts a space before every word, including the first: it may continue a prompt, as in
-    `pipeline("text-generation")`, which decodes only the new words.
+    word of a sentence. Decoding puts a space before every word, including the first, since a text may continue a
+    prompt: `pipeline("text-generation")` decodes only the new words.
 
     Args:
-        lines: Texts whose words are separated by white space.
-        vocab_size: Most words, special ones included; of equally frequent words the alphabet's first stay.
+        lines: Texts with words separated by white space.
+        vocab_size: Maximum number of words, special ones included. Ties in frequency are broken alphabetically.
 
     Raises:
         ValueError: `vocab_size` has no room for a word.
@@ -199,7 +200,7 @@ def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> Toke
 
 
 def make_tokenizers(run: Run):
-    """The tokenizer of the training's words, which one process makes, unless it is there, and all load."""
+    """The tokenizer of the training words. One process makes it, unless it exists already; all processes load it."""
     lines, size = run.examples["train"], run.model_args.vocab_size
     key = training_texts(lines, run.arguments) | {"vocab_size": size}
     folder = prepared_folder(prepared_root(run.data_args.prepared_dir), "tokenizer", key)
@@ -219,10 +220,10 @@ def load_tokenizers(run: Run, name: str):
 
 
 def encode_lines(lines: list[str], name: str, tokenizer, first: int = 1) -> list[list[int]]:
-    """The ids of the words of each line, without `</s>`; for errors, the lines are numbered from `first`.
+    """The ids of the words of each line, without `</s>`. Error messages number the lines from `first`.
 
     Raises:
-        ValueError: the tokenizer does not give one token a word, or a line holds a word that marks ends or padding.
+        ValueError: the tokenizer does not give one token per word, or a line contains an end or padding token.
     """
     encoded = tokenizer(lines, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
     reserved = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
@@ -241,7 +242,7 @@ def encode_lines(lines: list[str], name: str, tokenizer, first: int = 1) -> list
 
 
 def unknown_words(lines: list[str], encoded: list[list[int]], tokenizer) -> Counter[str]:
-    """The words that the vocabulary lacks, apart from those that the text itself calls unknown."""
+    """The words missing from the vocabulary, except `<unk>` in the text itself."""
     unk = tokenizer.unk_token_id
     return Counter(
         word
@@ -253,7 +254,7 @@ def unknown_words(lines: list[str], encoded: list[list[int]], tokenizer) -> Coun
 
 
 def log_unknown(name: str, number: int, different: int, examples: list[str], tokenizer) -> None:
-    """Says how many words the vocabulary lacks."""
+    """Logs how many words are missing from the vocabulary."""
     if number:
         logger.warning(
             "%s: %d words (%d different ones, as %s) are not in the vocabulary and become %s",
@@ -262,8 +263,8 @@ def log_unknown(name: str, number: int, different: int, examples: list[str], tok
 
 
 def write_blocks(lines: Iterable[str], name: str, tokenizer, block_size: int, folder: Path) -> dict:
-    """Writes the blocks of `shift_blocks` as a shard with the columns input_ids, labels, length and index; returns how
-    many words the vocabulary lacks, and some of them."""
+    """Writes the blocks of `shift_blocks` as a shard with the columns input_ids, labels, length and index. Returns how
+    many words are missing from the vocabulary, with a few examples."""
     unknown, stream = Counter(), iter(lines)
 
     def encoded():
@@ -285,13 +286,13 @@ def write_blocks(lines: Iterable[str], name: str, tokenizer, block_size: int, fo
 
 
 def new_config(args: ModelArguments, tokenizer) -> PreTrainedConfig:
-    """Configuration of a new model: `config_name`, then size and ids of the tokenizer, then `config_overrides`."""
+    """The configuration of a new model: `config_name`, then the tokenizer's size and ids, then `config_overrides`."""
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     return config_with_overrides(args, {"vocab_size": len(tokenizer), "is_encoder_decoder": False, **ids})
 
 
 def load_model(run: Run) -> PreTrainedModel:
-    """The checkpoint's model in float32, or a new one; ValueError if the vocabulary does not fit."""
+    """The checkpoint's model in float32, or a new one; raises a ValueError if the vocabulary does not fit."""
     if run.model_args.model_name_or_path:
         model = load_checkpoint(AutoModelForCausalLM, run.model_args)
     else:
@@ -304,7 +305,7 @@ def load_model(run: Run) -> PreTrainedModel:
 
 
 def encode(run: Run, split: str) -> datasets.Dataset:
-    """The blocks of a split, which one process writes, unless they are there, and all map into memory."""
+    """The blocks of a split. One process writes them, unless they exist already; all processes memory-map them."""
     lines, tokenizer, data = run.examples[split], run.tokenizer, run.data_args
     key = {"tokenizer": tokenizer_hash(tokenizer), "block_size": data.block_size}
     key |= training_texts(lines, run.arguments) if split == "train" else {"texts": texts_hash(lines)}
@@ -318,7 +319,7 @@ def encode(run: Run, split: str) -> datasets.Dataset:
 
 
 def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig) -> None:
-    """Raises a ValueError if the model has no positions for the longest example."""
+    """Raises a ValueError if the model has too few positions for the longest example."""
     limit = position_limit(config)
     longest = max(examples["length"])
     if limit is not None and longest > limit:
@@ -343,11 +344,11 @@ def without_autocast(model: PreTrainedModel):
 
 
 class LanguageModelTrainer(TokenTrainerMixin, Trainer):
-    """Trainer for labels that are already shifted. It evaluates in the precision of the weights."""
+    """Trainer for already shifted labels. It evaluates in the precision of the weights."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        # Trainer would count one word less per row, because causal models drop one when they shift.
+        # Trainer would count one word fewer per row, because causal models drop one when they shift.
         self._loss_shifts_labels = False
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
@@ -360,7 +361,7 @@ class LanguageModelTrainer(TokenTrainerMixin, Trainer):
 
 
 def make_trainer(run: Run) -> LanguageModelTrainer:
-    """The trainer; ValueError if the model has no positions for the length of the blocks."""
+    """The trainer; raises a ValueError if the model has too few positions for the blocks."""
     for split, examples in run.splits.items():
         check_lengths(examples, split, run.model.config)
     return LanguageModelTrainer(
@@ -400,7 +401,7 @@ def generation_options(args: DataArguments) -> dict:
         "num_beams": args.num_beams,
         "do_sample": args.do_sample,
         "temperature": args.temperature if args.do_sample else None,
-        # By default, generate would only draw from the 50 likeliest words.
+        # By default, generate would sample only from the 50 most likely words.
         "top_k": 0 if args.do_sample else None,
         "max_length": None,
         "max_new_tokens": args.max_new_tokens,
@@ -408,7 +409,7 @@ def generation_options(args: DataArguments) -> dict:
 
 
 def continue_text(model: PreTrainedModel, tokenizer, prompt: str) -> str:
-    """The prompt and a continuation by the model's generation configuration, up to the end of the sentence."""
+    """The prompt with a continuation, up to the end of the sentence, by the model's generation configuration."""
     eos = tokenizer.eos_token_id
     (ids,) = encode_lines([prompt], "prompt", tokenizer)
     unknown = unknown_words([prompt], [ids], tokenizer)
@@ -424,7 +425,7 @@ def write_continuations(run: Run) -> None:
     """Prints continuations of the prompts, if any, and writes them into the output folder."""
     if not run.inputs:
         return
-    # On all processes: each may hold a part of the model.
+    # This runs on all processes: each may hold a part of the model.
     set_seed(run.args.seed)
     run.model.eval()
     with without_autocast(run.model):
@@ -437,7 +438,7 @@ def write_continuations(run: Run) -> None:
 
 
 def write_smoke_data(folder: Path) -> dict[str, str]:
-    """Number names in English; the arguments that read them."""
+    """Writes English number names; returns the arguments that read them."""
     write_corpus(folder, SIZES)
     return {f"{split}_file": str(folder / f"{split}.en") for split in SIZES}
 

@@ -60,12 +60,12 @@ def seq2seq_task(
     Args:
         name: The Hub's name of the task.
         data_arguments: Class of its data arguments.
-        read_split: Returns (source, target) pairs of texts. All pairs of a split that is scored, in the order of its
-            file. Where nothing is known of what to expect, the targets of "test" are None, and no loss is reported.
+        read_split: Returns (source, target) pairs of texts. A scored split returns all its pairs in file order. If
+            "test" has no references, its targets are None and no loss is reported.
         score: Scores output texts for a dataset of `encode_split` (columns source, target and index, the place in the
             file).
         write_smoke_data: Writes generated examples.
-        best_metric: The metric of the best checkpoint where nothing says.
+        best_metric: The default metric of the best checkpoint.
     """
     return Task(
         name,
@@ -88,7 +88,8 @@ def seq2seq_task(
 
 
 def make_tokenizers(run: Run):
-    """Tokenizers of the training pairs, which one process trains, unless they are there, and all load."""
+    """The tokenizers of the training pairs. One process trains them, unless they exist already; all processes load
+    them."""
     args, data = run.model_args, run.data_args
     names = ("joint_tokenizer", "vocab_size", "target_vocab_size", "tokenizer_model_type", "tokenizer_options")
     key = training_texts(run.examples["train"], run.arguments) | {name: getattr(args, name) for name in names}
@@ -107,7 +108,7 @@ def make_tokenizers(run: Run):
 
 
 def load_tokenizers_of_run(run: Run, name: str):
-    """The tokenizers of source and target; ValueError if a multilingual one has no language for the targets."""
+    """The source and target tokenizers. Raises a ValueError if a multilingual one has no language for the targets."""
     args = run.model_args
     languages = {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
     tokenizers = load_tokenizers(name, args.target_tokenizer_name, **languages, **args.hub_options)
@@ -121,7 +122,7 @@ def load_tokenizers_of_run(run: Run, name: str):
 
 
 def new_config(args: Seq2SeqModelArguments, tokenizer, target_tokenizer) -> PreTrainedConfig:
-    """Configuration of a new model: `config_name`, then sizes and ids of the tokenizers, then `config_overrides`."""
+    """The configuration of a new model: `config_name`, then the tokenizers' sizes and ids, then `config_overrides`."""
     values = {
         "vocab_size": len(tokenizer),
         "bos_token_id": target_tokenizer.bos_token_id,
@@ -135,7 +136,7 @@ def new_config(args: Seq2SeqModelArguments, tokenizer, target_tokenizer) -> PreT
 
 
 def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
-    """The checkpoint's model in float32, or a new one; ValueError if the vocabularies do not fit."""
+    """The checkpoint's model in float32, or a new one; raises a ValueError if the vocabularies do not fit."""
     if args.model_name_or_path:
         model = load_checkpoint(AutoModelForSeq2SeqLM, args)
         check_target_tokenizer(model, tokenizer, target_tokenizer)
@@ -148,8 +149,8 @@ def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
 
 
 def load_model_of_run(run: Run):
-    """The model, whose configuration names the pipeline of its task, with the search that the arguments ask for in its
-    generation configuration."""
+    """The model of a run. Its configuration names the task's pipeline, and its generation configuration holds the
+    search that the arguments ask for."""
     model = load_model(run.model_args, run.tokenizer, run.target_tokenizer)
     add_pipeline(model.config, run.task.name)
     if marks_languages(run.tokenizer):
@@ -162,12 +163,12 @@ def load_model_of_run(run: Run):
 def set_generation_options(
     config: GenerationConfig, data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments
 ) -> None:
-    """Puts the arguments into the generation configuration of a model, and defaults where it has no values."""
+    """Sets the arguments in a model's generation configuration, and defaults where it has no values."""
     shortest = data_args.min_target_length
     asked = {
         "num_beams": data_args.num_beams if data_args.num_beams or config.num_beams else 4,
         "length_penalty": data_args.length_penalty,
-        # generate counts the start mark too, which stands before the tokens of a target.
+        # generate also counts the start token before the target's tokens.
         "min_length": shortest and shortest + 1,
         "no_repeat_ngram_size": data_args.no_repeat_ngram_size,
     }
@@ -192,10 +193,11 @@ def search_of_evaluations(config: GenerationConfig, args: TokenSeq2SeqTrainingAr
 
 
 def encode(run: Run, split: str) -> datasets.Dataset:
-    """The encoded pairs of a split, which one process prepares, unless they are there, and all map into memory.
+    """The encoded pairs of a split. One process prepares them, unless they exist already; all processes memory-map
+    them.
 
-    Those of the training are in the order of their data; see `PairEncoder` for their columns. Those of an evaluation
-    keep their texts; see `encode_split`.
+    Training pairs are in the order of their data; see `PairEncoder` for their columns. Evaluation pairs keep their
+    texts; see `encode_split`.
     """
     data, pairs, tokenizers = run.data_args, run.examples[split], (run.tokenizer, run.target_tokenizer)
     limits = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
@@ -213,7 +215,7 @@ def encode(run: Run, split: str) -> datasets.Dataset:
 
 
 def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
-    """The trainer, which generates and scores outputs in evaluations if it is asked to."""
+    """The trainer; on request it generates and scores outputs in evaluations."""
     args, splits = run.args, run.splits
 
     def compute_metrics(evaluation):
@@ -221,7 +223,7 @@ def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
         texts = decode(evaluation.predictions[: len(dataset)], run.target_tokenizer)
         run.is_warned_of_empty = run.is_warned_of_empty or warn_of_empty(texts, "validation")
         scores = run.task.score(texts, dataset, run.data_args, "validation")
-        # Trainer's logs take only numbers; the final evaluation reports the rest.
+        # Trainer logs only numbers; the final evaluation reports the rest.
         return {name: value for name, value in scores.items() if not isinstance(value, str)}
 
     if "train" in splits:
@@ -244,10 +246,10 @@ def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
 
 
 def evaluate(run: Run, split: str, prefix: str) -> dict:
-    """Losses of a split and scores of the outputs for it, which are written in the order of its file."""
+    """The losses and output scores of a split. Outputs are written in the order of its file."""
     trainer, dataset = run.trainer, run.splits[split]
     trainer.eval_generation_config = run.model.generation_config
-    # Scored below, from the very texts that are written.
+    # Scored below, from exactly the texts that are written.
     trainer.compute_metrics = None
     output = trainer.predict(dataset, metric_key_prefix=prefix)
     metrics = output.metrics
@@ -278,8 +280,8 @@ def finish(run: Run) -> None:
 
 
 def print_samples(model, sources: list[str], tokenizer, target_tokenizer, max_length: int) -> None:
-    """Prints the outputs of a model for texts, which are cut to a number of tokens; all processes have to call it, and
-    one of them prints."""
+    """Prints a model's outputs for texts, which are cut to `max_length` tokens. All processes must call it; one
+    prints."""
     model.eval()
     limits = {"truncation": True, "max_length": max_length}
     inputs = tokenizer(sources, return_tensors="pt", padding=True, **limits).to(model.device)

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The arguments of sequence-to-sequence tasks, and what is checked of them before anything is written."""
+"""The arguments of sequence-to-sequence tasks, and their checks before anything is written."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from ..models import check_model
 from ..trainer import TokenSeq2SeqTrainingArguments
 
 
-# What an evaluation measures without generating.
+# The metrics of an evaluation without generation.
 METRICS_OF_LABELS = ("loss", "nll_loss", "perplexity")
 
 
@@ -53,7 +53,7 @@ class Seq2SeqModelArguments(BaseModelArguments):
 
 @dataclass
 class Seq2SeqDataArguments(PreparedDataArguments):
-    """How long texts may be, which checkpoints become the final model, and how its outputs are searched."""
+    """How long texts may be, which checkpoints become the final model, and how outputs are searched."""
 
     max_source_length: int = field(
         default=256, metadata={"help": "Longest source in tokens, end mark included; longer ones are cut."}
@@ -122,18 +122,18 @@ class Seq2SeqDataArguments(PreparedDataArguments):
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Of sources and targets, for rules of cleaning; English where nothing says it."""
+        """The languages of sources and targets, for the cleaning rules; English by default."""
         return "en", "en"
 
 
 def check_arguments(
     model_args: Seq2SeqModelArguments, data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments
 ) -> None:
-    """Checks the arguments of a run, and those of its model that a configuration is opened for.
+    """Checks the arguments of a run, including the model arguments that need an opened configuration.
 
     Raises:
-        ValueError: an argument has a value that it cannot have, or contradicts another one.
-        OSError: there is no such checkpoint or configuration.
+        ValueError: an argument has an invalid value or contradicts another one.
+        OSError: the checkpoint or configuration does not exist.
     """
     check_run(model_args, data_args, args)
     if args.do_predict and not args.predict_with_generate:
@@ -149,7 +149,7 @@ def check_arguments(
 
 
 def check_search(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments) -> None:
-    """Raises a ValueError if outputs are to be longer than they may be."""
+    """Raises a ValueError unless the minimum output length is at least 0 and below the maximum."""
     longest = args.generation_max_length - 1 if args.generation_max_length else data_args.max_target_length
     if data_args.min_target_length and not 0 <= data_args.min_target_length < longest:
         raise ValueError(
@@ -159,7 +159,7 @@ def check_search(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArgu
 
 
 def check_average(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments) -> None:
-    """Raises a ValueError if the run will not hold the checkpoints to average."""
+    """Raises a ValueError if the run will not keep the checkpoints to average."""
     asked = f"--average_last_checkpoints {data_args.average_last_checkpoints}"
     if data_args.average_last_checkpoints < 0:
         raise ValueError(f"{asked} must be at least 0, which means none.")
@@ -170,7 +170,7 @@ def check_average(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArg
             )
         if args.save_strategy == "no":
             raise ValueError(f"{asked} needs checkpoints: give --save_strategy steps or epoch.")
-        # The best one is kept beside the last ones.
+        # The best checkpoint is kept beside the last ones.
         needed = data_args.average_last_checkpoints + (args.metric_for_best_model is not None)
         if args.save_total_limit is not None and args.save_total_limit < needed:
             raise ValueError(f"{asked} needs --save_total_limit {needed} or more, not {args.save_total_limit}.")

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Tokenizers of sources and targets, and what they make of texts."""
+"""Tokenizers of sources and targets, and the encoding and decoding of texts."""
 
 import logging
 import shutil
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 
 
 def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, folder: Path) -> None:
-    """Trains a joint tokenizer, or one for each language, on pairs, and saves it in a folder."""
+    """Trains a joint tokenizer on pairs, or one for each language, and saves the result in a folder."""
     sources, targets = zip(*pairs)
     options = parse_overrides(args.tokenizer_options)
     train: Any = partial(OdeTransformerTokenizer.train, model_type=args.tokenizer_model_type, **options)
     if args.joint_tokenizer:
-        # Of a run with two tokenizers that was stopped before its first checkpoint.
+        # Left by a run with two tokenizers that was stopped before its first checkpoint.
         shutil.rmtree(folder / TARGET_TOKENIZER, ignore_errors=True)
         train(sources + targets, vocab_size=args.vocab_size).save_pretrained(folder)
     else:
@@ -35,7 +35,7 @@ def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, 
 
 
 def warn_of_cut(split: str, cut: dict[str, int], count: int, args: Seq2SeqDataArguments) -> None:
-    """Says how many of so many texts of each side were too long."""
+    """Logs how many of `count` texts on each side were too long."""
     for side, limit in (("source", args.max_source_length), ("target", args.max_target_length)):
         if cut[side]:
             logger.warning(
@@ -51,7 +51,7 @@ def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDa
     first, to save padding.
     """
     truncated = {"source": 0, "target": 0}
-    # A tokenizer alone may have two sides, as Marian's; one of the targets alone is used as it is.
+    # A single tokenizer may have two sides, like Marian's; a separate target tokenizer has one.
     side = "text_target" if target_tokenizer is tokenizer else "text"
 
     def encode_batch(batch):
@@ -65,7 +65,7 @@ def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDa
         return {"input_ids": sources, "labels": targets} | lengths
 
     sources, targets = zip(*pairs)
-    text = datasets.Value("large_string")  # others end at 2 GiB, less than WMT'14 en-fr
+    text = datasets.Value("large_string")  # "string" is limited to 2 GiB, less than WMT'14 en-fr
     dataset = datasets.Dataset.from_dict(
         {"source": sources, "target": targets, "index": range(len(pairs))},
         features=datasets.Features({"source": text, "target": text, "index": datasets.Value("int64")}),
@@ -79,7 +79,8 @@ def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDa
 
 
 def decode(predictions: np.ndarray, tokenizer) -> list[str]:
-    """Texts of generated ids, (sentences, length) with -100 or padding where there is none; one line each."""
+    """Texts of generated ids, one line each. Ids are (sentences, length), with -100 or padding where there is no
+    token."""
     predictions = np.where(predictions == -100, tokenizer.pad_token_id, predictions)
     texts = tokenizer.batch_decode(predictions, skip_special_tokens=True)
     return [" ".join(text.split("\n")).strip() for text in texts]

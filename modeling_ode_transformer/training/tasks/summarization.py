@@ -36,7 +36,7 @@ class DataArguments(Seq2SeqDataArguments):
 
 
 def one_line(text: str) -> str:
-    """A text with its line ends, and the white space around them, as single spaces."""
+    """A text with each line end, and the white space around it, replaced by a single space."""
     return re.sub(r"\s*\n\s*", " ", text).strip()
 
 
@@ -44,8 +44,8 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
     """(article, summary) pairs of "train", "validation" or "test", each text on one line.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: nothing says where they are; a record lacks a text; no pair has text.
+        FileNotFoundError: a file does not exist.
+        ValueError: no source of pairs is named; a record lacks a text; no pair has text.
     """
     columns = {"article_column": args.article_column, "summary_column": args.summary_column}
     path = getattr(args, f"{split}_file")
@@ -64,13 +64,13 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
 
 
 def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
-    """ROUGE F1 of summaries whose sentences end at ". ", and the convention; see the metrics module `rouge`."""
+    """ROUGE F1 of summaries, with sentences ending at ". ", and the convention; see the metrics module `rouge`."""
     scores = rouge(texts, dataset["target"][:], sentences="period")
     return scores | {"rouge_convention": scores.pop("convention")}
 
 
 def write_smoke_data(folder: Path) -> dict[str, str]:
-    """Generated articles with their summaries; the arguments that read them."""
+    """Writes generated articles with their summaries; returns the arguments that read them."""
     write_corpus(folder, SIZES)
     files = {f"{split}_file": str(folder / f"{split}.jsonl") for split in SIZES}
     return files | {"article_column": "article", "summary_column": "highlights"}

@@ -59,7 +59,7 @@ class DataArguments(Seq2SeqDataArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        # An unknown name is an error now, not after hours.
+        # An unknown name raises now, not after hours.
         bleu_scorers(self.bleu_tokenize, moses_language=self.bleu_moses_language)
 
     @property
@@ -71,8 +71,8 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
     """(source, target) pairs of "train", "validation" or "test" from wherever the arguments say.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: nothing says where they are, or two arguments do; a line is not a pair; no pair has text.
+        FileNotFoundError: a file does not exist.
+        ValueError: no source of pairs is named, or two arguments name one; a line is not a pair; no pair has text.
     """
     columns = {"source_lang": args.source_lang, "target_lang": args.target_lang}
     table = getattr(args, f"{split}_file")
@@ -98,10 +98,10 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
 
 
 def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
-    """sacreBLEU's BLEU and chrF of detokenised texts, with their signatures; their length over that of the references.
+    """sacreBLEU's BLEU and chrF of detokenised texts, with their signatures, and the length ratio to the references.
 
-    With `bleu_moses_language`, also tokenised and compound-split BLEU with their signatures. They are of the texts as
-    Moses' tokenizer splits them; a published score of another tokenisation is another one.
+    With `bleu_moses_language`, also tokenised and compound-split BLEU with their signatures. Moses' tokenizer splits
+    the texts for these two; published scores with another tokenisation are not comparable.
     """
     references = dataset["target"][:]
     bleu, chrf = sacre_bleu(texts, references, args.bleu_tokenize), sacrebleu.CHRF()
@@ -120,7 +120,7 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
 
 
 def write_smoke_data(folder: Path) -> dict[str, str]:
-    """Number names in English and German; the arguments that read them."""
+    """Writes number names in English and German; returns the arguments that read them."""
     write_corpus(folder, SIZES)
     sides = {"source": "en", "target": "de"}
     return {
