@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The command `ode-transformer`, which is `python -m modeling_ode_transformer` too.
+"""The command `ode-transformer`, also available as `python -m modeling_ode_transformer`.
 
     ode-transformer train translation --train pairs.tsv --validation dev.tsv --output_dir mine
     ode-transformer prepare translation --train pairs.tsv --output_dir data-bin
@@ -7,8 +7,8 @@
     ode-transformer score bleu --hypotheses output.de --references test.de
     ode-transformer --help
 
-A subcommand is a function that declares its options and one that runs it. Only the second imports torch: help and
-errors in the arguments come at once.
+A subcommand has one function that declares its options and another that runs it. Only the second imports torch, so
+help and errors in the arguments come at once.
 """
 
 import json
@@ -49,7 +49,7 @@ CARD_VALUES = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """`run`, but errors that a user can mend end the process with one line."""
+    """Calls `run`, but ends the process with one line for errors that the user can fix."""
     # Where torchao is installed, transformers imports it, and it warns of what it lacks.
     for name in ("torchao", "torch.utils._pytree"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -101,8 +101,8 @@ def make_parser() -> ArgumentParser:
 def add_command(
     commands: Any, name: str, summary: str, run: Callable[[Namespace], None] | None, needs_models: bool = True
 ) -> ArgumentParser:
-    """A parser of the options of a subcommand, which `run` runs, after the Auto classes know the models if it needs
-    them."""
+    """Adds a parser for the options of a subcommand. `run` runs it; if needed, the package's models are first added to
+    the Auto classes."""
     parser = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     parser.set_defaults(run=run, needs_models=needs_models)
     return parser
@@ -367,7 +367,8 @@ def add_search_options(parser: ArgumentParser) -> None:
 
 
 def add_flag(parser: ArgumentParser, name: str, description: str, default: bool = False) -> None:
-    """An option that is true without a value, and true or false with one: a recipe's can be turned off."""
+    """Adds an option that is true without a value, or takes true or false, so that one set in a recipe can be turned
+    off."""
     parser.add_argument(
         name,
         nargs="?",
@@ -389,8 +390,8 @@ def lay_recipe_under(args: Namespace) -> None:
     """Makes the options in a recipe the defaults of the subcommand's parser.
 
     Raises:
-        ValueError: the recipe is not a mapping of options by their names.
-        FileNotFoundError: there is no such file.
+        ValueError: the recipe is not a mapping from option names to values.
+        FileNotFoundError: the file does not exist.
     """
     recipe = read_json(args.recipe)
     if unknown := sorted(recipe.keys() - (vars(args).keys() - NOT_OPTIONS)):
@@ -448,7 +449,7 @@ def add_card_options(parser: ArgumentParser) -> None:
 
 
 def card_values(args: Namespace) -> dict[str, Any]:
-    """What the arguments say for a record's `card`."""
+    """The values of a record's `card` that the arguments give."""
     return {name: value for name in ("repo_id", *CARD_VALUES) if (value := getattr(args, name)) is not None}
 
 
@@ -529,7 +530,7 @@ def add_text_options(parser: ArgumentParser) -> None:
 
 
 def read_texts(args: Namespace) -> tuple[list[str], list[list[str]]]:
-    """The lines of the hypotheses, and for each its references, a line from each file."""
+    """The lines of the hypotheses, and for each one its references, a line from each file."""
     predictions, *references = read_aligned_lines([args.hypotheses, *args.references])
     return predictions, [list(lines) for lines in zip(*references)]
 

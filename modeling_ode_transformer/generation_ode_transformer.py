@@ -1,9 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""`generate()` with beam search as one function over tensors, and with limits to lengths that depend on the source.
+"""`generate()` with beam search as one function over tensors, and with length limits that depend on the source.
 
-`generate()` prepares inputs as in transformers, then calls `beam_search`, which finds what transformers' own search
-finds. What it does not do, as sampling, goes to transformers. `max_len_a` and `max_len_b` are arguments of
-`generate()` that transformers lacks.
+`generate()` prepares inputs as in transformers, then calls `beam_search`, which finds the same outputs as
+transformers' own search. Everything else, such as sampling, is left to transformers. `generate()` also takes
+`max_len_a` and `max_len_b`, which transformers lacks.
 """
 
 import copy
@@ -32,30 +32,30 @@ from transformers.utils import logging
 logger = logging.get_logger(__name__)
 
 MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
-# Options about tokens of the source, with the values that do nothing.
+# Options about the source's tokens, with the values that disable them.
 OPTIONS_OF_SOURCES = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
-# What `beam_search` reads beside options of the generation configuration, and the options that it does not follow.
+# Arguments that `beam_search` reads beside the generation configuration, and options that it does not support.
 SEARCH_INPUTS = {"input_ids", "attention_mask", "inputs_embeds", "encoder_outputs", "decoder_input_ids"}
 SEARCH_INPUTS |= {"decoder_attention_mask", "logits_processor", "prefix_allowed_tokens_fn", "tokenizer", "steps"}
 OTHER_SEARCHES = ("do_sample", "return_dict_in_generate", "output_attentions", "output_hidden_states")
 OTHER_SEARCHES += ("prefill_chunk_size", "stop_strings", "max_time", "token_healing")
 OTHER_SEARCHES += ("constraints", "force_words_ids", "dola_layers", "low_memory", "is_assistant", "guidance_scale")
 OTHER_SEARCHES += ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
-# The host looks whether a search has ended once in so many steps, by the type of the device; once in four on others.
+# Steps between the host's checks whether a search has ended, by type of device; 4 on others.
 STEPS_BETWEEN_LOOKS = {"cpu": 1}
-# Added to the score of an entry that must not be seen (float16 has it too), and to that of a hypothesis (as in
+# Added to the score of a hidden entry (float16 can represent it), and to that of an impossible hypothesis (as in
 # transformers).
 HIDDEN = torch.finfo(torch.float16).min
 IMPOSSIBLE = -1e9
 
 
 def added_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What is added to attention's scores for a mask (rows, keys), 0 for padding: (rows, 1, 1, keys)."""
+    """The term that a mask (rows, keys), 0 for padding, adds to attention scores: (rows, 1, 1, keys)."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask == 0, HIDDEN)[:, None, None]
 
 
 def check_max_len(max_len_a: float, max_len_b: float) -> None:
-    """Raises a ValueError unless both are finite numbers of at least 0 and one of them is more."""
+    """Raises a ValueError unless both are finite numbers of at least 0 and one is positive."""
     for name, value in zip(MAX_LEN_OPTIONS, (max_len_a, max_len_b)):
         if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
             raise ValueError(f"{name}={value!r} must be a number of at least 0.")
@@ -64,14 +64,14 @@ def check_max_len(max_len_a: float, max_len_b: float) -> None:
 
 
 def position_limit(config: PreTrainedConfig) -> int | None:
-    """The most tokens of a sequence; None where positions are computed for any length."""
+    """The most tokens in a sequence; None if positions are computed for any length."""
     if getattr(config, "position_embedding_type", "learned") in ("learned", "absolute"):
         return getattr(config, "max_position_embeddings", None)
     return None
 
 
 def option(model: GenerationMixin, name: str, generation_config: GenerationConfig | None, given: Mapping) -> Any:
-    """The value of an option of `generate()`: given as an argument, in the configuration, or in the model's own."""
+    """An option of `generate()`: from the arguments, else this configuration, else the model's own."""
     if name in given:
         return given[name]
     value = getattr(generation_config, name, None)
@@ -79,7 +79,7 @@ def option(model: GenerationMixin, name: str, generation_config: GenerationConfi
 
 
 def with_option(name: str, value: Any, generation_config: GenerationConfig | None, given: dict) -> tuple:
-    """The configuration and the arguments with another value of an option, in copies."""
+    """Copies of the configuration and the arguments with another value of an option."""
     if generation_config is None:
         return None, given | {name: value}
     generation_config = copy.deepcopy(generation_config)
@@ -88,13 +88,13 @@ def with_option(name: str, value: Any, generation_config: GenerationConfig | Non
 
 
 class SourceLengthLogitsProcessor(LogitsProcessor):
-    """Ends each output after `int(max_len_a * source length + max_len_b)` tokens: then only the end-of-sequence token,
-    which is not one of them, can follow, and its log-probability counts (`--max-len-a` and `--max-len-b` of fairseq's
-    sequence generator). The length is each source's own, padding excluded, so that an output does not depend on the
-    other sources of its batch (but for `early_stopping="never"`, which looks at the longest limit).
+    """Ends each output after `int(max_len_a * source length + max_len_b)` tokens, like `--max-len-a` and `--max-len-b`
+    of fairseq's sequence generator. Only the end-of-sequence token can follow: it is not one of these tokens, but its
+    log-probability counts. Padding does not count as source, so an output does not depend on the other sources of its
+    batch (except with `early_stopping="never"`, which looks at the longest limit).
 
-    `OdeTransformerForConditionalGeneration` and ensembles make one themselves from `max_len_a` and `max_len_b`, given
-    to `generate()` or in the generation configuration. For any other encoder-decoder of transformers:
+    `OdeTransformerForConditionalGeneration` and ensembles create one from `max_len_a` and `max_len_b`, given to
+    `generate()` or in the generation configuration. With any other encoder-decoder of transformers:
 
     ```python
     limit = SourceLengthLogitsProcessor(inputs["attention_mask"].sum(1), 1.2, 10, model.generation_config.eos_token_id)
@@ -102,12 +102,12 @@ class SourceLengthLogitsProcessor(LogitsProcessor):
     ```
 
     Args:
-        source_lengths: tokens of each source, its end token included: integers of shape (sources,).
+        source_lengths: the tokens in each source, its end token included: integers of shape (sources,).
         max_len_a, max_len_b: numbers of at least 0.
         eos_token_id: the end-of-sequence token, or several.
-        prompt_length: tokens that the decoder starts with.
-        min_new_tokens: what the limit is at least.
-        max_new_tokens: what an output with its end-of-sequence token has at most; None: any number.
+        prompt_length: number of tokens that the decoder starts with.
+        min_new_tokens: the smallest limit.
+        max_new_tokens: the most tokens in an output, its end-of-sequence token included; None: any number.
 
     Raises:
         ValueError: `max_len_a` or `max_len_b` is negative or not a number, or there is no end-of-sequence token.
@@ -134,14 +134,14 @@ class SourceLengthLogitsProcessor(LogitsProcessor):
 
     @property
     def max_new_tokens(self) -> int:
-        """The length of the longest output possible, its end-of-sequence token included."""
+        """The length of the longest possible output, its end-of-sequence token included."""
         return int(self.limits.max()) + 1
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         length = input_ids.shape[1] - self.prompt_length
         if length < self.shortest:
             return scores
-        # A source has several rows, one after the other: its beams, or the sequences drawn for it.
+        # Each source has several rows in succession: its beams, or its samples.
         ends = (self.limits <= length).repeat_interleave(len(scores) // len(self.limits)).to(scores.device)
         ending = torch.full_like(scores, -math.inf)
         ending[:, self.eos_token_ids] = scores[:, self.eos_token_ids]
@@ -162,7 +162,7 @@ def source_mask(
 
 
 def prepared_prompt_length(value: Callable[[str], Any], prompt: torch.LongTensor | None) -> int:
-    """The tokens that the decoder starts with: those given, (sources, length), after a start token in any case."""
+    """The number of tokens the decoder starts with: the start token, then the prompt (sources, length), if any."""
     if prompt is None:
         return 1
     start = value("bos_token_id") if value("decoder_start_token_id") is None else value("decoder_start_token_id")
@@ -170,8 +170,7 @@ def prepared_prompt_length(value: Callable[[str], Any], prompt: torch.LongTensor
 
 
 class RecomputedGenerationMixin(GenerationMixin):
-    """`generate()` goes without a cache where blocks are recomputed in training (gradient checkpointing), since these
-    fill none."""
+    """`generate()` uses no cache while blocks are recomputed in training (gradient checkpointing): these fill none."""
 
     def generate(self, inputs=None, generation_config=None, *args, **kwargs):
         if self.recomputes():
@@ -185,21 +184,21 @@ class RecomputedGenerationMixin(GenerationMixin):
         )
 
     def recomputes(self) -> bool:
-        """Whether blocks or stages are recomputed in the mode that the model is in."""
+        """Whether blocks or stages are recomputed in the model's current mode."""
         flags = ("gradient_checkpointing", "recomputes_stages")
         return self.training and any(getattr(module, flag, False) for module in self.modules() for flag in flags)
 
 
 class SourceLengthGenerationMixin(RecomputedGenerationMixin):
-    """For an encoder-decoder: `generate()` takes `max_len_a` and `max_len_b`, as arguments or from the generation
-    configuration, which saves and loads them; see `SourceLengthLogitsProcessor`. One that is missing is 0.
+    """For encoder-decoders: `generate()` takes `max_len_a` and `max_len_b`, as arguments or from the generation
+    configuration, which saves and loads them; see `SourceLengthLogitsProcessor`. A missing one is 0.
 
-    `min_length` and `min_new_tokens` hold for short sources too. A `max_length` or `max_new_tokens` that is set limits
-    all outputs; else the decoder's `max_position_embeddings` do, as in fairseq also where positions are computed. Set
-    a `max_length` for the evaluations of `Seq2SeqTrainer`, which else sets it to 20."""
+    `min_length` and `min_new_tokens` also apply to short sources. If `max_length` or `max_new_tokens` is set, it
+    limits all outputs. Otherwise the decoder's `max_position_embeddings` does, as in fairseq, even if positions are
+    computed. Set `max_length` for evaluations by `Seq2SeqTrainer`, which otherwise sets it to 20."""
 
     def save_pretrained(self, *args, **kwargs):
-        # A generation configuration that is marked as made from the model's loses other options when it is loaded.
+        # Marked as derived from the model's configuration, it would lose its other options when loaded.
         self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
@@ -219,7 +218,7 @@ class SourceLengthGenerationMixin(RecomputedGenerationMixin):
                     "into chunks of the decoder's prompt. Leave it out, or give sources of one length."
                 )
         if kwargs.get("encoder_outputs") is not None:
-            # transformers repeats the states for beams in the object that it is given.
+            # transformers repeats the states for beams in place.
             kwargs["encoder_outputs"] = copy.copy(kwargs["encoder_outputs"])
         limits = [value(name) for name in MAX_LEN_OPTIONS]
         kwargs = {name: each for name, each in kwargs.items() if name not in MAX_LEN_OPTIONS}
@@ -248,18 +247,18 @@ class SourceLengthGenerationMixin(RecomputedGenerationMixin):
         )
 
     def prepare_inputs_for_generation(self, *args, tokenizer=None, **kwargs):
-        # generate() passes on the tokenizer that finds `stop_strings`, which is nothing to the model.
+        # generate() passes on the tokenizer for `stop_strings`, which the model does not take.
         inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         mask, made = kwargs.get("decoder_attention_mask"), inputs.get("decoder_attention_mask")
         if mask is not None and made is not None and made.ndim > mask.ndim == 2:
-            # Of a static cache: padding before a prompt can no longer be told from the mask.
+            # A static cache's mask no longer shows the padding before a prompt.
             if getattr(self.config, "position_counting", None) == "mask":
                 positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
                 inputs["position_ids"] = positions[:, -inputs["decoder_input_ids"].shape[1] :]
         return inputs
 
     def _with_target_vocabulary(self) -> "SourceLengthGenerationMixin":
-        """The model, where `config.get_text_config().vocab_size`, as generation reads it, is that of the targets."""
+        """The model, with the targets' vocabulary size where generation reads it: `config.get_text_config()`."""
         if getattr(self.config, "decoder_vocab_size", None) is None:
             return self
         model = copy.copy(self)
@@ -272,25 +271,24 @@ class SourceLengthGenerationMixin(RecomputedGenerationMixin):
 
 
 class BeamCache(Cache):
-    """The decoder's own keys and values in a beam search. Beams change places with every token, entries do not: each
-    beam knows which entries of its source are its own, and all beams of a source attend to all of them, the others
-    masked.
+    """The decoder's own keys and values in a beam search. Beams change places with every token, entries do not. All
+    beams of a source attend to all its entries, and a mask hides the entries that are not a beam's own.
 
-    The keys and the values of an evaluation of a self-attention are (sources, heads, entries, head_dim): first the
-    prompt, which the beams of a source share, then, for each position, an entry for each beam. They are written in
-    place; `resize` makes room for them.
+    The keys and the values of each evaluation of a self-attention are (sources, heads, entries, head_dim): first the
+    prompt, which a source's beams share, then an entry per beam for each position. They are written in place;
+    `resize` makes room for them.
 
     Args:
         padding_mask: 0 for padding in the prompt, 1 for tokens, (sources, prompt_length).
         num_beams: beams of each source.
-        dtype: that of the mask.
+        dtype: the mask's dtype.
     """
 
     def __init__(self, padding_mask: torch.Tensor, num_beams: int, dtype: torch.dtype):
         super().__init__(layers=[])
         self.num_beams, self.prompt_length, device = num_beams, padding_mask.shape[1], padding_mask.device
         self.keys, self.values = [], []
-        # What is added to the scores of each beam, and the positions of the entries.
+        # The terms added to each beam's scores, and the positions of the entries.
         self.mask = added_mask(padding_mask, dtype).repeat(1, 1, num_beams, 1)
         self.positions = torch.arange(self.prompt_length, device=device).unsqueeze(0)
         self.entries = torch.arange(self.prompt_length, device=device)
@@ -302,7 +300,7 @@ class BeamCache(Cache):
         return len(self.keys)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """The tokens of the prompt, once there are keys of it."""
+        """The length of the prompt; 0 before its keys are stored."""
         return self.prompt_length if len(self.keys) > layer_idx else 0
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
@@ -311,8 +309,8 @@ class BeamCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Takes keys and values (sources, heads, length, head_dim): those of the prompt, which are returned as they
-        came; then those of the beams at `slots`, after which the first `num_entries` are returned."""
+        """Takes keys and values (sources, heads, length, head_dim). The first call stores those of the prompt and
+        returns them. Later calls write those of the beams at `slots` and return the first `num_entries`."""
         if layer_idx == len(self.keys):
             self.keys.append(key_states)
             self.values.append(value_states)
@@ -324,8 +322,8 @@ class BeamCache(Cache):
         return keys[:, :, : self.num_entries], values[:, :, : self.num_entries]
 
     def resize(self, num_positions: int, move: Callable) -> None:
-        """Makes room for so many positions after the prompt; `move(tensor, fill, dim, size)` returns a tensor of
-        another size, for the sources that are searched on."""
+        """Makes room for `num_positions` positions after the prompt; `move(tensor, fill, dim, size)` returns a tensor
+        of another size, for the remaining sources."""
         size = self.prompt_length + num_positions * self.num_beams
         self.entries = torch.arange(size, device=self.mask.device)
         positions = (self.entries - self.prompt_length).unsqueeze(0)
@@ -334,23 +332,23 @@ class BeamCache(Cache):
         self.keys, self.values = ([move(each, 0, 2, size) for each in kind] for kind in (self.keys, self.values))
 
     def show_positions(self, num_positions: int) -> None:
-        """Shows attention the entries of the prompt and of so many positions after it."""
+        """Shows attention the entries of the prompt and of `num_positions` positions after it."""
         self.num_entries = self.prompt_length + num_positions * self.num_beams
 
     def show_own(self) -> torch.Tensor:
-        """Shows each beam its entry at `slots`. Returns the mask, (sources, 1, beams, num_entries)."""
+        """Shows each beam its own entry at `slots`. Returns the mask, (sources, 1, beams, num_entries)."""
         mask = self.mask[..., : self.num_entries]
-        # Not `index_copy_`: where `reorder` follows it, torch 2.13 compiles it to something else.
+        # Not `index_copy_`: followed by `reorder`, torch 2.13 compiles it to something else.
         return mask.masked_fill_(self.entries[: self.num_entries] == self.slots.unsqueeze(1), 0)
 
     def reorder(self, rows: torch.LongTensor) -> None:
-        """Each beam goes on where the beam of the same source was that `rows` (sources * beams,) names."""
+        """Each beam continues from the beam of its source that `rows` (sources * beams,) names."""
         mask = self.mask[..., : self.num_entries]
         mask.copy_(mask.flatten(0, 2).index_select(0, rows).view_as(mask))
 
 
 def top_log_probs(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k greatest log-probabilities, in float32, of each row of `logits` (rows, vocabulary), and their tokens."""
+    """The k largest log-probabilities, in float32, of each row of `logits` (rows, vocabulary), and their tokens."""
     # On CPUs, a few rows at a time stay in the cache.
     in_parts = logits.device.type == "cpu" and not torch.compiler.is_compiling()
     best = [part.float().log_softmax(-1).topk(k) for part in (logits.split(16) if in_parts else [logits])]
@@ -358,11 +356,10 @@ def top_log_probs(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Ten
 
 
 class EagerSteps:
-    """Runs the steps of a search operator by operator, with no more room than a step needs.
-    `modeling_ode_transformer.inference.compiled_search`, which does not travel with models, has steps of the same
-    kind that are compiled."""
+    """Runs the steps of a search operator by operator, with no more room than a step needs. Compiled steps with the
+    same methods are in `modeling_ode_transformer.inference.compiled_search`, which does not travel with models."""
 
-    # The least positions to have room for; and whether a step computes with all of them, and with a mask in any case.
+    # The fewest positions to have room for; whether a step computes with all of them, and always with a mask.
     least_positions = 16
     keeps_shapes = False
 
@@ -373,30 +370,30 @@ class EagerSteps:
         search.step()
 
     def num_sources(self, search: "BeamSearch", number: int) -> int:
-        """How many sources to have tensors for, to search with a number of them."""
+        """The number of sources that tensors have room for, to search with `number` sources."""
         return number
 
     def hold(self, search: "BeamSearch") -> None:
-        """Sees the state of a search once its tensors are other ones."""
+        """Called when the tensors of a search have been replaced."""
 
 
 class BeamSearch:
-    """The state of a beam search: tensors that are written in place, so that a `step` is a function of
-    tensors. A source that is finished changes no more: steps after the end of a search do nothing.
+    """The state of a beam search: tensors that are written in place, so that a `step` is a function of tensors. A
+    finished source no longer changes: steps after the end of a search do nothing.
 
     Args:
         model: an encoder-decoder of this package.
         prompt: token ids that the outputs start with, (sources, prompt_length).
         config: the generation configuration, with `max_length` for prompt and output together.
-        logits_processor: what changes the log-probabilities (sources * beams, vocabulary) of all tokens.
-        encoder_outputs: those of the sources.
+        logits_processor: changes the log-probabilities (sources * beams, vocabulary) of all tokens.
+        encoder_outputs: the encoder's outputs for the sources.
         cross_attention_cache: an empty cache for the keys and values of the encoder outputs.
-        attention_mask: that of the sources, (sources, length), or None.
-        decoder_attention_mask: that of the prompt, (sources, prompt_length), or None.
-        steps: what runs the steps; None: `EagerSteps`.
+        attention_mask: the sources' mask, (sources, length), or None.
+        decoder_attention_mask: the prompt's mask, (sources, prompt_length), or None.
+        steps: runs the steps; None: `EagerSteps`.
     """
 
-    # The tensors with a row for each source, and what they hold where there is none.
+    # The tensors with a row for each source, and what their unused rows hold.
     OF_SOURCES: ClassVar[dict[str, Any]] = {
         **{"sources": 0, "running": -1, "running_scores": IMPOSSIBLE, "finished": -1, "finished_scores": IMPOSSIBLE},
         **{"finished_lengths": 0, "is_finished": False, "is_open": False, "position_offset": 0},
@@ -422,7 +419,7 @@ class BeamSearch:
         if attention_mask is None and steps.keeps_shapes:
             attention_mask = torch.ones(encoder_outputs["last_hidden_state"].shape[:2], device=prompt.device)
         if attention_mask is not None and (steps.keeps_shapes or not attention_mask.all()):
-            # Made once: transformers' makers of masks ask the device for padding each time.
+            # Made once: transformers' mask functions look for padding on the device each time.
             self.attention_mask = added_mask(attention_mask, model.dtype)
         self.prompt, self.prompt_mask = prompt, decoder_attention_mask
         device, (num_sources, self.prompt_length), num_beams = prompt.device, prompt.shape, config.num_beams
@@ -434,7 +431,7 @@ class BeamSearch:
         self.beams = torch.arange(num_beams, device=device)
         self.last_penalty = self.penalties_of([config.max_length - self.prompt_length])
 
-        # Tokens so far, on the device and on the host, at most, and those that a step handles.
+        # On the device, the tokens so far and at most; on the host, the tokens, positions with room, and sources.
         self.length = torch.full((1,), self.prompt_length, device=device)
         self.max_length = torch.full((1,), config.max_length, device=device)
         self.num_tokens, self.num_positions, self.num_kept = self.prompt_length, 0, num_sources
@@ -445,7 +442,7 @@ class BeamSearch:
         self.running = prompt.unsqueeze(1).repeat(1, num_beams, 1)
         self.finished = self.running
         self.running_scores = torch.full(shape, IMPOSSIBLE, device=device)
-        self.running_scores[:, 0] = 0  # beams that are still the same count once
+        self.running_scores[:, 0] = 0  # the beams are still equal: only one counts
         self.finished_scores = torch.full(shape, IMPOSSIBLE, device=device)
         self.finished_lengths = torch.full(shape, self.prompt_length, device=device)
         self.is_finished = torch.zeros(shape, dtype=torch.bool, device=device)
@@ -453,7 +450,7 @@ class BeamSearch:
         results = torch.full((*shape, config.max_length), fill, device=device)
         self.results = results, self.finished_scores.clone(), self.finished_lengths.clone()
 
-        # Positions are counted without the padding of the prompt, or with it; padding that is generated has none.
+        # Positions count the prompt's padding or skip it; generated padding has no position.
         counting = getattr(model.config, "position_counting", "absolute")
         mask = torch.ones_like(prompt) if decoder_attention_mask is None else decoder_attention_mask
         self.position_offset = torch.zeros_like(mask[:, :1])
@@ -465,11 +462,11 @@ class BeamSearch:
         self.resize(0)
 
     def pass_prompt(self) -> None:
-        """Passes the prompt through the decoder, once for each source, and chooses the first tokens."""
+        """Passes the prompt through the decoder, once per source, and chooses the first tokens."""
         self.advance(*self.best_tokens(self._decode(self.prompt, self.prompt_mask, logits_to_keep=1)))
 
     def pass_last_tokens(self) -> torch.Tensor:
-        """Passes the last tokens of the beams through the decoder. Returns the logits (sources, beams, vocabulary)."""
+        """Passes the beams' last tokens through the decoder. Returns the logits (sources, beams, vocabulary)."""
         own, last = self.cache.self_attention_cache, self.length - 1
         tokens = self.running.index_select(2, last).squeeze(2)
         positions = (self.position_offset + last).expand_as(tokens)
@@ -487,8 +484,8 @@ class BeamSearch:
         return self.model(**sources, **targets, **options).logits
 
     def advance(self, log_probs: torch.Tensor, tokens: torch.LongTensor) -> None:
-        """Chooses the next tokens from the best ones of each beam, (sources, beams, number), and finishes hypotheses:
-        the arithmetic of transformers' search."""
+        """Chooses the next tokens from the best ones of each beam, (sources, beams, number), and finishes hypotheses,
+        with the arithmetic of transformers' search."""
         num_beams = self.num_beams
         totals = (log_probs + self.running_scores.unsqueeze(2)).flatten(1)
         totals, candidates = totals.topk(self.num_candidates)
@@ -525,7 +522,7 @@ class BeamSearch:
             self.is_open &= ~self.is_finished.all(1, keepdim=True)
 
     def best_tokens(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The log-probabilities of the tokens that may be chosen, and these: (sources, beams, number) each."""
+        """The best log-probabilities of each beam, and their tokens: (sources, beams, number) each."""
         k = min(self.num_candidates, logits.shape[2])
         if self.logits_processor:
             return self.processed(logits.expand(-1, self.num_beams, -1)).topk(k)
@@ -533,8 +530,8 @@ class BeamSearch:
         return tuple(each.view(len(logits), -1, k).expand(-1, self.num_beams, -1) for each in best)
 
     def processed(self, logits: torch.Tensor) -> torch.Tensor:
-        """The log-probabilities of all tokens as the processors change them, (sources, beams, vocabulary). Processors
-        see the rows of all sources, also of those that are not searched on."""
+        """The log-probabilities of all tokens, changed by the processors, (sources, beams, vocabulary). Processors see
+        the rows of all sources, including those no longer searched."""
         log_probs, tokens = logits.float().log_softmax(-1), self.running[:, :, : self.num_tokens]
         if len(tokens) == len(self.results[0]):
             return self.logits_processor(tokens.flatten(0, 1), log_probs.flatten(0, 1)).view_as(log_probs)
@@ -546,7 +543,7 @@ class BeamSearch:
         return all_log_probs.view(number, *log_probs.shape[1:])[self.sources]
 
     def penalties_of(self, lengths: Sequence[int]) -> torch.Tensor:
-        """What scores of hypotheses of such lengths are divided by."""
+        """The divisors of the scores of hypotheses of these lengths."""
         powers = [max(length, 1) ** self.config.length_penalty for length in lengths]
         return torch.tensor(powers, dtype=torch.float32, device=self.prompt.device)
 
@@ -562,11 +559,11 @@ class BeamSearch:
         self.cache.self_attention_cache.show_positions(shown)
 
     def resize(self, num_positions: int, kept: torch.LongTensor | None = None, num_sources: int | None = None) -> None:
-        """Moves the state to tensors with room for other numbers of positions after the prompt and of sources, of
-        which only `kept`, the first rows then, come along; the others are closed."""
+        """Moves the state to tensors with room for `num_positions` positions after the prompt and `num_sources`
+        sources. If `kept` is given, only these sources remain, as the first rows. The other rows are closed."""
         self.num_positions = num_positions
         num_sources = num_sources or (len(self.running) if kept is None else len(kept))
-        num_tokens = num_positions + 1  # as many as the hypotheses can have after the prompt
+        num_tokens = num_positions + 1  # the most that hypotheses can have after the prompt
         self.width = self.prompt_length + num_tokens
 
         def move(tensor: torch.Tensor, fill: Any = 0, dim: int = 0, size: int = 0) -> torch.Tensor:
@@ -599,7 +596,7 @@ class BeamSearch:
         self.advance(*self.best_tokens(self.pass_last_tokens()))
 
     def run_to_the_end(self) -> None:
-        """Makes steps until all sources are finished, and stores what is found."""
+        """Runs steps until all sources are finished, and stores the results."""
         limit = position_limit(self.model.config) or math.inf
         interval = STEPS_BETWEEN_LOOKS.get(self.prompt.device.type, 4)
         for steps in range(1, self.config.max_length - self.prompt_length):
@@ -616,8 +613,8 @@ class BeamSearch:
         self.store()
 
     def drop_finished(self) -> bool:
-        """Looks at the device: goes on without finished sources if they are an eighth of those that are left. Returns
-        whether any are left."""
+        """Looks at the device, and drops finished sources if at least an eighth of the rows become free. Returns
+        whether any sources are left."""
         is_open = self.is_open[: self.num_kept].view(-1).tolist()
         kept = [i for i, each in enumerate(is_open) if each]
         num_sources = self.steps.num_sources(self, len(kept))
@@ -637,7 +634,7 @@ class BeamSearch:
 
 
 def take(tensor: torch.Tensor, indices: torch.LongTensor) -> torch.Tensor:
-    """The rows `indices` (sources, number) of `tensor` (sources, rows, length), by source."""
+    """For each source, the rows `indices` (sources, number) of `tensor` (sources, rows, length)."""
     return tensor.gather(1, indices.unsqueeze(2).expand(-1, -1, tensor.shape[2]))
 
 
@@ -651,22 +648,22 @@ def beam_search(
     steps: Any = None,
     **model_kwargs: Any,
 ) -> torch.LongTensor | tuple[torch.LongTensor, torch.FloatTensor]:
-    """A decoding function for `generate(custom_generate=beam_search)` of this package's encoder-decoders, which use it
-    by themselves where it applies: beam search with the results of transformers' own.
+    """A decoding function for `generate(custom_generate=beam_search)`: beam search with the results of transformers'
+    own. This package's encoder-decoders use it by default where it applies.
 
     Args:
-        model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: what `generate()`
-            prepares, with a row for each beam.
+        model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: as
+            `generate()` prepares them, with a row for each beam.
         return_scores: whether to return scores too; `generate()` passes it on.
-        steps: what runs the steps, as for `BeamSearch`.
+        steps: as for `BeamSearch`.
 
     Returns:
-        Token ids, the prompt included, of shape (sources * num_return_sequences, length), the best first; with
-        `return_scores`, a tuple of them and of their scores in float32, (sources * num_return_sequences,).
+        Token ids, the prompt included, of shape (sources * num_return_sequences, length), the best first. With
+            `return_scores`, a tuple of these and their scores in float32, (sources * num_return_sequences,).
 
     Raises:
-        ValueError: something else than the end-of-sequence token and the greatest length ends outputs; or an output is
-            longer than the model has positions for.
+        ValueError: something other than the end-of-sequence token and the maximum length ends outputs; or an output
+            has more tokens than the model has positions.
     """
     if others := [each for each in stopping_criteria if not isinstance(each, (EosTokenCriteria, MaxLengthCriteria))]:
         raise ValueError(f"beam_search ends outputs by their tokens and lengths only, not by {others}.")
@@ -692,7 +689,7 @@ def beam_search(
 
 
 def compiled_search() -> ModuleType | None:
-    """What compiles the steps of searches: a module of the installed package, which does not travel with models."""
+    """The module that compiles searches, or None without the package: it does not travel with models."""
     try:
         from modeling_ode_transformer.inference import compiled_search
     except ImportError:
@@ -705,8 +702,8 @@ def compiled_search() -> ModuleType | None:
 
 
 class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
-    """For the encoder-decoders of this package: `generate(num_beams=N)` calls `beam_search` where that applies; with
-    `cache_implementation="static"` its steps are compiled, by the options of `compile_config` if it is given."""
+    """For this package's encoder-decoders: `generate(num_beams=N)` calls `beam_search` where it applies. With
+    `cache_implementation="static"` its steps are compiled, with the options of `compile_config` if given."""
 
     def generate(self, inputs=None, generation_config=None, *args, **kwargs):
         if not args and self.searches_beams(generation_config, **kwargs):
@@ -720,23 +717,23 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
         return super().generate(inputs, generation_config, *args, **kwargs)
 
     def warm_up(self, batch_sizes: Sequence[int] = (1,), source_lengths: Sequence[int] = (8,), **options: Any) -> None:
-        """Compiles the steps of later beam searches of such sizes, with the same options. A first compiled search does
-        that by itself, for its own size; what it took is logged.
+        """Compiles the steps of later beam searches of these sizes, with the same options. Without this, the first
+        compiled search of a size compiles them, and logs how long it took.
 
         On CPUs, one graph serves all batches of several sources, and all lengths. On GPUs a graph is recorded for each
-        power of two of sources, each multiple of 8 tokens of sources, and each power of two of new tokens from 32 on.
+        power of two of sources, each multiple of 8 source tokens, and each power of two of new tokens from 32 on.
 
         Args:
             batch_sizes: numbers of sources.
-            source_lengths: tokens of sources.
-            options: those of `generate()`, as `num_beams` and `max_new_tokens`.
+            source_lengths: lengths of sources in tokens.
+            options: those of `generate()`, such as `num_beams` and `max_new_tokens`.
         """
         if (compiled := compiled_search()) is not None:
             compiled.warm_up(self, batch_sizes, source_lengths, options)
 
     def searches_beams(self, generation_config: GenerationConfig | None = None, **options: Any) -> bool:
-        """Whether `generate()` calls `beam_search` for these arguments: for a beam search of which nothing is asked
-        but sequences, with the package's own cache, compiled or not, and attention ("sdpa" or "eager")."""
+        """Whether `generate()` calls `beam_search` for these arguments: for a beam search that returns only sequences,
+        with the package's own cache, compiled or not, and its attention ("sdpa" or "eager")."""
 
         def value(name):
             return option(self, name, generation_config, options)
@@ -755,7 +752,7 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
             and value("use_cache") is not False
             and given <= {*SEARCH_INPUTS, *MAX_LEN_OPTIONS}
             and self.config._attn_implementation in ("sdpa", "eager")
-            and prepare is type(self).prepare_inputs_for_generation  # PEFT's prefix tuning puts its own there
+            and prepare is type(self).prepare_inputs_for_generation  # PEFT's prefix tuning replaces it
             and not is_sharded
             and not self.recomputes()
         )

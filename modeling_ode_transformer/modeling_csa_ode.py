@@ -1,10 +1,10 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """CSAODE: continuous self-attention models with neural ODE networks, for one sentence or two.
 
-A forward pass embeds the words, and an n-gram convolution makes the local representation `H_L`. The self-attention
-block `F` is integrated from there, `dG/dt = F(G + P)`, up to the global representation `H_G`. Euclidean attention from
-the global to the local vectors and a gate of two scalars fuse them. The largest entries over all words make the
-sentence's vector, which a linear layer classifies. Padding is masked everywhere. Equation numbers are the paper's.
+A forward pass embeds the words, and an n-gram convolution makes the local representation `H_L`. From there the
+self-attention block `F` is integrated, `dG/dt = F(G + P)`, up to the global representation `H_G`. Euclidean attention
+from the global to the local vectors and a gate of two scalars fuse them. The sentence's vector has the largest entries
+over all words, and a linear layer classifies it. Padding is masked everywhere. Equation numbers are the paper's.
 """
 
 from dataclasses import dataclass
@@ -34,9 +34,9 @@ class CsaOdeModelOutput(ModelOutput):
     hidden_states (`tuple` of two `torch.FloatTensor` of shape `(batch, length, hidden_size)`):
         The local and the global representation, H_L and H_G.
     attentions (`tuple` of `torch.FloatTensor` of shape `(batch, 1, length, length)`):
-        The self-attention of each evaluation, in their order.
+        The self-attention of each evaluation, in order.
     evaluation_times (`torch.FloatTensor` of shape `(evaluations, batch)`):
-        The integration time of each evaluation; of stacked blocks the number of the block, from 0.
+        The integration time of each evaluation; for stacked blocks the number of the block, from 0.
     euclidean_attention (`torch.FloatTensor` of shape `(batch, length, length)`):
         E of eq. 11: the rows are the global vectors, the columns the local ones.
     """
@@ -59,7 +59,7 @@ class CsaOdeSequenceClassifierOutput(ModelOutput):
     logits (`torch.FloatTensor` of shape `(batch, num_labels)`):
         The scores of the classes, before a softmax; or the values of a regression.
     num_function_evaluations (`torch.LongTensor` of shape `(batch,)`):
-        How often the self-attention block was evaluated for each example; the sum of both sentences of a pair.
+        How often the self-attention block was evaluated for each example; for a pair, the sum over both sentences.
     hidden_states, attentions, evaluation_times, euclidean_attention:
         As in `CsaOdeModelOutput`; a batch of n pairs counts as 2n sentences: the n first ones, then the n second ones.
     """
@@ -85,8 +85,8 @@ def position_encoding(positions: torch.Tensor, size: int, constant: float) -> to
 
 
 class CsaOdeNgramConvolution(nn.Module):
-    """The local representation of each n-gram (eq. 2), zero vectors behind the last one. A sentence with fewer than n
-    words is one n-gram that ends in zero vectors."""
+    """The local representation of each n-gram (eq. 2), followed by zero vectors after the last one. A sentence with
+    fewer than n words is one n-gram that ends in zero vectors."""
 
     def __init__(self, config: CsaOdeConfig):
         super().__init__()
@@ -94,7 +94,7 @@ class CsaOdeNgramConvolution(nn.Module):
         self.linear = nn.Linear(config.ngram_size * config.embedding_size, config.hidden_size)
 
     def forward(self, embeddings: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """From embeddings (batch, length, embedding_size), zero where the bool mask (batch, length) is False, to
+        """Takes embeddings (batch, length, embedding_size), zero where the bool mask (batch, length) is False. Returns
         (batch, length, hidden_size)."""
         rest, length = self.ngram_size - 1, embeddings.shape[1]
         embeddings = nn.functional.pad(embeddings, (0, 0, 0, rest))
@@ -124,12 +124,12 @@ class CsaOdeBlock(nn.Module):
         self, hidden_states: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Args:
-            hidden_states, positions: the state and the encoding of its positions, (batch, length, hidden_size).
+            hidden_states, positions: the state and its position encoding, (batch, length, hidden_size).
             mask: bool (batch, length), False for padding.
 
         Returns:
-            F, zero for padding, of the shape of the state, and the attention (batch, length, length), whose rows are
-            those of the attending words.
+            F, zero for padding, of the state's shape, and the attention (batch, length, length), with the attending
+            words as rows.
         """
         x = (hidden_states + positions).to(self.position_proj.weight.dtype)
         x = self.position_norm(self.position_proj(x)).relu()
@@ -141,8 +141,8 @@ class CsaOdeBlock(nn.Module):
 
 
 class CsaOdeFusion(nn.Module):
-    """Euclidean attention and gate (eqs. 11-13). The two scalars of the gate start at 1/2 and count relative to the
-    sum of their magnitudes, as in figure 6."""
+    """Euclidean attention and gate (eqs. 11-13). The gate's two scalars start at 1/2 and count relative to
+    the sum of their magnitudes, as in figure 6."""
 
     def __init__(self, config: CsaOdeConfig):
         super().__init__()
@@ -163,7 +163,7 @@ class CsaOdeFusion(nn.Module):
         Returns:
             H_O, of the same shape, and E (batch, length, length), zero where the local vector is padding.
         """
-        # Differences: products would lose small distances. There is no half-precision version.
+        # Computed from differences: products would lose small distances. There is no half-precision version.
         distances = torch.cdist(
             global_states.to(torch.promote_types(global_states.dtype, torch.float32)),
             local_states.to(torch.promote_types(local_states.dtype, torch.float32)),
@@ -202,7 +202,7 @@ class CsaOdePreTrainedModel(PreTrainedModel):
             super()._init_weights(module)
 
     def save_pretrained(self, save_directory, *args, **kwargs):
-        """As in transformers; the configuration also names the code for every Auto class that can open the model."""
+        """Saves as in transformers; the configuration also names the code for each Auto class that opens the model."""
         if self.is_remote_code():
             classes = {
                 "AutoConfig": type(self.config),
@@ -238,7 +238,7 @@ class CsaOdeModel(CsaOdePreTrainedModel):
     ) -> CsaOdeModelOutput:
         r"""
         attention_mask (`torch.Tensor` of shape `(batch, length)`, *optional*):
-            0 for padding; by default padding is what the ids say. A sentence of padding only counts as one padding
+            0 for padding; by default, the ids say what is padding. A sentence with only padding counts as one padding
             word.
         """
         if (input_ids is None) == (inputs_embeds is None):
@@ -278,8 +278,8 @@ class CsaOdeModel(CsaOdePreTrainedModel):
         return outputs
 
     def attention(self, states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """The self-attention that the (first) block gives to `states` (batch, length, hidden_size) under the mask
-        (batch, length), 0 for padding: (batch, length, length). For states between evaluations, as the last one."""
+        """The (first) block's self-attention for `states` (batch, length, hidden_size), (batch, length, length). The
+        mask (batch, length) is 0 for padding. For states between evaluations, such as the last one."""
         mask = attention_mask.bool()
         return self.blocks[0](states, self._positions(mask).to(states.dtype), mask)[1]
 
@@ -292,7 +292,8 @@ class CsaOdeModel(CsaOdePreTrainedModel):
     def _integrate(
         self, local_states: torch.Tensor, mask: torch.Tensor, recorded: list | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns H_G and the number of evaluations from H_L; `recorded` collects the attention and time of each."""
+        """Integrates from H_L to H_G; returns it and the number of evaluations. `recorded` collects the attention and
+        time of each."""
         dtype = local_states.dtype
         # Small steps and tolerances need more digits than half precision offers.
         states = local_states.to(torch.promote_types(dtype, torch.float32))
@@ -332,7 +333,7 @@ class CsaOdeModel(CsaOdePreTrainedModel):
     """
 )
 class CsaOdeForSequenceClassification(CsaOdePreTrainedModel):
-    # The losses of regression and of several labels ignore the number of examples in an update.
+    # Losses for regression and for several labels ignore the number of examples in an update.
     accepts_loss_kwargs = False
 
     def __init__(self, config: CsaOdeConfig):
@@ -359,11 +360,11 @@ class CsaOdeForSequenceClassification(CsaOdePreTrainedModel):
     ) -> CsaOdeSequenceClassifierOutput:
         r"""
         attention_mask (`torch.Tensor` of shape `(batch, length)`, *optional*):
-            0 for padding; by default padding is what the ids say.
+            0 for padding; by default, the ids say what is padding.
         token_type_ids (`torch.LongTensor` of shape `(batch, length)`, *optional*):
             For pairs, 0 for the words of the first sentence and 1 for those of the second.
         labels (`torch.Tensor` of shape `(batch,)` or `(batch, num_labels)`, *optional*):
-            Classes, several labels or values, according to `config.problem_type`.
+            Classes, several labels, or values, according to `config.problem_type`.
         """
         if self.config.num_sentences == 2:
             input_ids, attention_mask, inputs_embeds = self._split_pairs(
@@ -415,7 +416,7 @@ class CsaOdeForSequenceClassification(CsaOdePreTrainedModel):
         masks = torch.cat([attention_mask.bool() & ~is_second, attention_mask.bool() & is_second])
         if not masks.any(dim=1).all():
             raise ValueError("The model has num_sentences=2, but token_type_ids give a pair with an empty sentence.")
-        # The words of each sentence come first, in their order.
+        # The words of each sentence come first, in order.
         order = (~masks).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(masks.sum(dim=1).max())]
         ids, embeddings = (
             None if each is None else torch.cat([each, each])[torch.arange(len(order))[:, None], order]

@@ -1,12 +1,12 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The ODE Transformer with a recurrence encoder (Hao et al., "Modeling Recurrence for Transformer", NAACL 2019).
 
-Beside the encoder, a recurrent network reads the word embeddings of the source, and the decoder attends to the states
-of both. Here is what that adds to the ODE Transformer; the network is in `recurrence_ode_transformer.py`. Equation
-numbers are that paper's.
+Beside the encoder, a recurrent network reads the source's word embeddings, and the decoder attends to the states of
+both. This file adds that to the ODE Transformer; the network is in `recurrence_ode_transformer.py`. Equation numbers
+are the paper's.
 
-The decoder has one source: the states of both encoders, one after the other. So have caches, whose entries hold the
-keys and values of both: whatever becomes of an entry in a search becomes of both.
+The decoder has one source: the states of both encoders, one after the other. Caches are alike: an entry holds the keys
+and values of both, so a search always treats the two together.
 """
 
 import math
@@ -36,16 +36,16 @@ from .recurrence_ode_transformer import OdeTransformerBidirectionalLinear, OdeTr
 
 
 class OdeTransformerSilentProjection(nn.Linear):
-    """The output projection of a residual sublayer that starts at zero: the model computes what it would without the
-    sublayer, and training it puts the sublayer to use."""
+    """The output projection of a residual sublayer, which starts at zero: at first the model computes what it would
+    without the sublayer, and training brings it into use."""
 
 
 class OdeTransformerRecurrenceDecoderLayer(OdeTransformerDecoderLayer):
-    """A block of the decoder, with an attention to the recurrence encoder in the layers that have one: D is the output
-    of the cross-attention, R that of the other attention.
+    """A decoder block, with attention to the recurrence encoder in the layers that have it. D is the output of the
+    cross-attention, R that of the attention to the recurrence encoder.
 
     "stack" (eq. 18): a sublayer after the cross-attention, R of D.
-    "gated_sum" (eqs. 14, 15 and 17): g * D + (1 - g) * R, g = sigmoid of a linear layer of [D, R].
+    "gated_sum" (eqs. 14, 15 and 17): g * D + (1 - g) * R, where g is the sigmoid of a linear layer of [D, R].
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class OdeTransformerRecurrenceDecoderLayer(OdeTransformerDecoderLayer):
         is_top = layer_idx == config.decoder_layers - 1
         if not (is_top or config.recurrence_decoder_layers == "all"):
             return
-        # Modules are in the order of the computation, which that of initial values and optimizer states follows.
+        # Modules are in the order of computation; initial values and optimizer states follow it.
         names = [name for name, _ in self.named_children()]
         later = {name: getattr(self, name) for name in names[names.index("encoder_attn_layer_norm") + 1 :]}
         for name in later:
@@ -106,8 +106,8 @@ class OdeTransformerRecurrenceDecoderLayer(OdeTransformerDecoderLayer):
 
 
 def with_recurrence(parts: Iterable[Part]) -> Iterable[Part]:
-    """Parts of a vector field with the attention to the recurrence encoder after the cross-attention: in the same
-    part, or in one of its own where each sublayer has one."""
+    """Adds attention to the recurrence encoder after the cross-attention to the parts of a vector field: in the same
+    part, or in its own part if each sublayer has one."""
     for part in parts:
         if list(part.sublayers) == ["cross_attention"]:
             yield part
@@ -149,13 +149,13 @@ class OdeTransformerRecurrencePreTrainedModel(OdeTransformerPreTrainedModel):
 @dataclass
 class OdeTransformerRecurrenceEncoderOutput(BaseModelOutput):
     """
-    What the encoder of a model with a recurrence encoder returns; as a tuple (`return_dict=False`) in the order
-    `last_hidden_state`, `recurrence_last_hidden_state`, `hidden_states`, `attentions`, without those that are None.
+    The output of the encoder in a model with a recurrence encoder. As a tuple (`return_dict=False`), the order is
+    `last_hidden_state`, `recurrence_last_hidden_state`, `hidden_states`, `attentions`, leaving out any that are None.
 
     Args:
         recurrence_last_hidden_state (`torch.FloatTensor` of shape `(batch_size, states, hidden_size)`, *optional*):
-            The states of the recurrence encoder: `recurrence_steps`, or one for each word, of which those of padding
-            are not to be used.
+            The states of the recurrence encoder: `recurrence_steps` of them, or one per word. Do not use the states of
+            padding.
     """
 
     recurrence_last_hidden_state: torch.FloatTensor | None = None
@@ -163,7 +163,7 @@ class OdeTransformerRecurrenceEncoderOutput(BaseModelOutput):
 
 class OdeTransformerRecurrenceEncoder(OdeTransformerRecurrencePreTrainedModel, OdeTransformerEncoder):
     def post_init(self):
-        layer_norm = self.layer_norm  # as in the blocks: modules are in the order of the computation
+        layer_norm = self.layer_norm  # as in the blocks: modules are in the order of computation
         del self.layer_norm
         self.recurrence = OdeTransformerRecurrentNetwork(self.config)
         self.layer_norm = layer_norm
@@ -181,7 +181,7 @@ class OdeTransformerRecurrenceDecoder(OdeTransformerRecurrencePreTrainedModel, O
     layer_class = OdeTransformerRecurrenceDecoderLayer
 
     def source_mask(self, inputs_embeds, encoder_hidden_states, encoder_attention_mask):
-        """The masks of the attentions to the two encoders."""
+        """The masks for attention to the two encoders."""
         length = self.config.source_length(encoder_hidden_states.shape[1])
         mask = super().source_mask(inputs_embeds, encoder_hidden_states[:, :length], encoder_attention_mask)
         return mask, mask if self.config.recurrence_has_words else None
@@ -200,7 +200,7 @@ class OdeTransformerRecurrenceModel(OdeTransformerRecurrencePreTrainedModel, Ode
         """The states of both encoders, one after the other: (sources, length + recurrence states, d).
 
         Raises:
-            ValueError: those of the recurrence encoder are missing, or they are not as many as the configuration says.
+            ValueError: the recurrence encoder's states are missing, or their number does not match the configuration.
         """
         states, others = encoder_outputs.last_hidden_state, encoder_outputs.get("recurrence_last_hidden_state")
         if others is None:
@@ -224,7 +224,7 @@ class OdeTransformerRecurrenceForConditionalGeneration(
     model_class = OdeTransformerRecurrenceModel
 
     def _prepare_static_cache(self, *args, model_kwargs, **kwargs):
-        # Its size is that of the states that the decoder attends to.
+        # Its size is the number of states that the decoder attends to.
         states = self.model.source_states(self.model.as_encoder_output(model_kwargs["encoder_outputs"]))
         model_kwargs = {**model_kwargs, "encoder_outputs": (states,)}
         return super()._prepare_static_cache(*args, model_kwargs=model_kwargs, **kwargs)

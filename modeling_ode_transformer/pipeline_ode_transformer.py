@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Pipelines from text to text, which transformers 5 no longer has: translation, summarization and text correction.
+"""Text-to-text pipelines, which transformers 5 no longer has: translation, summarization and text correction.
 
-A repository with this file, whose configuration went through `add_pipeline`, brings its pipeline along:
+A repository with this file and a configuration that went through `add_pipeline` has its own pipeline:
 
 ```python
 translator = pipeline("translation", model=NAME, trust_remote_code=True)
@@ -39,29 +39,29 @@ except ImportError:  # where the package is not installed, its CPU kernels are m
 
 logger = logging.get_logger(__name__)
 
-# The folder, in that of a model, of the target side's tokenizer where it is another one than the source's.
+# Subfolder of a model's folder for the target tokenizer, if it differs from the source's.
 TARGET_TOKENIZER = "target_tokenizer"
 # The arguments of pipeline() that say what to load from the Hub.
 HUB_OPTIONS = ("revision", "token", "trust_remote_code", "local_files_only", "code_revision")
 LINE_BREAKS = re.compile(r"(\s*\n\s*)")
 SENTENCE_BREAKS = re.compile(r"((?<=[.!?…。！？])\s+|(?<=[.!?…][\"'”»)\]])\s+)")
-# What a configuration calls the tokens of the longest source that its model was trained on.
+# Configuration field: the length in tokens of the longest source in training.
 TRAINED_LENGTH = "trained_source_length"
-# The name of a module that was loaded from the Hub ends in the commit and the file.
+# The name of a module loaded from the Hub ends in the commit and the file.
 COMMIT = re.compile(r"transformers_modules\..*\.([0-9a-f]{40})\.\w+")
 
 
 def load_target_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of the target side in a model's folder or repository; None if it has none of its own, or if the
-    cache has none and there is no connection.
+    """The target tokenizer in a model's folder or repository. None if it has none of its own, or if there is no
+    connection and none is cached.
 
     Args:
         name: a folder, or the name of a model on the Hub.
-        options: those of `AutoTokenizer.from_pretrained`: `revision`, `token`, ... Give the model's `config`, or it is
-            looked for beside the tokenizer.
+        options: those of `AutoTokenizer.from_pretrained`: `revision`, `token`, ... Give the model's `config`;
+            otherwise it is looked for beside the tokenizer.
 
     Raises:
-        OSError: the repository or the revision does not exist, or the token does not open it.
+        OSError: the repository or the revision does not exist, or the token gives no access.
     """
     found = cached_file(
         name,
@@ -75,15 +75,15 @@ def load_target_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase 
 
 
 def needs_target_tokenizer(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the outputs of a model have a vocabulary of their own, which its tokenizer does not know."""
-    # Marian's configurations give the common vocabulary twice, its tokenizers may know two.
+    """Whether a model's outputs have their own vocabulary, which the tokenizer does not know."""
+    # Marian's configurations give a common vocabulary twice; its tokenizers may know two vocabularies.
     is_shared = getattr(config, "share_encoder_decoder_embeddings", True)
     knows_both = getattr(tokenizer, "separate_vocabs", False)
     return getattr(config, "decoder_vocab_size", None) is not None and not is_shared and not knows_both
 
 
 def without_truncation(tokenizer: Any) -> Any:
-    """The tokenizer itself, which forgets how it cut and padded the last texts: `tokenizer.json` would keep that."""
+    """The same tokenizer without the truncation and padding of its last call, which `tokenizer.json` would keep."""
     if (backend := getattr(tokenizer, "_tokenizer", None)) is not None:
         backend.no_truncation()
         backend.no_padding()
@@ -94,44 +94,46 @@ class TextToTextPipeline(ChunkPipeline):
     """
     Generates texts from texts with an encoder-decoder of transformers.
 
-    Call it with a text, or with a list, a generator or a `KeyDataset` of texts. It gives for a text the list of its
-    outputs, dictionaries with the key `translation_text`, `summary_text` or `corrected_text`; for a list of texts, a
-    list of these lists or, where each has one output, of the dictionaries; for a generator or a dataset, an iterator
-    over the lists of outputs. That is what the pipelines of transformers 4 gave. A text without a word has the output
-    "", with the score 0.
+    Call it with a text, or with a list, a generator or a `KeyDataset` of texts. Results are as in transformers 4:
 
-    The options from `batch_size` on are for the call or, as defaults of all calls, for the constructor.
+    - a text gives the list of its outputs, dictionaries with the key `translation_text`, `summary_text` or
+      `corrected_text`;
+    - a list of texts gives a list of these lists; if each has one output, a list of the dictionaries;
+    - a generator or a dataset gives an iterator over the lists of outputs.
+
+    A text without a word has the output "", with the score 0. The options from `batch_size` on can be given to a call
+    or, as defaults for all calls, to the constructor.
 
     Args:
         model: an encoder-decoder. Its generation configuration holds the defaults of the search.
-        tokenizer: that of the source, and of the target if it has no other one.
-        target_tokenizer: that of the target, or its folder or name. None: the one in the folder `target_tokenizer` of
-            the model's folder or repository, if any.
-        hub_options (`dict`, *optional*): `revision`, `token`, ... for finding `target_tokenizer` on the Hub; set by
-            `from_pretrained`, but not by `pipeline()`. By default, the revision is that of this code if it comes from
-            the Hub, else the main one, and the token is the stored one.
+        tokenizer: the source tokenizer; also that of the target if there is no other.
+        target_tokenizer: the target tokenizer, or its folder or name. None: the one in the subfolder
+            `target_tokenizer` of the model's folder or repository, if any.
+        hub_options (`dict`, *optional*): `revision`, `token`, ... for finding `target_tokenizer` on the Hub.
+            `from_pretrained` sets them, but `pipeline()` does not. By default the revision is this code's if it comes
+            from the Hub, otherwise the main one, and the token is the stored one.
         optimize_for_cpu (`bool`, *optional*, defaults to `True`): Whether a model on a CPU gets the faster kernels of
             `modeling_ode_transformer.inference.cpu`, where the package is installed.
-        batch_size (`int`, *optional*, defaults to 1): texts that are generated together; with `split_lines`, lines.
-        truncation (`bool`, *optional*): What becomes of a text of more tokens than the model has positions for, or
-            the tokenizer's `model_max_length` allows. None: it is cut, and a warning says so once, with the
-            number of such texts of the first call; True: it is cut; False: a ValueError.
-        split_lines (`bool`, *optional*, defaults to `False`): Whether each line of a text is a text to the model. The
-            output has the same line breaks between them.
-        split_sentences (`bool`, *optional*, defaults to `False`): Whether each sentence of a text (or line) that is
-            longer than what the model was trained on, or allows, is a text to the model.
-        return_scores (`bool`, *optional*, defaults to `False`): Whether an output has its `score`, that of
+        batch_size (`int`, *optional*, defaults to 1): number of texts (with `split_lines`, lines) generated together.
+        truncation (`bool`, *optional*): What happens to a text with more tokens than the model's positions or the
+            tokenizer's `model_max_length`. None: it is cut, and a warning says so once, with the number of such texts
+            in the first call. True: it is cut. False: a ValueError.
+        split_lines (`bool`, *optional*, defaults to `False`): Whether the model processes each line of a text on its
+            own. The output keeps the line breaks.
+        split_sentences (`bool`, *optional*, defaults to `False`): Whether the model processes each sentence on its
+            own, if a text (or line) is longer than the model allows or was trained on.
+        return_scores (`bool`, *optional*, defaults to `False`): Whether an output has its `score`, as defined by
             `modeling_ode_transformer.n_best`; the best output comes first.
-        return_tensors (`bool`, *optional*, defaults to `False`): Whether an output has its token ids, a tensor of
-            shape (length,) without padding under `translation_token_ids` etc., in place of its text.
+        return_tensors (`bool`, *optional*, defaults to `False`): Whether an output has its token ids instead of its
+            text: a tensor of shape (length,) without padding, under `translation_token_ids` etc.
         Any option of `generate()`: `num_beams`, `num_return_sequences`, `max_new_tokens`, `max_len_a`,
             `generation_config`, ...
 
     Raises:
         TypeError: an input is not a string.
-        ValueError: the model is not an encoder-decoder; its tokenizer (or that of its target vocabulary) is missing;
-            a text is too long and must not be cut; a text of several lines or sentences, split, should have scores,
-            token ids or several outputs.
+        ValueError: the model is not an encoder-decoder; its tokenizer (or its target vocabulary's) is missing; a text
+            is too long and must not be cut; scores, token ids or several outputs are requested for a text that is
+            split into several lines or sentences.
     """
 
     _load_processor = False
@@ -174,12 +176,12 @@ class TextToTextPipeline(ChunkPipeline):
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike, **kwargs: Any) -> "TextToTextPipeline":
-        """The pipeline of any encoder-decoder of transformers, also one whose repository names no pipeline; a
-        repository's own pipeline code is not run.
+        """The pipeline of any encoder-decoder of transformers, even if its repository names no pipeline. Pipeline code
+        in the repository is not run.
 
         Args:
             name: a folder, or the name of a model on the Hub.
-            kwargs: those of `transformers.pipeline` (`device`, `dtype`, `revision`, `token`, ...) and of the class.
+            kwargs: those of `transformers.pipeline` (`device`, `dtype`, `revision`, `token`, ...) and of this class.
         """
         name = str(name)
         hub_options = {option: kwargs[option] for option in HUB_OPTIONS if option in kwargs}
@@ -211,10 +213,10 @@ class TextToTextPipeline(ChunkPipeline):
         return self.tokenizer if target_tokenizer is None else target_tokenizer
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Saves model, tokenizers and the code of this pipeline: `pipeline(task, folder, trust_remote_code=True)`.
+        """Saves the model, its tokenizers and the pipeline's code: `pipeline(task, folder, trust_remote_code=True)`.
 
         Raises:
-            ValueError: `push_to_hub=True`, with which a part of the files would not be uploaded.
+            ValueError: `push_to_hub=True`, which would upload only some of the files.
         """
         if push_to_hub:
             raise ValueError("push_to_hub=True: call the pipeline's method push_to_hub(repo_id) instead.")
@@ -249,7 +251,7 @@ class TextToTextPipeline(ChunkPipeline):
 
     def __call__(self, inputs: Any, **kwargs: Any):
         if isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):
-            inputs = list(inputs)  # a column of a dataset, too
+            inputs = list(inputs)  # also a dataset's column
         if isinstance(inputs, Sized) and not isinstance(inputs, (str, bytes)) and not len(inputs):
             return []
         in_workers = kwargs.get("num_workers", self._num_workers)
@@ -306,7 +308,7 @@ class TextToTextPipeline(ChunkPipeline):
         return self.tokenizer(text, truncation=True, max_length=self.source_limit, return_tensors="pt")
 
     def _note_long_text(self, problem: str, text: str, length: int) -> None:
-        """For a warning when the call ends; at once, where the end is not seen, as of a generator's texts."""
+        """Notes a warning for the end of the call; warns at once if that end is not seen, as with a generator."""
         noted = f"the first of {length} tokens: {text[:80]!r}..."
         if self.counts_long_texts:
             self.long_texts.setdefault(problem, []).append(noted)
@@ -314,7 +316,7 @@ class TextToTextPipeline(ChunkPipeline):
             self._warn_of_long_texts(problem, noted)
 
     def _warn_of_long_texts(self, problem: str, noted: str) -> None:
-        """Once for each problem and pipeline."""
+        """Warns once for each problem and pipeline."""
         if problem not in self.problems_said:
             self.problems_said.add(problem)
             advice = "Split them, as split_sentences=True does, or set truncation=True to silence this."
@@ -341,7 +343,7 @@ class TextToTextPipeline(ChunkPipeline):
         ends = self._get_set_generation_params(options).get("eos_token_id")
         if ends is None:
             return torch.zeros(len(sequences), dtype=torch.bool)
-        # The token that the decoder starts with may be the end-of-sequence token.
+        # The decoder's start token may be the end-of-sequence token.
         return ~torch.isin(sequences[:, 1:], torch.tensor(ends).to(sequences)).any(1)
 
     def postprocess(
@@ -363,7 +365,7 @@ class TextToTextPipeline(ChunkPipeline):
         return results
 
     def _hypotheses(self, line: dict[str, Any]) -> list[tuple[str, torch.LongTensor, float]]:
-        """The outputs of a line as (text, token ids without padding, score), the best first."""
+        """A line's outputs as (text, token ids without padding, score), the best first."""
         output_ids, scores = line["output_ids"][0], line["scores"][0]
         if line["is_blank"]:
             return [("", output_ids[0, :0], 0.0)] * len(output_ids)
@@ -394,7 +396,7 @@ class SummarizationPipeline(TextToTextPipeline):
 
 class TextCorrectionPipeline(TextToTextPipeline):
     __doc__ = TextToTextPipeline.__doc__
-    # Not only grammar: the corpora of the task correct spelling, punctuation and the choice of words as well.
+    # Not only grammar: the corpora of this task also correct spelling, punctuation and word choice.
     default_task = "text-correction"
     return_name = "corrected"
 
@@ -411,22 +413,22 @@ CUSTOM_PIPELINES = {
 
 
 def add_pipeline(config: PreTrainedConfig, task: str) -> None:
-    """Makes the configuration of a model name this file's pipeline for its task, in place of others.
+    """Makes a model's configuration name this file's pipeline for the task, replacing any others.
 
-    A folder or repository with that configuration needs this file beside it, as `save_pipeline_code` leaves it.
+    A folder or repository with that configuration needs this file beside it, where `save_pipeline_code` puts it.
 
     Raises:
         ValueError: there is no such pipeline.
     """
     if task not in CUSTOM_PIPELINES:
         raise ValueError(f"There is no pipeline for the task {task!r}: choose one of {', '.join(CUSTOM_PIPELINES)}.")
-    # A copy: pipeline() changes the entry of the configuration that it reads.
+    # A copy, because pipeline() changes the configuration's entry.
     config.custom_pipelines = {task: copy.deepcopy(CUSTOM_PIPELINES[task])}
 
 
 def save_pipeline_code(config: PreTrainedConfig, folder: str | os.PathLike) -> None:
-    """Puts this file and `generation_ode_transformer.py` into the folder of a saved model whose configuration names a
-    pipeline of this file: configurations of other packages do not do so themselves."""
+    """Puts this file and `generation_ode_transformer.py` into a saved model's folder, if its configuration names a
+    pipeline of this file. Configurations of other packages do not do so themselves."""
     named = [entry["impl"] for entry in (getattr(config, "custom_pipelines", None) or {}).values()]
     if any(entry["impl"] in named for entry in CUSTOM_PIPELINES.values()):
         custom_object_save(TextToTextPipeline, folder)

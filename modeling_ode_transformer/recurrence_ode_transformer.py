@@ -1,11 +1,15 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The recurrence encoder of Hao et al., "Modeling Recurrence for Transformer" (NAACL 2019): a second encoder over the
-word embeddings of the source, to which the decoder attends beside the first. Equation numbers are that paper's.
+source's word embeddings. The decoder attends to it beside the first encoder. Equation numbers are the paper's.
 
-Where the paper is silent: each direction has the width of the model, so that the mean of the input can be its initial
-state as it is, and a linear layer brings the two, concatenated (eq. 9), back to that width; attention has heads and
-projections as all others of the model, the encoder's number of heads, and parameters for each direction; dropout is
-the Transformer's: of embeddings, of the outputs of sublayers, of attention weights, after the activation function.
+Where the paper is silent:
+
+- Each direction has the model's width, so that the mean of the input can be its initial state. A linear layer projects
+  the two, concatenated (eq. 9), back to that width.
+- Attention has heads and projections like the model's other attentions, as many heads as the encoder's, and separate
+  parameters for each direction.
+- Dropout is the Transformer's: on embeddings, outputs of sublayers, attention weights, and after the activation
+  function.
 """
 
 from collections.abc import Callable
@@ -21,7 +25,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
 
 
-# `term + x @ matrices` of batches of matrices.
+# `term + x @ matrices` for batches of matrices.
 BatchedProduct = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -36,13 +40,13 @@ def are_operations_recorded() -> bool:
 
 
 class RepeatedTerm(torch.autograd.Function):
-    """What is added to each of many products with the same matrices. Its gradient is that of the products, from which
-    the gradient of the matrices follows: by one product over all uses, not by one for each use and their sum. Its
-    gradient has none."""
+    """A term added to each of many products with the same matrices. Its gradient is that of the products. From it, one
+    product over all uses gives the gradient of the matrices, instead of a product per use and their sum. There are no
+    second derivatives."""
 
     @staticmethod
     def forward(ctx, term, matrices, inputs, num_uses, rows, product):
-        """`inputs` is a list that has to hold the input of each use, (batch, rows, in), by the time of the gradient.
+        """`inputs` is a list that must hold the input of each use, (batch, rows, in), when the gradient is computed.
         Returns (num_uses, batch, rows, out)."""
         ctx.inputs, ctx.product = inputs, product
         return term.detach().expand(num_uses, -1, rows, -1)
@@ -65,8 +69,8 @@ def repeated_product(
     rows: int,
     product: BatchedProduct = torch.baddbmm,
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """`x -> term + x @ matrices` as a function that is to be called `num_uses` times, with x of shape (batch, rows,
-    in), a term (batch, 1, out) and matrices (batch, in, out)."""
+    """`x -> term + x @ matrices` as a function to be called `num_uses` times. The shapes are (batch, rows, in) for x,
+    (batch, 1, out) for the term, and (batch, in, out) for the matrices."""
     dtype, terms, inputs = matrices.dtype, repeat(term), []
     if torch.is_grad_enabled() and not are_operations_recorded():
         terms = iter(RepeatedTerm.apply(term, matrices, inputs, num_uses, rows, product).unbind())
@@ -92,8 +96,8 @@ class OdeTransformerBidirectionalLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(2, 1, out_features))
 
     def forward(self, num_uses: int, rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The layers as a function that is to be called `num_uses` times, with an input (2, rows, in) each time, and
-        returns (2, rows, out)."""
+        """The layers as a function to be called `num_uses` times. Each call takes (2, rows, in) and returns
+        (2, rows, out)."""
         device, dtype = self.weight.device.type, self.weight.dtype
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
@@ -102,7 +106,7 @@ class OdeTransformerBidirectionalLinear(nn.Module):
 
 
 def mean_of_words(hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """The mean (batch, d) of the states (batch, length, d) of those words that the mask (batch, length) has."""
+    """The mean (batch, d) of the states (batch, length, d) of the words in the mask (batch, length)."""
     if mask is None:
         return hidden_states.mean(dim=1)
     weights = mask.unsqueeze(-1).to(hidden_states.dtype)
@@ -110,8 +114,8 @@ def mean_of_words(hidden_states: torch.Tensor, mask: torch.Tensor | None) -> tor
 
 
 def orders_of_words(hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """The positions (2, batch, length) in which the two directions read: the words from the first to the last and
-    from the last to the first, then what is not a word."""
+    """The positions (2, batch, length) in the reading order of each direction: the words forwards and backwards, then
+    padding."""
     length = hidden_states.shape[1]
     positions = torch.arange(length, device=hidden_states.device).expand(hidden_states.shape[:2])
     if mask is None:
@@ -120,15 +124,15 @@ def orders_of_words(hidden_states: torch.Tensor, mask: torch.Tensor | None) -> t
 
 
 def to_words(states: torch.Tensor, orders: torch.Tensor) -> torch.Tensor:
-    """The states of both directions side by side, (batch, length, 2d), at the words that they were read at: from
-    (2, batch, length, d) in the order of reading, and the `orders` (2, batch, length)."""
+    """Returns the states of both directions side by side, (batch, length, 2d), each at the word where it was read.
+    `states` (2, batch, length, d) are in the order of reading, which `orders` (2, batch, length) gives."""
     places = orders.unsqueeze(-1).expand(states.shape)
     return torch.cat(torch.zeros_like(states).scatter(2, places, states).unbind(), dim=-1)
 
 
 class OdeTransformerBiRnn(nn.Module):
-    """A bidirectional GRU (eqs. 9-11) that reads words only, wherever padding is; its initial states are the mean of
-    the input."""
+    """A bidirectional GRU (eqs. 9-11). It reads only words, wherever padding is, and starts from the mean of the
+    input."""
 
     def __init__(self, config: OdeTransformerRecurrenceConfig):
         super().__init__()
@@ -136,7 +140,7 @@ class OdeTransformerBiRnn(nn.Module):
         self.merge = nn.Linear(2 * config.d_model, config.d_model)
 
     def forward(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """States (batch, length, d) of words that `mask` (batch, length) has; returns one for each."""
+        """Takes states (batch, length, d) of the words in `mask` (batch, length), and returns a state for each."""
         start = mean_of_words(hidden_states, mask).unsqueeze(0)
         orders = orders_of_words(hidden_states, mask)
         states = [
@@ -148,8 +152,8 @@ class OdeTransformerBiRnn(nn.Module):
 
 class OdeTransformerBiArn(nn.Module):
     """The bidirectional attentive recurrent network (eqs. 12-13): `c_t = ATT(h_{t-1}, H)`, `h_t = GRU(h_{t-1}, c_t)`,
-    from the mean of H. The directions are two networks side by side, of which the second's steps are counted from the
-    end (eqs. 9 and 11). Nothing here knows the order of the words."""
+    starting from the mean of H. The directions are two networks side by side; the second counts its steps from the end
+    (eqs. 9 and 11). Neither knows the order of the words."""
 
     def __init__(self, config: OdeTransformerRecurrenceConfig):
         super().__init__()
@@ -158,15 +162,15 @@ class OdeTransformerBiArn(nn.Module):
         self.head_dim = d // config.encoder_attention_heads
         self.attention_dropout = nn.Dropout(config.attention_dropout)
         self.kv_proj = nn.Linear(d, 4 * d)  # the keys and the values of both directions
-        # What the previous state gives: the query, and the reset, update and new gates.
+        # From the previous state: the query, and the reset, update and new gates.
         self.state_proj = OdeTransformerBidirectionalLinear(d, 4 * d)
         self.out_proj = OdeTransformerBidirectionalLinear(d, d)
         self.context_proj = OdeTransformerBidirectionalLinear(d, 3 * d)
         self.merge = nn.Linear(2 * d, d)
 
     def forward(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Attends to states (batch, length, d) that `mask` (batch, length) has; returns (batch, steps, d), or where
-        there is a step for each word (batch, length, d), in the places of the words."""
+        """Attends to the states (batch, length, d) in `mask` (batch, length). Returns (batch, steps, d); if there is a
+        step for each word, (batch, length, d), at the places of the words."""
         batch_size, length, d = hidden_states.shape
         num_steps = self.num_steps or length
         # (keys or values, directions * batch * heads, length, head_dim)
@@ -174,7 +178,7 @@ class OdeTransformerBiArn(nn.Module):
         keys, values = keys_and_values.permute(2, 0, 3, 1, 4).reshape(2, -1, length, self.head_dim)
         hidden = keys.new_zeros(1, 1, 1)
         if mask is not None:
-            # A row without a word would have no weights.
+            # A row without words would have no weights.
             visible = mask | ~mask.any(dim=1, keepdim=True)
             hidden = torch.zeros_like(visible, dtype=keys.dtype).masked_fill(~visible, torch.finfo(keys.dtype).min)
             hidden = hidden.view(1, batch_size, 1, length).expand(2, -1, d // self.head_dim, -1)
@@ -212,8 +216,8 @@ RECURRENCES: dict[str, type[nn.Module]] = {"birnn": OdeTransformerBiRnn, "biarn"
 
 
 class OdeTransformerRecurrenceLayer(GradientCheckpointingLayer):
-    """`C = LN(REC(H) + H)`, `H = LN(FFN(C) + C)` (eqs. 7-8); the bottom layer has no residual connection around REC,
-    whose output may have another length."""
+    """`C = LN(REC(H) + H)`, `H = LN(FFN(C) + C)` (eqs. 7-8). The bottom layer has no residual connection around REC,
+    because its output may have another length."""
 
     def __init__(self, config: OdeTransformerRecurrenceConfig, is_bottom: bool):
         super().__init__()
@@ -245,12 +249,12 @@ class OdeTransformerRecurrentNetwork(nn.Module):
         )
 
     def forward(self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Encodes embeddings (batch, length, d) of words that are not 0 in `attention_mask` (batch, length); None: all
-        are words. Returns (batch, recurrence_steps, d); or (batch, length, d) where there is a state for each word, of
-        which those of padding are not to be used.
+        """Encodes the embeddings (batch, length, d) of words, which are not 0 in `attention_mask` (batch, length);
+        None: all are words. Returns (batch, recurrence_steps, d), or (batch, length, d) if there is a state for each
+        word; do not use the states of padding.
 
         Raises:
-            ValueError: the mask has other dimensions.
+            ValueError: the shape of the mask is not (batch, length).
         """
         mask = None
         if attention_mask is not None:

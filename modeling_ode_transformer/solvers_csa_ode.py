@@ -2,7 +2,7 @@
 """The initial value problem of CSAODE: `dG/dt = F(G, t)` from `G(0)` to about `t = 1`, and its gradient.
 
 Nothing here needs transformers. Equation numbers are those of the CSAODE paper. A state has the shape (batch, length,
-d); a field is called as `field(state, time)`, time being a float or a tensor (batch,), and returns a state.
+d). A field is called as `field(state, time)`, where time is a float or a tensor (batch,), and returns a state.
 """
 
 import math
@@ -22,15 +22,15 @@ Field = Callable[[torch.Tensor, float | torch.Tensor], torch.Tensor]
 class AcceleratedTableau(NamedTuple):
     """A two-step scheme that evaluates its stages once and uses them twice (Udwadia and Farahani, 2008; eq. 9).
 
-    With the stages `Z_i = r F(G + a_i Z_{i-1})` of this step and `Z_-i`, those of the step before,
-    `G(t + r) = G(t) + sum_i (weights_i Z_i - previous_weights_i Z_-i)`: the members of eq. 9 with `c_-0 = 0`, which do
-    not need the state before.
+    With the stages `Z_i = r F(G + a_i Z_{i-1})` of this step and `Z_-i` of the previous one,
+    `G(t + r) = G(t) + sum_i (weights_i Z_i - previous_weights_i Z_-i)`. These are the members of eq. 9 with
+    `c_-0 = 0`, which do not need the previous state.
 
     Args:
-        a: how far each stage goes along the one before it; 0 for the first.
-        weights, previous_weights: of each stage; in eq. 9 those of a stage differ for the first stage only.
-        start: for each stage the weights of the stages of a first step by the classical RK4, a combination that equals
-            the stage to O(r^4), so that the second step needs no further evaluation.
+        a: how far each stage moves along the one before it; 0 for the first.
+        weights, previous_weights: one per stage; in eq. 9 the two differ only for the first stage.
+        start: for each stage, weights of the stages of a first step by the classical RK4. The sum equals the stage to
+            O(r^4), so the second step needs no further evaluation.
     """
 
     a: tuple[float, ...]
@@ -39,7 +39,7 @@ class AcceleratedTableau(NamedTuple):
     start: tuple[tuple[float, ...], ...]
 
 
-# That with a_2 = 1/2 of the methods of fourth order: examples/analysis/accelerated_runge_kutta.py.
+# The method of fourth order with a_2 = 1/2: examples/analysis/accelerated_runge_kutta.py.
 ARK4 = AcceleratedTableau(
     a=(0, 1 / 2, 7 / 8),
     weights=(20 / 21, 1 / 6, 8 / 21),
@@ -49,8 +49,8 @@ ARK4 = AcceleratedTableau(
 
 
 class EmbeddedTableau(NamedTuple):
-    """A Runge-Kutta scheme and the weights of a second one with the same stages, of one order less: the difference of
-    the two estimates the error of a step. `order` is that of the second."""
+    """A Runge-Kutta scheme, and the weights of a second one with the same stages, one order lower. The difference of
+    the two estimates the error of a step. `order` is the second scheme's."""
 
     tableau: ButcherTableau
     lower: tuple[float, ...]
@@ -77,12 +77,12 @@ RKF45 = EmbeddedTableau(
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """How far and how exactly a problem is solved.
+    """How far and how accurately to solve a problem.
 
     Args:
-        step_size: r, the size of the steps; of the first one, if they are adaptive.
+        step_size: r, the size of the steps; if they are adaptive, that of the first one.
         rtol, atol: relative and absolute tolerance of adaptive steps.
-        max_steps: most adaptive steps, those that are made again included.
+        max_steps: the most adaptive steps, repeated ones included.
     """
 
     step_size: float = 0.2
@@ -92,8 +92,8 @@ class SolverOptions:
 
     @property
     def num_steps(self) -> int:
-        """T = ceil(1 / r) (eq. 8), the number of steps that are not adaptive. All have the size r: where 1 / r is not
-        whole, the last one ends beyond 1."""
+        """T = ceil(1 / r) (eq. 8), the number of steps if they are not adaptive. All have the size r: if 1 / r is not
+        an integer, the last one ends beyond 1."""
         return math.ceil(1 / self.step_size - 1e-9)
 
 
@@ -109,8 +109,8 @@ def solve_runge_kutta(
 
     Args:
         field, y: the problem.
-        options: `step_size` is used.
-        mask: not needed.
+        options: only `step_size` is used.
+        mask: not used.
 
     Returns:
         The state at `num_steps * step_size`, and the number of evaluations of each sentence, int64 (batch,).
@@ -124,9 +124,9 @@ def solve_runge_kutta(
 def solve_accelerated(
     field: Field, y: torch.Tensor, options: SolverOptions, mask: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """CSAARK (eqs. 9-10): a first step of RK4, then steps of `ARK4`, of three evaluations each.
+    """CSAARK (eqs. 9-10): a first step of RK4, then steps of `ARK4`, each with three evaluations.
 
-    Arguments and result are those of `solve_runge_kutta`.
+    Arguments and results are the same as for `solve_runge_kutta`.
     """
     r, scheme = options.step_size, ARK4
     first_stages = []
@@ -155,8 +155,8 @@ def solve_adaptive(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """CSARKF: adaptive steps of Fehlberg's scheme `RKF45` up to exactly 1, continued with the fifth order.
 
-    Every sentence has steps of its own: the error is the root mean square, over the sentence's own tokens, of the
-    estimate over `atol + rtol max(|y|, |y'|)`. Neither padding nor the other sentences of a batch have a say.
+    Every sentence has its own steps. Its error is the root mean square, over its own tokens, of the estimate over
+    `atol + rtol max(|y|, |y'|)`. Padding and the other sentences of a batch have no influence.
 
     Args:
         field, y: the problem.
@@ -164,8 +164,8 @@ def solve_adaptive(
         mask: bool (batch, length), False for padding; None: there is none.
 
     Returns:
-        The state at 1, and the number of evaluations of each sentence, int64 (batch,). A sentence that has arrived
-        waits for the others; what is evaluated in the meantime does not count for it.
+        The state at 1, and the number of evaluations of each sentence, int64 (batch,). A finished sentence waits for
+        the others; evaluations while it waits do not count for it.
 
     Raises:
         RuntimeError: the tolerances are not reached within `max_steps` steps, or the state is not finite.
@@ -215,9 +215,9 @@ class Solver(NamedTuple):
     """A way to solve the problem.
 
     Args:
-        solve: the function.
-        adjoint_method: what torchdiffeq calls the solver of the adjoint problem: one of the same order.
-        evaluations: the number of evaluations for a number of steps; None if that depends on the problem.
+        solve: the function that solves it.
+        adjoint_method: torchdiffeq's name for the solver of the adjoint problem, of the same order.
+        evaluations: gives the number of evaluations for a number of steps; None if that depends on the problem.
     """
 
     solve: Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -237,8 +237,8 @@ SOLVERS: dict[str, Solver] = {
 
 
 class AdjointSolution(torch.autograd.Function):
-    """A solution whose gradient is found by solving the adjoint problem backwards in time (Chen et al., 2018,
-    algorithm 1): nothing is kept of the steps, so that memory does not depend on their number."""
+    """A solution whose gradient comes from solving the adjoint problem backwards in time (Chen et al., 2018, algorithm
+    1). The steps are not kept, so memory does not depend on their number."""
 
     @staticmethod
     def forward(ctx, solver, field, options, mask, y, *parameters):
@@ -268,8 +268,8 @@ class AdjointSolution(torch.autograd.Function):
         else:
             end = options.num_steps * options.step_size
             arguments = {"options": {"step_size": options.step_size}}
-        # The problem is linear in the adjoint: with the largest gradient as its unit, tolerances mean the same for
-        # all losses.
+        # The problem is linear in the adjoint. With the largest gradient as its unit, tolerances mean the same for all
+        # losses.
         scale = gradient.abs().max()
         scale = scale.where(scale > 0, torch.ones_like(scale))
         state = (y, gradient / scale, *map(torch.zeros_like, parameters))
@@ -279,7 +279,7 @@ class AdjointSolution(torch.autograd.Function):
 
 
 def import_odeint() -> Callable:
-    """torchdiffeq's solver. It brings SciPy, which is slow to import, and is imported when needed."""
+    """Imports torchdiffeq's solver only when needed: it imports SciPy, which is slow."""
     try:
         from torchdiffeq import odeint
     except ImportError as error:
@@ -298,19 +298,19 @@ def solve(
     mask: torch.Tensor | None = None,
     adjoint_parameters: Sequence[torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Solves a problem by one of `SOLVERS`.
+    """Solves a problem with one of `SOLVERS`.
 
     Args:
         name: a key of `SOLVERS`.
         field, y: the problem; the dtype is float32 or float64.
-        options: how exactly.
+        options: how far and how accurately.
         mask: bool (batch, length), False for padding; None: there is none.
-        adjoint_parameters: None: gradients go through all evaluations. Else gradients are found by the adjoint method,
-            and these are all tensors with gradients that the field depends on, beside the state. The solution is the
-            same; the adjoint problem is solved by torchdiffeq.
+        adjoint_parameters: None: gradients go through all evaluations. Otherwise the adjoint method computes them, and
+            these are all tensors with gradients that the field depends on, beside the state. The solution is the
+            same; torchdiffeq solves the adjoint problem.
 
     Returns:
-        The last state and the number of evaluations of each sentence, int64 (batch,).
+        The final state and the number of evaluations of each sentence, int64 (batch,).
 
     Raises:
         ImportError: the adjoint method needs torchdiffeq.

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Tokenizer of a converted model: the byte pair encoding of subword-nmt, then a look-up in fairseq's dictionary."""
+"""Tokenizer of a converted model: subword-nmt's byte pair encoding, then a look-up in fairseq's dictionary."""
 
 import json
 import os
@@ -15,28 +15,28 @@ class FairseqTokenizer(PreTrainedTokenizer):
     """
     Tokenizer of a fairseq model whose texts were split by subword-nmt (or fastBPE) with the separator `@@`.
 
-    A piece that is not in the dictionary is `<unk>`, also where subword-nmt needs it on the way to a longer piece. A
-    `tokenizers` model has no such pieces, so this class cannot be a `tokenizer.json`. It is Python, and a saved one
-    carries its code.
+    A piece outside the dictionary becomes `<unk>`, even if subword-nmt needs it to build a longer piece. Models of
+    `tokenizers` have no such pieces, so this class cannot be a `tokenizer.json`: it is Python, and saving it also
+    saves its code.
 
-    A text must be tokenized as the model's training texts were, before their byte pair encoding (usually by Moses).
-    Encoding appends `</s>`: `A </s>`, and for a pair `A </s> B </s>`. Decoding joins the pieces of a word and does not
-    undo Moses. The spelling of a special token inside a text is plain text, as for fairseq, unless
+    Tokenize texts as the model's training texts were before their byte pair encoding (usually by Moses).
+    Encoding appends `</s>`: `A </s>`, and for a pair `A </s> B </s>`. Decoding joins the pieces of a word but does not
+    undo Moses. As in fairseq, the spelling of a special token inside a text is plain text, unless
     `split_special_tokens=False`.
 
     Args:
         vocab_file (`str`, *optional*): JSON file of `vocab`.
-        merges_file (`str`, *optional*): `merges` in the format of subword-nmt 0.2.
+        merges_file (`str`, *optional*): `merges` in subword-nmt's format, version 0.2.
         vocab (`dict[str, int]`, *optional*): Ids of the dictionary's tokens, special tokens included; instead of
             `vocab_file`.
-        merges (`Sequence[tuple[str, str]]`, *optional*): Pairs to merge, best first, each once; the end of a word is
-            part of its last symbol, as `</w>`. Instead of `merges_file`.
-        bos_token (`str`, *optional*, defaults to `"<Lua heritage>"`): What fairseq has at id 0; not used.
+        merges (`Sequence[tuple[str, str]]`, *optional*): Pairs to merge, best first, each once; instead of
+            `merges_file`. The last symbol of a word ends in `</w>`.
+        bos_token (`str`, *optional*, defaults to `"<Lua heritage>"`): fairseq's token with id 0; not used.
         eos_token (`str`, *optional*, defaults to `"</s>"`): End of sequence, added to each text.
-        unk_token (`str`, *optional*, defaults to `"<unk>"`): What becomes of a piece outside the dictionary.
+        unk_token (`str`, *optional*, defaults to `"<unk>"`): Replaces pieces outside the dictionary.
         pad_token (`str`, *optional*, defaults to `"<pad>"`): Padding.
-        split_special_tokens (`bool`, *optional*, defaults to `True`): Whether special tokens are only added, never
-            read from a text.
+        split_special_tokens (`bool`, *optional*, defaults to `True`): Whether special tokens are only added, and
+            never read from a text.
     """
 
     vocab_files_names = {"vocab_file": "vocab.json", "merges_file": "merges.txt"}
@@ -62,7 +62,7 @@ class FairseqTokenizer(PreTrainedTokenizer):
         if merges is None:
             with open(merges_file, encoding="utf-8", newline="\n") as file:
                 merges = [tuple(line.rstrip("\r\n").split(" ")) for line in file][1:]
-        # The names under which the base class saves them.
+        # The base class saves them under these names.
         self.encoder = dict(vocab)
         self.bpe_ranks = {pair: rank for rank, pair in enumerate(merges)}
         self.decoder = {i: token for token, i in self.encoder.items()}
@@ -103,7 +103,7 @@ class FairseqTokenizer(PreTrainedTokenizer):
             if word and word not in self.segmented:
                 self.segmented[word] = self._segment(word)
             pieces.append(self.segmented.get(word, ""))
-        # Only a space separates words for subword-nmt, but any white space separates pieces for fairseq.
+        # subword-nmt separates words only at spaces, but fairseq separates pieces at any white space.
         return " ".join(pieces).split()
 
     def _convert_token_to_id(self, token: str) -> int:

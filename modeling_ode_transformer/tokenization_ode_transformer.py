@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""SentencePiece tokenizer (BPE or unigram) of the ODE Transformer, kept in one `tokenizer.json`."""
+"""SentencePiece tokenizer (BPE or unigram) of the ODE Transformer, saved as one `tokenizer.json`."""
 
 import copy
 import io
@@ -24,11 +24,11 @@ except ImportError:
 
 SPACE = "▁"  # U+2581, how SentencePiece writes a space inside a piece
 BYTE_PIECES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
-RESERVED_SCORE = -1e4  # unigram score of special and byte pieces, below that of any text spelled in characters
+RESERVED_SCORE = -1e4  # unigram score of special and byte pieces, below that of any text in character pieces
 SPECIAL_IDS = {"bos": 0, "pad": 1, "eos": 2, "unk": 3}
 MODEL_TYPES = ("bpe", "unigram")
 
-# SentencePiece options that decide the ids above, or that `tokenizers` cannot express.
+# SentencePiece options that determine the ids above, or that `tokenizers` cannot express.
 RESERVED_OPTIONS = frozenset(
     ["input", "input_format", "model_prefix", "model_writer", "sentence_iterator", "sentence_reader", "pretokenizer"]
     + ["user_defined_symbols", "treat_whitespace_as_suffix", "escape_whitespaces", "denormalization_rule_tsv"]
@@ -45,7 +45,7 @@ def _require_sentencepiece() -> None:
 
 
 def _merges(pieces: list[str]) -> list[tuple[str, str]]:
-    """All pairs that make up a piece, best piece first. SentencePiece merges any pair whose result is a piece."""
+    """All pairs that form a piece, best piece first. SentencePiece merges any pair that forms a piece."""
     known = set(pieces)
     return [
         (piece[:cut], piece[cut:])
@@ -59,9 +59,9 @@ def _literal_guard(pieces: set[str], reserved: Iterable[str]) -> list[pre_tokeni
     """
     Splits the text inside the spelling of a special or byte piece, next to a character that is not a piece.
 
-    Unigram of `tokenizers` would match such a spelling as the piece itself; SentencePiece never does. `RESERVED_SCORE`
-    prevents it, unless the spelling has an unknown character, which scores even lower. No piece has that character, so
-    the cut changes nothing else.
+    The unigram model of `tokenizers` would match such a spelling as the piece itself; SentencePiece never does.
+    `RESERVED_SCORE` prevents this, unless the spelling has an unknown character, which scores even lower. No piece has
+    that character, so the cut changes nothing else.
     """
     following: dict[tuple[str, str], list[str]] = {}
     for literal in sorted(set(reserved)):
@@ -77,7 +77,7 @@ def _literal_guard(pieces: set[str], reserved: Iterable[str]) -> list[pre_tokeni
 
 
 def _decoder(prefix: bool) -> decoders.Decoder:
-    """Whether texts begin with a prefix, one space, which decoding takes away."""
+    """The decoder; `prefix` says whether texts begin with a space that decoding removes."""
     steps = [decoders.ByteFallback(), decoders.Fuse(), decoders.Replace(SPACE, " ")]
     return decoders.Sequence(steps + [decoders.Strip(" ", left=1)] if prefix else steps)
 
@@ -93,14 +93,14 @@ def _normalizer(charsmap: bytes | None, remove_extra_whitespaces: bool) -> norma
 
 
 def _set_prefix(backend: Tokenizer, special_pieces: list[str], prefix: bool) -> None:
-    """Sets how `backend` writes spaces: as U+2581 and, with `prefix`, with one more in front of the text."""
+    """Sets how `backend` writes spaces: as U+2581 and, with `prefix`, with another one in front of the text."""
     reserved = BYTE_PIECES.union(special_pieces)
     pieces = set(backend.get_vocab(with_added_tokens=False)) - reserved
     steps: list = []
     if prefix:
-        # `Metaspace` adds no prefix to a text that starts with its own mark, and SentencePiece does. Hence the prefix
-        # is first written as a plain space, when the text has none left. "first" spares the text after a special
-        # token, but goes by positions in the original text, where a normalizer may have deleted something.
+        # Unlike SentencePiece, `Metaspace` adds no prefix to a text that starts with its own mark. So the prefix is
+        # first written as a plain space, when the text has none left. "first" skips the text after a special token,
+        # but uses positions in the original text, where a normalizer may have deleted something.
         scheme = "first" if backend.normalizer is None else "always"
         steps.append(pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=False))
         steps.append(pre_tokenizers.Metaspace(" ", prepend_scheme=scheme, split=False))
@@ -138,7 +138,7 @@ def _build_backend(
 
 
 def _read_sentencepiece(model: str | os.PathLike | bytes) -> dict[str, Any]:
-    """The arguments of `OdeTransformerTokenizer` for a SentencePiece model; see its `from_sentencepiece`."""
+    """The arguments of `OdeTransformerTokenizer` for a SentencePiece model; see `from_sentencepiece`."""
     _require_sentencepiece()
     if not isinstance(model, bytes):
         with open(model, "rb") as file:
@@ -189,7 +189,7 @@ def _read_sentencepiece(model: str | os.PathLike | bytes) -> dict[str, Any]:
 
 
 def _explain(error: Exception, vocab_size: int) -> str:
-    """What SentencePiece's message about the training means for the caller."""
+    """Turns SentencePiece's message about the training into an explanation for the caller."""
     message = str(error)
     if "!sentences_.empty()" in message:
         return "texts holds no text to train on (SentencePiece leaves out empty texts and those with U+2585)"
@@ -213,37 +213,38 @@ class OdeTransformerTokenizer(TokenizersBackend):
     Tokenizer of the ODE Transformer: a SentencePiece model, BPE or unigram, run by the `tokenizers` library.
 
     Special tokens are `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3. Encoding appends `</s>`: `A </s>`, and for a pair
-    `A </s> B </s>`. The other ids are those of SentencePiece, and with byte fallback (the default of [`~train`]) any
-    Unicode text comes back unchanged from `decode(ids, skip_special_tokens=True)`, with these limits:
+    `A </s> B </s>`. The other ids are SentencePiece's. With byte fallback (the default of [`~train`]) any Unicode text
+    comes back unchanged from `decode(ids, skip_special_tokens=True)`, with these limits:
 
     - SentencePiece writes spaces as U+2581, so that character itself comes back as a space.
-    - The spelling of a special token inside a text, such as `"</s>"`, is read as that token. Encode text you do not
-      control with `split_special_tokens=True`, which reads it as plain text.
-    - A unigram model may cut a text in two equally good ways, mostly in a run of one repeated character. The ids can
-      then differ from SentencePiece's, which adds up the scores in single precision.
+    - The spelling of a special token inside a text, such as `"</s>"`, is read as that token. Encode text that you do
+      not control with `split_special_tokens=True`, which reads it as plain text.
+    - A unigram model may have two equally good ways to cut a text, mostly in a run of one repeated character. The ids
+      can then differ from SentencePiece's, which adds up the scores in single precision.
     - A model with normalization (`normalization_rule_name` other than `"identity"`, `remove_extra_whitespaces`)
-      returns the normalized text. On sequences of characters that a rule joins (decomposed accents, half-width
-      katakana, Hangul jamo) `tokenizers` applies the rules otherwise than SentencePiece, and the ids can differ.
+      returns the normalized text. A rule may join characters (decomposed accents, half-width katakana, Hangul
+      jamo). There `tokenizers` applies the rules differently from SentencePiece, and the ids can differ.
 
     `save_pretrained` writes a `tokenizer.json` that `AutoTokenizer.from_pretrained` loads as a plain
     `TokenizersBackend`, without this package and without remote code.
 
     Args:
         vocab (`dict[str, int]` or `list[tuple[str, float]]`, *optional*):
-            Pieces with their ids, or pieces with their scores in the order of their ids. Without it, only the special
-            tokens. Most users want [`~train`], [`~from_sentencepiece`] or `from_pretrained` instead.
+            Pieces with their ids, or pieces with their scores in the order of their ids. Without it, there are only
+            the special tokens. Most users want [`~train`], [`~from_sentencepiece`] or `from_pretrained` instead.
         merges (`list[tuple[str, str]]`, *optional*):
-            Merges in order of priority. With them, or with a `vocab` of ids, the model is BPE, otherwise unigram.
+            Merges in order of priority. With them, or with a `vocab` of ids, the model is BPE; otherwise it is
+            unigram.
         bos_token (`str`, *optional*, defaults to `"<s>"`): Beginning of sequence; not added by default.
         eos_token (`str`, *optional*, defaults to `"</s>"`): End of sequence, added to each text.
-        unk_token (`str`, *optional*, defaults to `"<unk>"`): What a model without byte fallback makes of the unknown.
+        unk_token (`str`, *optional*, defaults to `"<unk>"`): The unknown, in a model without byte fallback.
         pad_token (`str`, *optional*, defaults to `"<pad>"`): Padding.
-        add_bos_token (`bool`, *optional*): Whether to put `bos_token` in front. As saved, else False.
-        add_eos_token (`bool`, *optional*): Whether to append `eos_token`. As saved, else True. `AutoTokenizer`, whose
-            class is transformers' own, takes one that is left out beside the other for False: name both.
+        add_bos_token (`bool`, *optional*): Whether to put `bos_token` in front. By default as saved, else False.
+        add_eos_token (`bool`, *optional*): Whether to append `eos_token`. By default as saved, else True. With
+            `AutoTokenizer`, whose class is transformers' own, name both: if one is left out, it becomes False.
         add_dummy_prefix (`bool`, *optional*): Whether a text is read as if a space came before it (SentencePiece's
-            `add_dummy_prefix`). As saved, else True. Decoding removes that space, but not with `add_eos_token=False`:
-            what is decoded may then continue a prompt.
+            `add_dummy_prefix`). By default as saved, else True. Decoding removes that space, except with
+            `add_eos_token=False`: the decoded text may then continue a prompt.
         clean_up_tokenization_spaces (`bool`, *optional*, defaults to `False`): Whether decoding tidies up spaces.
 
     Example:
@@ -318,11 +319,11 @@ class OdeTransformerTokenizer(TokenizersBackend):
             vocab_size (`int`): Number of pieces, the 4 special and 256 byte pieces included.
             model_type (`str`, *optional*, defaults to `"bpe"`): `"bpe"` or `"unigram"`.
             sentencepiece_options: Options of `sentencepiece.SentencePieceTrainer`. Unlike SentencePiece's, the
-                defaults lose nothing: `byte_fallback=True`, `normalization_rule_name="identity"`,
-                `remove_extra_whitespaces=False`, `character_coverage=1.0`, and no text is too long.
+                defaults lose no information: `byte_fallback=True`, `normalization_rule_name="identity"`,
+                `remove_extra_whitespaces=False`, `character_coverage=1.0`, and no limit on text length.
 
         Returns:
-            [`OdeTransformerTokenizer`]: a tokenizer of `vocab_size` pieces.
+            [`OdeTransformerTokenizer`]: a tokenizer with `vocab_size` pieces.
 
         Raises:
             ImportError: if sentencepiece or protobuf is not installed.
@@ -340,7 +341,7 @@ class OdeTransformerTokenizer(TokenizersBackend):
         if reserved := sorted(RESERVED_OPTIONS.intersection(sentencepiece_options)):
             raise ValueError(f"{', '.join(reserved)}: fixed by OdeTransformerTokenizer.train, leave it out")
 
-        failures = []  # SentencePiece turns an exception of its iterator into a RuntimeError
+        failures = []  # SentencePiece turns an exception from its iterator into a RuntimeError
 
         def checked() -> Iterator[bytes]:
             try:
@@ -406,12 +407,12 @@ class OdeTransformerTokenizer(TokenizersBackend):
     def _save_pretrained(
         self, save_directory: str | os.PathLike, file_names: tuple[str, ...], **kwargs: Any
     ) -> tuple[str, ...]:
-        # The first file is tokenizer_config.json. All that encodes is in tokenizer.json, so the class to load it with
-        # can be one that transformers has: the files then need no other package.
+        # The first file is tokenizer_config.json. tokenizer.json has everything that encoding needs, so a class of
+        # transformers can load it, and the files need no other package.
         with open(file_names[0], encoding="utf-8") as file:
             config = json.load(file)
         config["tokenizer_class"] = TokenizersBackend.__name__
-        # How the last texts were cut and padded is nothing of the tokenizer's.
+        # The truncation and padding of the last call do not belong to the tokenizer.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         with open(file_names[0], "w", encoding="utf-8") as file:

@@ -1,8 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Beam searches whose steps are compiled: `generate(num_beams=N, cache_implementation="static")`.
+"""Beam searches with compiled steps: `generate(num_beams=N, cache_implementation="static")`.
 
-`BeamSearch` of `generation_ode_transformer`, which travels with published models, has `EagerSteps` run its steps, or
-`CompiledSteps` from here, where this package is installed.
+`BeamSearch` of `generation_ode_transformer` travels with published models and runs its steps with `EagerSteps`. Where
+this package is installed, it can use `CompiledSteps` from here.
 """
 
 import threading
@@ -20,21 +20,21 @@ from ..generation_ode_transformer import BeamSearch, source_mask
 
 logger = logging.get_logger(__name__)
 
-# Where a compiled search is recorded and replayed as a whole (CUDA graphs).
+# Devices on which a compiled search is recorded and replayed as a whole (CUDA graphs).
 RECORDING_DEVICES = {"cuda"}
-# Graphs that are kept of a compiled step: for single sources and several, numbers of beams, and so on.
+# The most graphs kept of a compiled step: for one source and several, numbers of beams, and so on.
 MOST_GRAPHS = 64
 # Tensors of a search that its steps do not read.
 OUTSIDE_OF_STEPS = ("prompt", "prompt_mask")
 
 
 def whole_step(search: BeamSearch) -> None:
-    """One step of a search, the forward pass included: its tensors change in place, and nothing else."""
+    """One step of a search, the forward pass included: it only changes the search's tensors, in place."""
     search.step()
 
 
 def decoding_step(search: BeamSearch) -> torch.Tensor:
-    """The first half of a step, where processors change the scores in between."""
+    """The first half of a step, if processors change the scores between the halves."""
     return search.pass_last_tokens()
 
 
@@ -44,9 +44,9 @@ def choosing_step(search: BeamSearch, log_probs: torch.Tensor, tokens: torch.Lon
 
 
 class KeptSteps:
-    """What a model keeps for compiled beam searches: the compiled steps, by their functions and the options of
-    `torch.compile`; and, for CUDA graphs, which need them to stay where they are, the tensors of searches by their
-    names and shapes. A copy of a model starts anew."""
+    """What a model keeps for compiled beam searches: the compiled steps, by function and options of `torch.compile`,
+    and the tensors of searches, by name and shape. CUDA graphs need these tensors to stay in place. A copy of a model
+    starts anew."""
 
     def __init__(self):
         self.steps, self.buffers, self.sizes = {}, {}, set()
@@ -60,11 +60,11 @@ class KeptSteps:
 
 
 class CompiledSteps:
-    """The compiled steps of one search, with buffers of its own while another search of the model uses the kept ones.
-    They compute with all the room that there is, so that shapes seldom change.
+    """The compiled steps of one search. It has its own buffers while another search of the model uses the kept ones.
+    Steps compute with all available room, so that shapes seldom change.
 
-    `compile_config` of the generation configuration has the options of `torch.compile`. By default one graph serves
-    all shapes, and CUDA graphs are recorded of it.
+    `compile_config` of the generation configuration gives the options of `torch.compile`. By default one graph serves
+    all shapes, and on GPUs it is recorded as CUDA graphs.
     """
 
     least_positions = 32
@@ -95,8 +95,8 @@ class CompiledSteps:
         search.run_to_the_end()
 
     def joined_projections(self, model: GenerationMixin) -> dict[int, tuple[torch.Tensor, ...]]:
-        """Copies of the weights with which each self-attention of the decoder projects by one product, which is one
-        kernel in the place of three. A search makes them anew: weights may have changed."""
+        """Copies of the decoder's projection weights, joined for each self-attention: one kernel instead of
+        three. Each search makes them anew, because weights may have changed."""
         joined = {}
         for layer in model.base_model.decoder.layers:
             if (projections := layer.self_attn.joined("qkv")) is not None:
@@ -105,7 +105,7 @@ class CompiledSteps:
         return joined
 
     def num_sources(self, search: BeamSearch, number: int) -> int:
-        """As many, or where graphs of kernels are recorded, a power of two. A single source is another graph."""
+        """`number`, or a power of two if graphs are recorded. A single source has its own graph."""
         if len(search.running) == 1:
             return number
         return max(2, 2 ** (number - 1).bit_length() if self.records else number)
@@ -123,8 +123,7 @@ class CompiledSteps:
         own.values = [self.buffer(f"own values {i}", each) for i, each in enumerate(own.values)]
 
     def buffer(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy, whose strides are those of its shape; where graphs of kernels are recorded, it is in the same place
-        in each search."""
+        """A copy with the strides of its shape. If graphs are recorded, it is in the same place in every search."""
         if not self.records:
             return tensor.new_empty(tensor.shape).copy_(tensor)
         key = name, tensor.shape, tensor.dtype, tensor.device
@@ -159,7 +158,7 @@ class CompiledSteps:
 
 
 class FirstSteps(CompiledSteps):
-    """One step only for each number of positions that a search can have room for."""
+    """Runs only one step for each number of positions that a search can have room for."""
 
     def make_steps(self, search):
         while search.num_positions < search.config.max_length - search.prompt_length - 1:
@@ -169,8 +168,8 @@ class FirstSteps(CompiledSteps):
 
 
 def with_compiled_steps(model: GenerationMixin, inputs: torch.Tensor | None, options: dict) -> tuple:
-    """The first two arguments of `generate()`, inputs and options by name, for a search with compiled steps: where
-    graphs are recorded, with sources padded to a multiple of 8 tokens."""
+    """The inputs and the options by name of `generate()`, for a search with compiled steps. If graphs are recorded,
+    sources are padded to a multiple of 8 tokens."""
     options = {"steps": CompiledSteps(model)} | options
     ids = options.get("input_ids") if inputs is None else inputs
     pad_token_id = model.config.pad_token_id
@@ -186,7 +185,7 @@ def with_compiled_steps(model: GenerationMixin, inputs: torch.Tensor | None, opt
 def warm_up(
     model: GenerationMixin, batch_sizes: Sequence[int], source_lengths: Sequence[int], options: dict[str, Any]
 ) -> None:
-    """Compiles the steps of searches with such sources and options."""
+    """Compiles the steps of searches with these numbers and lengths of sources, and these options."""
     device = model.get_input_embeddings().weight.device
     token = next(i for i in range(model.config.vocab_size) if i != model.config.pad_token_id)
     for number in batch_sizes:

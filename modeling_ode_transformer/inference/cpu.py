@@ -1,9 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Faster CPU kernels than PyTorch's defaults, put into a model from outside: `optimize_for_cpu`, and `restore`.
 
-A module is replaced by giving it another class, a subclass of its own: parameters, their names, hooks and tied weights
-stay what they are. The classes here fall back to what they replace wherever their kernels do not apply: on other
-devices, in other dtypes, traced, compiled or differentiated by `torch.func`. Only packed weights need new modules.
+A module is replaced by changing its class to a subclass of its own: parameters, their names, hooks and tied weights
+stay the same. If a kernel does not apply, the classes here fall back to the original: on other devices, in other
+dtypes, traced, compiled or differentiated by `torch.func`. Only packed weights need new modules.
 """
 
 import itertools
@@ -33,33 +33,32 @@ IS_X86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 WEIGHTS = ("keep", "packed", "int8")
 
 
-# What is called
+# Entry points
 
 
 def optimize_for_cpu(model: nn.Module, weights: str = "keep") -> nn.Module:
     """Replaces modules of a model, in place, by faster ones for CPUs.
 
-    With `weights="keep"` the model trains, generates, saves and loads as before, with the same parameters of the same
-    names; moved to another device or converted to another dtype, it runs as if it had not been optimized. In float32,
-    outputs and gradients are the same to rounding; dropout draws other random numbers. `restore` undoes it.
+    With `weights="keep"` the model trains, generates, saves and loads as before, with the same parameters and names.
+    On another device or in another dtype, it runs as if it had not been optimized. In float32, outputs and gradients
+    are the same up to rounding; dropout draws other random numbers. `restore` undoes it.
 
-    Replaced are linear layers (without gradients, few rows are multiplied by oneDNN, on x86), dropout (16 random bits
-    for each entry), the loss of language models (computed for a part of the tokens at a time), and in this package's
-    models attention with few queries and sinusoidal positions (computed once). Other models of transformers have the
-    first three.
+    In any model, three things are replaced: linear layers (on x86, without gradients, oneDNN multiplies few rows),
+    dropout (16 random bits per entry), and the loss of language models (computed for some of the tokens at a time).
+    In this package's models, so are attention with few queries and sinusoidal positions (computed once).
 
-    Packed weights are for inference with this package's models, in float32 or bfloat16: each weight is laid out anew,
-    for oneDNN, projections of the same input become one product, and a ReLU a part of the product before it. The model
-    is put into evaluation mode, without gradients. It cannot be saved, copied, moved or converted any more: its
-    modules raise a `RuntimeError`. Weights of adapters and quantizers stay as they are. A model whose weights cannot
-    be packed keeps them, and a warning says why.
+    Packed weights are for inference with this package's models, in float32 or bfloat16. Each weight is rearranged for
+    oneDNN. Projections of the same input become one product, and a ReLU becomes part of the product before it. The
+    model is put into evaluation mode, without gradients. It can no longer be saved, copied, moved or converted: its
+    modules raise a `RuntimeError`. Weights of adapters and quantizers stay the same. If a model's weights cannot be
+    packed, it keeps them and a warning says why.
 
     Args:
-        model: any `nn.Module` on the CPU, as a model of transformers or of PEFT. On another device nothing is
+        model: any `nn.Module` on the CPU, such as a model of transformers or of PEFT. On another device nothing is
             replaced, and a warning says so.
-        weights: `"keep"`; `"packed"`; or `"int8"`, packed as 8-bit integers with a scale for each output. Inputs then
-            become 8-bit integers, with a scale for each call, and outputs are no longer the same. It takes a model in
-            float32.
+        weights: `"keep"`; `"packed"`; or `"int8"`, packed as 8-bit integers with a scale for each output. With
+            `"int8"`, inputs also become 8-bit integers, with a scale for each call, and outputs change. The model must
+            be in float32.
 
     Returns:
         The model itself.
@@ -108,7 +107,7 @@ def is_optimized(model: nn.Module) -> bool:
 
 
 def runs_on_cpu(x: torch.Tensor) -> bool:
-    """Whether operations on `x` run here and now on the CPU: they are neither traced, compiled, nor transformed by
+    """Whether operations on `x` run immediately on the CPU: they are not traced, compiled, or transformed by
     `torch.func` or forward-mode differentiation."""
     return (
         not torch.compiler.is_compiling()
@@ -121,14 +120,13 @@ def runs_on_cpu(x: torch.Tensor) -> bool:
 
 
 def is_compiled_for_inference() -> bool:
-    """Whether what runs is being compiled, and not exported, without gradients."""
+    """Whether the code is being compiled without gradients, and not exported."""
     return torch.compiler.is_compiling() and not torch.compiler.is_exporting() and not torch.is_grad_enabled()
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """`nn.functional.dropout`, which on a CPU draws a random number for each entry on one core. Here 16 random bits
-    decide, so that `p` is rounded to a multiple of 2**-16. The mask that is kept for the gradient has one byte for
-    each entry."""
+    """Like `nn.functional.dropout`, which on a CPU draws a random number per entry on one core. Here 16 random bits
+    decide, so `p` is rounded to a multiple of 2**-16. The mask kept for the gradient has one byte per entry."""
     if not training or p == 0:
         return x
     dropped = round(p * 2**16)
@@ -143,20 +141,20 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 def cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0, ignore_index: int = -100
 ) -> torch.Tensor:
-    """Cross entropy in nats of each token. On a CPU a part of the tokens is computed at a time: a tensor that does not
-    fit the cache takes several times as long.
+    """Cross entropy of each token, in nats. On a CPU it is computed for some of the tokens at a time: a tensor that
+    does not fit into the cache takes several times as long.
 
     Args:
         logits: (tokens, vocabulary), of any floating-point dtype.
         labels: (tokens,), int64.
         label_smoothing: as in `nn.functional.cross_entropy`.
-        ignore_index: what labels are where there is no loss.
+        ignore_index: the label of tokens without a loss.
 
     Returns:
-        (tokens,), float32, 0 where there is no loss.
+        (tokens,), float32, 0 for tokens without a loss.
 
     Raises:
-        ValueError: there are not as many labels as logits.
+        ValueError: the numbers of labels and logits differ.
     """
     if logits.shape[:1] != labels.shape:
         raise ValueError(f"Logits of {logits.shape[0]} tokens need as many labels, not {tuple(labels.shape)}.")
@@ -179,16 +177,17 @@ def language_model_loss(
     shift_labels: torch.Tensor | None = None,
     **kwargs,
 ) -> torch.Tensor:
-    """transformers' `ForCausalLMLoss` by `cross_entropy`: the mean over the tokens, or the sum divided by
+    """transformers' `ForCausalLMLoss`, computed with `cross_entropy`: the mean over the tokens, or the sum divided by
     `num_items_in_batch`, as a float32 scalar.
 
     Args:
         logits: (batch, length, vocab_size), of any floating-point dtype.
-        labels: (batch, length), int64, the input itself; they are shifted here, unless `shift_labels` are given.
-        ignore_index: what labels are where there is no loss.
+        labels: (batch, length), int64, the same tokens as the input; they are shifted here, unless `shift_labels` is
+            given.
+        ignore_index: the label of tokens without a loss.
 
     Raises:
-        ValueError: there are not as many labels as logits.
+        ValueError: the numbers of labels and logits differ.
     """
     if shift_labels is None:
         shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
@@ -199,7 +198,7 @@ def language_model_loss(
 
 
 def loss_of(model: PreTrainedModel) -> Any:
-    """The model's loss function; None where transformers has none for its class, and would warn."""
+    """The model's loss function; None if transformers has none for its class and would warn."""
     has_own = "_loss_function" in vars(model)
     return model.loss_function if has_own or getattr(model, "loss_type", None) is not None else None
 
@@ -207,8 +206,8 @@ def loss_of(model: PreTrainedModel) -> Any:
 def onednn_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str = "none"
 ) -> torch.Tensor:
-    """A product by oneDNN, which compiles code for each number of rows and keeps it, half a megabyte: rows of zeros
-    are added up to one of a few numbers."""
+    """A product by oneDNN. It compiles code for each number of rows and keeps it, half a megabyte each. Rows of zeros
+    are therefore added, so that only a few numbers of rows occur."""
     x = x.reshape(-1, x.shape[-1]) if (shape := x.shape[:-1]) else x.unsqueeze(0)
     rows = len(x)
     if missing := padded_rows(rows) - rows:
@@ -218,8 +217,8 @@ def onednn_linear(
 
 
 def padded_rows(rows: int) -> int:
-    """The number of rows that oneDNN multiplies for `rows`: the same up to 8, then a multiple of 4, from 65 on of a
-    quarter of the power of two below."""
+    """The number of rows that oneDNN multiplies for `rows`: the same up to 8, then a multiple of 4, and from 65 on a
+    multiple of a quarter of the power of two below."""
     if rows <= 8:
         return rows
     step = 4 if rows <= 64 else 2 ** ((rows - 1).bit_length() - 3)
@@ -227,13 +226,13 @@ def padded_rows(rows: int) -> int:
 
 
 def few_rows_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """A product by oneDNN if it has few rows, as in a step of generation; with many, PyTorch's choice, MKL, is as
-    fast, and keeps nothing."""
+    """A product by oneDNN if it has few rows, as in a step of generation. With many rows, PyTorch's default, MKL, is
+    as fast and keeps nothing."""
     few = x.numel() <= 64 * x.shape[-1]
     return onednn_linear(x, weight, bias) if few else nn.functional.linear(x, weight, bias)
 
 
-# Inductor takes oneDNN's products of constants only; it calls other operators as they are.
+# Inductor accepts oneDNN's products only if their weights are constants; it calls other operators unchanged.
 OPERATORS = torch.library.Library("ode_transformer", "FRAGMENT")
 OPERATORS.define("few_rows_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 OPERATORS.define("packed_linear(Tensor x, int key) -> Tensor")
@@ -268,19 +267,19 @@ def few_queries_attention(
     scaling: float,
     position_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """What "sdpa" computes (in 16 bits what "eager" does, whose softmax rounds), without gradients and dropout. On
+    """Computes what "sdpa" does, without gradients and dropout; in 16 bits what "eager" does, whose softmax rounds. On
     CPUs, batched matrix products are faster here than a fused kernel per head.
 
     Args:
         query, key, value: (batch, heads, queries or keys, head_dim).
-        attention_mask: (1 or batch, 1 or heads, 1 or queries, keys), bool, or what is added to the scores.
-        position_bias: what is added to the scores too, (batch, heads, queries, keys).
+        attention_mask: (1 or batch, 1 or heads, 1 or queries, keys), bool, or added to the scores.
+        position_bias: also added to the scores, (batch, heads, queries, keys).
 
     Returns:
         (batch, queries, heads, head_dim).
     """
     if key.dtype != torch.float32:
-        key = key.contiguous()  # oneDNN, which multiplies in 16 bits, takes longer for a part of a cache
+        key = key.contiguous()  # in 16 bits oneDNN multiplies, which is slower for a part of a cache
     scores = torch.bmm(query.flatten(0, 1) * scaling, key.flatten(0, 1).transpose(1, 2)).unflatten(0, query.shape[:2])
     if position_bias is not None:
         scores += position_bias
@@ -292,17 +291,17 @@ def few_queries_attention(
     return output.unflatten(0, query.shape[:2]).transpose(1, 2)
 
 
-# Replacements, which keep the weights
+# Replacements that keep the weights
 
 
 class Replacement:
-    """A class that comes before the class `original` of a module, and computes the same."""
+    """A class placed before the class `original` of a module; it computes the same."""
 
     original: type[nn.Module]
     replacement: type["Replacement"]
 
     def forget(self) -> None:
-        """Deletes what the replacement has stored in the module."""
+        """Deletes what the replacement stored in the module."""
 
     def __reduce_ex__(self, protocol):
         _, _, *state = super().__reduce_ex__(protocol)
@@ -322,9 +321,9 @@ def new_module(original: type[nn.Module], replacement: type[Replacement]) -> nn.
 
 
 class FastLinear(Replacement):
-    """A linear layer. In float32, without gradients, oneDNN multiplies few rows in the place of PyTorch's choice, MKL,
-    which takes longer. With other dtypes, devices and weights (autocast, a quantizer's, a tensor parallel's, exported
-    models) it is `nn.Linear`."""
+    """A linear layer. In float32, without gradients, oneDNN multiplies few rows instead of PyTorch's slower default,
+    MKL. With other dtypes, devices and weights it is `nn.Linear`: under autocast, with quantized or tensor-parallel
+    weights, and in exported models."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if (
@@ -345,14 +344,14 @@ class FastLinear(Replacement):
 
 
 class FastDropout(Replacement):
-    """Dropout by 16 random bits for each entry."""
+    """Dropout with 16 random bits per entry."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) if self.inplace else dropout(x, self.p, self.training)
 
 
 class KeptPositions(Replacement):
-    """Sinusoidal positions that are kept once they have been computed."""
+    """Sinusoidal positions that are kept once computed."""
 
     most_kept = 2**14
 
@@ -377,7 +376,7 @@ class KeptPositions(Replacement):
 
 
 class FewQueriesAttention(Replacement):
-    """Attention of this package's models, faster where a source has few queries, as the beams of a search are."""
+    """Attention of this package's models, faster if a source has few queries, such as the beams of a search."""
 
     def attend(self, query, key, value, attention_mask, relative_distances, **kwargs):
         if not self.has_few_queries(query, key, attention_mask):
@@ -391,8 +390,8 @@ class FewQueriesAttention(Replacement):
         return few_queries_attention(query, key, value, attention_mask, self.scaling, position_bias), None
 
     def has_few_queries(self, query, key, attention_mask) -> bool:
-        """Whether `few_queries_attention` applies, and is faster: for many sources and heads, with several queries,
-        and few keys, each; in a compiled step, which is made for all sizes, for any."""
+        """Whether `few_queries_attention` applies and is faster: for many sources and heads, each with several queries
+        and few keys. In a compiled step, made for all sizes, it is used for any number."""
         return (
             1 < query.shape[2]
             and not torch.is_grad_enabled()
@@ -411,8 +410,8 @@ class FewQueriesAttention(Replacement):
 
 
 class LoopedHistory(Replacement):
-    """A weighted sum of the layers below, which adds state after state: on CPUs faster than by one product of all. In
-    float32 only, where both are the same to rounding."""
+    """A weighted sum of the layers below that adds one state after another, which is faster on CPUs than one product
+    of all. Only in float32, where both are the same up to rounding."""
 
     def combine(self, matrix, row, states):
         if states[0].is_cpu and states[0].dtype == torch.float32:
@@ -420,7 +419,7 @@ class LoopedHistory(Replacement):
         return super().combine(matrix, row, states)
 
 
-# By the name of the class, or of one that it is derived from: code of a repository comes with classes of its own.
+# By the name of the class or a base class: code from a repository brings its own classes.
 REPLACEMENTS = {
     "DenseLayerHistory": LoopedHistory,
     "DepthWeightedLayerHistory": LoopedHistory,
@@ -430,7 +429,7 @@ REPLACEMENTS = {
 
 
 def replacement_of(module: nn.Module) -> type[Replacement] | None:
-    """What replaces a module, None for most."""
+    """The replacement for a module; None for most modules."""
     if isinstance(module, Replacement):
         return None
     if type(module) is nn.Dropout:
@@ -442,7 +441,7 @@ def replacement_of(module: nn.Module) -> type[Replacement] | None:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether it is `nn.Linear`, or a class of this package that differs in the name only; replaced or not."""
+    """Whether it is `nn.Linear`, or a class of this package that differs only in name; replaced or not."""
     cls = module.original if isinstance(module, Replacement) else type(module)
     is_own = issubclass(cls, nn.Linear) and cls.__name__.startswith("OdeTransformer")
     return cls is nn.Linear or (is_own and cls.forward is nn.Linear.forward)
@@ -451,7 +450,7 @@ def is_linear(module: nn.Module) -> bool:
 # Packed weights
 
 
-# The packed layers that there are, by number: compiled code has no tensors of an unknown layout.
+# All existing packed layers, by number: compiled code has no tensors of an unknown layout.
 PACKED: "WeakValueDictionary[int, PackedLinear]" = WeakValueDictionary()
 KEYS = itertools.count()
 
@@ -461,12 +460,12 @@ def refuse_to_move(*args, **kwargs):
 
 
 class PackedLinear(nn.Module):
-    """A linear layer, or several of the same input side by side, whose weights are packed once. It is for inference:
-    it has no parameters, and can be neither trained nor saved nor moved.
+    """A linear layer, or several side by side with the same input, whose weights are packed once. It is for inference:
+    it has no parameters, and cannot be trained, saved or moved.
 
     Args:
         linears: the layers; their outputs are concatenated.
-        rectify: whether negative outputs become 0, as by a ReLU that follows.
+        rectify: whether negative outputs become 0, as with a ReLU after the layer.
 
     `forward` takes a tensor of shape (..., in_features), and returns one in the layers' dtype.
     """
@@ -508,9 +507,9 @@ class PackedLinear(nn.Module):
 
 
 class OneDnnLinear(PackedLinear):
-    """In float32 or bfloat16, by oneDNN. Products are those of `nn.Linear` to rounding."""
+    """A packed layer in float32 or bfloat16, by oneDNN. Outputs equal those of `nn.Linear` up to rounding."""
 
-    # What oneDNN chooses the layout for: a number of rows other than 1. It computes any number.
+    # The number of rows that oneDNN chooses the layout for, not 1. Any number can be multiplied.
     rows = 64
 
     def pack(self, weight, bias):
@@ -522,10 +521,10 @@ class OneDnnLinear(PackedLinear):
 
 
 class Int8Linear(PackedLinear):
-    """With weights as 8-bit integers, scaled for each output, and inputs as 8-bit integers, scaled for each call; sums
-    and outputs in float32."""
+    """A packed layer whose weights are 8-bit integers, scaled for each output. Inputs become 8-bit integers, scaled
+    for each call; sums and outputs are in float32."""
 
-    # From here on, as for a vocabulary, oneDNN is faster than PyTorch's first choice, FBGEMM.
+    # From this number on, as for a vocabulary, oneDNN is faster than PyTorch's first choice, FBGEMM.
     many_outputs = 8192
 
     def pack(self, weight, bias):
@@ -539,7 +538,7 @@ class Int8Linear(PackedLinear):
                 torch.backends.quantized.engine = "onednn"
             self.weight = torch.ops.quantized.linear_prepack(weight, bias)
             torch.backends.quantized.engine = engine
-        # Without VNNI, sums of two products of 8 bits would saturate: then inputs have 7.
+        # Without VNNI, sums of two 8-bit products would saturate: inputs then have 7 bits.
         self.reduce_range = not torch.cpu._is_vnni_supported()
 
     def product(self, x):
@@ -549,7 +548,7 @@ class Int8Linear(PackedLinear):
 
 
 class PackedAttention(FewQueriesAttention):
-    """Attention whose projections of the same input are one product: of "qkv", in a cross-attention of "kv"."""
+    """Attention with one product for all projections of an input: "qkv", or "kv" in cross-attention."""
 
     def project(self, hidden_states, names, joined=None):
         if names not in self.joint_projections:
@@ -559,7 +558,7 @@ class PackedAttention(FewQueriesAttention):
 
 
 def can_be_packed(module: nn.Module) -> bool:
-    """Whether it is a linear layer with weights of the usual kind: not an adapter's, not quantized, not packed."""
+    """Whether it is a linear layer with ordinary weights: not an adapter's, not quantized, not packed."""
     return is_linear(module) and type(module.weight) is nn.Parameter and module.weight.is_floating_point()
 
 
@@ -571,7 +570,7 @@ def pack_weights(model: nn.Module, int8: bool) -> nn.Module:
         return model
     model.eval().requires_grad_(False)
     modules = list(model.modules())
-    adapters = set()  # as PEFT puts them beside the layer that they adapt
+    adapters = set()  # PEFT puts them beside the layer that they adapt
     for module in modules:
         if hasattr(module, "base_layer"):
             adapters.update(
@@ -591,7 +590,7 @@ def pack_weights(model: nn.Module, int8: bool) -> nn.Module:
 
 
 def join_projections(attention: nn.Module, packed: type[PackedLinear]) -> None:
-    """Puts one packed layer in the place of the projections of one input."""
+    """Replaces the projections of one input by one packed layer."""
     names = "kv" if attention.is_cross_attention else "qkv"
     linears = [getattr(attention, f"{name}_proj", None) for name in names]
     if all(can_be_packed(linear) for linear in linears):
@@ -602,7 +601,7 @@ def join_projections(attention: nn.Module, packed: type[PackedLinear]) -> None:
 
 
 def rectify_first_products(layer: nn.Module, packed: type[PackedLinear]) -> None:
-    """Makes the ReLU of a block's feed-forward sublayers, if it is one, a part of their first products."""
+    """Makes the activation of feed-forward sublayers part of their first products, if it is a ReLU."""
     names = [name for name in ("fc1", "macaron_fc1") if hasattr(layer, name)]
     if isinstance(layer.activation_fn, nn.ReLU) and all(can_be_packed(getattr(layer, name)) for name in names):
         for name in names:
@@ -611,7 +610,7 @@ def rectify_first_products(layer: nn.Module, packed: type[PackedLinear]) -> None
 
 
 def packed_class(model: nn.Module, int8: bool) -> tuple[type[PackedLinear] | None, str]:
-    """The class of the model's packed layers; or None and why there is none."""
+    """The class of the model's packed layers, or None and the reason."""
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     if int8:
         if dtypes != {torch.float32}:

@@ -18,9 +18,9 @@ from ..generation_ode_transformer import SourceLengthGenerationMixin
 
 
 class EnsembleCache(Cache):
-    """The caches of an ensemble's members, in their order."""
+    """The caches of an ensemble's members, in the members' order."""
 
-    # Whatever the members' caches allow.
+    # Whether or not the members' caches allow it.
     is_compileable = False
     is_croppable = False
 
@@ -42,20 +42,20 @@ class EnsembleCache(Cache):
 
 
 class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedModel):
-    """An ensemble of encoder-decoders of transformers. Its `generate()` searches or samples with the logarithm of the
-    mean of their probabilities at every step, like fairseq's ensembles. Each member has its own encoder and cache.
-    Architectures may differ; vocabularies may not.
+    """An ensemble of encoder-decoders of transformers. Its `generate()` averages the members' probabilities at every
+    step and searches or samples with the logarithm of the mean, like fairseq's ensembles. Each member has its own
+    encoder and cache. Architectures may differ; vocabularies may not.
 
-    It takes the generation configuration of the first member, and `max_len_a` and `max_len_b`
-    (`SourceLengthGenerationMixin`). A temperature changes the mean, not the members' probabilities. An ensemble can
-    be neither trained nor saved: train, save and load its members.
+    It uses the first member's generation configuration, and takes `max_len_a` and `max_len_b`
+    (`SourceLengthGenerationMixin`). A temperature changes the mean, not the members' probabilities. An ensemble cannot
+    be trained or saved: train, save and load its members.
 
     Args:
         models: the members, on one device. They are set to evaluation mode; their dtypes may differ.
 
     Raises:
         ValueError: there are no models; one is not an encoder-decoder or is on another device; or its vocabulary sizes
-            or ids of the start, end or pad token differ from the first one's.
+            or its start, end or pad token ids differ from those of the first.
 
     Example:
 
@@ -95,7 +95,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
         self.eval()
 
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None = None) -> ModelOutput:
-        """Returns the encoders' tensors as member_0_last_hidden_state (batch, length, d), ..."""
+        """Returns the encoders' output tensors as member_0_last_hidden_state (batch, length, d), ..."""
         outputs = [
             member.get_encoder()(input_ids=input_ids, attention_mask=attention_mask, return_dict=True)
             for member in self.members
@@ -111,7 +111,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
 
     @staticmethod
     def encoder_outputs_of_member(encoder_outputs: ModelOutput, i: int) -> BaseModelOutput:
-        """Extracts the output of member `i`'s encoder from the output of `encode`."""
+        """Extracts the encoder output of member `i` from the output of `encode`."""
         prefix = f"member_{i}_"
         output = BaseModelOutput()
         for name, value in encoder_outputs.items():
@@ -130,7 +130,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
         use_cache: bool | None = None,
         return_dict: bool = True,
     ) -> Seq2SeqLMOutput:
-        """The logits are the logarithms of the mean probabilities, (batch, target length, vocabulary) in float32.
+        """Returns the logarithms of the mean probabilities as logits, (batch, target length, vocabulary) in float32.
 
         Args:
             input_ids: the sources, (batch, length); not needed with `encoder_outputs`.
@@ -197,7 +197,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
 
 
 def describe(model: PreTrainedModel, number: int) -> dict[str, Any]:
-    """The properties that members must share, by the names in error messages; "model" is the member's name there."""
+    """The properties that members must share, by their names in error messages. "model" names the member there."""
     name = f"model {number} ({model.name_or_path or type(model).__name__})"
     if not model.config.is_encoder_decoder or not model.can_generate():
         raise ValueError(f"{name} is not an encoder-decoder that generates: ensembles accept only those.")

@@ -6,11 +6,12 @@
     ode-transformer generate --model_name_or_path FOLDER --interactive
 
 Each line is a source (`.gz` accepted). The output has one line per source in the same order: its text, or
-`score<TAB>text` with `--scores`. With `--num_return_sequences N` it has N lines per source, the best first, each with
-the source's line number: `number<TAB>text` or `number<TAB>score<TAB>text`. A score is a log-probability divided by the
-output's length, in a beam search to the power of `--length_penalty`. An empty line has an empty output, with score 0.
+`score<TAB>text` with `--scores`. With `--num_return_sequences N` it has N lines per source, the best first. Each of
+these starts with the source's line number: `number<TAB>text` or `number<TAB>score<TAB>text`. A score is a
+log-probability divided by the output's length; in a beam search, by the length to the power of `--length_penalty`. An
+empty line has an empty output, with score 0.
 
-Outputs are written to `NAME.partial` until all are finished. After a stop or a kill, the same command continues and
+Outputs are written to `NAME.partial` until all are finished. If it is interrupted, the same command continues and
 gives the same outputs as an uninterrupted run; `NAME.partial.json` records the options. Sampled outputs start anew.
 """
 
@@ -47,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 # Sources are sorted by length and written in windows of this many batches.
 WINDOW = 64
-# Used without --batch_size and --max_tokens_per_batch; and without --max_source_length if positions have no limit.
+# Defaults without --batch_size and --max_tokens_per_batch; and without --max_source_length if positions are unlimited.
 BATCH_SIZE, MAX_TOKENS, MAX_SOURCE_LENGTH = 32, 4096, 1024
 NOT_OF_THE_OUTPUTS = {"input", "output", "overwrite", "interactive"}
 DTYPES = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -55,7 +56,7 @@ DTYPES = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "fp16":
 
 @dataclass
 class GenerateArguments:
-    """The options of `ode-transformer generate`, whose help explains them: models, texts and search.
+    """The options of `ode-transformer generate`: models, texts and search. Its help explains them.
 
     Raises:
         ValueError: no model is given, or a value is invalid.
@@ -130,7 +131,7 @@ class GenerateArguments:
 
 
 def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
-    """Opens the encoder-decoders in evaluation mode on their device; ValueError if one is a language model."""
+    """Opens the encoder-decoders in evaluation mode on their device. Raises ValueError if one is a language model."""
     device = args.torch_device
     models = []
     for name in args.model_name_or_path:
@@ -148,7 +149,7 @@ def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
 
 
 def load_common_tokenizers(args: GenerateArguments):
-    """Opens the models' source and target tokenizers; ValueError if models differ in them."""
+    """Opens the models' source and target tokenizers. Raises ValueError if the models' tokenizers differ."""
     options = args.hub_options | {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
     first, *others = (load_tokenizers(name, **options) for name in args.model_name_or_path)
     for name, other in zip(args.model_name_or_path[1:], others):
@@ -168,7 +169,7 @@ def load_common_tokenizers(args: GenerateArguments):
 
 
 def source_limit(models: list[PreTrainedModel], asked: int | None) -> int:
-    """The most tokens of a source: as asked for, as many as all models have positions for, or a default."""
+    """The most tokens in a source: `asked`, else the positions that all models have, else a default."""
     limit = min((limit for model in models if (limit := position_limit(model.config)) is not None), default=None)
     if asked is not None and limit is not None and asked > limit:
         raise ValueError(f"--max_source_length {asked} exceeds the model's max_position_embeddings, {limit}.")
@@ -176,7 +177,7 @@ def source_limit(models: list[PreTrainedModel], asked: int | None) -> int:
 
 
 def set_generation_options(config: GenerationConfig, args: GenerateArguments) -> None:
-    """Overrides a model's generation configuration by the arguments."""
+    """Overrides a model's generation configuration with the arguments."""
     options = parse_overrides(args.generation_options)
     if doubled := sorted(options.keys() & vars(args).keys()):
         raise ValueError(f"--generation_options: give --{' and --'.join(doubled)} outside of them.")
@@ -194,7 +195,7 @@ def set_generation_options(config: GenerationConfig, args: GenerateArguments) ->
 
 
 def make_windows(costs: Sequence[float]) -> list[int]:
-    """The ends of windows of sources that fill `WINDOW` batches; `costs` are the sources' shares of a batch."""
+    """The ends of windows that fill `WINDOW` batches each; `costs` are the sources' shares of a batch."""
     ends, total = [], 0.0
     for end, cost in enumerate(costs, 1):
         total += cost
@@ -205,7 +206,7 @@ def make_windows(costs: Sequence[float]) -> list[int]:
 
 
 def make_batches(lengths: list[int], batch_size: int | None, max_tokens: int | None) -> list[list[int]]:
-    """Returns batches of source indices of similar length, the longest first. A source of more than `max_tokens`
+    """Returns batches of source indices, of similar length, the longest first. A source with more than `max_tokens`
     tokens gets its own batch."""
     batches = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -230,7 +231,7 @@ class TextGenerator:
         self.limit = source_limit(models, args.max_source_length)
         self.trained_length = min(getattr(model.config, TRAINED_LENGTH, None) or math.inf for model in models)
         self.model = models[0]
-        # Alone in an ensemble, any model knows max_len_a and max_len_b.
+        # An ensemble of one model adds max_len_a and max_len_b.
         if len(models) > 1 or not isinstance(models[0], SourceLengthGenerationMixin):
             self.model = EnsembleForConditionalGeneration(models)
         if marks_languages(self.tokenizer) and self.tokenizer.tgt_lang is not None:
@@ -245,8 +246,8 @@ class TextGenerator:
             )
 
     def encode(self, sources: list[str]) -> list[list[list[int]]]:
-        """Returns the token ids of each source's parts: the whole source, or with `--split_sentences` the sentences of
-        a long one; an empty source has none."""
+        """Returns the token ids of each source's parts: the whole source or, with `--split_sentences`, the sentences
+        of a long one. An empty source has no parts."""
         parts = [[source] if source.strip() else [] for source in sources]
         if self.args.split_sentences:
             parts = [[piece for text in texts for piece in self.split(text)] for texts in parts]
@@ -270,7 +271,7 @@ class TextGenerator:
 
     @property
     def batching(self) -> tuple[int | None, int | None]:
-        """The largest number of sources in a batch, and of tokens; None: no limit."""
+        """The largest numbers of sources and of tokens in a batch; None: no limit."""
         size, tokens = self.args.batch_size, self.args.max_tokens_per_batch
         return (BATCH_SIZE, MAX_TOKENS) if size is None and tokens is None else (size, tokens)
 
@@ -282,8 +283,8 @@ class TextGenerator:
     def windows(
         self, encoded: list[list[list[int]]], start: int = 0, progress: bool = False
     ) -> Iterator[list[list[tuple[str, float]]]]:
-        """Yields windows from the one that begins with the source `start`: for each source its outputs as (text,
-        score), the best first. Without `--scores`, scores are 0."""
+        """Yields windows, starting with the one that begins at the source `start`: for each source its outputs as
+        (text, score), the best first. Without `--scores`, scores are 0."""
         counts = list(map(len, encoded))
         with tqdm(total=sum(counts), initial=sum(counts[:start]), unit="line", disable=not progress) as bar:
             for end in self.window_ends(encoded):
@@ -310,7 +311,7 @@ class TextGenerator:
         return [outputs for window in self.windows(self.encode(sources)) for outputs in window]
 
     def note(self, sources: list[str]) -> dict:
-        """Everything on which outputs depend; models, tokenizers and sources as hashes."""
+        """Everything that outputs depend on; models, tokenizers and sources as hashes."""
         hashes = {name: hashlib.blake2b(digest_size=16) for name in ("input", "models", "tokenizers")}
         for source in sources:
             hashes["input"].update(f"{source}\n".encode("utf-8", "surrogatepass"))
@@ -330,9 +331,9 @@ class TextGenerator:
         return values | versions() | {name: value.hexdigest() for name, value in hashes.items()}
 
     def generate(self, inputs) -> list[list[tuple[str, float]]]:
-        """Returns for each source of a batch its outputs as (text, score), the best first."""
+        """Returns the outputs of each source in a batch as (text, score), the best first."""
         if self.args.weights != "keep" and not self.is_packed:
-            # Not earlier: `note` cannot hash packed weights.
+            # Only now: `note` cannot hash packed weights.
             for model in self.models:
                 optimize_for_cpu(model, self.args.weights)
             self.is_packed = True
@@ -340,13 +341,13 @@ class TextGenerator:
 
 
 def format_outputs(outputs: list[tuple[str, float]], scores: bool, number: int | None = None) -> str:
-    """The lines of a source's outputs, each after the source's number if there is one."""
+    """The lines of a source's outputs, each starting with the source's number if given."""
     start = "" if number is None else f"{number}\t"
     return "".join(f"{start}{score:.4f}\t{text}\n" if scores else f"{start}{text}\n" for text, score in outputs)
 
 
 def read_sources(name: str) -> list[str]:
-    """The lines of a file, or of standard input if its name is -; ValueError if they are not UTF-8."""
+    """The lines of a file, or of standard input if its name is -. Raises ValueError if they are not UTF-8."""
     if name != "-":
         return read_lines(name)
     cast(Any, sys.stdin).reconfigure(encoding="utf-8-sig", newline="\n")
@@ -357,8 +358,7 @@ def read_sources(name: str) -> list[str]:
 
 
 class PartialOutput:
-    """An unfinished output: the outputs of the first sources in `NAME.partial`, and in `NAME.partial.json` what they
-    depend on.
+    """An unfinished output: `NAME.partial` holds the first sources' outputs, `NAME.partial.json` what they depend on.
 
     Raises:
         OSError: the file cannot be written.
@@ -385,7 +385,7 @@ class PartialOutput:
         """Records what the outputs depend on.
 
         Raises:
-            ValueError: the existing part depends on something else.
+            ValueError: the existing partial file depends on something else.
         """
         if self.number_of_lines() and is_drawn:
             logger.warning("%s: sampled outputs cannot be continued: starting anew", self.partial)
@@ -402,7 +402,7 @@ class PartialOutput:
             self.note_file.write_text(json.dumps(note, indent=1), encoding="utf-8")
 
     def cut(self, lines: int) -> None:
-        """Cuts the part to the first lines."""
+        """Cuts the partial file to its first `lines` lines."""
         with self.partial.open("ab+") as file:
             file.seek(0)
             file.truncate(sum(map(len, islice(file, lines))))
@@ -425,10 +425,10 @@ class PartialOutput:
 
 
 def check_output(args: GenerateArguments) -> PartialOutput | None:
-    """Opens the --output, of which a part may exist; None for standard output.
+    """Opens the --output, which may be partly written; None for standard output.
 
     Raises:
-        OSError: the output cannot be written, or exists.
+        OSError: the output cannot be written, or already exists.
         ValueError: the output is not a file.
     """
     path = Path(args.output)
@@ -444,7 +444,7 @@ def check_output(args: GenerateArguments) -> PartialOutput | None:
 
 
 def write_outputs(generator: TextGenerator, sources: list[str], output: PartialOutput | None) -> None:
-    """Writes outputs window by window, by default to standard output. Outputs of an earlier call are kept."""
+    """Writes outputs window by window, by default to standard output. Outputs from an earlier call are kept."""
     args, start, empty, written = generator.args, 0, 0, 0
     number = args.num_return_sequences
     encoded = generator.encode(sources)

@@ -1,12 +1,12 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""A server of an encoder-decoder, or of an ensemble, over HTTP.
+"""An HTTP server for an encoder-decoder or an ensemble.
 
     ode-transformer serve FOLDER --port 8000
     curl http://127.0.0.1:8000/generate --json '{"texts": ["Two dogs run."]}'
 
-Requests that arrive while the model is busy wait, and are generated together. Errors are JSON, `{"error": "..."}`:
-status 422 for a request that is malformed or too long, 503 if too many texts wait or one waited too long. `/health`
-gives the number of waiting texts; `/docs` and `/openapi.json` document the API.
+Requests that arrive while the model is busy wait and are then generated together. Errors are JSON, `{"error": "..."}`:
+status 422 for a request that is malformed or too long, 503 if too many texts are waiting or a text waited too long.
+`/health` gives the number of waiting texts; `/docs` and `/openapi.json` document the API.
 """
 
 import asyncio
@@ -68,8 +68,8 @@ class ServeArguments:
 
 
 class Output(BaseModel):
-    """An output. The score is its log-probability divided by its length (in a beam search, to the power of the length
-    penalty); null if the server computes no scores."""
+    """An output. The score is its log-probability divided by its length (in a beam search, by the length to the power
+    of the length penalty); null if the server computes no scores."""
 
     text: str
     score: float | None
@@ -90,15 +90,15 @@ class Error(BaseModel):
 
 
 class QueueFull(Exception):
-    """Too many texts wait."""
+    """Too many texts are waiting."""
 
 
 class Batcher:
-    """Lets one thread generate outputs for several requests at a time: all that arrived while it was busy.
+    """Generates outputs in one thread, for several requests at a time: all that arrived while it was busy.
 
     Args:
-        generate: Takes texts; returns the outputs of each. Its ValueErrors answer the request.
-        max_batch: Number of texts beyond which no request is added to a batch.
+        generate: Takes texts; returns the outputs of each. A ValueError it raises answers the request.
+        max_batch: A batch with this many texts takes no further requests.
         max_waiting: Largest number of waiting texts.
     """
 
@@ -109,12 +109,12 @@ class Batcher:
         self.thread = ThreadPoolExecutor(1)
 
     async def submit(self, texts: list[str], timeout: float) -> list[Outputs]:
-        """The outputs of each text.
+        """Returns the outputs of each text.
 
         Raises:
-            QueueFull: too many texts wait.
+            QueueFull: too many texts are waiting.
             TimeoutError: the outputs took longer than `timeout` seconds.
-            Exception: the error of `generate`.
+            Exception: an error from `generate`.
         """
         if self.waiting + len(texts) > self.max_waiting:
             raise QueueFull
@@ -130,11 +130,11 @@ class Batcher:
             while not self.requests.empty() and sum(len(texts) for texts, _ in batch) < self.max_batch:
                 batch.append(self.requests.get_nowait())
             self.waiting -= sum(len(texts) for texts, _ in batch)
-            # Nobody waits for cancelled requests.
+            # Nobody is waiting for cancelled requests.
             await self.answer([(texts, answer) for texts, answer in batch if not answer.done()])
 
     async def answer(self, batch: list[tuple[list[str], asyncio.Future]]) -> None:
-        """Answers requests together or, if that fails, one by one, so that no request fails because of another."""
+        """Answers requests together; if that fails, one by one, so that none fails because of another."""
         together = [text for texts, _ in batch for text in texts]
         if not together:
             return
@@ -155,7 +155,7 @@ class Batcher:
 
 
 def checked_generate(generator: TextGenerator) -> Callable[[list[str]], list[Outputs]]:
-    """Wraps `generator` so that a text that it would cut is an error."""
+    """Wraps `generator` so that it raises a ValueError instead of cutting a text."""
 
     def generate(texts: list[str]) -> list[Outputs]:
         lengths = [len(generator.tokenizer(text, verbose=False)["input_ids"]) for text in texts]
@@ -176,15 +176,15 @@ def make_app(
     max_batch: int = BATCH_SIZE,
     scores: bool = False,
 ) -> FastAPI:
-    """The application.
+    """Makes the web application.
 
     Args:
-        generate: Takes texts; returns for each its outputs as (text, score). It raises a ValueError for texts that it
-            cannot take.
-        args: Its limits.
-        models: What `/health` names.
+        generate: Takes texts; returns the outputs of each as (text, score). It raises a ValueError for texts that it
+            does not accept.
+        args: The application's limits.
+        models: The names that `/health` gives.
         max_batch: See `Batcher`.
-        scores: Whether the scores are what they should be.
+        scores: Whether `generate` computes scores; otherwise answers have none.
     """
     Text = Annotated[str, Field(max_length=args.max_characters)]
 
@@ -217,7 +217,7 @@ def make_app(
 
     @app.get("/health")
     async def health() -> Health:
-        """Says that the server runs, and how many texts wait."""
+        """Says that the server is running, and how many texts are waiting."""
         return Health(status="ok", models=models, waiting=app.state.batcher.waiting)
 
     def error_response(status: int, message: str, headers: Any = None) -> JSONResponse:
@@ -255,7 +255,7 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
     with listener:
         set_seed(generate_args.seed)
         generator = TextGenerator(generate_args)
-        generator(["."])  # errors show now rather than at the first request
+        generator(["."])  # shows errors now rather than at the first request
         max_batch = generate_args.batch_size or BATCH_SIZE
         names, scores = generate_args.model_name_or_path, generate_args.scores
         app = make_app(checked_generate(generator), args, names, max_batch, scores)

@@ -13,16 +13,18 @@ def load_tokenizers(
     tgt_lang: str | None = None,
     **hub_options,
 ):
-    """Opens the source and the target tokenizer from folders or the Hub; both may be one.
+    """Opens the source and target tokenizers from folders or the Hub; they may be the same.
 
     Args:
         name: Folder or name of the source tokenizer.
-        target_name: Folder or name of the target tokenizer; None: the folder `TARGET_TOKENIZER` of the first, if any.
+        target_name: Folder or name of the target tokenizer; None: the folder `TARGET_TOKENIZER` inside the first one,
+            if any.
         src_lang, tgt_lang: The languages of a multilingual tokenizer; None: as saved with it.
         hub_options: Options for `AutoTokenizer.from_pretrained`.
 
     Raises:
-        ValueError: the tokenizer does not know a language, or marks none; or one of two tokenizers is multilingual.
+        ValueError: the tokenizer does not know a language or has no language marks; or there are two tokenizers and
+            one is multilingual.
     """
     tokenizer = AutoTokenizer.from_pretrained(name, **hub_options)
     if target_name is not None:
@@ -43,7 +45,7 @@ def load_tokenizers(
 
 
 def check_target_tokenizer(model, tokenizer, target_tokenizer) -> None:
-    """Raises a ValueError if a saved model has its own target vocabulary, but only the source's tokenizer."""
+    """Raises a ValueError if a saved model has its own target vocabulary but only a source tokenizer."""
     if target_tokenizer is tokenizer and needs_target_tokenizer(model.config, tokenizer):
         raise ValueError(
             f"{model.name_or_path} has its own vocabulary for the target, but no folder {TARGET_TOKENIZER}: save "
@@ -54,7 +56,8 @@ def check_target_tokenizer(model, tokenizer, target_tokenizer) -> None:
 def encode_texts(
     texts: list[str], tokenizer, max_length: int | None, side: str = "text"
 ) -> tuple[list[list[int]], int]:
-    """Returns token ids of texts, cut to `max_length` tokens with their end mark (None: not cut), and the number cut.
+    """Returns the token ids of texts, cut to `max_length` tokens with the end mark (None: not cut), and the number
+    cut.
 
     `side` is the tokenizer's argument for the texts: `text`, or `text_target` for the target side.
     """
@@ -66,12 +69,12 @@ def encode_texts(
 
 
 def marks_languages(tokenizer) -> bool:
-    """Whether a tokenizer adds a language mark to texts, as those of M2M100, NLLB and mBART do."""
+    """Whether a tokenizer adds a language mark to texts, like those of M2M100, NLLB and mBART."""
     return hasattr(tokenizer, "set_tgt_lang_special_tokens")
 
 
 def set_language(tokenizer, argument: str, language: str) -> None:
-    """Sets the `src_lang` or `tgt_lang` of a multilingual tokenizer, which saves it."""
+    """Sets the `src_lang` or `tgt_lang` of a multilingual tokenizer, which saves it with its files."""
     kind = f"{type(tokenizer).__name__} ({tokenizer.name_or_path})"
     if not marks_languages(tokenizer):
         raise ValueError(f"--{argument} {language}: {kind} does not mark languages. Leave it out.")
@@ -82,7 +85,7 @@ def set_language(tokenizer, argument: str, language: str) -> None:
 
 
 def begin_with_language(model, tokenizer) -> None:
-    """Makes a model's outputs begin with the target language's mark: after the start token, or as start token if
+    """Makes a model's outputs begin with the target language's mark: after the start token, or as the start token if
     targets end with the mark (mBART)."""
     marks = tokenizer(text_target="")["input_ids"]
     if len(marks) != 2:
