@@ -9,8 +9,8 @@ with a space between tokens (longer white space is read as one space). File name
 may also be gzipped, `.gz`):
 
     --train_file fce wi+locness nucle.m2      M2 files, and folders: all *train*.m2 below them
-    --train_file a.tsv b.jsonl                sentence<TAB>correction a line; {"source": ..., "target": ...} a line
-    --train_source_file a.src --train_reference_files a.ref0 a.ref1    plain text; a pair for each of the corrections
+    --train_file a.tsv b.jsonl                per line: sentence<TAB>correction; {"source": ..., "target": ...}
+    --train_source_file a.src --train_reference_files a.ref0 a.ref1    plain text; a pair for each correction
     --test_file official-2014.combined.m2     scored by M2 (MaxMatch), and by ERRANT with --errant
     --test_file test.src --test_reference_files test.ref0 test.ref1    plain text, scored by GLEU
     --test_file test.src                      plain text, not scored

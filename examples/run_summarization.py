@@ -7,7 +7,7 @@ A recipe is a JSON file of arguments; later arguments on the command line overri
 (`--model_name_or_path`), the model starts from a configuration, by default an ODE Transformer. Without a tokenizer
 (`--tokenizer_name`, or the checkpoint's), one is trained on articles and summaries. They come from
 
-    --train_file a.jsonl                                 {"article": ..., "highlights": ...} a line (or .gz)
+    --train_file a.jsonl                                 {"article": ..., "highlights": ...} per line (or .gz)
     --dataset_name abisee/cnn_dailymail --dataset_config_name 3.0.0
 
 and likewise for validation and test; `--article_column` and `--summary_column` name other keys. Articles are cut after

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Train SentencePiece tokenizers from text files, one sentence a line (`.gz` accepted).
+"""Train SentencePiece tokenizers from text files, one sentence per line (`.gz` accepted).
 
     python train_tokenizer.py --files train.en train.de --vocab_size 8000 --output_dir tokenizer
     python train_tokenizer.py --files train.en --target_files train.de --vocab_size 8000 --output_dir tokenizers

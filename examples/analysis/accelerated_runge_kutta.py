@@ -137,7 +137,7 @@ def main() -> None:
     print("  " + ", ".join(f"{symbol} = {chosen[symbol]}" for symbol in (a_2, a_3, c_1, c_2, c_3, c_back_0, c_back_1)))
     print("The Z_3 of the first step, which RK4 makes, to O(r^4):")
     print("  " + " + ".join(f"({weight}) Z_{i}" for i, weight in enumerate(start(chosen), 1)))
-    # The stages of a four-stage method of order 4 with such a chain would need no combination.
+    # With this chain, the stages of a four-stage method of order 4 could be used without a combination.
     unstable = sympy.solve(sympy.Eq(solution[a_3], 3 * a_2 - 4 * a_2**2), c_back_0)
     print(f"A first step of order 4 that has Z_2 and Z_3 themselves needs c_-0 = {unstable}, which is not stable.")
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""What the sequence-to-sequence tasks share: from pairs of texts to a trainer, and from a model to scored outputs."""
+"""Shared steps of the sequence-to-sequence tasks: from text pairs to a trainer, from a model to scored outputs."""
 
 import logging
 from collections.abc import Callable
