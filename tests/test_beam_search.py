@@ -196,6 +196,8 @@ def test_tokens_and_scores_are_those_of_transformers_search(name):
     for seed in range(24):
         rng, generator = random.Random(f"{name} {seed}"), torch.Generator().manual_seed(seed)
         model = lively(seed=seed % 4, encoder_layers=1, **CONFIGS[name])
+        if name == "attention over depth":
+            model.double()  # it magnifies roundings
         if seed % 5 == 0:
             model.set_attn_implementation("eager")
         source, options = draw_source(rng, generator), draw_options(rng)

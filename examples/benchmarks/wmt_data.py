@@ -171,8 +171,9 @@ def measure_loader(folder: Path, tokenizer, max_tokens: int, num_workers: int, s
     dataset = open_pairs(folder).select_columns(["input_ids", "labels", "index"])
     sampler = TokenBudgetBatchSampler(pair_lengths(open_pairs(folder)), max_tokens)
     collator = PadPairs(DataCollatorForSeq2Seq(tokenizer))
-    loader = DataLoader(PairRows(dataset), batch_sampler=sampler, collate_fn=collator, num_workers=num_workers)
-    batches = iter(loader)
+    # Workers stay when few pairs are loaded before the time is up: they are measured at the end.
+    options = {"num_workers": num_workers, "persistent_workers": True}
+    batches = iter(DataLoader(PairRows(dataset), batch_sampler=sampler, collate_fn=collator, **options))
     next(batches)
     workers = [psutil.Process(worker.pid) for worker in batches._workers]
     start, before, tokens = time.perf_counter(), sum(sum(worker.cpu_times()[:2]) for worker in workers), 0
