@@ -86,6 +86,33 @@ def test_means_and_deviations_are_those_of_the_seeds():
         assert {int(row["evaluations of F in a layer"])} == set(model["function_evaluations"]["encoder"])
 
 
+@pytest.mark.parametrize(
+    ("part", "heading", "columns"),
+    [
+        ("gates_ptb", "A language model, Penn Treebank:", PERPLEXITIES),
+        (
+            "gates_multi30k_en_de",
+            "Translation, Multi30k:",
+            {"validation": SCORES["validation BLEU"]}
+            | {"test": SCORES["test BLEU"], "test perplexity": SCORES["test perplexity"]},
+        ),
+    ],
+)
+def test_gates_are_as_open_as_was_seen(part, heading, columns):
+    """Means and deviations over the seeds: of the weights and shares that were inspected, and of the scores."""
+    runs, inspected = read_runs(f"queue/{part}.json"), read_runs(f"queue/{part}_inspected.json")
+    rows = dict(zip(("gate", "gate_normalized", "gate_even", "scaled_gate"), table_below(PAGE, heading), strict=True))
+    names = {name: [f"rk2_{name}_{seed}" for seed in (1, 2, 3)] for name in rows}
+    assert sorted(runs) == sorted(inspected) == sorted(name for of_seeds in names.values() for name in of_seeds)
+    for name, row in rows.items():
+        gates = [gate for of_seed in names[name] for gate in inspected[of_seed].values()]
+        shown = {"g": ([gate["weight_1"] for gate in gates], 2), "shut": ([100 * gate["shut"] for gate in gates], 0)}
+        for column, (split, metric, digits) in columns.items():
+            shown[column] = [runs[of_seed]["metrics"][split][metric] for of_seed in names[name]], digits
+        for column, (values, digits) in shown.items():
+            assert row[column] == f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+
+
 @pytest.mark.parametrize("size", ["base", "big"])
 def test_speed_and_memory_are_those_of_the_benchmark(size):
     measures = read_runs("table6.json")
