@@ -9,7 +9,6 @@ all rounds are compared. On average, all kinds have the same number of pairs per
 updates per epoch. Tokens are counted without padding.
 """
 
-import json
 import platform
 import statistics
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from contenders import write_results
 from transformers import DataCollatorForSeq2Seq, set_seed
 
 
@@ -135,9 +135,7 @@ def main(argv: list[str] | None = None) -> dict:
     for kind, row in results["kinds"].items():
         shown = f"{row['padding']:.1%} | {row['tokens_per_second']:.0f} | {row['ratio']:.2f}"
         print(f"| {kind} | {row['updates_per_epoch']} | {shown} |")
-    if args.output_file:
-        args.output_file.parent.mkdir(parents=True, exist_ok=True)
-        args.output_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    write_results(results, args.output_file)
     return results
 
 

@@ -242,6 +242,13 @@ def step_operations(model, batch: dict[str, torch.Tensor]) -> int:
     return counter.get_total_flops()
 
 
+def write_results(results: dict, file: Path | None) -> None:
+    """Writes a benchmark's results as JSON, if there is a file for them."""
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+
 def machine(device: torch.device | None = None) -> dict[str, object]:
     """What the numbers depend on besides the code; includes the GPU's name if `device` is one."""
     cpuinfo = Path("/proc/cpuinfo")

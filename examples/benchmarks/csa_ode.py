@@ -9,12 +9,11 @@ the numbers of evaluations. `memory`: for several numbers of steps, the bytes th
 and backward pass of a batch, without parameters, and the peak memory of such a step, from PyTorch's profiler.
 """
 
-import json
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
 import torch
-from contenders import Effort, in_turns, machine, peak_memory, ratio, training_step
+from contenders import Effort, in_turns, machine, peak_memory, ratio, training_step, write_results
 from torch.autograd.graph import saved_tensors_hooks
 from transformers.utils import logging
 
@@ -139,8 +138,7 @@ def main(argv: list[str] | None = None) -> dict:
         "epochs": measure_epochs(batches, args.step_sizes, min(args.batches, len(batches)), args.rounds, args.dtype),
         "memory": measure_memory(memory_batch, args.steps),
     }
-    args.output_file.parent.mkdir(parents=True, exist_ok=True)
-    args.output_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    write_results(results, args.output_file)
     return results
 
 

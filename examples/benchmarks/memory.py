@@ -7,7 +7,6 @@ Every call has a new random batch, with a new number of sources, new source leng
 beam searches or training steps. Each contender has its own process; its resident memory is recorded after some calls.
 """
 
-import json
 import multiprocessing
 import random
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import torch
-from contenders import END, FIRST_WORD, VOCAB_SIZE, m2m100, machine, ode_transformer, prepared, sources
+from contenders import END, FIRST_WORD, VOCAB_SIZE, m2m100, machine, ode_transformer, prepared, sources, write_results
 
 
 MODELS = {
@@ -89,9 +88,7 @@ def main(argv: list[str] | None = None) -> dict:
         print(f"| {task}, {contender} | {' | '.join(f'{each:.0f} MiB' for each in resident)} |", flush=True)
     arguments = {name: str(value) for name, value in vars(args).items()}
     results = {"machine": machine(), "arguments": arguments, "calls": args.calls, "MiB": rows}
-    if args.output_file:
-        args.output_file.parent.mkdir(parents=True, exist_ok=True)
-        args.output_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    write_results(results, args.output_file)
     return results
 
 

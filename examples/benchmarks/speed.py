@@ -10,7 +10,6 @@ rounds' ratios. Contenders whose names end in "packed" or "int8" have such weigh
 """
 
 import contextlib
-import json
 import math
 import statistics
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
@@ -37,6 +36,7 @@ from contenders import (
     sources,
     step_operations,
     training_step,
+    write_results,
 )
 from transformers import LogitsProcessorList
 from transformers.utils import logging
@@ -488,9 +488,7 @@ def main(argv: list[str] | None = None) -> dict:
         if args.parts == ["all"] or name in args.parts:
             results[name] = part()
     results = {name: value for name, value in results.items() if value is not None} | {"rows": report.rows}
-    if args.output_file:
-        args.output_file.parent.mkdir(parents=True, exist_ok=True)
-        args.output_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    write_results(results, args.output_file)
     return results
 
 

@@ -11,7 +11,6 @@ is the median of the rounds' ratios.
 """
 
 import gc
-import json
 import statistics
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from contenders import (
     read_lengths,
     synchronized,
     training_step,
+    write_results,
 )
 from transformers.utils import logging
 
@@ -148,9 +148,7 @@ def main(argv: list[str] | None = None) -> dict:
             task = partial(training_step, batch=on_device(batch), dtype=dtype)
             results[title] = measure(models(size), task, int(batch["attention_mask"].sum()), args.device, effort)
             report(title, results[title])
-    if args.output_file:
-        args.output_file.parent.mkdir(parents=True, exist_ok=True)
-        args.output_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    write_results(results, args.output_file)
     return results
 
 

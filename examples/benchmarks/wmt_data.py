@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import sentencepiece
+from contenders import write_results
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForSeq2Seq
 
@@ -322,9 +323,7 @@ def main(argv: list[str] | None = None) -> dict:
     if args.folder is None:
         shutil.rmtree(folder)
     print(json.dumps(results, indent=1))
-    if args.output_file:
-        args.output_file.parent.mkdir(parents=True, exist_ok=True)
-        args.output_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    write_results(results, args.output_file)
     return results
 
 
