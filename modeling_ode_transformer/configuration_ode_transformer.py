@@ -3,7 +3,7 @@
 
 import copy
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,8 @@ from transformers.utils import logging
 from .integration_ode_transformer import (
     COEFFICIENTS,
     CORRECTORS,
+    FURTHER_ENTRIES,
+    HISTORIES,
     LARGEST,
     MULTISTEPS,
     OWN_CODE,
@@ -72,7 +74,7 @@ CHOICES: dict[str, Collection[str | bool]] = {
     "normalize_stages": (False, True, "released"),
     "stage_values": ("increment", "output"),
     "vector_field": tuple(VECTOR_FIELDS),
-    "layer_history": ("learned_dense", "dense", "depth_weighted", "attention", "none"),
+    "layer_history": HISTORIES,
 }
 POSITIVE_INTEGERS = (
     *("vocab_size", "d_model", "max_position_embeddings", "steps_per_layer", "stack_repeats"),
@@ -80,8 +82,9 @@ POSITIVE_INTEGERS = (
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
 )
 PIPELINES_FILE = "pipeline_ode_transformer.py"
-# The line that makes a saved `integration_ode_transformer.py` run a user's file beside it.
-OWN_IMPORT = "\nfrom .{} import *  # noqa: E402, F403\n"
+SCHEMES_FILE = "schemes_ode_transformer"
+# The line that makes a saved `integration_ode_transformer.py` run a file beside it, which adds entries to its tables.
+IMPORT_LINE = "\nfrom .{} import *  # noqa: E402, F403\n"
 
 
 class Pipelines(dict):
@@ -96,35 +99,8 @@ class Pipelines(dict):
         raise KeyError(task)
 
 
-# Fields of earlier versions, and what replaces them.
-FORMER_FIELDS = {
-    "solver_coefficients": "set encoder_coefficients and decoder_coefficients",
-    "predictor_corrector": "a corrected scheme is encoder_solver='pcformer', or {'predictor': ..., "
-    "'corrector_iterations': 1}",
-    **dict.fromkeys(
-        [f"recurrence_{name}" for name in ("encoder", "layers", "steps", "integration", "decoder_layers")],
-        "a model with a recurrence encoder is an OdeTransformerRecurrenceForConditionalGeneration",
-    ),
-}
-
-
-def upgraded(config_dict: dict[str, Any], config_class: type) -> dict[str, Any]:
-    """Translates the fields of an earlier version to those of `config_class`."""
-    former = [name for name in FORMER_FIELDS if not hasattr(config_class, name)]
-    fields = {name: value for name, value in config_dict.items() if name not in former}
-    if config_dict.get("predictor_corrector"):
-        fields["encoder_solver"] = {"predictor": fields.get("encoder_solver", "rk2"), "corrector_iterations": 1}
-    if (coefficients := config_dict.get("solver_coefficients")) is None:
-        return fields
-    for stack, default in (("encoder", "rk2"), ("decoder", "euler")):
-        has_stages = resolve_tableau(fields.get(f"{stack}_solver", default)).num_stages > 1
-        fields.setdefault(f"{stack}_coefficients", coefficients if has_stages else "fixed")
-    if not fields.get("is_encoder_decoder", True):
-        fields["encoder_coefficients"] = fields["decoder_coefficients"]
-    if fields.get("padding_position") is None:
-        fields["padding_position"] = 1 if fields.get("pad_token_id", 1) is None else fields.get("pad_token_id", 1)
-    return fields
-
+# Functions `(fields, config_class) -> fields` that translate saved fields. The package adds one for older versions.
+READERS: list[Callable[[dict[str, Any], type], dict[str, Any]]] = []
 
 # The paper's sizes (section 4.2 and table 2) by its names; parameters are counted with 34040 shared pieces.
 PRESETS: dict[str, dict[str, int]] = {
@@ -253,6 +229,7 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     model_type = "ode_transformer"
     keys_to_ignore_at_inference = ["past_key_values"]
+    former_fields = dict[str, str]()  # of older versions, and what replaces them
     attribute_map = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
@@ -344,7 +321,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         for alias, field in cls.attribute_map.items():
             if alias in kwargs and kwargs.get(field, kwargs[alias]) != kwargs[alias]:
                 raise ValueError(f"{alias}={kwargs[alias]!r} contradicts {field}={kwargs[field]!r}: give one of them.")
-        for name in kwargs.keys() - FORMER_FIELDS:
+        for name in kwargs.keys() - cls.former_fields:
             if not hasattr(cls, name) and (field := get_close_matches(name, cls.__dataclass_fields__, 1, 0.85)):
                 raise ValueError(f"{name}={kwargs[name]!r} is not a field: did you mean {field[0]}?")
         return super().__new__(cls)
@@ -362,8 +339,8 @@ class OdeTransformerConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs):
         if self.decoder_vocab_size == self.vocab_size and self.share_encoder_decoder_embeddings:
             self.decoder_vocab_size = None
-        if former := [name for name in FORMER_FIELDS if name in kwargs]:
-            raise ValueError(f"{former[0]}={kwargs[former[0]]!r} is no longer a field: {FORMER_FIELDS[former[0]]}.")
+        for name in self.former_fields.keys() & kwargs:
+            raise ValueError(f"{name}={kwargs[name]!r} is no longer a field: {self.former_fields[name]}.")
         super().__post_init__(**kwargs)
         self.check_tokens()
 
@@ -379,7 +356,9 @@ class OdeTransformerConfig(PreTrainedConfig):
         for relative in cls.__subclasses__():
             if relative.is_meant_by({**config_dict, **kwargs}):
                 return relative.from_dict(config_dict, **kwargs)
-        return super().from_dict(upgraded(config_dict, cls), **kwargs)
+        for read in READERS:
+            config_dict = read(config_dict, cls)
+        return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def is_meant_by(cls, config_dict: dict[str, Any]) -> bool:
@@ -403,18 +382,33 @@ class OdeTransformerConfig(PreTrainedConfig):
                     shutil.copy(file, folder)
             elif code.name == PIPELINES_FILE and not (folder / code.name).is_file():
                 del pipelines[task]
-        chosen = {getattr(self, f"{stack}_coefficients") for stack in self.stacks}
-        chosen |= {name for stack in self.stacks if isinstance(name := getattr(self, f"{stack}_solver"), str)}
+        chosen = set(self.named_entries())
         own = {name: sorted(entries & chosen) for name, (entries, _) in OWN_CODE.items() if entries & chosen}
         if own:
             self.own_schemes = own
         super().save_pretrained(save_directory, *args, **kwargs)
         integration = folder / "integration_ode_transformer.py"
-        for name in own if integration.is_file() else ():
-            (folder / f"{name}.py").write_text(OWN_CODE[name][1], encoding="utf-8")
-            if OWN_IMPORT.format(name) not in integration.read_text(encoding="utf-8"):
+        if not integration.is_file():
+            return
+        files = {name: OWN_CODE[name][1] for name in own}
+        if chosen & FURTHER_ENTRIES:
+            files = {SCHEMES_FILE: Path(__file__).with_name(f"{SCHEMES_FILE}.py").read_text(encoding="utf-8")} | files
+        for name, code in files.items():
+            (folder / f"{name}.py").write_text(code, encoding="utf-8")
+            if IMPORT_LINE.format(name) not in integration.read_text(encoding="utf-8"):
                 with integration.open("a", encoding="utf-8") as file:
-                    file.write(OWN_IMPORT.format(name))
+                    file.write(IMPORT_LINE.format(name))
+
+    def named_entries(self) -> Iterator[str]:
+        """The names of the tables' entries that the model is made of; "predictor" if a scheme corrects its steps."""
+        yield self.layer_history
+        for stack in self.stacks:
+            solver = getattr(self, f"{stack}_solver")
+            yield getattr(self, f"{stack}_coefficients")
+            scheme = resolve_corrector(solver)
+            for each in (solver,) if scheme is None else (solver, "predictor", scheme.predictor):
+                if isinstance(each, str):
+                    yield each
 
     def check_tokens(self) -> None:
         """Checks that the special tokens are in the vocabulary. Saving does not check it: `Trainer` sets them to the

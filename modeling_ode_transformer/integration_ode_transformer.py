@@ -1,18 +1,18 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The mathematics of the ODE Transformer: the Runge-Kutta loop, Butcher tableaus, stage weights, and multistep
-schemes.
+"""The mathematics of the ODE Transformer: the Runge-Kutta loop, Butcher tableaus, stage weights, and what a block
+reads from the blocks below.
 
 Nothing here needs transformers. Equation and table numbers refer to Li et al., "ODE Transformer: An Ordinary
 Differential Equation-Inspired Model for Sequence Generation" (ACL 2022).
 
 To add a one-step scheme, add an entry to `TABLEAUS`; for a corrected scheme, to `CORRECTORS`. A multistep scheme is a
-class in `MULTISTEPS`, and a kind of stage weights a class in `COEFFICIENTS`. The configuration reads their names.
+class in `MULTISTEPS`, a kind of stage weights a class in `COEFFICIENTS`, and a layer history a class in `HISTORIES`.
+The configuration reads their names. `schemes_ode_transformer.py` adds those that are not the paper's method.
 """
 
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,61 +72,15 @@ def weighted_sum(
     return y
 
 
-def combine(weights: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Returns `sum_i weights[i] * terms[i]` for terms of one shape and dtype. A loop, which compilers fuse."""
-    first, *others = weights.to(terms[0].device).unbind()
+def combine(matrix: torch.Tensor, row: int, terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Returns `sum_i matrix[row, i] * terms[i]` for terms of one shape and dtype. The row may have more entries than
+    there are terms."""
+    first, *others = matrix[row, : len(terms)].to(terms[0].device).unbind()
     return weighted_sum(first * terms[0], others, terms[1:])
 
 
-def without_autocast(device: str) -> AbstractContextManager:
-    has_autocast = torch.amp.is_autocast_available(device)
-    return torch.autocast(device, enabled=False) if has_autocast else nullcontext()
-
-
-def combine_stacked(weights: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`combine` as one matrix-vector product, which neither autocast nor TF32 rounds."""
-    with without_autocast(terms[0].device.type):
-        return torch.mv(torch.stack(terms).flatten(1).t(), weights.to(terms[0].dtype)).view_as(terms[0])
-
-
-class LinearCombination(torch.autograd.Function):
-    """`combine_stacked` with a row of a matrix: `(matrix, row, *terms)`. The row may have more entries than there are
-    terms. The backward pass stacks the terms again instead of keeping the stack."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(matrix, row, *terms):
-        return combine_stacked(matrix[row, : len(terms)], terms)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        matrix, ctx.row, *terms = inputs
-        ctx.save_for_backward(matrix, *terms)
-        ctx.save_for_forward(matrix, *terms)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        matrix, *terms = ctx.saved_tensors
-        of_matrix, of_terms = None, [None] * len(terms)
-        if ctx.needs_input_grad[0]:
-            with without_autocast(gradient.device.type):
-                of_weights = torch.mv(torch.stack(terms).flatten(1), gradient.reshape(-1)).to(matrix.dtype)
-            before = ctx.row * matrix.shape[1]
-            after = matrix.numel() - before - len(terms)
-            of_matrix = nn.functional.pad(of_weights, (before, after)).view_as(matrix)
-        if any(ctx.needs_input_grad[2:]):
-            weights = matrix[ctx.row, : len(terms)].to(gradient.dtype)
-            of_terms = (weights.view(-1, *[1] * gradient.ndim) * gradient).unbind()
-        return of_matrix, None, *of_terms
-
-    @staticmethod
-    def jvp(ctx, of_matrix, _, *of_terms):
-        matrix, *terms = ctx.saved_tensors
-        row = ctx.row, slice(len(terms))
-        tangents = [torch.zeros_like(term) if each is None else each for term, each in zip(terms, of_terms)]
-        tangent = combine_stacked(matrix[row], tangents)
-        return tangent if of_matrix is None else tangent + combine_stacked(of_matrix[row], terms)
+# Functions that the package replaces by ones of fewer operations (`kernels.py`). Saved models compute with these.
+KERNELS: dict[str, Callable[..., torch.Tensor]] = {"combine": combine}
 
 
 def clamp_half(x: torch.Tensor) -> torch.Tensor:
@@ -269,12 +223,7 @@ class PredictorCorrector(NamedTuple):
     corrector_iterations: int
 
 
-CORRECTORS: dict[str, PredictorCorrector] = {
-    # PCformer (Li et al., NeurIPS 2024)
-    "pcformer": PredictorCorrector("rk2", 1),
-    # IIET (EMNLP 2025)
-    "iiet": PredictorCorrector("euler", 3),
-}
+CORRECTORS: dict[str, PredictorCorrector] = {}
 
 
 def resolve_tableau(solver: str | Mapping[str, Any] | ButcherTableau) -> ButcherTableau:
@@ -429,13 +378,6 @@ class GateCoefficients(StageCoefficients):
         return g, 1 - g
 
 
-class ScaledGateCoefficients(GateCoefficients):
-    """The gate `g = sigmoid(([F1; F2] W + b) / sqrt(2d))`. Its temperature, like attention's, lets updates of W change
-    the gate less."""
-
-    is_scaled = True
-
-
 class SigmoidCoefficients(StageCoefficients):
     """One gate for each stage, computed from all stages: `gamma_i = sigmoid([F1; ...; Fn] W_i + b_i)` (table 10). With
     `start="even"`, W starts at zero, and every weight at 1/n."""
@@ -460,28 +402,13 @@ class TanhCoefficients(SigmoidCoefficients):
     inverse = staticmethod(math.atanh)
 
 
-class EmaCoefficients(StageCoefficients):
-    """`gamma_i = alpha (1 - alpha)^(n - i)` (PCformer, NeurIPS 2024). The learned alpha, the parameter `weight`, is a
-    scalar or has one entry per channel, and starts at 1/2."""
-
-    can_be_per_channel = True
-
-    def initial_weight(self) -> torch.Tensor:
-        return torch.full(self.channels or (1,), 0.5)
-
-    def forward(self, stages):
-        return [self.weight * (1 - self.weight) ** (len(stages) - i) for i in range(1, len(stages) + 1)]
-
-
 COEFFICIENTS: dict[str, type[StageCoefficients]] = {
     "fixed": FixedCoefficients,
     "ones": OnesCoefficients,
     "learned": LearnedCoefficients,
     "gate": GateCoefficients,
-    "scaled_gate": ScaledGateCoefficients,
     "sigmoid": SigmoidCoefficients,
     "tanh": TanhCoefficients,
-    "ema": EmaCoefficients,
 }
 
 
@@ -514,71 +441,7 @@ class MultistepScheme(nn.Module):
         raise NotImplementedError
 
 
-class LeapfrogScheme(MultistepScheme):
-    """`y_{t+1} = y_{t-1} + 2 F(y_t)` (He et al., 2019), of order 2."""
-
-    def forward(self, steps):
-        state, increment = steps[-1]
-        if len(steps) == 1:
-            return state + increment
-        return torch.add(steps[-2][0], increment, alpha=2)
-
-
-class LearnedMultistepScheme(MultistepScheme):
-    """`y_{t+1} = k_t y_t + (1 - k_t) y_{t-1} + F(y_t)` (Lu et al., 2018) with a learned `k` for each step. All start
-    at 1, which is Euler's scheme. In the first step `y_{-1}` is `y_0`, so that its `k` has no effect."""
-
-    def initial_weight(self) -> torch.Tensor:
-        return torch.ones(self.num_steps)
-
-    def forward(self, steps):
-        state, increment = steps[-1]
-        previous = steps[-2][0] if len(steps) > 1 else state
-        k = self.weight[len(steps) - 1].to(state.device)
-        return k * state + (1 - k) * previous + increment
-
-
-class DynamicLinearCombinationScheme(MultistepScheme):
-    """DLCL as a scheme: `y_{t+1} = y_0 + sum_{l <= t} W_l F(y_l)` (Wang et al., 2019) with a learned row W for each
-    step. All start at 1, which is Euler's scheme."""
-
-    def initial_weight(self) -> torch.Tensor:
-        return torch.tril(torch.ones(self.num_steps, self.num_steps))
-
-    def forward(self, steps):
-        weights = self.weight[len(steps) - 1, : len(steps)].unbind()
-        return weighted_sum(steps[0][0], weights, [increment for _, increment in steps])
-
-
-class NesterovScheme(MultistepScheme):
-    """Nesterov's acceleration (YuriiFormer, Zimin et al., 2026): `V_{t+1} = beta_t V_t + gamma_t F(y_t + mu_t V_t)`
-    and `y_{t+1} = y_t + V_{t+1}`, `V_0 = 0`. The rows of `weight` are mu, beta and gamma, one scalar for each step.
-    They start at 0, 0 and 1, which is Euler's scheme. The stored increment is V."""
-
-    def initial_weight(self) -> torch.Tensor:
-        return torch.tensor([[0.0], [0.0], [1.0]]).repeat(1, self.num_steps)
-
-    def increment(self, vector_field, y, steps):
-        mu, beta, gamma = self.weight[:, len(steps)].to(y.device).unbind()
-        if not steps:
-            return gamma * vector_field(y)
-        velocity = steps[-1][1]
-        return beta * velocity + gamma * vector_field(y + mu * velocity)
-
-    def forward(self, steps):
-        state, velocity = steps[-1]
-        return state + velocity
-
-
-# Users' files that add entries to the tables here, by file name: the names of the entries, and the code.
-OWN_CODE: dict[str, tuple[frozenset[str], str]] = {}
-
-MULTISTEPS: dict[str, type[MultistepScheme]] = {
-    "leapfrog": LeapfrogScheme,
-    "multistep": LearnedMultistepScheme,
-    "dlcl": DynamicLinearCombinationScheme,
-    "nesterov": NesterovScheme,
-}
+MULTISTEPS: dict[str, type[MultistepScheme]] = {}
 
 
 def integrate_multistep(
@@ -611,3 +474,74 @@ def integrate_multistep(
         steps = (*steps, (y, scheme.increment(field, y, steps)))
         y = scheme(steps)
     return y, steps
+
+
+class LayerHistory(nn.Module):
+    """What a block reads from the blocks below: in this class, the last output only.
+
+    Args:
+        num_layers: the number of blocks.
+        hidden_size: the size of the states' last dimension.
+        eps: that of layer norms.
+
+    A class with `initial_weight()` has a parameter `weight` that starts there.
+    """
+
+    corrector_class: "type[LayerHistory] | None" = None  # corrects predictions over such a history
+
+    def __init__(self, num_layers: int, hidden_size: int, eps: float):
+        super().__init__()
+        self.num_layers = num_layers
+        if hasattr(self, "initial_weight"):
+            self.weight = nn.Parameter(self.initial_weight())
+
+    def forward(self, states: list[torch.Tensor]) -> torch.Tensor:
+        """Returns the next block's input, from the embedding and the outputs that `extend` added."""
+        return states[-1]
+
+    def extend(self, states: list[torch.Tensor], y: torch.Tensor, output: torch.Tensor) -> list[torch.Tensor]:
+        """Returns the states extended by what is kept of a block that maps `y` to `output`."""
+        return [output]
+
+    def combine(self, matrix: torch.Tensor, row: int, states: list[torch.Tensor]) -> torch.Tensor:
+        """Returns the sum of the states (batch, length, d), weighted by the first numbers of a row of the matrix."""
+        return KERNELS["combine"](matrix, row, states)
+
+
+class DenseLayerHistory(LayerHistory):
+    """Dense connections (Wang et al., 2019): the mean of the embedding and all normalised outputs of blocks below."""
+
+    def __init__(self, num_layers, hidden_size, eps):
+        super().__init__(num_layers, hidden_size, eps)
+        self.layer_norms = nn.ModuleList(nn.LayerNorm(hidden_size, eps=eps) for _ in range(num_layers))
+
+    def forward(self, states):
+        return self.combine(states[-1].new_full((1, len(states)), 1 / len(states)), 0, states)
+
+    def extend(self, states, y, output):
+        return [*states, self.layer_norms[len(states) - 1](output)]
+
+
+class LearnedDenseLayerHistory(DenseLayerHistory):
+    """DLCL (Wang et al., 2019): learned weights, a row for each block and one for the end. They start at the mean of
+    `DenseLayerHistory`."""
+
+    def initial_weight(self) -> torch.Tensor:
+        size = self.num_layers + 1
+        return torch.tril(torch.ones(size, size)) / torch.arange(1, size + 1).unsqueeze(1)
+
+    def forward(self, states):
+        return self.combine(self.weight, len(states) - 1, states)
+
+
+HISTORIES: dict[str, type[LayerHistory]] = {
+    "learned_dense": LearnedDenseLayerHistory,
+    "dense": DenseLayerHistory,
+    "none": LayerHistory,
+}
+
+
+# Users' files that add entries to the tables here, by file name: the names of the entries, and the code.
+OWN_CODE: dict[str, tuple[frozenset[str], str]] = {}
+# The names of the entries that `schemes_ode_transformer.py` adds.
+FURTHER_ENTRIES: set[str] = set()

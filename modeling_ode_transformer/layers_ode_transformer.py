@@ -1,6 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The parts of an ODE Transformer's blocks: embeddings and positions, attention with relative keys, layer histories,
-and functions that make them from the configuration."""
+"""The parts of an ODE Transformer's blocks: embeddings and positions, attention with relative keys, and functions that
+make them from the configuration."""
 
 import math
 from collections.abc import Callable
@@ -18,12 +18,10 @@ from transformers.utils import TransformersKwargs, is_torchdynamo_compiling
 from .configuration_ode_transformer import OdeTransformerConfig, Part
 from .integration_ode_transformer import (
     COEFFICIENTS,
-    LinearCombination,
+    KERNELS,
+    LayerHistory,
     MultistepScheme,
     StageCoefficients,
-    clamp_half,
-    combine,
-    weighted_sum,
 )
 
 
@@ -279,47 +277,7 @@ def biases(scores: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | N
     return scaling * scores if mask is None else torch.add(mask, scores, alpha=scaling)
 
 
-class OrderedBiases(torch.autograd.Function):
-    """`biases` for the distances (length, length) of tokens in order, and a mask without gradient. In the gradient,
-    inner distances are diagonals, and both ends are sums of the diagonals beyond. Nothing is scattered, so that the
-    result does not depend on the order of additions."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(scores, distances, mask, head_dim):
-        return biases(scores, distances, mask, head_dim)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        scores, distances, _, ctx.head_dim = inputs
-        ctx.limit = scores.shape[-1] // 2
-        ctx.save_for_forward(distances)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        length, limit = gradient.shape[-1], ctx.limit
-        width = 2 * (length + limit) + 1
-        # Read in rows longer by one than the padded ones, each row starts one number later: columns are diagonals.
-        padded = nn.functional.pad(gradient, (length + limit, limit, 0, 1)).view(*gradient.shape[:2], -1)
-        diagonals = padded[..., : length * width].view(*gradient.shape[:2], length, width).transpose(1, 2)
-        # Like `unfold`, for which torch.compile fixes sizes: the first and the last length + 1 columns.
-        step = diagonals.stride(-1)
-        ends = diagonals.as_strided(
-            (*diagonals.shape[:3], 2, length + 1), (*diagonals.stride()[:3], (length + 2 * limit) * step, step)
-        ).sum(-1)
-        inner = diagonals[..., length + 1 : length + 2 * limit]
-        gradient = torch.cat([ends[..., :1], inner, ends[..., 1:]], dim=-1)
-        return ctx.head_dim**-0.5 * gradient, None, None, None
-
-
-class OrderedBiasesWithTangents(OrderedBiases):
-    """`OrderedBiases` with forward-mode derivatives, which torch.compile does not trace."""
-
-    @staticmethod
-    def jvp(ctx, of_scores, *_):
-        (distances,) = ctx.saved_tensors
-        return biases(of_scores, distances, None, ctx.head_dim)
+KERNELS["biases"] = biases
 
 
 class OdeTransformerRelativeKeys(nn.Module):
@@ -335,12 +293,7 @@ class OdeTransformerRelativeKeys(nn.Module):
         The queries are (batch, heads, queries, head_dim). The clipped distances, counted from 0, are (1 or batch, 1, 1
         or queries, keys), or (length, length) for tokens in order."""
         scores = nn.functional.linear(query.transpose(1, 2), self.weight)  # (batch, queries, heads, 2m+1)
-        is_ordered = distances.ndim == 2 and torch.is_grad_enabled() and (mask is None or not mask.requires_grad)
-        head_dim = query.shape[-1]
-        if not is_ordered:
-            return biases(scores, distances, mask, head_dim)
-        function = OrderedBiases if torch.compiler.is_compiling() else OrderedBiasesWithTangents
-        return function.apply(scores, distances, mask, head_dim)
+        return KERNELS["biases"](scores, distances, mask, query.shape[-1])
 
 
 def eager_attention_forward(
@@ -475,142 +428,6 @@ class OdeTransformerAttention(nn.Module):
         )
 
 
-class LayerHistory(nn.Module):
-    """What a block reads from the blocks below: in this class, the last output only."""
-
-    def __init__(self, config: OdeTransformerConfig, num_layers: int):
-        super().__init__()
-        self.num_layers = num_layers
-        if hasattr(self, "initial_weight"):
-            self.weight = nn.Parameter(self.initial_weight())
-
-    def forward(self, states: list[torch.Tensor]) -> torch.Tensor:
-        """Returns the next block's input, from the embedding and the outputs that `extend` added."""
-        return states[-1]
-
-    def extend(self, states: list[torch.Tensor], y: torch.Tensor, output: torch.Tensor) -> list[torch.Tensor]:
-        """Returns the states extended by what is kept of a block that maps `y` to `output`."""
-        return [output]
-
-    def combine(self, matrix: torch.Tensor, row: int, states: list[torch.Tensor]) -> torch.Tensor:
-        """Returns the sum of the states (batch, length, d), weighted by the first numbers of a row of the matrix.
-        Training, where each operation is launched on its own, uses as few as possible."""
-        if torch.is_grad_enabled() and not is_torchdynamo_compiling():
-            return LinearCombination.apply(matrix.to(states[0].device), row, *states)
-        return combine(matrix[row, : len(states)], states)
-
-
-class DenseLayerHistory(LayerHistory):
-    """Dense connections (Wang et al., 2019): the mean of the embedding and all normalised outputs of blocks below."""
-
-    def __init__(self, config: OdeTransformerConfig, num_layers: int):
-        super().__init__(config, num_layers)
-        self.layer_norms = nn.ModuleList(
-            nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) for _ in range(num_layers)
-        )
-
-    def forward(self, states):
-        return self.combine(states[-1].new_full((1, len(states)), 1 / len(states)), 0, states)
-
-    def extend(self, states, y, output):
-        return [*states, self.layer_norms[len(states) - 1](output)]
-
-
-class LearnedDenseLayerHistory(DenseLayerHistory):
-    """DLCL (Wang et al., 2019): learned weights, a row for each block and one for the end. They start at the mean of
-    `DenseLayerHistory`."""
-
-    def initial_weight(self) -> torch.Tensor:
-        size = self.num_layers + 1
-        return torch.tril(torch.ones(size, size)) / torch.arange(1, size + 1).unsqueeze(1)
-
-    def forward(self, states):
-        return self.combine(self.weight, len(states) - 1, states)
-
-
-class DepthWeightedLayerHistory(LayerHistory):
-    """DenseFormer (Pagliardini et al., 2024): after block i the state is `sum_j a_ij X_j` over the embedding X_0 and
-    the blocks' outputs X_j so far, without norms. The learned `a` starts at the identity: the last output."""
-
-    def initial_weight(self) -> torch.Tensor:
-        return torch.eye(self.num_layers + 1)[1:]
-
-    def forward(self, states):
-        return self.combine(self.weight, len(states) - 2, states) if len(states) > 1 else states[0]
-
-    def extend(self, states, y, output):
-        return [*states, output]
-
-
-class AttentionLayerHistory(LayerHistory):
-    """Attention Residuals (Kimi, 2026): block l reads `sum_i softmax_i(q_l . RMSNorm(v_i)) v_i` for each token, over
-    the embedding v_0 and the increments v_i of the blocks below; so does the end of the stack. The learned queries
-    start at zero: the mean. (A scale in the norm would only be another factor of the query.)"""
-
-    def __init__(self, config: OdeTransformerConfig, num_layers: int):
-        self.shape, self.eps = (num_layers, config.d_model), config.layer_norm_eps
-        super().__init__(config, num_layers)
-
-    def initial_weight(self) -> torch.Tensor:
-        return torch.zeros(self.shape)
-
-    def forward(self, states):
-        if len(states) == 1:
-            return states[0]
-        query = self.weight[len(states) - 2].to(states[0].device)
-        scores = torch.stack([self.score(query, state) for state in states])  # (states, batch, length)
-        first, *others = scores.softmax(dim=0).to(states[0].dtype).unsqueeze(-1).unbind()
-        return weighted_sum(first * states[0], others, states[1:])
-
-    def score(self, query, state):
-        state = state if state.dtype == torch.float64 else state.float()
-        return (state * query).sum(dim=-1) * (state.square().mean(dim=-1) + self.eps).rsqrt()
-
-    def extend(self, states, y, output):
-        return [*states, clamp_half(output - y)]
-
-
-class CorrectorHistory(LearnedDenseLayerHistory):
-    """The corrector of PCformer (Li et al., NeurIPS 2024) and IIET (EMNLP 2025). It reads the layer history H with a
-    prediction as its newest entry, under its own weights `w` and norms `P`. The layer history has the weights `v`,
-    which make the next block's input, and the norms `C`."""
-
-    def correct(
-        self,
-        evaluate: Callable[[torch.Tensor, int], torch.Tensor],
-        num_iterations: int,
-        history: LearnedDenseLayerHistory,
-        states: list[torch.Tensor],
-        y: torch.Tensor,
-        prediction: torch.Tensor,
-    ) -> torch.Tensor:
-        """Returns what joins the history instead of a block's prediction: `h = layer(sum_l w_l H_l)`, first with
-        `P(prediction)` as the newest entry, then with `C(h)`.
-
-        Args:
-            evaluate: maps a state (batch, length, d) and the iteration's number to the block's output, input included.
-            num_iterations: the number of iterations.
-            history: the layer history, which made `y` from `states`.
-            states: the entries of the history.
-            prediction: the block's output for `y`.
-        """
-        newest = self.extend(states, y, clamp_half(prediction))
-        for iteration in range(num_iterations):
-            output = clamp_half(evaluate(self(newest), iteration))
-            if iteration < num_iterations - 1:
-                newest = history.extend(states, y, output)
-        return output
-
-
-HISTORIES = {
-    "learned_dense": LearnedDenseLayerHistory,
-    "dense": DenseLayerHistory,
-    "depth_weighted": DepthWeightedLayerHistory,
-    "attention": AttentionLayerHistory,
-    "none": LayerHistory,
-}
-
-
 @dataclass
 class SharedModules:
     """Modules that the layers of a stack share, given to each as one argument. accelerate moves tensors and modules
@@ -620,7 +437,7 @@ class SharedModules:
     stage_norms: nn.ModuleList | None
     multistep: MultistepScheme | None
     history: LayerHistory
-    corrector: CorrectorHistory | None
+    corrector: LayerHistory | None
 
 
 @dataclass

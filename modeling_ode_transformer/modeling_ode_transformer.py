@@ -35,11 +35,9 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
 from .generation_ode_transformer import BeamSearchGenerationMixin, RecomputedGenerationMixin
-from .integration_ode_transformer import clamp_half, integrate, integrate_multistep, resolve_multistep
+from .integration_ode_transformer import HISTORIES, clamp_half, integrate, integrate_multistep, resolve_multistep
 from .layers_ode_transformer import (
-    HISTORIES,
     BlockInputs,
-    CorrectorHistory,
     EncoderDecoderEmbeddingsMixin,
     OdeTransformerAttention,
     SharedModules,
@@ -295,12 +293,14 @@ class OdeTransformerStack(StackEmbeddingMixin, OdeTransformerPreTrainedModel):
         self.layers = nn.ModuleList(
             self.layer_class(config, self.stack, layer_idx, **layer_kwargs) for layer_idx in range(num_layers)
         )
-        self.history = HISTORIES[config.layer_history](config, num_layers)
+        of_history = num_layers, config.d_model, config.layer_norm_eps
+        self.history = HISTORIES[config.layer_history](*of_history)
         self.stage_norms = make_stage_norms(config, self.stack)
         self.multistep = None
         if (scheme := resolve_multistep(getattr(config, f"{self.stack}_solver"))) is not None:
             self.multistep = scheme(sum(len(layer.parts) for layer in self.layers) * config.steps_per_layer)
-        self.corrector = CorrectorHistory(config, num_layers) if config.corrector_iterations(self.stack) else None
+        is_corrected = config.corrector_iterations(self.stack) > 0
+        self.corrector = self.history.corrector_class(*of_history) if is_corrected else None
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()

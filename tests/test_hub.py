@@ -104,8 +104,8 @@ WITHOUT_PACKAGE = """
 import sys, torch
 sys.modules["modeling_ode_transformer"] = None
 from transformers import AutoModelForSeq2SeqLM
-first, second = sys.argv[1:]
-for source, target in ((first, second), (second, None)):
+firsts, seconds = sys.argv[1::2], sys.argv[2::2]
+for source, target in (*zip(firsts, seconds), *((second, None) for second in seconds)):
     model = AutoModelForSeq2SeqLM.from_pretrained(source, trust_remote_code=True).eval()
     assert type(model).__module__.startswith("transformers_modules."), type(model)
     if target:
@@ -167,6 +167,35 @@ def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
             "AutoModel": "modeling_ode_transformer.OdeTransformerModel",
             "AutoModelForSeq2SeqLM": "modeling_ode_transformer.OdeTransformerForConditionalGeneration",
         }
+
+
+FURTHER_SCHEMES = {
+    "leapfrog": {"encoder_solver": "leapfrog", "layer_history": "none"},
+    "ema": {"encoder_coefficients": "ema"},
+    "attention": {"layer_history": "attention"},
+    "corrected": {"decoder_solver": {"predictor": "ralston", "corrector_iterations": 1}},
+}
+
+
+def test_a_model_of_a_scheme_beside_the_papers_brings_its_file_along(tmp_path):
+    """Only such a model; it opens without the package, and keeps the file when it is saved there."""
+    expected, pairs = [], []
+    for name, fields in FURTHER_SCHEMES.items():
+        torch.manual_seed(0)
+        model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**fields)))
+        model.generation_config.max_len_a, model.generation_config.max_len_b = 0.2, 2
+        folders = [tmp_path / name / order for order in ("first", "second")]
+        model.save_pretrained(folders[0])
+        pairs += map(str, folders)
+        ids = torch.arange(4, 9)[None]
+        expected.append(model(ids, decoder_input_ids=ids).logits.double().sum().item())
+    printed = run_python(WITHOUT_PACKAGE, tmp_path, *pairs)
+    numbers = [float(number) for number in re.findall(r"^sum (\S+)$", printed, re.MULTILINE)]
+    assert numbers == pytest.approx(expected * 2, abs=1e-3)
+    for folder in pairs:
+        files = {path.name for path in Path(folder).glob("*.py")}
+        assert files == {f"{name}.py" for name in (*PUBLISHED, "schemes_ode_transformer")}
+        assert "own_schemes" not in json.loads((Path(folder) / "config.json").read_text())
 
 
 def test_python_inside_a_saved_folder_says_that_it_shadows_the_package(tmp_path):

@@ -297,7 +297,9 @@ GROUPS = {
 FILES = {
     "models": (
         "configuration_ode",
+        "older_configurations",
         "layers_ode",
+        "kernels",
         "modeling_ode",
         "generation_ode",
         "pretrained_ode",
@@ -306,7 +308,7 @@ FILES = {
     ),
     "relatives": ("csa_ode", "recurrence_ode"),
     "tokenizers": ("tokenization",),
-    "integration": ("integration_ode",),
+    "integration": ("integration_ode", "schemes_ode"),
     "analysis": ("analysis",),
     "cli": ("cli",),
 }

@@ -415,7 +415,7 @@ class LoopedHistory(Replacement):
 
     def combine(self, matrix, row, states):
         if states[0].is_cpu and states[0].dtype == torch.float32:
-            return combine(matrix[row, : len(states)], states)
+            return combine(matrix, row, states)
         return super().combine(matrix, row, states)
 
 

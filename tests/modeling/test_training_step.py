@@ -11,7 +11,7 @@ from modeling_ode_transformer import (
     OdeTransformerModel,
     OdeTransformerRecurrenceForConditionalGeneration,
 )
-from modeling_ode_transformer.integration_ode_transformer import LinearCombination
+from modeling_ode_transformer.kernels import LinearCombination
 from modeling_ode_transformer.layers_ode_transformer import OdeTransformerRelativeKeys, relative_distances
 
 from ..conftest import assert_close, build, tiny_config

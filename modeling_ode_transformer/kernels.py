@@ -1,0 +1,127 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Training with fewer operations: a GPU waits for Python at each of them. Importing the package puts these functions
+into `KERNELS`, in the place of the plain ones that saved models bring along. Results are the same up to rounding.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+from transformers.utils import is_torchdynamo_compiling
+
+from .integration_ode_transformer import KERNELS, combine
+from .layers_ode_transformer import biases
+
+
+def without_autocast(device: str) -> AbstractContextManager:
+    has_autocast = torch.amp.is_autocast_available(device)
+    return torch.autocast(device, enabled=False) if has_autocast else nullcontext()
+
+
+def combine_stacked(weights: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """`sum_i weights[i] * terms[i]` as one matrix-vector product, which neither autocast nor TF32 rounds."""
+    with without_autocast(terms[0].device.type):
+        return torch.mv(torch.stack(terms).flatten(1).t(), weights.to(terms[0].dtype)).view_as(terms[0])
+
+
+class LinearCombination(torch.autograd.Function):
+    """`combine_stacked` with a row of a matrix: `(matrix, row, *terms)`. The row may have more entries than there are
+    terms. The backward pass stacks the terms again instead of keeping the stack."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix, row, *terms):
+        return combine_stacked(matrix[row, : len(terms)], terms)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        matrix, ctx.row, *terms = inputs
+        ctx.save_for_backward(matrix, *terms)
+        ctx.save_for_forward(matrix, *terms)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        matrix, *terms = ctx.saved_tensors
+        of_matrix, of_terms = None, [None] * len(terms)
+        if ctx.needs_input_grad[0]:
+            with without_autocast(gradient.device.type):
+                of_weights = torch.mv(torch.stack(terms).flatten(1), gradient.reshape(-1)).to(matrix.dtype)
+            before = ctx.row * matrix.shape[1]
+            after = matrix.numel() - before - len(terms)
+            of_matrix = nn.functional.pad(of_weights, (before, after)).view_as(matrix)
+        if any(ctx.needs_input_grad[2:]):
+            weights = matrix[ctx.row, : len(terms)].to(gradient.dtype)
+            of_terms = (weights.view(-1, *[1] * gradient.ndim) * gradient).unbind()
+        return of_matrix, None, *of_terms
+
+    @staticmethod
+    def jvp(ctx, of_matrix, _, *of_terms):
+        matrix, *terms = ctx.saved_tensors
+        row = ctx.row, slice(len(terms))
+        tangents = [torch.zeros_like(term) if each is None else each for term, each in zip(terms, of_terms)]
+        tangent = combine_stacked(matrix[row], tangents)
+        return tangent if of_matrix is None else tangent + combine_stacked(of_matrix[row], terms)
+
+
+def combine_in_training(matrix, row, terms):
+    """`combine`, as one product with gradients. Compilers fuse the plain loop."""
+    if torch.is_grad_enabled() and not is_torchdynamo_compiling():
+        return LinearCombination.apply(matrix.to(terms[0].device), row, *terms)
+    return combine(matrix, row, terms)
+
+
+class OrderedBiases(torch.autograd.Function):
+    """`biases` for the distances (length, length) of tokens in order, and a mask without gradient. In the gradient,
+    inner distances are diagonals, and both ends are sums of the diagonals beyond. Nothing is scattered, so that the
+    result does not depend on the order of additions."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores, distances, mask, head_dim):
+        return biases(scores, distances, mask, head_dim)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        scores, distances, _, ctx.head_dim = inputs
+        ctx.limit = scores.shape[-1] // 2
+        ctx.save_for_forward(distances)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        length, limit = gradient.shape[-1], ctx.limit
+        width = 2 * (length + limit) + 1
+        # Read in rows longer by one than the padded ones, each row starts one number later: columns are diagonals.
+        padded = nn.functional.pad(gradient, (length + limit, limit, 0, 1)).view(*gradient.shape[:2], -1)
+        diagonals = padded[..., : length * width].view(*gradient.shape[:2], length, width).transpose(1, 2)
+        # Like `unfold`, for which torch.compile fixes sizes: the first and the last length + 1 columns.
+        step = diagonals.stride(-1)
+        ends = diagonals.as_strided(
+            (*diagonals.shape[:3], 2, length + 1), (*diagonals.stride()[:3], (length + 2 * limit) * step, step)
+        ).sum(-1)
+        inner = diagonals[..., length + 1 : length + 2 * limit]
+        gradient = torch.cat([ends[..., :1], inner, ends[..., 1:]], dim=-1)
+        return ctx.head_dim**-0.5 * gradient, None, None, None
+
+
+class OrderedBiasesWithTangents(OrderedBiases):
+    """`OrderedBiases` with forward-mode derivatives, which torch.compile does not trace."""
+
+    @staticmethod
+    def jvp(ctx, of_scores, *_):
+        (distances,) = ctx.saved_tensors
+        return biases(of_scores, distances, None, ctx.head_dim)
+
+
+def biases_in_training(scores, distances, mask, head_dim):
+    """`biases`, without a scatter in the gradient if tokens are in order."""
+    is_ordered = distances.ndim == 2 and torch.is_grad_enabled() and (mask is None or not mask.requires_grad)
+    if not is_ordered:
+        return biases(scores, distances, mask, head_dim)
+    function = OrderedBiases if torch.compiler.is_compiling() else OrderedBiasesWithTangents
+    return function.apply(scores, distances, mask, head_dim)
+
+
+KERNELS |= {"combine": combine_in_training, "biases": biases_in_training}
