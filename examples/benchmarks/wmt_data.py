@@ -8,6 +8,7 @@ Each pair joins one or two pairs of the files, in random order. Memory is read f
 shared by several processes among them, so its sum counts each page once.
 """
 
+import hashlib
 import io
 import json
 import multiprocessing
@@ -15,12 +16,14 @@ import os
 import platform
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from collections.abc import Callable
 from datetime import date
 from itertools import islice
 from pathlib import Path
@@ -211,42 +214,50 @@ run_process(lambda: run(TRANSLATION, sys.argv[1:]))
 """
 
 
+def training(path: Path, folder: Path, out: str, vocab_size: int, processes: int, max_tokens: int) -> list[str]:
+    """The command of a tiny training of two updates on the pairs of `path`, with its data and results in `folder`."""
+    model = "d_model=32,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2"
+    values = {
+        "train_file": path,
+        "prepared_dir": folder / "data",
+        "output_dir": folder / out,
+        "config_overrides": f"{model},encoder_ffn_dim=32,decoder_ffn_dim=32",
+        "vocab_size": vocab_size,
+        "tokenizer_samples": 20000,
+        "max_tokens_per_batch": max_tokens,
+        "gradient_accumulation_steps": 8 // processes,
+        "max_steps": 2,
+        "do_train": True,
+        "use_cpu": True,
+        "save_strategy": "no",
+        "report_to": "none",
+    }
+    script = folder / "training.py"
+    script.write_text(TRAINING)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    argv = [item for name, value in values.items() for item in (f"--{name}", str(value))]
+    return [sys.executable, *(launcher if processes > 1 else []), str(script), *argv]
+
+
+def run_training(command: list[str]) -> None:
+    output = subprocess.run(command, env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"}, capture_output=True, text=True)
+    if output.returncode:
+        raise RuntimeError(output.stderr[-3000:])
+
+
+def steps_of(out: Path) -> list[list[list]]:
+    """What the processes of a training noted at each of their batches: the time, the PSS, and the pairs."""
+    return [[json.loads(line) for line in read_lines(file)] for file in sorted(out.glob("batches_*.jsonl"))]
+
+
 def measure_start(path: Path, folder: Path, vocab_size: int, processes: int, max_tokens: int) -> dict:
     """Seconds to the first update of a training with this many processes, first with unprepared and then with prepared
     data, and the processes' memory. Also whether the batches of its two updates equal those of one process."""
-    model = "d_model=32,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2"
     results = {}
-    script = folder / "training.py"
-    script.write_text(TRAINING)
     for start_name in ("anew", "prepared"):
-        values = {
-            "train_file": path,
-            "prepared_dir": folder / "data",
-            "output_dir": folder / f"out_{start_name}",
-            "config_overrides": f"{model},encoder_ffn_dim=32,decoder_ffn_dim=32",
-            "vocab_size": vocab_size,
-            "tokenizer_samples": 20000,
-            "max_tokens_per_batch": max_tokens,
-            "gradient_accumulation_steps": 8 // processes,
-            "max_steps": 2,
-            "do_train": True,
-            "use_cpu": True,
-            "save_strategy": "no",
-            "report_to": "none",
-        }
-        argv = [item for name, value in values.items() for item in (f"--{name}", str(value))]
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-        start = time.time()
-        output = subprocess.run(
-            [sys.executable, *(launcher if processes > 1 else []), str(script), *argv],
-            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"},
-            capture_output=True,
-            text=True,
-        )
-        if output.returncode:
-            raise RuntimeError(output.stderr[-3000:])
-        files = sorted(values["output_dir"].glob("batches_*.jsonl"))
-        steps = [[json.loads(line) for line in read_lines(file)] for file in files]
+        start, out = time.time(), f"out_{start_name}"
+        run_training(training(path, folder, out, vocab_size, processes, max_tokens))
+        steps = steps_of(folder / out)
         (prepared,) = (folder / "data").glob("train-*/")
         one = TokenBudgetBatchSampler(pair_lengths(open_pairs(prepared)), max_tokens, seed=42, accumulation_steps=8)
         found = [batch for together in zip(*steps) for _, _, batch in together]
@@ -257,6 +268,56 @@ def measure_start(path: Path, folder: Path, vocab_size: int, processes: int, max
             "pss_mb_together": round(sum(pss)),
             "batches_are_those_of_one_process": found == list(islice(one, 16)),
         }
+    return results
+
+
+# The phases of a start, and what a folder holds in each of them.
+PHASES: dict[str, Callable[[Path], bool]] = {
+    "training the tokenizer": lambda folder: any((folder / "data").glob("tokenizer-*/")),
+    "writing the first shard": lambda folder: any((folder / "data").glob("train-*/*.unfinished")),
+    "writing a later shard": lambda folder: any((folder / "data").glob("train-*/shard-*.arrow")),
+    "training": lambda folder: any((folder / "out").glob("batches_*.jsonl")),
+}
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """A hash of each file of shards and tokenizers in a folder of prepared data."""
+    files = [*folder.glob("train-*/shard-*.arrow"), *folder.glob("tokenizer-*/tokenizer.json")]
+    return {str(file.relative_to(folder)): hashlib.blake2b(file.read_bytes()).hexdigest() for file in files}
+
+
+def measure_kills(path: Path, folder: Path, vocab_size: int, max_tokens: int) -> dict:
+    """Kills a training in each of its phases and starts it again. Seconds from the kill to the first update, and
+    whether the prepared files and the batches are those of a training that was not killed."""
+    expected, results = {}, {}
+    for phase in (None, *PHASES):
+        own = folder / (phase or "not killed").replace(" ", "_")
+        own.mkdir(parents=True)
+        command, start = training(path, own, "out", vocab_size, 1, max_tokens), time.time()
+        if phase is not None:
+            log = (own / "killed.log").open("w")
+            child = subprocess.Popen(command, start_new_session=True, stdout=log, stderr=log)
+            while not PHASES[phase](own):
+                if child.poll() is not None:
+                    raise RuntimeError(f"The training ended before it was {phase}: see {log.name}.")
+                time.sleep(0.01)
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            shards = len([*(own / "data").glob("train-*/shard-*.arrow")])
+            shutil.rmtree(own / "out", ignore_errors=True)
+            start = time.time()
+        run_training(command)
+        (steps,) = steps_of(own / "out")
+        found = contents(own / "data"), [batch for *_, batch in steps]
+        if phase is None:
+            expected, results["not killed"] = found, {"seconds_to_first_update": round(steps[0][0] - start, 1)}
+        else:
+            results[phase] = {
+                "shards_done": shards,
+                "seconds_to_first_update": round(steps[0][0] - start, 1),
+                "files_and_batches_are_those_of_a_run_not_killed": found == expected,
+            }
+    results["shards"] = len(expected[0]) - 1
     return results
 
 
@@ -274,6 +335,9 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--pairs", type=int, default=10_000_000, help="pairs to generate")
     parser.add_argument("--lengths", type=int, default=40_000_000, help="pairs whose order is made")
     parser.add_argument("--processes", type=int, nargs="*", default=[2, 8], help="processes of the trainings")
+    parser.add_argument(
+        "--kill_pairs", type=int, default=1_000_000, help="pairs of killed trainings; 0: none"
+    )
     parser.add_argument("--num_workers", type=int, default=2, help="processes that prepare")
     parser.add_argument("--vocab_size", type=int, default=8000, help="BPE pieces of both languages")
     parser.add_argument("--max_tokens", type=int, default=4096, help="budget of a batch, on each side")
@@ -319,6 +383,11 @@ def main(argv: list[str] | None = None) -> dict:
         own.mkdir()
         results[f"training, {processes} processes"] = measure_start(
             path, own, args.vocab_size, processes, args.max_tokens
+        )
+    if args.kill_pairs:
+        write_pairs(list(zip(*sides)), args.kill_pairs, folder / "killed.tsv", args.seed)
+        results["kills"] = {"pairs": args.kill_pairs} | measure_kills(
+            folder / "killed.tsv", folder / "kills", args.vocab_size, args.max_tokens
         )
     if args.folder is None:
         shutil.rmtree(folder)

@@ -10,7 +10,10 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
     OdeTransformerRecurrenceForConditionalGeneration,
+    integration_ode_transformer,
+    layers_ode_transformer,
 )
+from modeling_ode_transformer.integration_ode_transformer import HISTORIES, KERNELS
 from modeling_ode_transformer.kernels import LinearCombination
 from modeling_ode_transformer.layers_ode_transformer import OdeTransformerRelativeKeys, relative_distances
 
@@ -148,6 +151,26 @@ def test_joined_projections_have_the_gradients_of_separate_ones(batch):
     assert len(called) == encoder + decoder
     for name, gradient in separate.items():
         torch.testing.assert_close(joined[name], gradient, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_the_packages_kernels_have_the_gradients_of_those_that_travel(history, batch, monkeypatch):
+    """In float64. A saved model that opens without the package computes with the plain functions."""
+    inactive = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    model = build(max_relative_position=3, layer_history=history, **inactive).double().train()
+    plain = {"combine": integration_ode_transformer.combine, "biases": layers_ode_transformer.biases}
+    assert KERNELS.keys() == plain.keys() and not set(KERNELS.values()) & set(plain.values())
+
+    def gradients():
+        model.zero_grad()
+        model(**batch, labels=batch["decoder_input_ids"]).loss.backward()
+        return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+    found = gradients()
+    for name, function in plain.items():
+        monkeypatch.setitem(KERNELS, name, function)
+    for name, gradient in gradients().items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"])
