@@ -105,7 +105,7 @@ def paired_bootstrap(
     systems = statistics_a, statistics_b
     if counts_seeds and (single := [name for name, each in zip("ab", systems) if each.shape[1] < 2]):
         raise ValueError(
-            f"statistics_{single[0]} has one output, which does not show how much seeds differ: give several."
+            f"statistics_{single[0]} has one output, but the differences between seeds need several: give more."
         )
     of_sentences, of_outputs = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     everything = np.arange(len(statistics_a))

@@ -286,7 +286,7 @@ def prepare_pairs(
                 counts.update(of_shard)
                 if number % 10 == 0:
                     rate = counts["pairs"] / (time.monotonic() - start)
-                    logger.info("%s: %d pairs prepared, %.0f a second", pairs.name, counts["pairs"], rate)
+                    logger.info("%s: %d pairs prepared, %.0f per second", pairs.name, counts["pairs"], rate)
         (folder / CLEANING).write_text(taken.table(), encoding="utf-8")
         taken_by = {"read": taken.read, "taken": dict(taken.counts)}
         return {"counts": counts, "cleaning": taken_by, "seconds": round(time.monotonic() - start, 1)}
