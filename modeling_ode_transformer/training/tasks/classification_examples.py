@@ -54,8 +54,8 @@ class DataArguments(BaseDataArguments):
     class_names: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Class names saved in the model, one for each label: numbers in increasing order, other labels "
-            "in alphabetical order; default: the labels."
+            "help": "Class names to save in the model, in the order of the labels: numbers in increasing order, "
+            "others alphabetically; default: the labels."
         },
     )
     validation_size: float = field(

@@ -141,8 +141,8 @@ class Seq2SeqDataArguments(PreparedDataArguments):
     no_repeat_ngram_size: int | None = field(
         default=None,
         metadata={
-            "help": "Forbid an output to repeat a sequence of this many tokens; 0 allows it; default: as saved with "
-            "the model."
+            "help": "Do not let an output repeat a sequence of this many tokens; 0 turns this off; default: as saved "
+            "with the model."
         },
     )
     samples: list[str] | None = field(

@@ -30,7 +30,7 @@ class DataArguments(Seq2SeqDataArguments):
     )
     train_file: str | None = field(
         default=None,
-        metadata={"help": "Training pairs: TSV or jsonl (.gz accepted) or parquet.", "aliases": ["--train"]},
+        metadata={"help": "Training pairs: TSV, jsonl (.gz accepted for both) or parquet.", "aliases": ["--train"]},
     )
     validation_file: str | None = field(
         default=None, metadata={"help": "Validation pairs, in the same formats.", "aliases": ["--validation"]}
