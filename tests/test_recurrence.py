@@ -330,7 +330,7 @@ def test_encoder_outputs_may_be_any_that_have_the_states(batch):
         model(**arguments, encoder_outputs=outputs.last_hidden_state)
     with pytest.raises(ValueError, match="encoder_outputs has no last_hidden_state, only pooler_output"):
         model(**arguments, encoder_outputs={"pooler_output": more["pooler_output"]})
-    with pytest.raises(ValueError, match="has 8 states beside 9 of the encoder, where this model has 9"):
+    with pytest.raises(ValueError, match="has 8 states for 9 states of the encoder, but this model expects 9"):
         few = outputs.recurrence_last_hidden_state[:, :8]
         model(**arguments, encoder_outputs=(outputs.last_hidden_state, few))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):

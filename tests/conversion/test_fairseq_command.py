@@ -329,7 +329,9 @@ def test_the_same_checkpoint_twice_and_codes_of_another_dictionary_are_refused(f
     with pytest.raises(ValueError, match=r"checkpoint_best\.pt is named twice"):
         files.run(checkpoint, checkpoint.parent / "." / checkpoint.name)
     files.codes.write_text("#version: 0.2\nz u\nzu m</w>\nu n\nun d</w>\nn e\nd i\ndi e</w>\n")
-    with pytest.raises(ValueError, match="codes of another dictionary: of the 7 pieces that they make, 0 are in it"):
+    with pytest.raises(
+        ValueError, match="does not fit the dictionary, which holds 0 of the 7 pieces that these BPE codes"
+    ):
         files.run(checkpoint, options=["--bpe_codes", files.codes])
     assert not files.output.exists()
 

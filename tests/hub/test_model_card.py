@@ -166,7 +166,7 @@ def test_a_language_model_and_a_folder_without_records(tmp_path, capsys):
     # The record alone makes the same card.
     cli.run(["card", str(tmp_path / "record.json")])
     assert capsys.readouterr().out == text
-    with pytest.raises(ValueError, match="is a record, which says its task: leave out --task translation"):
+    with pytest.raises(ValueError, match="is a record and already states its task: leave out --task translation"):
         cli.run(["card", str(tmp_path / "record.json"), "--task", "translation"])
 
 
@@ -270,9 +270,12 @@ def test_a_record_that_is_none_is_refused_in_words(change, message, tmp_path):
 @pytest.mark.parametrize(
     "card, message",
     [
-        ({"language": ["en", "German"]}, "--language German is not a code: give codes of ISO 639"),
-        ({"license": "Apache License 2.0"}, r"--license Apache License 2\.0 is not one that .* \(is it .*apache-2\.0"),
-        ({"license": "secret"}, "--license secret is not one that the Hub knows"),
+        ({"language": ["en", "German"]}, "--language German is not a language code: give ISO 639 codes"),
+        (
+            {"license": "Apache License 2.0"},
+            r"--license Apache License 2\.0 is unknown to the Hub \(is it .*apache-2\.0",
+        ),
+        ({"license": "secret"}, "--license secret is unknown to the Hub"),
         ({"command": "```\n<b>"}, "--command has ```"),
     ],
 )

@@ -329,7 +329,7 @@ def test_saving_to_the_hub_uploads_the_code_of_the_pipelines(run, hub, tmp_path)
 @pytest.mark.parametrize(
     "name, options, token, message",
     [
-        ("me/new", {}, None, "no token of the Hub: log in with `hf auth login`, or set HF_TOKEN"),
+        ("me/new", {}, None, "no access token for the Hub: log in with `hf auth login`, or set HF_TOKEN"),
         ("me/new", {}, "hf_" + "b" * 34, "does not let this token write to me/new"),
         ("other/new", {}, TOKEN, "does not let this token write to other/new"),
         ("me/held", {}, TOKEN, "me/held holds files already \\(2\\): give --update"),
@@ -364,7 +364,9 @@ def test_uploads_that_are_refused_leave_the_hub_as_it_was(name, options, token, 
 
 def test_no_owner_without_the_hub(small, hub):
     hub.cut = lambda method, path: "whoami" in path
-    with pytest.raises(PublishError, match=rf"{hub.url} does not say who owns the token, whose repository new would"):
+    with pytest.raises(
+        PublishError, match=rf"{hub.url} does not say who owns the token, so the owner of new is unknown"
+    ):
         upload_repository(small, "new")
     assert not hub.repositories
 
@@ -389,7 +391,7 @@ def test_an_interrupted_upload_changes_no_file_and_can_be_started_again(request_
 
 def test_a_lost_answer_is_not_taken_for_a_lost_commit(small, hub):
     hub.lose = lambda method, path: "/commit/main" in path
-    with pytest.raises(PublishError, match="or, if only the answer was lost, all of the new ones"):
+    with pytest.raises(PublishError, match="or all new files are there and only the answer was lost"):
         upload_repository(small, "me/model")
     assert files_of(small).keys() < hub.repositories["me/model"].files().keys()
 

@@ -225,7 +225,7 @@ def test_what_an_ensemble_cannot_do_is_refused(source, tmp_path):
         ensemble.generate(**source, penalty_alpha=0.6, top_k=4)
     with pytest.raises(ValueError, match=r"output_attentions=True: .* Ask its members"):
         ensemble.generate(**source, return_dict_in_generate=True, output_attentions=True)
-    with pytest.raises(ValueError, match="each member of an ensemble embeds: give input_ids"):
+    with pytest.raises(ValueError, match="each member of an ensemble has its own: give input_ids"):
         ensemble.generate(inputs_embeds=torch.zeros(1, 3, TINY["d_model"]))
     with pytest.raises(ValueError, match=r"not used by the model: .'num_beam'"):
         ensemble.generate(**source, num_beam=2)

@@ -165,7 +165,7 @@ def test_a_full_queue_and_a_long_wait_are_answered_by_503():
 
     refused, *answered = with_client(make_app(upper, ServeArguments(max_waiting=3), ["upper"]), talk)
     assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
-    assert refused.json() == {"error": "3 texts may wait, and this would be more: try again."}
+    assert refused.json() == {"error": "Too many texts are waiting (limit: 3): try again later."}
     assert [texts_of(answer) for answer in answered] == [["A"], ["B", "C"], ["D"]]
     assert upper.calls == [["a"], ["b", "c", "d"]]
 

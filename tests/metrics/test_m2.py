@@ -377,8 +377,8 @@ EDIT = "A 0 1|||R|||x|||REQUIRED|||-NONE-|||0"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"{EDIT}\n", r"line 1: an edit without a sentence"),
-        (f"S a b\n{EDIT}\n\n{EDIT}\n", r"line 4: an edit without a sentence"),
+        (f"{EDIT}\n", r"line 1: this edit .* does not follow a sentence"),
+        (f"S a b\n{EDIT}\n\n{EDIT}\n", r"line 4: this edit .* does not follow a sentence"),
         (f"S a b\n{EDIT}\nS c d\n", r"line 3: a sentence begins, but there is no empty line"),
         (
             "S a b\nA 0 1|||R|||x|||0\n",
@@ -487,7 +487,7 @@ def test_what_cannot_be_scored_is_said():
         m2_score(OFFICIAL_SYSTEM[:2], references)
     with pytest.raises(ValueError, match="no predictions"):
         m2_score([], [])
-    with pytest.raises(ValueError, match="reference 0 has 3 sentences of an M2 file, not one"):
+    with pytest.raises(ValueError, match="reference 0 holds 3 sentences in M2 format, not one"):
         m2_score(["a"], [OFFICIAL_M2])
     with pytest.raises(ValueError, match="reference 0, line 1: 'The cat' begins with neither"):
         m2_score(["a"], ["The cat"])

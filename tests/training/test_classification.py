@@ -126,12 +126,12 @@ def test_models_that_are_finished_are_not_trained_again(files, tmp_path, monkeyp
         for every in (results, uninterrupted)
     )
     assert accuracies == expected
-    with pytest.raises(ValueError, match=r"seed_1 was trained otherwise; this call has max_steps=5 in place of 4\."):
+    with pytest.raises(ValueError, match=r"seed_1 was trained differently: this call has max_steps=5 in place of 4\."):
         run_classification.main([*asked, "--max_steps", "5"])
     run_classification.main([*asked, "--max_steps", "5", "--overwrite_output_dir"])
     assert calls[-3:] == [1, 2, 3]
     write_lines(Path(data), 50, seed=7)
-    with pytest.raises(ValueError, match=r"seed_1 was trained otherwise; this call has another content of train"):
+    with pytest.raises(ValueError, match=r"seed_1 was trained differently: this call has another content of train"):
         run_classification.main([*asked, "--max_steps", "5"])
     assert calls[-3:] == [1, 2, 3]
 
@@ -156,12 +156,12 @@ def test_what_a_model_was_trained_on_is_not_held_out_for_a_test(files, tmp_path)
     """Neither when a finished run is started again with another split, nor in an evaluation in its folder."""
     options = {"test_size": 0.2, "save_strategy": "steps", "save_steps": 4}
     run_classification.main(arguments(files[0], tmp_path, **options))
-    with pytest.raises(ValueError, match="is of another training; this one has split_seed=7 in place of 42"):
+    with pytest.raises(ValueError, match="belongs to another training: this one has split_seed=7 in place of 42"):
         run_classification.main(arguments(files[0], tmp_path, **options, split_seed=7))
     options |= {"model_name_or_path": tmp_path, "config_overrides": None, "do_train": None}
     run_classification.main(arguments(files[0], tmp_path, **options))
     for other in ({"split_seed": 7}, {"test_size": 0.3}, {"max_train_samples": 50}):
-        with pytest.raises(ValueError, match=r"examples that this call holds out, which has .* in place of "):
+        with pytest.raises(ValueError, match=r"examples that this call holds out: this call has .* in place of "):
             run_classification.main(arguments(files[0], tmp_path, **options | other))
 
 
@@ -347,7 +347,7 @@ def test_labels_are_those_of_the_splits_that_are_used(tmp_path, caplog):
         run_classification.main(arguments(None, tmp_path / out, **options, **values))
         config = AutoConfig.from_pretrained(tmp_path / out)
         assert list(config.id2label.values()) == config.dataset_labels == expected
-    assert "No training example has the labels 2 of the validation examples" in caplog.text
+    assert "The labels 2 of the validation examples occur in no training example" in caplog.text
 
 
 def test_cross_validation_tests_every_example_once(files, tmp_path):

@@ -159,7 +159,7 @@ def test_annotators(tmp_path, caplog):
     of_1 = [("He like cats", "He liked cats ."), ("She like dogs", "She like dogs"), birds]
     fish = ("We likes fish", "We like fish")
     assert read(train_file=[path]) == of_0
-    assert "left out 1 sentences that others than annotator 0 annotated" in caplog.text
+    assert "left out 1 sentences that annotator 0 did not annotate, but others did" in caplog.text
     assert read(train_file=[path], annotator="1") == [*of_1, fish]
     assert read(train_file=[path], annotator="all") == [of_0[0], of_1[0], of_0[1], of_1[1], birds, fish]
     # What is evaluated keeps every sentence.
@@ -226,7 +226,7 @@ def test_a_share_of_a_training_file_validates(tmp_path):
     values["train_file"] = [write(tmp_path / "other.m2", ARTICLE)]
     assert read(**values) == [PAIRS[ARTICLE]]
     values |= {"train_file": [nucle], "validation_share": None}
-    with pytest.raises(ValueError, match=r"nucle\.train\.m2 is a training file and a validation file"):
+    with pytest.raises(ValueError, match=r"nucle\.train\.m2 is both a training file and a validation file"):
         read(**values)
 
 
@@ -241,7 +241,7 @@ def test_malformed_file_is_named_with_its_line(tmp_path):
 @pytest.mark.parametrize(
     "split, values, error, message",
     [
-        ("train", {}, ValueError, "No train data: give --train_file, or --train_source_file and"),
+        ("train", {}, ValueError, "No training data: give --train_file, or --train_source_file and"),
         ("test", {}, ValueError, "No test data: give --test_file"),
         ("train", {"train_file": ["{tmp}/none.m2"]}, FileNotFoundError, r"No file .*none\.m2"),
         ("train", {"train_source_file": "{tmp}/a.src"}, ValueError, "go together"),
@@ -262,7 +262,7 @@ def test_malformed_file_is_named_with_its_line(tmp_path):
             "validation",
             {"validation_file": ["{tmp}/a.src"], "validation_share": 0.5},
             ValueError,
-            r"--validation_share 0.5 is for M2 files; --validation_file .*a\.src",
+            r"--validation_share 0.5 needs an M2 file, but --validation_file .*a\.src",
         ),
         (
             "test",
@@ -338,7 +338,7 @@ def test_plain_text(run, tmp_path, caplog):
     expected = gleu(outputs, [list(texts) for texts in zip(*references)], sources)
     assert {name: metrics[f"predict_{name}"] for name in expected} == expected and expected["gleu"] > 0
     assert "predict_loss" in metrics and "predict_m2_f0.5" not in metrics
-    assert "the test sentences get no score of it" in caplog.text
+    assert "the test sentences are not scored with it" in caplog.text
 
     values = {"test_file": [test_file], "test_reference_files": reference_files, "max_predict_samples": 5}
     metrics, outputs = predict(run, tmp_path / "both", **values)

@@ -521,7 +521,7 @@ def test_errors_name_the_value_and_the_fix(values, error, message, corpus, tmp_p
 def test_tokenizers_that_do_not_fit_are_refused(run, corpus, tmp_path):
     options = {"model_name_or_path": run[0], "tokenizer_name": tmp_path / "large", "config_overrides": None}
     language_model.build_tokenizer([" ".join(map(str, range(100)))]).save_pretrained(tmp_path / "large")
-    with pytest.raises(ValueError, match="has 104 tokens, but the model only embeds 18"):
+    with pytest.raises(ValueError, match="has 104 tokens, but the model embeds only 18"):
         run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))
 
     pieces = language_model.build_tokenizer((corpus / "train.txt").read_text().splitlines())

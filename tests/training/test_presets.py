@@ -86,7 +86,7 @@ def test_a_pipe_is_not_read_for_its_size(files):
     os.mkfifo("pipe.tsv")
     notes = []
     parse_arguments(TRANSLATION, ["--train", "pipe.tsv", "--output_dir", "out"], notes)
-    assert re.match("Preset small, since a pipe's examples cannot be counted", notes[0])
+    assert re.match("Preset small, since the examples of a pipe cannot be counted in advance", notes[0])
 
 
 def test_the_small_preset_is_the_recipe_of_multi30k(files, monkeypatch):
@@ -155,7 +155,7 @@ def test_other_tasks_have_presets_too(files):
     assert (model_args.config_overrides["d_model"], args.metric_for_best_model) == (128, "perplexity")
     argv, notes = "--train a.txt --validation_size 0.5 --output_dir o".split(), []
     _, _, args = parse_arguments(CLASSIFICATION, argv, notes)
-    assert notes[0] == "Preset paper, the only one of this task"
+    assert notes[0] == "Preset paper, the only one for this task"
     assert (args.do_eval, args.metric_for_best_model, args.num_train_epochs) == (True, "accuracy", 10)
     _, _, args = parse_arguments(LANGUAGE_MODEL, "--model_name_or_path m --prompt a --output_dir o".split())
     assert (args.do_train, args.eval_strategy) == (False, "no")

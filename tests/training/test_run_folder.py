@@ -148,7 +148,9 @@ def test_training_data_that_changed_are_refused_by_name(corpus, tmp_path, caplog
     options |= {"max_steps": 3}
     for changed in (text + text[:1] + "\n", text.replace("e", "a", 1)):
         (data / "train.de").write_text(changed)
-        with pytest.raises(ValueError, match=r"checkpoint-2 is of another training; .*another content of train\.de"):
+        with pytest.raises(
+            ValueError, match=r"checkpoint-2 belongs to another training: .*another content of train\.de"
+        ):
             run_translation.main(arguments(data, out, **options))
     assert len(losses(out)) == 2
 
@@ -308,7 +310,7 @@ def test_weights_alone_are_not_resumed_from(corpus, tmp_path):
     options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "save_only_model": True}
     run_translation.main(arguments(corpus, tmp_path, **options))
     noted = {name: (tmp_path / name).read_bytes() for name in ("arguments.json", "all_results.json")}
-    with pytest.raises(ValueError, match=r"checkpoint-2: it holds weights alone \(--save_only_model\)"):
+    with pytest.raises(ValueError, match=r"checkpoint-2: it holds only weights \(--save_only_model\)"):
         run_translation.main(arguments(corpus, tmp_path, **options | {"max_steps": 3}))
     assert noted == {name: (tmp_path / name).read_bytes() for name in noted}
 

@@ -344,7 +344,7 @@ def test_tokenizer_larger_than_the_model_is_refused(run, corpus, tmp_path):
         + ["--vocab_size", "400", "--output_dir", str(tmp_path / "large")]
     )
     options = {"model_name_or_path": run[0], "tokenizer_name": tmp_path / "large", "config_overrides": None}
-    with pytest.raises(ValueError, match="source tokenizer has 400 tokens, but the model only embeds 330"):
+    with pytest.raises(ValueError, match="source tokenizer has 400 tokens, but the model embeds only 330"):
         run_translation.main(arguments(corpus, tmp_path / "out", **options))
 
 
@@ -358,7 +358,7 @@ def test_train_tokenizer_for_each_language(corpus, tmp_path, capsys):
     assert "310 pieces (unigram) from 60 lines" in capsys.readouterr().out
     with pytest.raises(ValueError, match="is not empty"):
         train_tokenizer.main(argv)
-    with pytest.raises(ValueError, match="--target_vocab_size 300 is of --target_files: give these, too"):
+    with pytest.raises(ValueError, match="--target_vocab_size 300 needs --target_files: add it"):
         train_tokenizer.main([*argv[:2], "--target_vocab_size", "300", "--output_dir", str(tmp_path / "one")])
     with pytest.raises(ValueError, match="vocab_size=0 must be a positive integer"):
         train_tokenizer.main([*argv[:-4], "--target_vocab_size", "0", "--output_dir", str(tmp_path / "one")])
