@@ -245,7 +245,7 @@ def add_convert_fairseq(commands: Any) -> None:
         "--length_penalty",
         type=float,
         default=0.6,
-        help="exponent p of the score of a beam, log-probability / length ** p; default: %(default)s",
+        help="exponent p of the score of a beam, log probability / length ** p; default: %(default)s",
     )
     parser.add_argument(
         "--max_length", type=int, default=256, help="maximum length of an output in tokens; default: %(default)s"
@@ -349,7 +349,7 @@ def add_search_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--length_penalty",
         type=float,
-        help="exponent p of the score of a finished beam, log-probability / length ** p; default: as saved with the "
+        help="exponent p of the score of a finished beam, log probability / length ** p; default: as saved with the "
         "model",
     )
     parser.add_argument(
@@ -573,7 +573,7 @@ def add_text_options(parser: ArgumentParser) -> None:
         "--references",
         required=True,
         nargs="+",
-        help="one or more files of references with as many lines, in the same order",
+        help="one or more files of references, line by line as the hypotheses",
     )
 
 
@@ -625,8 +625,8 @@ def add_bleu_options(parser: ArgumentParser) -> None:
     parser.add_argument("--lowercase", action="store_true", help="ignore case")
     parser.add_argument(
         "--moses_language",
-        help="code of the language, such as de, with which Moses' tokenizer splits plain text for tokenised and "
-        "compound-split BLEU; default: none, the text is already tokenised",
+        help="language code, such as de, for Moses' tokenizer, which splits plain text for tokenised and "
+        "compound-split BLEU; default: none, for text that is already tokenised",
     )
 
 
@@ -820,13 +820,13 @@ def add_bootstrap(metrics: Any) -> None:
             name,
             required=True,
             nargs="+",
-            help="file of the outputs of the system, one per line, UTF-8 (.gz accepted), or one such file per seed",
+            help="file of the system's outputs, one per line, UTF-8 (.gz accepted), or one such file per seed",
         )
     parser.add_argument(
         "--references",
         required=True,
         nargs="+",
-        help="one or more files of references with as many lines, in the same order; for m2, one M2 file",
+        help="one or more files of references, line by line as the outputs; for m2, one M2 file",
     )
     parser.add_argument("--num_samples", type=int, default=1000, help="number of resamples; default: %(default)s")
     parser.add_argument("--seed", type=int, default=12345, help="seed of the resamples; default: %(default)s")

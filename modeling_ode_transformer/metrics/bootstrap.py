@@ -165,7 +165,7 @@ def bleu_statistics(
 def read_m2_references(paths: Sequence[str]) -> list:
     """Reads the sentences of an M2 file; raises a ValueError if there are several files."""
     if len(paths) > 1:
-        raise ValueError(f"One M2 file holds all annotators, but there are {len(paths)}: {', '.join(paths)}.")
+        raise ValueError(f"One M2 file holds all annotators, but {len(paths)} files are given: {', '.join(paths)}.")
     return read_m2(paths[0])
 
 

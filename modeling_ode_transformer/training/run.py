@@ -261,7 +261,7 @@ def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, ha
     if len(checkpoints) < count and not (has_stopped_early and checkpoints):
         raise ValueError(
             f"--average_last_checkpoints {count}: {args.output_dir} holds {len(checkpoints)} complete checkpoints. "
-            "The training is finished: start the same command again with a smaller number."
+            "The training is finished: repeat the command with a smaller number."
         )
     folder = Path(args.output_dir) / f"{TEMPORARY}average" / "model"
     with args.main_process_first(desc="averaging checkpoints"):

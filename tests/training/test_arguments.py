@@ -116,13 +116,13 @@ def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
             ValueError,
             r"french\.jsonl, line 1: no text under en and de \(--source_lang and --target_lang\); its keys are en, fr",
         ),
-        (FILES | LANGUAGES | {"train_file": "{bad}/list.jsonl"}, ValueError, "line 1: not an object with en and de"),
+        (FILES | LANGUAGES | {"train_file": "{bad}/list.jsonl"}, ValueError, "line 1 is not an object with en and de"),
         (FILES | {"train_file": "{bad}/french.jsonl"}, ValueError, "needs --source_lang and --target_lang"),
         (FILES | {"train_file": "{bad}/table.csv"}, ValueError, r"must be \.tsv, \.json or \.jsonl .*'\.csv'"),
         ({"train_source_file": "{bad}/latin1.en"}, ValueError, r"latin1\.en is not UTF-8"),
         ({"train_source_file": "{bad}/plain.en.gz"}, ValueError, r"plain\.en\.gz is not a complete gzip file"),
         ({"train_source_file": "{bad}/cut.en.gz"}, ValueError, r"cut\.en\.gz is not a complete gzip file"),
-        ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. They have: .*d_model"),
+        ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. Known fields: .*d_model"),
         ({"config_overrides": "d_model"}, ValueError, "write name=value"),
         ({"config_overrides": "{{d_model: 4}}"}, ValueError, r"Cannot read '\{d_model: 4\}': it is not a JSON object"),
         ({"early_stopping_patience": 0}, ValueError, "--early_stopping_patience 0 must be at least 1"),
@@ -213,5 +213,5 @@ def test_words_are_counted_in_the_case_that_they_are_encoded_in():
 def test_checkpoints_of_deepspeed_are_not_averaged():
     """Its arguments cannot be made without it."""
     args = SimpleNamespace(do_train=True, deepspeed="zero3.json")
-    with pytest.raises(ValueError, match="--average_last_checkpoints 2: the shards of DeepSpeed's checkpoints"):
+    with pytest.raises(ValueError, match="--average_last_checkpoints 2 cannot average the shards of DeepSpeed's checkpoints"):
         check_average(SimpleNamespace(average_last_checkpoints=2), args)
