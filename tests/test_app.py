@@ -216,7 +216,7 @@ def test_other_coefficients_are_shown_as_what_they_are(load):
 
     for name in ("positions", "m2m100"):
         _, explanation, html = explained(name, "fixed", "nine")
-        assert explanation.coefficients is None and "nothing to weigh" in html
+        assert explanation.coefficients is None and "no stage weights" in html
 
 
 def test_pieces_are_shown_as_they_are():
@@ -227,9 +227,9 @@ def test_pieces_are_shown_as_they_are():
 
 def test_impossible_requests_are_explained(load, models, tmp_path):
     text_model = load("positions")
-    with pytest.raises(ValueError, match="no text: type one"):
+    with pytest.raises(ValueError, match="no text: enter one"):
         text_model.encode(" \n")
-    with pytest.raises(ValueError, match=r"has \d+ tokens, and 12 are the limit"):
+    with pytest.raises(ValueError, match=r"has \d+ tokens, but the limit is 12"):
         text_model.encode("nine " * 12)
     with pytest.raises(ValueError, match="3 outputs need at least as many beams, not 2"):
         text_model.search(text_model.encode("nine"), 2, 3, 1.0, 9)
@@ -273,7 +273,7 @@ def test_the_page_opens_with_a_text_and_its_output(load, models):
     assert values["Text"] == TEXT and values["Output"] == tokenizer.decode(sequences[0], skip_special_tokens=True)
     assert (values["Beams"], values["Length penalty"], values["Longest output (tokens)"]) == (3, 0.6, 12)
     assert "attention of layer 2" in values["attention"] and "gate g" in values["coefficients"]
-    with pytest.raises(ValueError, match="12 are the limit"):
+    with pytest.raises(ValueError, match="the limit is 12"):
         app.build_page(load("positions"), "positions", TEXT)
 
 
@@ -582,7 +582,7 @@ def test_the_page_in_a_browser(browser, page, models):
     user.set_number("Beams", 99, taken=app.MAX_BEAMS)
     user.enter(source, "数" * 400)  # three bytes each
     user.generate()
-    user.wait_for_message("tokens, and 1024 are the limit")
+    user.wait_for_message("tokens, but the limit is 1024")
     assert "Traceback" not in browser.page_source
 
     user.read_log()

@@ -90,7 +90,7 @@ def test_runs_of_several_seeds_have_a_mean(runs, tmp_path, capsys):
 def test_a_file_of_something_else_is_not_written_to(content, runs, tmp_path):
     file = tmp_path / "other.json"
     file.write_text(content)
-    with pytest.raises(ValueError, match=r"other\.json holds (no runs|a list)"):
+    with pytest.raises(ValueError, match=r"other\.json (is not a file of runs|holds a list)"):
         collect_runs.main([*runs, "--output_file", str(file)])
     assert file.read_text() == content
 

@@ -295,7 +295,9 @@ def prepare_pairs(
     counts, cleaned = noted["counts"], noted["cleaning"]
     logger.info("%s: %d pairs, prepared in %s", pairs.name, counts["pairs"], folder)
     if cleaned["taken"]:
-        logger.info("%s: result of cleaning %d pairs\n%s", pairs.name, cleaned["read"], (folder / CLEANING).read_text("utf-8"))
+        logger.info(
+            "%s: result of cleaning %d pairs\n%s", pairs.name, cleaned["read"], (folder / CLEANING).read_text("utf-8")
+        )
     if empty := cleaned["taken"].get("empty side"):
         logger.warning("%s: dropped %d of %d pairs with an empty side", pairs.name, empty, cleaned["read"])
     return counts

@@ -125,8 +125,8 @@ def test_word_vectors(tmp_path, header):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("a 1 2\n", r"line 1: 2 numbers behind 'a', but the embedding is 3 wide"),
-        ("b 1 2 3\na 1 2 3 4\n", r"line 2: 4 numbers behind 'a', but the embedding is 3 wide"),
+        ("a 1 2\n", r"line 1: 2 numbers after 'a', but the embedding is 3 wide"),
+        ("b 1 2 3\na 1 2 3 4\n", r"line 2: 4 numbers after 'a', but the embedding is 3 wide"),
         ("5 300\na 1 2 3\n", r"has vectors of size 300, but the embedding has 3"),
         ("a 1 2 x\n", "line 1: could not convert string to float: 'x'"),
         ("a 1 2 nan\n", "line 1: the vector of 'a' is not finite"),

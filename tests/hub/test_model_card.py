@@ -276,7 +276,7 @@ def test_a_record_that_is_none_is_refused_in_words(change, message, tmp_path):
             r"--license Apache License 2\.0 is unknown to the Hub \(is it .*apache-2\.0",
         ),
         ({"license": "secret"}, "--license secret is unknown to the Hub"),
-        ({"command": "```\n<b>"}, "--command has ```"),
+        ({"command": "```\n<b>"}, "--command contains ```"),
     ],
 )
 def test_what_the_hub_would_refuse_is_refused_before(card, message):

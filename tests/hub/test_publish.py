@@ -378,7 +378,9 @@ def test_an_interrupted_upload_changes_no_file_and_can_be_started_again(request_
     if exists:
         hub.repositories["me/model"] = held(README__md="old", model__safetensors="old")
     hub.cut = lambda method, path: request_that_fails in f"{method} {path}"
-    with pytest.raises(PublishError, match=rf"The upload to me/model on {hub.url} was interrupted.*start the same"):
+    with pytest.raises(
+        PublishError, match=rf"The upload to me/model on {hub.url} was interrupted.*repeat the command"
+    ):
         upload_repository(small, "me/model", update=exists)
     files = hub.repositories["me/model"].files()
     assert files == old if exists else set(files) == {".gitattributes"}

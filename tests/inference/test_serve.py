@@ -265,6 +265,10 @@ def test_the_command_starts_the_server(folder, monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit):
         cli.main(["serve", str(folder), "--port", str(taken.getsockname()[1])])
     assert "Address already in use. Give another --port." in capsys.readouterr().err
-    for option, message in (("--timeout 0", "must be positive"), ("--port 70000", "from 0"), ("--max_texts 0", "1")):
+    for option, message in (
+        ("--timeout 0", "must be a positive number of seconds"),
+        ("--port 70000", "from 0"),
+        ("--max_texts 0", "1"),
+    ):
         with pytest.raises(ValueError, match=f"{option} .*{message}|{option}.0 .*{message}"):
             cli.run(["serve", str(folder), *option.split()])

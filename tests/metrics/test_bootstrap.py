@@ -186,7 +186,7 @@ def test_outputs_that_are_the_same_add_no_chance():
         (lambda: paired_bootstrap([], [], mean), "no statistics_a"),
         (
             lambda: paired_bootstrap(A[:, None], B[:, None], mean, counts_seeds=True),
-            "statistics_a has one output, .*: give several",
+            "statistics_a has one output, .* need several: give more",
         ),
         (lambda: paired_bootstrap(A, B, mean, num_samples=0), "num_samples 0 must be at least 1"),
         (lambda: compare(["a"], ["a", "b"], ["a", "b"]), "1 predictions_a, 2 predictions_b, 2 references"),

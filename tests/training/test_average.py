@@ -166,7 +166,7 @@ def change_json(path: Path, **fields) -> None:
         (lambda newest: change_json(newest / "config.json", dropout=0.5), r"they differ in dropout \(0.1 and 0.5\)"),
         (
             lambda newest: add_tensors(newest, extra=torch.zeros(2)),
-            r"they differ in 1 parameters, first extra, with the shapes None and \(2,\) F32",
+            r"they differ in 1 parameters. The first is extra, with the shapes None and \(2,\) F32",
         ),
         (
             lambda newest: add_tensors(newest, **{"model.decoder.layer_norm.bias": torch.zeros(32).half()}),

@@ -241,7 +241,7 @@ def test_malformed_file_is_named_with_its_line(tmp_path):
 @pytest.mark.parametrize(
     "split, values, error, message",
     [
-        ("train", {}, ValueError, "No training data: give --train_file, or --train_source_file and"),
+        ("train", {}, ValueError, "No train data: give --train_file, or --train_source_file and"),
         ("test", {}, ValueError, "No test data: give --test_file"),
         ("train", {"train_file": ["{tmp}/none.m2"]}, FileNotFoundError, r"No file .*none\.m2"),
         ("train", {"train_source_file": "{tmp}/a.src"}, ValueError, "go together"),

@@ -95,8 +95,8 @@ def test_a_failed_start_leaves_an_earlier_run_as_it_was(corpus, tmp_path):
             "--max_source_length 60 exc",
         ),
         (other | {"src_lang": "en", "tgt_lang": "de"}, "does not mark languages"),
-        (other | {"model_name_or_path": tmp_path / "run" / "checkpoint-1"}, "deletes what --model_name_or_path"),
-        (other | {"tokenizer_name": tmp_path / "run"}, "deletes what --tokenizer_name"),
+        (other | {"model_name_or_path": tmp_path / "run" / "checkpoint-1"}, "would delete what --model_name_or_path"),
+        (other | {"tokenizer_name": tmp_path / "run"}, "would delete what --tokenizer_name"),
     ):
         with pytest.raises((FileNotFoundError, ValueError), match=message):
             run_translation.main(arguments(corpus, tmp_path / "run", **wrong, overwrite_output_dir=True))
@@ -114,7 +114,9 @@ def test_another_training_in_the_folder_of_one_is_refused(corpus, tmp_path, capl
         run_translation.main(arguments(corpus, tmp_path, **options, max_source_length=7))
     run_translation.main(arguments(corpus, tmp_path, **options, do_predict=True, num_beams=1, max_predict_samples=2))
     last = tmp_path / "checkpoint-3"
-    with pytest.raises(ValueError, match=r"is of another training; .* config_overrides=.* Leave out --resume_from"):
+    with pytest.raises(
+        ValueError, match=r"belongs to another training: .* config_overrides=.* Leave out --resume_from"
+    ):
         run_translation.main(
             [*arguments(corpus, tmp_path, **options, resume_from_checkpoint=last), "--config_overrides", rk4]
         )

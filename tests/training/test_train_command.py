@@ -49,7 +49,7 @@ def test_an_unknown_recipe_lists_the_known_ones(capsys):
     assert exit.value.code == 2 and re.match(f"error: {message}", capsys.readouterr().err)
     with pytest.raises(ValueError, match=message):
         parse_arguments(TRANSLATION, ["--recipe", "multi30k"])
-    with pytest.raises(ValueError, match=r"Two recipes are named, a\.json and ptb: give one"):
+    with pytest.raises(ValueError, match=r"More than one recipe is given \(a\.json and ptb\): give one"):
         parse_arguments(TRANSLATION, ["a.json", "--recipe", "ptb"])
 
 

@@ -262,7 +262,7 @@ def read_training_pairs(args: DataArguments) -> Iterator[Pair]:
         ValueError: no file is named; a file is malformed or of another kind.
     """
     if not (args.train_file or args.train_source_file):
-        raise ValueError("No training data: give --train_file, or --train_source_file and --train_reference_files.")
+        raise ValueError("No train data: give --train_file, or --train_source_file and --train_reference_files.")
     if (args.train_source_file is None) != (args.train_reference_files is None):
         raise ValueError("--train_source_file and --train_reference_files go together; only one is given.")
     validation_files = {path.resolve() for path in find_files(args.validation_file or [], "validation")}
