@@ -241,7 +241,7 @@ def check_fields(fields: dict[str, Any], model_type: str):
             raise TypeError(f"{field}={value!r} is not a field of OdeTransformerConfig.")
         if field in DERIVED_FIELDS:
             raise ValueError(
-                f"{field}={value!r} cannot be changed: it belongs to the weights of the {model_type} model. Leave it "
+                f"{field}={value!r} cannot be chosen: it belongs to the weights of the {model_type} model. Leave it "
                 "out."
             )
     for field in ("encoder_solver", "decoder_solver"):

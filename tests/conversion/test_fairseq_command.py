@@ -176,14 +176,19 @@ def test_code_in_a_checkpoint_does_not_run(zipped, files):
     checkpoint = files.checkpoint(
         save_options={"_use_new_zipfile_serialization": zipped}, meters=Malicious(f"touch '{created}'")
     )
-    with pytest.raises(ValueError, match=rf"checkpoint_best.pt holds {os.system.__module__}.system, .*--trust_file"):
+    with pytest.raises(
+        ValueError,
+        match=rf"checkpoint_best.pt holds {os.system.__module__}.system\. It was not loaded, .*--trust_file",
+    ):
         files.run(checkpoint)
     assert not created.exists() and not files.output.exists()
 
 
 def test_other_objects_are_read_only_when_told_to_trust_the_file(files):
     checkpoint = files.checkpoint(value=np.float64(3), folder=Path("data"))
-    with pytest.raises(ValueError, match=r"checkpoint_best.pt holds \S*(numpy|pathlib)\S*, .*--trust_file"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint_best.pt holds \S*(numpy|pathlib)\S*\. It was not loaded, .*--trust_file"
+    ):
         files.run(checkpoint)
     model = files.run(checkpoint, options=["--trust_file"])
     assert_close(logits(model, golden(SHARED)[1]), golden(SHARED)[1]["logits"])
@@ -326,7 +331,7 @@ def test_options_that_do_not_fit_are_refused_by_name(options, message, files):
 
 def test_the_same_checkpoint_twice_and_codes_of_another_dictionary_are_refused(files):
     checkpoint = files.checkpoint()
-    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is named twice"):
+    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is given twice"):
         files.run(checkpoint, checkpoint.parent / "." / checkpoint.name)
     files.codes.write_text("#version: 0.2\nz u\nzu m</w>\nu n\nun d</w>\nn e\nd i\ndi e</w>\n")
     with pytest.raises(

@@ -388,7 +388,7 @@ EDIT = "A 0 1|||R|||x|||REQUIRED|||-NONE-|||0"
         (f"S a b\n{EDIT.replace('0 1', '0 one')}\n", "line 2: the offsets '0 one' are not two whole numbers"),
         (f"S a b\n{EDIT.replace('0 1', '0')}\n", "line 2: the offsets '0' are not two"),
         (f"S a b\n{EDIT.replace('0 1', '2 1')}\n", "line 2: the offsets 2 1 are not in order"),
-        (f"S a b\n{EDIT[:-1]}zero\n", "line 2: the annotator 'zero' is not a number"),
+        (f"S a b\n{EDIT[:-1]}zero\n", "line 2: the annotator 'zero' is not a whole number"),
         ("S a b\n\n\nS c\nB c\n", "line 5: 'B c' begins with neither 'S ' nor 'A '"),
         ("a b\n", "line 1: 'a b' begins with neither"),
     ],
@@ -516,7 +516,7 @@ def test_the_command_prints_as_the_official_scorer(files, capsys):
 
 def test_files_that_do_not_belong_together_are_refused(files, tmp_path):
     (tmp_path / "short.txt").write_text("The dog .\n")
-    with pytest.raises(ValueError, match=r"short\.txt has 1 lines, but .*gold\.m2 3 sentences"):
+    with pytest.raises(ValueError, match=r"short\.txt has 1 lines, but .*gold\.m2 has 3 sentences"):
         cli.run(["score", "m2", "--hypotheses", str(tmp_path / "short.txt"), "--references", files[0]])
 
 

@@ -268,7 +268,7 @@ def test_malformed_file_is_named_with_its_line(tmp_path):
             "test",
             {"test_file": ["{tmp}/a.src"], "test_reference_files": ["{tmp}/two.ref"]},
             ValueError,
-            r"two\.ref has 2 lines, but --test_file .*a\.src 1 sentences",
+            r"two\.ref has 2 lines, but --test_file .*a\.src has 1 sentences",
         ),
         ("train", {"dataset_name": "jfleg"}, ValueError, "--dataset_name jfleg: sentences come from files"),
     ],
