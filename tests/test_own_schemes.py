@@ -161,7 +161,7 @@ def test_only_models_that_need_it_take_it_along(scheme, tmp_path):
             "from modeling_ode_transformer import ButcherTableau",
             "line 1: modeling_ode_transformer is not",
         ),
-        ("my_scheme.py", "from .helper import x", "line 1: .helper is not there"),
+        ("my_scheme.py", "from .helper import x", "line 1: .helper may be missing"),
         ("my_scheme.py", "import torch", "adds no entry to TABLEAUS, CORRECTORS, MULTISTEPS, COEFFICIENTS"),
         ("my_scheme.py", SCHEME.replace("softmax", "gate"), r"changes COEFFICIENTS\['gate'\]: choose another name"),
         ("my_scheme.py", SCHEME + "\n1 / 0", "fails: ZeroDivisionError: division by zero"),

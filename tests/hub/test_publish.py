@@ -549,7 +549,7 @@ def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path, capsys
     with pytest.raises(SystemExit) as exit:
         cli.main(command)
     assert exit.value.code == 2
-    assert "me/model holds files already (16): give --update" in capsys.readouterr().err
+    assert "me/model already holds 16 files: give --update" in capsys.readouterr().err
     assert len(hub.repositories["me/model"].commits) == 2
 
     model = OdeTransformerForConditionalGeneration.from_pretrained(run)

@@ -108,7 +108,7 @@ def test_another_training_in_the_folder_of_one_is_refused(corpus, tmp_path, capl
     options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
     run_translation.main(arguments(corpus, tmp_path, **options))
     rk4 = json.dumps(MODEL | {"encoder_solver": "rk4"})
-    with pytest.raises(ValueError, match=r"another training; .* config_overrides=.*rk4.*; learning_rate=5\.0 in pl"):
+    with pytest.raises(ValueError, match=r"another training: .* config_overrides=.*rk4.*; learning_rate=5\.0 in pl"):
         run_translation.main(arguments(corpus, tmp_path, **options, learning_rate=5) + ["--config_overrides", rk4])
     with pytest.raises(ValueError, match=r"this one has max_source_length=7 in place of 256\."):
         run_translation.main(arguments(corpus, tmp_path, **options, max_source_length=7))

@@ -170,7 +170,7 @@ def test_what_a_stream_cannot_do_is_said(files, tmp_path):
         trainer_for(tmp_path, files, max_steps=2, stream_buffer_size=0)
     with pytest.raises(ValueError, match="more than a batch may hold"):
         next(iter(TokenBudgetStream(stream_of(files), 5)))
-    with pytest.raises(ValueError, match="without end"):
+    with pytest.raises(ValueError, match="endless stream"):
         TokenBudgetStream(stream_of(files), 60).count()
     empty = TokenBudgetStream(stream_of(files[:1]).filter(lambda pair: False), 60, num_replicas=2)
     empty._gather = lambda value: [value, False]
