@@ -159,7 +159,7 @@ def test_only_models_that_need_it_take_it_along(scheme, tmp_path):
         (
             "my_scheme.py",
             "from modeling_ode_transformer import ButcherTableau",
-            "line 1: modeling_ode_transformer is not",
+            "line 1: modeling_ode_transformer may be missing",
         ),
         ("my_scheme.py", "from .helper import x", "line 1: .helper may be missing"),
         ("my_scheme.py", "import torch", "adds no entry to TABLEAUS, CORRECTORS, MULTISTEPS, COEFFICIENTS"),
