@@ -332,7 +332,7 @@ def test_saving_to_the_hub_uploads_the_code_of_the_pipelines(run, hub, tmp_path)
         ("me/new", {}, None, "no access token for the Hub: log in with `hf auth login`, or set HF_TOKEN"),
         ("me/new", {}, "hf_" + "b" * 34, "does not let this token write to me/new"),
         ("other/new", {}, TOKEN, "does not let this token write to other/new"),
-        ("me/held", {}, TOKEN, "me/held holds files already \\(2\\): give --update"),
+        ("me/held", {}, TOKEN, "me/held already holds 2 files: give --update"),
         ("me/held", {"update": True, "private": True}, TOKEN, "me/held is public"),
         (
             "me/held",
