@@ -1,6 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Plots what training runs logged, side by side: losses and perplexities (figure 5 of the paper), gradient norms
-(figure 6), and how much each stage of each layer counts, where runs had `--log_coefficients`.
+"""Plots what training runs logged, side by side: losses, perplexities, gradient norms and stage weights.
+
+Losses and perplexities are as in figure 5 of the paper, gradient norms as in figure 6. Stage weights, which say how
+much each stage of each layer counts, need runs with `--log_coefficients`.
 
     python examples/analysis/plot_training.py ptb_residual ptb_rk2_gate --names residual gate --output_dir plots
 

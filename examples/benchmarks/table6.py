@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Speed and memory by depth and scheme, as table 6 of the paper: beam search and training steps, on a GPU.
+"""Speed and memory by depth and scheme, as in table 6 of the paper: beam search and training steps, on a GPU.
 
     python examples/benchmarks/table6.py --translation_file data/multi30k/test_2016_flickr.en.gz \\
         --output_file table6.json

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Data of WMT's size on generated pairs: how fast they are encoded, prepared, ordered and loaded, in what memory.
+"""Time and memory to encode, prepare, order and load data of WMT's size, with generated pairs.
 
     python examples/benchmarks/wmt_data.py --source_files train.en.gz --target_files train.de.gz \
         --pair_files tatoeba.tsv.gz --pairs 10000000 --lengths 40000000 --processes 2 8 --output_file wmt_data.json

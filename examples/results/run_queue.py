@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The trainings that the results page waits for, one after the other; stopped and started again, it continues.
+"""Runs the trainings that the results page needs, one after the other; if stopped, the same command continues.
 
     nohup python examples/results/run_queue.py --data_dir data --output_dir runs > queue.log 2>&1 &
     python examples/results/run_queue.py --output_dir runs --list

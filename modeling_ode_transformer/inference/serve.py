@@ -76,13 +76,13 @@ class Output(BaseModel):
 
 
 class Answer(BaseModel):
-    outputs: Annotated[list[list[Output]], Field(description="For each text its outputs, the best first.")]
+    outputs: Annotated[list[list[Output]], Field(description="For each text, its outputs, best first.")]
 
 
 class Health(BaseModel):
     status: str
     models: list[str]
-    waiting: Annotated[int, Field(description="Texts that wait for the model.")]
+    waiting: Annotated[int, Field(description="Number of texts that wait for the model.")]
 
 
 class Error(BaseModel):
