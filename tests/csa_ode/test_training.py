@@ -117,7 +117,7 @@ def test_word_vectors(tmp_path, header):
     before = embedding.weight.clone()
     coverage = load_word_vectors(path, VOCABULARY, embedding)
     assert (coverage.found, coverage.missing, coverage.duplicates) == (2, ["rare"], 1)
-    assert str(coverage).startswith("2 of 3 words (66.7%) have a pre-trained vector; not 'rare'; 1 second")
+    assert str(coverage).startswith("2 of 3 words (66.7%) have a pre-trained vector; not 'rare'; 1 repeated")
     expected = torch.stack([before[0], torch.tensor([1.0, 2, 3]), torch.tensor([0.5, -0.1, 0]), before[3]])
     assert torch.equal(embedding.weight, expected)
 

@@ -215,7 +215,7 @@ def test_what_cannot_be_published_is_said(run, tmp_path):
     fails(tmp_path, "holds no saved model")
     broken = tmp_path / "broken"
     shutil.copytree(run, broken)
-    fails(broken, "'chess' is none of translation", task="chess")
+    fails(broken, "'chess' is not one of translation", task="chess")
     fails(broken, "Repo id must", card={"repo_id": "a/b/c"})
     arguments, weights = (broken / name for name in ("arguments.json", "model.safetensors"))
     noted, stored = arguments.read_bytes(), weights.read_bytes()
