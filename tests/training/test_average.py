@@ -170,7 +170,7 @@ def change_json(path: Path, **fields) -> None:
         ),
         (
             lambda newest: add_tensors(newest, **{"model.decoder.layer_norm.bias": torch.zeros(32).half()}),
-            r"first model.decoder.layer_norm.bias, with the shapes \(32,\) F32 and \(32,\) F16",
+            r"first is model.decoder.layer_norm.bias, with the shapes \(32,\) F32 and \(32,\) F16",
         ),
         (
             lambda newest: add_tensors(newest, **{"model.decoder.layer_norm.bias": torch.full((32,), torch.nan)}),
@@ -205,7 +205,7 @@ def test_missing_shards_are_a_half_written_checkpoint(tmp_path):
         (["{run}/checkpoint-2", "{run}/checkpoint-3", "--output_dir", "{run}/out"], FileNotFoundError, "checkpoint-3"),
         (["{run}/checkpoint-2", "{run}/checkpoint-4"], ValueError, "2 folders are given: add --output_dir"),
         (["{run}/checkpoint-2", "{run}/checkpoint-4", "--last", "2"], ValueError, "--last 2 needs one training run"),
-        (["{run}/checkpoint-2", "{run}/checkpoint-2", "--output_dir", "{run}/out"], ValueError, "named twice"),
+        (["{run}/checkpoint-2", "{run}/checkpoint-2", "--output_dir", "{run}/out"], ValueError, "given twice"),
         (["{run}", "--output_dir", "{full}"], ValueError, "full is not empty: choose another, or give --overwrite"),
         (["{run}", "--output_dir", "{full}/file"], ValueError, "file is a file"),
         (["{run}", "--output_dir", "{run}", "--overwrite"], ValueError, "is, holds or is in .*checkpoint-2"),
