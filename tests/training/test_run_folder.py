@@ -303,7 +303,7 @@ def test_checkpoints_of_two_branches_are_not_mixed(corpus, tmp_path):
     run_translation.main(arguments(corpus, tmp_path / "branch", **options))
     assert losses(tmp_path / "branch") == losses(tmp_path / "run")
     with pytest.raises(
-        ValueError, match=r"branch holds other checkpoints \(checkpoint-2, checkpoint-3\), .* Leave it out"
+        ValueError, match=r"branch holds other checkpoints \(checkpoint-2, checkpoint-3\)\. .* Leave it out"
     ):
         run_translation.main(arguments(corpus, tmp_path / "branch", **options))
 

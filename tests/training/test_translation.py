@@ -335,7 +335,7 @@ def test_long_sentences_are_cut_and_counted(run, caplog):
     assert [len(ids) for ids in encoded["labels"]][2] == 20
     assert encoded["input_ids"][1][-1] == encoded["labels"][2][-1] == tokenizer.eos_token_id
     assert "1 of 3 sources were cut to 30 tokens (--max_source_length)" in caplog.text
-    assert "1 of 3 targets cut to 20 tokens (--max_target_length)" in caplog.text
+    assert "1 of 3 targets were cut to 20 tokens (--max_target_length)" in caplog.text
 
 
 def test_tokenizer_larger_than_the_model_is_refused(run, corpus, tmp_path):
