@@ -154,7 +154,7 @@ def test_formats_read_alike(tmp_path, monkeypatch):
     "lines, values, message",
     [
         (['{"article": "a", "highlights": "b"}', "{"], {}, r"bad\.jsonl, line 2: not a JSON object"),
-        (['["a", "b"]'], {}, r"bad\.jsonl, line 1: not an object with article and highlights"),
+        (['["a", "b"]'], {}, r"bad\.jsonl, line 1 is not an object with article and highlights"),
         (
             ['{"article": "a", "summary": "b"}'],
             {},
