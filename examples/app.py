@@ -109,10 +109,10 @@ class TextModel:
 
     def __init__(self, name: str, trust_remote_code: bool = False, weights: str = "keep"):
         if weights != "keep" and (optimize_for_cpu is None or torch.cuda.is_available()):
-            raise ValueError(f"--{weights} is for CPUs, and needs the package modeling_ode_transformer: leave it out.")
+            raise ValueError(f"--{weights} needs a CPU and the package modeling_ode_transformer: leave it out.")
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
         if not config.is_encoder_decoder:
-            raise ValueError(f"{name} is a language model ({config.model_type}): name an encoder-decoder.")
+            raise ValueError(f"{name} is a language model ({config.model_type}): give an encoder-decoder.")
         # Only eager attention returns its weights.
         self.model = AutoModelForSeq2SeqLM.from_pretrained(
             name, trust_remote_code=trust_remote_code, use_safetensors=True, attn_implementation="eager"
@@ -151,10 +151,10 @@ class TextModel:
     def encode(self, text: str) -> list[int]:
         """The tokens of a text; raises a ValueError if it is empty or too long."""
         if not text.strip():
-            raise ValueError("There is no text: type one first.")
+            raise ValueError("There is no text: enter one first.")
         token_ids = self.tokenizer(text, verbose=False)["input_ids"]
         if len(token_ids) > self.max_tokens:
-            raise ValueError(f"The text has {len(token_ids)} tokens, and {self.max_tokens} are the limit: shorten it.")
+            raise ValueError(f"The text has {len(token_ids)} tokens, but the limit is {self.max_tokens}: shorten it.")
         return token_ids
 
     @torch.inference_mode()
@@ -166,7 +166,7 @@ class TextModel:
         computed in a separate pass, since this file runs without the package."""
         if number > num_beams:
             raise ValueError(
-                f"{number} outputs need as many beams, not {num_beams}: choose more beams or fewer outputs."
+                f"{number} outputs need at least as many beams, not {num_beams}: choose more beams or fewer outputs."
             )
         inputs = self._inputs(source_ids)
         sequences = self.model.generate(
@@ -266,7 +266,7 @@ def coefficient_map(explanation: Explanation, num_layers: int, kind: str) -> str
     `encoder_coefficients`."""
     values = explanation.coefficients
     if values is None:
-        return "The blocks of this encoder have one stage each: there is nothing to weigh."
+        return "Each block of this encoder has one stage, so there are no stage weights."
     steps = len(values) // num_layers
     rows = [f"layer {i // steps + 1}" + (f", step {i % steps + 1}" if steps > 1 else "") for i in range(len(values))]
     stages = [f"F{i + 1}" for i in range(values.shape[1])]
@@ -274,10 +274,10 @@ def coefficient_map(explanation: Explanation, num_layers: int, kind: str) -> str
         text = f"A step adds the sum of its stages with these weights ({kind}), the same for every token."
         return text + heatmaps({"weights": values}, rows, stages, (None, None), "cividis", True)
     if kind == "gate":
-        text = "A step adds g F1 + (1 - g) F2, with a gate g for every piece of the source."
+        text = "A step adds g F1 + (1 - g) F2, with a gate g for each piece of the source."
         maps = {"gate g": values[:, 0]}
     else:
-        text = f"A step adds the sum of its stages with weights ({kind}) for every piece of the source."
+        text = f"A step adds the sum of its stages with weights ({kind}) for each piece of the source."
         maps = {f"weight of {stage}": values[:, i] for i, stage in enumerate(stages)}
     limits = (-1, 1) if kind == "tanh" else (0, 1)
     return text + heatmaps(maps, rows, explanation.source, limits, "coolwarm_r", len(explanation.source) <= 64)
@@ -363,7 +363,7 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
         length = max(len(source_ids) for source_ids, _ in found[0])
         if length > (longest := getattr(config, "trained_source_length", None) or math.inf):
             what = "The text" if found[1] is None else "A sentence"
-            gr.Warning(f"{what} has {length} tokens, and the longest one in training had {longest}.")
+            gr.Warning(f"{what} has {length} tokens, but the longest one in training had {longest}.")
         return found, gr.Radio(choices(found), value=0), *explain(found, 0, layer, head)
 
     def on_explain(found, output, layer, head):
@@ -394,7 +394,8 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
                     )
                 split = gr.Checkbox(
                     label="Split sentences",
-                    info="Of a text longer than those in training: each sentence by itself, with its best output.",
+                    info="If the text is longer than any in training, generate the best output of each sentence by "
+                    "itself.",
                 )
                 button = gr.Button("Generate", variant="primary")
             with gr.Column():
@@ -441,12 +442,20 @@ def main(argv: list[str] | None = None) -> None:
         help="run modelling code stored with the model",
     )
     parser.add_argument(
-        "--port", type=int, help="port of the page; none: $GRADIO_SERVER_PORT, or the first free one from 7860"
+        "--port", type=int, help="port of the page; None: $GRADIO_SERVER_PORT, or the first free one from 7860"
     )
-    parser.add_argument("--host", help="address; 0.0.0.0: all; none: $GRADIO_SERVER_NAME, or 127.0.0.1")
-    parser.add_argument("--packed", action="store_true", help="on a CPU, lay the weights out once for its products")
-    parser.add_argument("--int8", action="store_true", help="on a CPU, round the packed weights to 8 bits")
-    parser.add_argument("--text", default="", help="text that the page opens with, and its output")
+    parser.add_argument(
+        "--host", help="address to listen on, or 0.0.0.0 for all; None: $GRADIO_SERVER_NAME, or 127.0.0.1"
+    )
+    parser.add_argument(
+        "--packed", action="store_true", help="on a CPU, store the weights in the layout its matrix products need"
+    )
+    parser.add_argument(
+        "--int8",
+        action="store_true",
+        help="on a CPU, round the packed weights to 8 bits; this is faster, but outputs may change",
+    )
+    parser.add_argument("--text", default="", help="text to show with its output when the page opens")
     args = parser.parse_args(argv)
     name = args.model_name_or_path
     title = Path(name).absolute().name if Path(name).is_dir() else name

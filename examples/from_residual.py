@@ -65,7 +65,7 @@ def note(folder: Path, arguments: list[str]) -> None:
     file = folder.with_suffix(".arguments.json")
     if folder.exists() and file.is_file() and (noted := read_json(file)["arguments"]) != arguments:
         raise ValueError(
-            f"{folder} was made with the arguments {' '.join(noted)}, not {' '.join(arguments)}: choose another "
+            f"{folder} was written with the arguments {' '.join(noted)}, not {' '.join(arguments)}: choose another "
             "--output_dir."
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -101,14 +101,20 @@ def train(start: Path, output_dir: Path, data_dir: Path, arguments: list[str]) -
 def main(argv: list[str] | None = None) -> None:
     """Runs the script with the given arguments (default: the command line's)."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data_dir", type=Path, required=True, help="folder with Multi30k's train.en.gz, ...")
+    parser.add_argument(
+        "--data_dir", type=Path, required=True, help="folder with the files of Multi30k (train.en.gz, ...)"
+    )
     parser.add_argument("--output_dir", type=Path, required=True, help="folder to write")
-    parser.add_argument("--vocab_size", type=int, default=8000, help="BPE pieces of both languages")
-    parser.add_argument("--epochs", type=int, default=10, help="epochs of the residual model")
-    parser.add_argument("--further_epochs", type=int, default=4, help="epochs of both models after the conversion")
-    parser.add_argument("--learning_rate", type=float, default=2e-3, help="peak rate of the residual model")
-    parser.add_argument("--further_learning_rate", type=float, default=5e-4, help="first rate after the conversion")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--vocab_size", type=int, default=8000, help="number of BPE pieces of the joint tokenizer")
+    parser.add_argument("--epochs", type=int, default=10, help="training epochs of the residual model")
+    parser.add_argument(
+        "--further_epochs", type=int, default=4, help="further epochs of both models after the conversion"
+    )
+    parser.add_argument("--learning_rate", type=float, default=2e-3, help="peak learning rate of the residual model")
+    parser.add_argument(
+        "--further_learning_rate", type=float, default=5e-4, help="initial learning rate after the conversion"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="random seed")
     args, training_arguments = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
     set_seed(args.seed)
 

@@ -119,7 +119,7 @@ def report(results: list[dict]) -> str:
 def main(argv: list[str] | None = None) -> list[dict]:
     """Runs the script with the given arguments (default: the command line's); returns both models' results."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, metavar="OUTPUT_FOLDER", help="for texts, models and results.json")
+    parser.add_argument("folder", type=Path, metavar="OUTPUT_FOLDER", help="folder for texts, models and results.json")
     folder = parser.parse_args(argv).folder
     corpus = folder / "corpus"
     write_corpus(corpus, SIZES)
@@ -144,8 +144,8 @@ def main(argv: list[str] | None = None) -> list[dict]:
     print(f"\n{report(results)}")
     print(f"BLEU signature: {results[0]['bleu_signature']}")
     print(
-        "\nA toy: one seed on a generated language. It shows that everything runs, not which model is better.\n"
-        f"Models and results.json are in {folder}."
+        "\nThis is a toy: one seed on a generated language. It shows that everything works, not which model is "
+        f"better.\nModels and results.json are in {folder}."
     )
     return results
 

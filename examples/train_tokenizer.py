@@ -21,22 +21,26 @@ from modeling_ode_transformer.text_files import parse_overrides, read_lines
 def main(argv: list[str] | None = None) -> None:
     """Runs the script with the given arguments (default: the command line's)."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--files", nargs="+", required=True, help="texts of both languages, or of the source language")
-    parser.add_argument("--target_files", nargs="+", help="texts of the target language, for a tokenizer of its own")
+    parser.add_argument(
+        "--files", nargs="+", required=True, help="text files of both languages, or of the source language"
+    )
+    parser.add_argument("--target_files", nargs="+", help="text files of the target language, for its own tokenizer")
     parser.add_argument("--output_dir", required=True, type=Path, help="folder to write")
-    parser.add_argument("--vocab_size", type=int, default=8000, help="pieces, special tokens included")
-    parser.add_argument("--target_vocab_size", type=int, help="pieces of the target tokenizer; none: --vocab_size")
-    parser.add_argument("--model_type", choices=["bpe", "unigram"], default="bpe", help="SentencePiece model")
-    parser.add_argument("--options", help="SentencePiece options, e.g. character_coverage=0.9995,split_digits=true")
+    parser.add_argument("--vocab_size", type=int, default=8000, help="number of pieces, special tokens included")
+    parser.add_argument(
+        "--target_vocab_size", type=int, help="number of pieces of the target tokenizer; None: --vocab_size"
+    )
+    parser.add_argument("--model_type", choices=["bpe", "unigram"], default="bpe", help="type of SentencePiece model")
+    parser.add_argument("--options", help="SentencePiece options, such as character_coverage=0.9995,split_digits=true")
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
     if args.target_vocab_size is not None and not args.target_files:
-        raise ValueError(f"--target_vocab_size {args.target_vocab_size} is of --target_files: give these, too.")
+        raise ValueError(f"--target_vocab_size {args.target_vocab_size} needs --target_files: add it.")
     if args.output_dir.is_dir() and any(args.output_dir.iterdir()):
         raise ValueError(f"--output_dir {args.output_dir} is not empty: choose another folder.")
 
     options = parse_overrides(args.options)
     if own := sorted({"files", "vocab_size", "model_type"} & options.keys()):
-        raise ValueError(f"--options {args.options}: give {' and '.join(f'--{name}' for name in own)} in its place.")
+        raise ValueError(f"--options {args.options}: give {' and '.join(f'--{name}' for name in own)} instead.")
 
     jobs = [(args.files, args.vocab_size, args.output_dir)]
     if args.target_files:

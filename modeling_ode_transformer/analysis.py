@@ -62,7 +62,7 @@ def conditions_of_order(tableau: ButcherTableau, order: int) -> list[OrderCondit
         ValueError: a stage does not start from the whole state, so that it is not a Runge-Kutta scheme.
     """
     if not tableau.is_runge_kutta:
-        raise ValueError(f"y={tableau.y} is not all ones: order conditions are those of Runge-Kutta schemes.")
+        raise ValueError(f"y={tableau.y} is not all ones: order conditions apply only to Runge-Kutta schemes.")
 
     def dot(left: Sequence[float], right: Sequence[float]) -> float:
         return sum(map(mul, left, right))

@@ -36,15 +36,15 @@ BOOTSTRAP_METRICS = ("bleu", "tokenized_bleu", "compound_split_bleu", "m2")
 BLEU_DEFAULTS = {"tokenize": "13a", "lowercase": False, "moses_language": None}
 # What a run does not know about its model card.
 CARD_VALUES = {
-    "title": "of the card; default: the repository's name",
-    "language": "codes of the languages, e.g. en de",
-    "license": "of the weights, e.g. apache-2.0",
-    "dataset": "name of the data, or the Hub's (OWNER/NAME); default: the names of the files",
-    "about": "a sentence about the model",
+    "title": "title of the card; default: the repository's name",
+    "language": "codes of the languages, such as en de",
+    "license": "license of the weights, such as apache-2.0",
+    "dataset": "name of the data set, or its name on the Hub (OWNER/NAME); default: the names of the files",
+    "about": "one sentence about the model",
     "intended_use": "what the model is for",
     "limits": "what the model is not for, and what it gets wrong",
-    "machine": "what it was trained on",
-    "command": "that repeats the run",
+    "machine": "machine that trained the model",
+    "command": "command that repeats the run",
 }
 
 
@@ -79,7 +79,10 @@ def run(argv: list[str] | None = None) -> None:
 
 
 def make_parser() -> ArgumentParser:
-    parser = ArgumentParser(prog="ode-transformer", description="Tools around models of ODE Transformers.")
+    parser = ArgumentParser(
+        prog="ode-transformer",
+        description="Tools for ODE Transformers: train, generate, evaluate, convert and publish models.",
+    )
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
     add_train(commands)
     add_prepare(commands)
@@ -90,7 +93,7 @@ def make_parser() -> ArgumentParser:
     add_serve(commands)
     add_publish(commands)
     add_card(commands)
-    score = add_command(commands, "score", "compute a metric of the papers' tables", None)
+    score = add_command(commands, "score", "compute a metric used in the papers", None)
     metrics = score.add_subparsers(dest="metric_name", required=True, metavar="METRIC")
     for add_metric in (add_bleu, add_rouge, add_m2, add_gleu, add_errant, add_perplexity, add_bootstrap):
         add_metric(metrics)
@@ -122,7 +125,7 @@ TRAINED = {
 
 
 def add_train(commands: Any) -> None:
-    summary = "train a model from scratch, by a recipe, or from a checkpoint, and evaluate it"
+    summary = "train a model from scratch, with a recipe or from a checkpoint, and evaluate it"
     parser = add_command(commands, "train", summary, train, needs_models=False)
     tasks = parser.add_subparsers(dest="trained", required=True, metavar="TASK")
     for name, description in TRAINED.items():
@@ -149,7 +152,7 @@ def add_import(parser: ArgumentParser) -> None:
         dest="import_schemes",
         metavar="FILE",
         action="append",
-        help="Python file of the model's own coefficients and schemes, as saved beside it; may be given several times",
+        help="Python file that defines the model's own coefficients and schemes, as saved with it; may be repeated",
     )
 
 
@@ -158,11 +161,11 @@ PREPARED = ("translation", "summarization", "correction", "language-model")
 
 
 def add_prepare(commands: Any) -> None:
-    summary = "clean and encode data once, for trainings with --prepared_dir FOLDER"
+    summary = "clean and encode data once, to be reused by `train` with --prepared_dir FOLDER"
     parser = add_command(commands, "prepare", summary, prepare, needs_models=False)
     tasks = parser.add_subparsers(dest="trained", required=True, metavar="TASK")
     for name in PREPARED:
-        help_text = f"data of `train {name}`, with its options (train {name} --help); --output_dir is the folder"
+        help_text = f"data for `train {name}`, with its options (see train {name} --help); writes to --output_dir"
         parser = tasks.add_parser(name, help=help_text, add_help=False, prefix_chars="\0")
         parser.add_argument("arguments", nargs="*")
 
@@ -171,9 +174,9 @@ def prepare(args: Namespace) -> None:
     if not {"-h", "--help"}.isdisjoint(args.arguments):
         print(
             f"usage: ode-transformer prepare {args.trained} --train FILE --validation FILE --output_dir FOLDER "
-            f"[OPTIONS]\n\nCleans and encodes data once. The options, also --recipe, are those of\n"
-            f"ode-transformer train {args.trained} --help. A training with the same ones and --prepared_dir FOLDER "
-            "finds what was prepared."
+            "[OPTIONS]\n\nCleans and encodes data once and writes them to --output_dir. The options, including "
+            f"--recipe,\nare listed by: ode-transformer train {args.trained} --help. To use the prepared data, train "
+            "with the\nsame options and give that folder as --prepared_dir."
         )
         return
     from .training.help import find_task
@@ -188,10 +191,14 @@ def prepare(args: Namespace) -> None:
 def add_average(commands: Any) -> None:
     parser = add_command(commands, "average", "average the weights of checkpoints into a model folder", average)
     parser.add_argument(
-        "folders", nargs="+", type=Path, help="the output folder of a training run, or several model folders"
+        "folders", nargs="+", type=Path, help="output folder of one training run, or several model folders"
     )
-    parser.add_argument("--last", type=int, help="how many checkpoints of a training run to average; default: 5")
-    parser.add_argument("--output_dir", type=Path, help="folder to write; default: averaged_last_N in the run's")
+    parser.add_argument(
+        "--last", type=int, help="number of last checkpoints of the training run to average; default: 5"
+    )
+    parser.add_argument(
+        "--output_dir", type=Path, help="folder to write; default: averaged_last_N in the folder of the run"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an --output_dir that is not empty")
     add_import(parser)
 
@@ -205,40 +212,48 @@ def average(args: Namespace) -> None:
         checkpoints = find_checkpoints(args.folders[0], last)
         output_dir = output_dir or args.folders[0] / f"averaged_last_{last}"
     elif args.last is not None:
-        raise ValueError(f"--last {args.last} is for one training run, but {len(args.folders)} folders are named.")
+        raise ValueError(
+            f"--last {args.last} needs one training run, but {len(args.folders)} folders are given: leave it out."
+        )
     elif output_dir is None:
-        raise ValueError(f"{len(args.folders)} folders are named: give --output_dir too.")
+        raise ValueError(f"{len(args.folders)} folders are given: add --output_dir.")
     average_checkpoints(checkpoints, output_dir, args.overwrite)
     print(f"{output_dir}: the mean of {', '.join(path.name for path in checkpoints)}")
 
 
 def add_convert_fairseq(commands: Any) -> None:
-    summary = "convert checkpoints of the original code (fairseq 0.6.2) into a model folder"
+    summary = "convert checkpoints of the original code (fairseq 0.6.2) to a model folder"
     parser = add_command(commands, "convert-fairseq", summary, convert_fairseq)
     parser.add_argument("checkpoints", nargs="+", type=Path, help="a checkpoint, or several to average")
-    parser.add_argument("--source_dict", required=True, type=Path, help="fairseq's dictionary of the source")
-    parser.add_argument("--target_dict", required=True, type=Path, help="fairseq's dictionary of the target")
-    parser.add_argument("--output_dir", required=True, type=Path, help="folder to write; it must be empty")
+    parser.add_argument("--source_dict", required=True, type=Path, help="fairseq's dictionary for the source")
+    parser.add_argument("--target_dict", required=True, type=Path, help="fairseq's dictionary for the target")
+    parser.add_argument("--output_dir", required=True, type=Path, help="folder to write; it must be empty or new")
     parser.add_argument(
         "--bpe_codes",
         type=Path,
-        help="codes of subword-nmt or fastBPE; without them the tokenizer takes texts that are split into pieces",
+        help="BPE codes of subword-nmt or fastBPE; default: none, and the tokenizer expects text already split into "
+        "pieces",
     )
-    parser.add_argument("--target_bpe_codes", type=Path, help="codes of the target; default: --bpe_codes")
+    parser.add_argument("--target_bpe_codes", type=Path, help="BPE codes for the target; default: --bpe_codes")
     parser.add_argument(
-        "--num_beams", type=int, default=4, help="beams of the generation configuration; default: %(default)s"
+        "--num_beams",
+        type=int,
+        default=4,
+        help="number of beams in the generation configuration; default: %(default)s",
     )
     parser.add_argument(
         "--length_penalty",
         type=float,
         default=0.6,
-        help="beams score sum of log-probabilities / length ** this; default: %(default)s",
+        help="exponent p of the score of a beam, log probability / length ** p; default: %(default)s",
     )
-    parser.add_argument("--max_length", type=int, default=256, help="longest output in tokens; default: %(default)s")
+    parser.add_argument(
+        "--max_length", type=int, default=256, help="maximum length of an output in tokens; default: %(default)s"
+    )
     parser.add_argument(
         "--trust_file",
         action="store_true",
-        help="unpickle everything in the checkpoints, which can run any code: only for files from people you trust",
+        help="unpickle everything in the checkpoints; this can run any code, so use it only for files you trust",
     )
 
 
@@ -284,81 +299,94 @@ def add_generate(commands: Any) -> None:
         "recipe",
         nargs="?",
         metavar="RECIPE.json",
-        help="file of options by name, the first argument; the command line wins",
+        help="JSON file with options by name; it must be the first argument, and the command line overrides it",
     )
     parser.add_argument(
         "--model_name_or_path",
         nargs="+",
         default=[],
-        help="model folder or Hub name; several are an ensemble, whose probabilities are averaged; required here or "
-        "in the recipe",
+        help="model folder or Hub name; with several, their probabilities are averaged (an ensemble); required here "
+        "or in the recipe",
     )
     parser.add_argument(
-        "--input", default="-", help="sources, one a line (.gz accepted); -: standard input; default: %(default)s"
+        "--input",
+        default="-",
+        help="file of sources, one per line (.gz accepted), or - for standard input; default: %(default)s",
     )
     parser.add_argument(
-        "--output", default="-", help="file to write (.gz accepted); -: standard output; default: %(default)s"
+        "--output", default="-", help="file to write (.gz accepted), or - for standard output; default: %(default)s"
     )
-    add_flag(parser, "--overwrite", "replace an --output that exists, or the part that a stopped call has written")
-    add_flag(parser, "--interactive", "ask for one source after the other, until an empty line, end of file or Ctrl-C")
+    add_flag(parser, "--overwrite", "replace an existing --output, or the partial output of a call that was stopped")
+    add_flag(parser, "--interactive", "ask for one source at a time, until an empty line, end of file or Ctrl-C")
     add_search_options(parser)
 
 
 def add_search_options(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--batch_size", type=int, help="sources of a batch; default: at most 32, and at most 4096 tokens"
+        "--batch_size", type=int, help="number of sources per batch; default: up to 32 sources with up to 4096 tokens"
     )
     parser.add_argument(
         "--max_tokens_per_batch",
         type=int,
-        help="tokens of the sources of a batch, padding included, in place of --batch_size",
+        help="maximum number of source tokens per batch, padding included; replaces --batch_size",
     )
     parser.add_argument(
         "--max_source_length",
         type=int,
-        help="longest source in tokens, end mark included; longer ones are cut, with a warning; default: the "
-        "model's limit, or 1024",
+        help="maximum length of a source in tokens, end mark included; longer ones are cut, with a warning; "
+        "default: the model's limit, or 1024 if it has none",
     )
-    add_flag(parser, "--split_sentences", "split longer sources into sentences, and join their outputs")
+    add_flag(parser, "--split_sentences", "split longer sources into sentences and join the outputs")
     parser.add_argument(
         "--src_lang",
-        help="language of the sources, as a multilingual tokenizer calls it: en (M2M100), eng_Latn (NLLB), en_XX "
+        help="language of the sources, as named by a multilingual tokenizer: en (M2M100), eng_Latn (NLLB), en_XX "
         "(mBART); default: as saved with the tokenizer",
     )
-    parser.add_argument("--tgt_lang", help="language of the outputs, likewise")
     parser.add_argument(
-        "--num_beams", type=int, help="beams; default, as for the options below: as saved with the (first) model"
+        "--tgt_lang", help="language of the outputs, named like --src_lang; default: as saved with the tokenizer"
     )
+    parser.add_argument("--num_beams", type=int, help="number of beams; default: as saved with the (first) model")
     parser.add_argument(
-        "--length_penalty", type=float, help="finished beams score sum of log-probabilities / length ** this"
+        "--length_penalty",
+        type=float,
+        help="exponent p of the score of a finished beam, log probability / length ** p; default: as saved with the "
+        "model",
     )
     parser.add_argument(
         "--max_len_a",
         type=float,
-        help="an output has at most max_len_a * tokens of its source + max_len_b tokens (and at most a saved "
-        "max_length); 0 if only the other is set; default: 0 and 200 if no limit is set or saved",
+        help="limits an output to max_len_a * source tokens + max_len_b tokens (a saved max_length still applies); if "
+        "only one is given, the other is 0; default: 0 and 200 if no limit is set or saved",
     )
     parser.add_argument("--max_len_b", type=float, help="see --max_len_a")
     parser.add_argument(
-        "--generation_options", help="other options of generate(), as no_repeat_ngram_size=3,do_sample=true or as JSON"
+        "--generation_options",
+        help="more options of generate(), such as no_repeat_ngram_size=3,do_sample=true, or a JSON object; default: "
+        "none",
     )
     parser.add_argument(
-        "--num_return_sequences", type=int, default=1, help="outputs of each source; default: %(default)s"
+        "--num_return_sequences", type=int, default=1, help="number of outputs per source; default: %(default)s"
     )
     add_flag(
         parser,
         "--scores",
-        "write scores; except in a beam search of this package's models, they take memory: 4 bytes * vocabulary * "
-        "beams * sources * output length",
+        "write the score of each output; outside the beam search of this package's models, this takes 4 bytes * "
+        "vocabulary * beams * sources * output length of memory",
     )
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; default: cuda if there is one")
     parser.add_argument(
-        "--dtype", default="auto", choices=DTYPES, help="precision of the models; default: %(default)s, as saved"
+        "--device", help="device, such as cpu, cuda or cuda:1; default: cuda if there is a GPU, else cpu"
+    )
+    parser.add_argument(
+        "--dtype", default="auto", choices=DTYPES, help="precision of the models; default: %(default)s (as saved)"
     )
     add_flag(parser, "--optimize_for_cpu", "on a CPU, use faster kernels than PyTorch's defaults", default=True)
-    add_flag(parser, "--packed", "on a CPU, lay the weights out once for its products; the tokens stay the same")
-    add_flag(parser, "--int8", "on a CPU, round the packed weights to 8 bits: faster, and tokens may change")
-    parser.add_argument("--seed", type=int, default=42, help="seed of sampling; default: %(default)s")
+    add_flag(
+        parser,
+        "--packed",
+        "on a CPU, store the weights in the layout its matrix products need; the tokens stay the same",
+    )
+    add_flag(parser, "--int8", "on a CPU, round the packed weights to 8 bits; this is faster, but tokens may change")
+    parser.add_argument("--seed", type=int, default=42, help="random seed for sampling; default: %(default)s")
     parser.add_argument(
         "--model_revision", default="main", help="branch, tag or commit of a Hub model; default: %(default)s"
     )
@@ -407,24 +435,39 @@ def generate(args: Namespace) -> None:
 
 
 def add_serve(commands: Any) -> None:
-    parser = add_command(commands, "serve", "put an encoder-decoder, or an ensemble, behind an HTTP server", serve)
+    parser = add_command(commands, "serve", "serve an encoder-decoder, or an ensemble of several, over HTTP", serve)
     parser.add_argument(
-        "model_name_or_path", metavar="MODEL", nargs="+", help="model folder or Hub name; several are an ensemble"
+        "model_name_or_path",
+        metavar="MODEL",
+        nargs="+",
+        help="model folder or Hub name; with several, their probabilities are averaged (an ensemble)",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address; 0.0.0.0: all; default: %(default)s")
-    parser.add_argument("--port", type=int, default=8000, help="0: any free one; default: %(default)s")
-    parser.add_argument("--max_texts", type=int, default=64, help="most texts of a request; default: %(default)s")
     parser.add_argument(
-        "--max_characters", type=int, default=20_000, help="most characters of a text; default: %(default)s"
+        "--host", default="127.0.0.1", help="address to listen on, or 0.0.0.0 for all; default: %(default)s"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, help="port to listen on, or 0 for any free one; default: %(default)s"
+    )
+    parser.add_argument(
+        "--max_texts", type=int, default=64, help="maximum number of texts in a request; default: %(default)s"
+    )
+    parser.add_argument(
+        "--max_characters",
+        type=int,
+        default=20_000,
+        help="maximum length of a text in characters; default: %(default)s",
     )
     parser.add_argument(
         "--max_waiting",
         type=int,
         default=256,
-        help="most texts that wait; a request that comes then is answered by 503; default: %(default)s",
+        help="maximum number of waiting texts; a request beyond it gets status 503; default: %(default)s",
     )
     parser.add_argument(
-        "--timeout", type=float, default=60.0, help="seconds until a request is answered by 503; default: %(default)s"
+        "--timeout",
+        type=float,
+        default=60.0,
+        help="seconds after which a request gets status 503; default: %(default)s",
     )
     add_search_options(parser)
 
@@ -443,7 +486,7 @@ def serve(args: Namespace) -> None:
 
 
 def add_card_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--task", choices=TASKS, help="what the model does; default: what its training script noted")
+    parser.add_argument("--task", choices=TASKS, help="task of the model; default: as recorded by its training run")
     for name, description in CARD_VALUES.items():
         parser.add_argument(f"--{name}", nargs="+" if name == "language" else None, help=description)
 
@@ -454,17 +497,19 @@ def card_values(args: Namespace) -> dict[str, Any]:
 
 
 def add_publish(commands: Any) -> None:
-    summary = "make a repository of the Hub out of a training run, try it without this package, and upload it"
+    summary = "turn a training run into a Hub repository, test it without this package, and upload it"
     parser = add_command(commands, "publish", summary, publish)
     parser.add_argument("run_folder", metavar="RUN", help="output folder of a training run")
     parser.add_argument("--repo_id", required=True, help="name of the repository, NAME or OWNER/NAME")
-    parser.add_argument("--private", action="store_true", help="only its owner may see a new repository")
-    parser.add_argument("--dry_run", action="store_true", help="make the repository and try it, but upload nothing")
-    parser.add_argument("--output_dir", help="leave the repository in this folder, too")
-    parser.add_argument("--update", action="store_true", help="put a commit on top of what the repository holds")
-    parser.add_argument("--revision", default="main", help="branch, which must exist; default: %(default)s")
-    parser.add_argument("--commit_message", default="Upload model", help="default: %(default)s")
-    parser.add_argument("--token", help="default: that of `hf auth login` or of HF_TOKEN")
+    parser.add_argument("--private", action="store_true", help="make a new repository visible to its owner only")
+    parser.add_argument("--dry_run", action="store_true", help="build and test the repository, but do not upload it")
+    parser.add_argument("--output_dir", help="also write the repository to this folder")
+    parser.add_argument("--update", action="store_true", help="add a commit to a repository that already holds files")
+    parser.add_argument(
+        "--revision", default="main", help="branch to upload to, which must exist; default: %(default)s"
+    )
+    parser.add_argument("--commit_message", default="Upload model", help="message of the commit; default: %(default)s")
+    parser.add_argument("--token", help="access token for the Hub; default: the one from `hf auth login` or HF_TOKEN")
     add_import(parser)
     add_card_options(parser)
 
@@ -486,10 +531,10 @@ def publish(args: Namespace) -> None:
 def add_card(commands: Any) -> None:
     parser = add_command(commands, "card", "print the model card of a training run", card)
     parser.add_argument(
-        "run_folder", metavar="RUN", help="output folder of a training run, or the record of one (.json)"
+        "run_folder", metavar="RUN", help="output folder of a training run, or a record of one (.json)"
     )
     parser.add_argument("--repo_id", help="name of the repository, NAME or OWNER/NAME; default: the record's")
-    parser.add_argument("--record", help="write the record into this file, too")
+    parser.add_argument("--record", help="also write the record to this file")
     add_card_options(parser)
 
 
@@ -498,7 +543,7 @@ def card(args: Namespace) -> None:
 
     is_record = args.run_folder.endswith(".json")
     if args.task and is_record:
-        raise ValueError(f"{args.run_folder} is a record, which says its task: leave out --task {args.task}.")
+        raise ValueError(f"{args.run_folder} is a record and already states its task: leave out --task {args.task}.")
     record = read_json(args.run_folder) if is_record else run_record(args.run_folder, args.task)
     if isinstance(values := record.get("card", {}), dict):
         record["card"] = values | card_values(args)
@@ -518,14 +563,17 @@ def add_metric(
     metrics: Any, name: str, summary: str, run: Callable[[Namespace], None], needs_models: bool = False
 ) -> ArgumentParser:
     parser = add_command(metrics, name, summary, run, needs_models)
-    parser.add_argument("--json", action="store_true", help="print one JSON object, with all digits")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with unrounded numbers")
     return parser
 
 
 def add_text_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--hypotheses", required=True, help="file of one text a line, UTF-8 (or .gz)")
+    parser.add_argument("--hypotheses", required=True, help="file of hypotheses, one per line, UTF-8 (.gz accepted)")
     parser.add_argument(
-        "--references", required=True, nargs="+", help="one or more such files of as many lines: a reference from each"
+        "--references",
+        required=True,
+        nargs="+",
+        help="one or more files of references, line by line as the hypotheses",
     )
 
 
@@ -553,7 +601,7 @@ def format_value(value: Any) -> str:
 
 
 def add_bleu(metrics: Any) -> None:
-    summary = "sacreBLEU; of tokenised text also tokenised BLEU (multi-bleu.perl) and compound-split BLEU"
+    summary = "BLEU by sacreBLEU; for tokenised text also tokenised BLEU (multi-bleu.perl) and compound-split BLEU"
     parser = add_metric(metrics, "bleu", summary, bleu)
     add_text_options(parser)
     add_bleu_options(parser)
@@ -563,8 +611,8 @@ def add_bleu(metrics: Any) -> None:
         const=True,
         type=true_or_false,
         metavar="BOOL",
-        help="print the scores of tokenised text too, and take the text as it is if there is no --moses_language; "
-        "default: if there is, or if nine in ten punctuation marks stand alone between spaces",
+        help="also print tokenised and compound-split BLEU; without --moses_language, the text is taken as already "
+        "tokenised; default: true with --moses_language or if nine in ten punctuation marks are separate tokens",
     )
 
 
@@ -572,13 +620,13 @@ def add_bleu_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--tokenize",
         default=BLEU_DEFAULTS["tokenize"],
-        help="tokenizer of sacreBLEU, such as 13a, intl, zh or none; default: %(default)s",
+        help="sacreBLEU's tokenizer, such as 13a, intl, zh or none; default: %(default)s",
     )
-    parser.add_argument("--lowercase", action="store_true", help="score without regard to case")
+    parser.add_argument("--lowercase", action="store_true", help="ignore case")
     parser.add_argument(
         "--moses_language",
-        help="language of plain text, which Moses' tokenizer splits for tokenised and compound-split BLEU; without it "
-        "they take the text as it is",
+        help="language code, such as de, for Moses' tokenizer, which splits plain text for tokenised and "
+        "compound-split BLEU; default: none, for text that is already tokenised",
     )
 
 
@@ -595,7 +643,7 @@ def bleu(args: Namespace) -> None:
 
 
 def add_rouge(metrics: Any) -> None:
-    parser = add_metric(metrics, "rouge", "ROUGE-1, ROUGE-2 and ROUGE-L of summaries, one a line, F1", rouge)
+    parser = add_metric(metrics, "rouge", "ROUGE-1, ROUGE-2 and ROUGE-L (F1) of summaries, one per line", rouge)
     add_text_options(parser)
     parser.add_argument(
         "--sentences",
@@ -603,7 +651,7 @@ def add_rouge(metrics: Any) -> None:
         choices=SENTENCE_ENDS,
         help="where sentences end: at each '. ', or only at the end of the line (newline); default: %(default)s",
     )
-    parser.add_argument("--no_stemmer", action="store_true", help="compare words, not their stems")
+    parser.add_argument("--no_stemmer", action="store_true", help="compare words as they are, without stemming")
 
 
 def rouge(args: Namespace) -> None:
@@ -614,17 +662,22 @@ def rouge(args: Namespace) -> None:
 
 
 def add_m2(metrics: Any) -> None:
-    parser = add_metric(metrics, "m2", "M2 score (MaxMatch) of corrections, as the official scorer computes it", m2)
+    parser = add_metric(metrics, "m2", "M2 score (MaxMatch) of corrections, computed like the official scorer", m2)
     parser.add_argument(
-        "--hypotheses", required=True, help="file of one corrected sentence a line, tokenised, UTF-8 (or .gz)"
+        "--hypotheses",
+        required=True,
+        help="file of corrected, tokenised sentences, one per line, UTF-8 (.gz accepted)",
     )
-    parser.add_argument("--references", required=True, help="M2 file of the same sentences, UTF-8 (or .gz)")
-    parser.add_argument("--beta", type=float, default=0.5, help="weight of recall; default: %(default)s")
+    parser.add_argument("--references", required=True, help="M2 file of the same sentences, UTF-8 (.gz accepted)")
+    parser.add_argument("--beta", type=float, default=0.5, help="weight of recall in F_beta; default: %(default)s")
     parser.add_argument(
-        "--max_unchanged_words", type=int, default=2, help="most unchanged words within an edit; default: %(default)s"
+        "--max_unchanged_words",
+        type=int,
+        default=2,
+        help="maximum number of unchanged words within an edit; default: %(default)s",
     )
     parser.add_argument(
-        "--ignore_whitespace_casing", action="store_true", help="leave out edits of white space or case only"
+        "--ignore_whitespace_casing", action="store_true", help="ignore edits that change only white space or case"
     )
 
 
@@ -634,7 +687,7 @@ def m2(args: Namespace) -> None:
     references, predictions = read_m2(args.references), read_lines(args.hypotheses)
     if len(predictions) != len(references):
         raise ValueError(
-            f"{args.hypotheses} has {len(predictions)} lines, but {args.references} {len(references)} sentences."
+            f"{args.hypotheses} has {len(predictions)} lines, but {args.references} has {len(references)} sentences."
         )
     scores = m2_score(predictions, references, args.beta, args.max_unchanged_words, args.ignore_whitespace_casing)
     if args.json:
@@ -646,14 +699,16 @@ def m2(args: Namespace) -> None:
 
 
 def add_gleu(metrics: Any) -> None:
-    parser = add_metric(metrics, "gleu", "GLEU of grammatical error correction, as for JFLEG", gleu)
+    parser = add_metric(metrics, "gleu", "GLEU for grammatical error correction, as used for JFLEG", gleu)
     add_text_options(parser)
-    parser.add_argument("--sources", required=True, help="file of the sentences before correction, as the others")
+    parser.add_argument(
+        "--sources", required=True, help="file of the uncorrected sentences, one per line, UTF-8 (.gz accepted)"
+    )
     parser.add_argument(
         "--iterations",
         type=int,
         default=500,
-        help="how often a reference is drawn for each sentence; default: %(default)s",
+        help="number of random draws of a reference for each sentence; default: %(default)s",
     )
 
 
@@ -665,20 +720,27 @@ def gleu(args: Namespace) -> None:
 
 
 def add_errant(metrics: Any) -> None:
-    summary = "ERRANT scores of an M2 file, which `ode-transformer annotate` makes, and the table of error types"
+    summary = "ERRANT scores of an M2 file (made by `ode-transformer annotate`), with a table of error types"
     parser = add_metric(metrics, "errant", summary, errant)
-    parser.add_argument("--hypotheses", required=True, help="M2 file of the system, UTF-8 (or .gz)")
-    parser.add_argument("--references", required=True, help="M2 file of the references, of the same sentences")
-    parser.add_argument("--beta", type=float, default=0.5, help="weight of recall; default: %(default)s")
+    parser.add_argument(
+        "--hypotheses", required=True, help="M2 file of the system's corrections, UTF-8 (.gz accepted)"
+    )
+    parser.add_argument(
+        "--references", required=True, help="M2 file of the reference corrections of the same sentences"
+    )
+    parser.add_argument("--beta", type=float, default=0.5, help="weight of recall in F_beta; default: %(default)s")
     parser.add_argument(
         "--criterion",
         default="cs",
         choices=ERRANT_CRITERIA,
-        help="correct edits have the same tokens and correction (cs), the same type too (cse), the same tokens (ds), "
-        "or are compared token by token (dt); default: %(default)s",
+        help="what a correct edit shares with a reference edit: tokens and correction (cs), these and the type (cse), "
+        "the tokens (ds), or each token by itself (dt); default: %(default)s",
     )
     parser.add_argument(
-        "--types", default="all", choices=ERRANT_TYPES, help="how fine the types are; default: %(default)s"
+        "--types",
+        default="all",
+        choices=ERRANT_TYPES,
+        help="how finely to split error types: R (operation), NOUN (main) or R:NOUN (all); default: %(default)s",
     )
 
 
@@ -695,12 +757,21 @@ def errant(args: Namespace) -> None:
 
 
 def add_annotate(commands: Any) -> None:
-    summary = "make an M2 file of a text and its corrections, by ERRANT"
+    summary = "make an M2 file from a text and its corrections with ERRANT"
     parser = add_command(commands, "annotate", summary, annotate, needs_models=False)
-    parser.add_argument("--sources", required=True, help="file of one tokenised sentence a line, UTF-8 (or .gz)")
-    parser.add_argument("--corrections", required=True, nargs="+", help="such a file of each annotator, or a system's")
-    parser.add_argument("--output", required=True, help="the M2 file (or .gz); it must not exist")
-    parser.add_argument("--spacy_model", default="en_core_web_sm", help="spaCy's model; default: %(default)s")
+    parser.add_argument(
+        "--sources", required=True, help="file of tokenised sentences, one per line, UTF-8 (.gz accepted)"
+    )
+    parser.add_argument(
+        "--corrections",
+        required=True,
+        nargs="+",
+        help="the corrected sentences, line by line: a file for each annotator, or the output of a system",
+    )
+    parser.add_argument("--output", required=True, help="M2 file to write (.gz accepted); it must not exist")
+    parser.add_argument(
+        "--spacy_model", default="en_core_web_sm", help="name of the spaCy model; default: %(default)s"
+    )
 
 
 def annotate(args: Namespace) -> None:
@@ -710,22 +781,22 @@ def annotate(args: Namespace) -> None:
     if not Path(args.output).parent.is_dir():
         raise FileNotFoundError(f"--output {args.output}: there is no folder {Path(args.output).parent}.")
     if Path(args.output).exists():
-        raise FileExistsError(f"{args.output} exists: give another --output, or remove it.")
+        raise FileExistsError(f"--output {args.output} exists: choose another one, or remove it.")
     sources, *corrections = read_aligned_lines([args.sources, *args.corrections])
     write_m2(args.output, annotate(sources, list(zip(*corrections)), load_annotator(args.spacy_model)))
 
 
 def add_perplexity(metrics: Any) -> None:
     parser = add_metric(metrics, "perplexity", "word perplexity of a causal language model", perplexity, True)
-    parser.add_argument("--model", required=True, help="folder of the model and its tokenizer, or name on the Hub")
-    parser.add_argument("--texts", required=True, help="file of one sentence a line, UTF-8 (or .gz)")
+    parser.add_argument("--model", required=True, help="folder or Hub name of the model and its tokenizer")
+    parser.add_argument("--texts", required=True, help="file of sentences, one per line, UTF-8 (.gz accepted)")
     parser.add_argument(
         "--block_size",
         type=int,
         default=0,
-        help="tokens of a block of running text; 0: each line by itself; default: %(default)s",
+        help="tokens per block of running text, or 0 to score each line by itself; default: %(default)s",
     )
-    parser.add_argument("--batch_size", type=int, default=8, help="blocks of a forward pass; default: %(default)s")
+    parser.add_argument("--batch_size", type=int, default=8, help="blocks per forward pass; default: %(default)s")
     add_import(parser)
 
 
@@ -742,27 +813,27 @@ def add_bootstrap(metrics: Any) -> None:
         "--metric",
         default="bleu",
         choices=BOOTSTRAP_METRICS,
-        help="the score: bleu is sacreBLEU, m2 is F0.5; default: %(default)s",
+        help="score to compare: bleu is sacreBLEU, m2 is F0.5; default: %(default)s",
     )
     for name in ("--system_a", "--system_b"):
         parser.add_argument(
             name,
             required=True,
             nargs="+",
-            help="outputs of the system, one text a line, UTF-8 (or .gz); a file a seed",
+            help="file of the system's outputs, one per line, UTF-8 (.gz accepted), or one such file per seed",
         )
     parser.add_argument(
         "--references",
         required=True,
         nargs="+",
-        help="one or more such files of as many lines, a reference from each; for m2 one M2 file",
+        help="one or more files of references, line by line as the outputs; for m2, one M2 file",
     )
     parser.add_argument("--num_samples", type=int, default=1000, help="number of resamples; default: %(default)s")
     parser.add_argument("--seed", type=int, default=12345, help="seed of the resamples; default: %(default)s")
     parser.add_argument(
         "--sentences_only",
         action="store_true",
-        help="draw sentences only; else, of systems with several files, files too (how much seeds differ)",
+        help="resample sentences only; by default, the files of systems with several seeds are resampled too",
     )
     add_bleu_options(parser)
 
@@ -776,7 +847,7 @@ def bootstrap(args: Namespace) -> None:
     if len(references) != len(system_a[0]):
         raise ValueError(
             f"{args.system_a[0]} has {len(system_a[0])} lines, but {args.references[0]} has {len(references)} "
-            "sentences: they must belong together one by one."
+            "sentences: they must match line by line."
         )
     given = {name: value for name, default in BLEU_DEFAULTS.items() if (value := getattr(args, name)) != default}
     scores = compare(

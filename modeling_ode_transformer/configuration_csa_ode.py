@@ -100,7 +100,7 @@ class CsaOdeConfig(PreTrainedConfig):
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(
                 f"pad_token_id={self.pad_token_id} is not an id below vocab_size={self.vocab_size}: give the "
-                "tokenizer's, or None."
+                "tokenizer's pad_token_id, or None."
             )
 
     @property
@@ -157,11 +157,13 @@ class CsaOdeConfig(PreTrainedConfig):
                 f"solver={NO_SOLVER!r} to stack blocks."
             )
         if self.gradient == "adjoint" and self.solver == NO_SOLVER:
-            raise ValueError(f"gradient='adjoint' is for an ODE, not for solver={NO_SOLVER!r}: set gradient='direct'.")
+            raise ValueError(
+                f"gradient='adjoint' needs an ODE solver, not solver={NO_SOLVER!r}: set gradient='direct'."
+            )
         if self.ngram_size == 0 and self.embedding_size != self.hidden_size:
             raise ValueError(
-                f"Without a convolution (ngram_size=0) embeddings are not projected, and embedding_size="
-                f"{self.embedding_size} must be hidden_size={self.hidden_size}."
+                f"Without a convolution (ngram_size=0) embeddings are not projected: embedding_size="
+                f"{self.embedding_size} must equal hidden_size={self.hidden_size}."
             )
         super().validate_architecture()
 

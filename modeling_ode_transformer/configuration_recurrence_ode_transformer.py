@@ -112,8 +112,8 @@ class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
 
     def for_decoder_alone(self):
         raise ValueError(
-            f"recurrence_encoder={self.recurrence_encoder!r} is a second encoder, and a causal language model has "
-            "none: make its configuration as an OdeTransformerConfig."
+            f"recurrence_encoder={self.recurrence_encoder!r} is an encoder, which a causal language model does not "
+            "have: use an OdeTransformerConfig."
         )
 
     def validate_architecture(self):
@@ -125,13 +125,12 @@ class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
             raise ValueError(f"recurrence_layers={self.recurrence_layers} must be at least 1.")
         if self.recurrence_steps is not None and self.recurrence_steps < 1:
             raise ValueError(
-                f"recurrence_steps={self.recurrence_steps} must be at least 1, or None for as many as the source has "
-                "words."
+                f"recurrence_steps={self.recurrence_steps} must be at least 1, or None for one per word of the source."
             )
         if not self.is_encoder_decoder:
             raise ValueError(
-                f"is_encoder_decoder=False is a decoder alone, and recurrence_encoder={self.recurrence_encoder!r} an "
-                "encoder: make the configuration as an OdeTransformerConfig."
+                f"is_encoder_decoder=False means a decoder alone, but recurrence_encoder={self.recurrence_encoder!r} "
+                "is an encoder: use an OdeTransformerConfig."
             )
         if self.recurrence_encoder == "birnn" and self.recurrence_steps not in (None, type(self).recurrence_steps):
             logger.warning_once(

@@ -371,7 +371,7 @@ class CsaOdeForSequenceClassification(CsaOdePreTrainedModel):
                 input_ids, attention_mask, token_type_ids, inputs_embeds
             )
         elif token_type_ids is not None and token_type_ids.any():
-            raise ValueError("The model has num_sentences=1, but token_type_ids tell of a second sentence.")
+            raise ValueError("The model has num_sentences=1, but token_type_ids mark a second sentence.")
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -407,7 +407,7 @@ class CsaOdeForSequenceClassification(CsaOdePreTrainedModel):
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
         """Returns ids, mask and embeddings of n pairs as 2n rows: the n first sentences, then the n second ones."""
         if token_type_ids is None:
-            raise ValueError("The model has num_sentences=2 and needs token_type_ids, 0 and 1 for the two sentences.")
+            raise ValueError("The model has num_sentences=2 and needs token_type_ids: 0 and 1 for the two sentences.")
         if attention_mask is None and input_ids is not None and self.config.pad_token_id is not None:
             attention_mask = input_ids != self.config.pad_token_id
         elif attention_mask is None:

@@ -206,13 +206,13 @@ class OdeTransformerRecurrenceModel(OdeTransformerRecurrencePreTrainedModel, Ode
         if others is None:
             raise ValueError(
                 f"A model with recurrence_encoder={self.config.recurrence_encoder!r} attends to two states of the "
-                "source, last_hidden_state and recurrence_last_hidden_state, but one is missing: give as "
-                "encoder_outputs what its encoder returns."
+                "source, last_hidden_state and recurrence_last_hidden_state, but one is missing: give "
+                "what its encoder returns as encoder_outputs."
             )
         if others.shape[1] != (expected := self.config.num_recurrence_states(states.shape[1])):
             raise ValueError(
-                f"recurrence_last_hidden_state has {others.shape[1]} states beside {states.shape[1]} of the encoder, "
-                f"where this model has {expected}: give as encoder_outputs what its encoder returns."
+                f"recurrence_last_hidden_state has {others.shape[1]} states for {states.shape[1]} states of the "
+                f"encoder, but this model expects {expected}: give what its encoder returns as encoder_outputs."
             )
         return torch.cat([states, others], dim=1)
 

@@ -45,7 +45,7 @@ def import_schemes(path: str | Path) -> ModuleType:
     name, taken = path.stem, {file.stem for file in Path(__file__).parent.glob("*.py")}
     if path.suffix != ".py" or not name.isidentifier() or name in sys.stdlib_module_names | taken | PACKAGES:
         raise ValueError(
-            f"--import {path}: the file travels with models: name it as a module of its own, my_scheme.py."
+            f"--import {path}: the file is saved with models, so it needs its own module name, such as my_scheme.py."
         )
     try:
         source = path.read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def import_schemes(path: str | Path) -> ModuleType:
     if name in OWN_CODE:
         if OWN_CODE[name][1] == travelling:
             return sys.modules[name]
-        raise ValueError(f"--import {path}: another file of this name is imported already: rename one of them.")
+        raise ValueError(f"--import {path}: another file with this name is already imported: rename one of them.")
 
     before = {table: dict(entries) for table, entries in TABLES.items()}
     module = module_from_spec(spec_from_loader(name, loader=None, origin=str(path)))
@@ -91,8 +91,8 @@ def check_imports(tree: ast.Module, path: Path) -> None:
             continue
         if wrong:
             raise ValueError(
-                f"--import {path}, line {node.lineno}: {wrong[0]} is not there where a saved model opens: import only "
-                f"the standard library, {', '.join(sorted(PACKAGES))} and, by `from ... import`, {HOME}."
+                f"--import {path}, line {node.lineno}: {wrong[0]} may be missing where a saved model is opened. "
+                f"Import only the standard library, {', '.join(sorted(PACKAGES))} and, with `from ... import`, {HOME}."
             )
 
 

@@ -206,7 +206,7 @@ class TextToTextPipeline(ChunkPipeline):
         may_have_one = not getattr(config, "share_encoder_decoder_embeddings", True)
         if target_tokenizer is None and (needs_target_tokenizer(config, self.tokenizer) or (error and may_have_one)):
             raise ValueError(
-                f"The target has a vocabulary of its own, but no folder {TARGET_TOKENIZER} was found in {name!r}"
+                f"The target has its own vocabulary, but no folder {TARGET_TOKENIZER} was found in {name!r}"
                 f"{f' ({error})' if error else ''}: give target_tokenizer=, or hub_options= with the revision and the "
                 "token of the repository."
             ) from error
@@ -219,7 +219,7 @@ class TextToTextPipeline(ChunkPipeline):
             ValueError: `push_to_hub=True`, which would upload only some of the files.
         """
         if push_to_hub:
-            raise ValueError("push_to_hub=True: call the pipeline's method push_to_hub(repo_id) instead.")
+            raise ValueError("push_to_hub=True is not supported: call the pipeline's method push_to_hub(repo_id).")
         without_truncation(self.tokenizer)
         super().save_pretrained(save_directory, **kwargs)
         custom_object_save(self, save_directory)
@@ -297,7 +297,9 @@ class TextToTextPipeline(ChunkPipeline):
         length = encoded["input_ids"].shape[1]
         if length <= self.source_limit:
             if self.trained_length < length and truncation is None:
-                problem = f"Texts of more than {self.trained_length} tokens, the longest in training, may lose parts"
+                problem = (
+                    f"Texts longer than the longest source in training ({self.trained_length} tokens) may lose parts"
+                )
                 self._note_long_text(problem, text, length)
             return encoded
         if truncation is False:
@@ -319,7 +321,7 @@ class TextToTextPipeline(ChunkPipeline):
         """Warns once for each problem and pipeline."""
         if problem not in self.problems_said:
             self.problems_said.add(problem)
-            advice = "Split them, as split_sentences=True does, or set truncation=True to silence this."
+            advice = "Split them, for example with split_sentences=True, or set truncation=True to silence this."
             logger.warning(f"{problem} ({noted}). {advice}")
 
     def _forward(self, inputs: dict[str, Any], return_scores: bool = False, **options: Any) -> dict[str, Any]:
@@ -353,8 +355,8 @@ class TextToTextPipeline(ChunkPipeline):
         if len(lines) > 1:
             if return_scores or return_tensors or len(lines[0]) > 1:
                 raise ValueError(
-                    "split_lines=True and split_sentences=True make one text of the outputs of several parts: leave "
-                    f"out return_scores and return_tensors, and generate one output for each, not {len(lines[0])}."
+                    "split_lines=True and split_sentences=True join the outputs of several parts into one text. Leave "
+                    f"out return_scores and return_tensors, and generate one output per part, not {len(lines[0])}."
                 )
             texts = [text + line["line_break"] for line, ((text, _, _),) in zip(model_outputs, lines)]
             return [{f"{self.return_name}_text": "".join(texts)}]
@@ -371,8 +373,8 @@ class TextToTextPipeline(ChunkPipeline):
             return [("", output_ids[0, :0], 0.0)] * len(output_ids)
         if line["is_cut"].any():
             logger.warning_once(
-                "An output has no end-of-sequence token: it stopped early, as at max_length or max_new_tokens. "
-                "Allow more tokens or, for a text of several lines, set split_lines=True."
+                "An output has no end-of-sequence token: it stopped early, for example at max_length or "
+                "max_new_tokens. Allow more tokens or, for a text of several lines, set split_lines=True."
             )
         order = scores.argsort(descending=True, stable=True)
         pad = self.model.generation_config.pad_token_id

@@ -260,8 +260,8 @@ class OdeTransformerRecurrentNetwork(nn.Module):
         if attention_mask is not None:
             if attention_mask.shape != inputs_embeds.shape[:2]:
                 raise ValueError(
-                    f"attention_mask of shape {tuple(attention_mask.shape)} does not say which words there are: a "
-                    f"recurrence encoder takes one of shape {tuple(inputs_embeds.shape[:2])}."
+                    f"attention_mask of shape {tuple(attention_mask.shape)} does not mark words: a "
+                    f"recurrence encoder needs the shape {tuple(inputs_embeds.shape[:2])}."
                 )
             mask = attention_mask != 0
         hidden_states = self.dropout(inputs_embeds)

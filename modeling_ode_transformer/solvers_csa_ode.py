@@ -192,7 +192,7 @@ def solve_adaptive(
             scale = options.atol + options.rtol * torch.maximum(y.abs(), following.abs())
             norm = ((error / scale).square() * share).sum(dim=(1, 2)).sqrt()
             if not norm.isfinite().all():
-                raise RuntimeError("The state of an adaptive solver is not finite: look at the weights of the model.")
+                raise RuntimeError("The state of an adaptive solver is not finite: check the weights of the model.")
             accepted = norm <= 1
             evaluations += len(stages) * (remaining > 0)
             time = torch.where(accepted, torch.where(arrives, 1, time + step_size), time)

@@ -34,7 +34,7 @@ def open_text(path: str | Path) -> Iterator[TextIO]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}): convert it first.") from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is not a whole gzip file ({error}).") from error
+        raise ValueError(f"{path} is not a complete gzip file ({error}).") from error
 
 
 def iterate_lines(path: str | Path) -> Iterator[str]:
@@ -58,7 +58,7 @@ def iterate_aligned_lines(paths: Sequence[str | Path]) -> Iterator[tuple[Any, ..
             counts = [number + (line is not None) + sum(1 for _ in file) for file, line in zip(files, lines)]
             path, count = next((path, count) for path, count in zip(paths, counts) if count != counts[0])
             raise ValueError(
-                f"{paths[0]} has {counts[0]} lines, but {path} has {count}: they must belong together line by line."
+                f"{paths[0]} has {counts[0]} lines, but {path} has {count}: they must match line by line."
             )
         yield lines
 

@@ -339,7 +339,9 @@ class OdeTransformerTokenizer(TokenizersBackend):
         if isinstance(texts, (str, bytes)):
             raise TypeError("texts must be an iterable of strings, not one string")
         if reserved := sorted(RESERVED_OPTIONS.intersection(sentencepiece_options)):
-            raise ValueError(f"{', '.join(reserved)}: fixed by OdeTransformerTokenizer.train, leave it out")
+            raise ValueError(
+                f"{', '.join(reserved)} cannot be set: OdeTransformerTokenizer.train fixes it, so leave it out"
+            )
 
         failures = []  # SentencePiece turns an exception from its iterator into a RuntimeError
 

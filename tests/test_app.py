@@ -216,7 +216,7 @@ def test_other_coefficients_are_shown_as_what_they_are(load):
 
     for name in ("positions", "m2m100"):
         _, explanation, html = explained(name, "fixed", "nine")
-        assert explanation.coefficients is None and "nothing to weigh" in html
+        assert explanation.coefficients is None and "no stage weights" in html
 
 
 def test_pieces_are_shown_as_they_are():
@@ -227,11 +227,11 @@ def test_pieces_are_shown_as_they_are():
 
 def test_impossible_requests_are_explained(load, models, tmp_path):
     text_model = load("positions")
-    with pytest.raises(ValueError, match="no text: type one"):
+    with pytest.raises(ValueError, match="no text: enter one"):
         text_model.encode(" \n")
-    with pytest.raises(ValueError, match=r"has \d+ tokens, and 12 are the limit"):
+    with pytest.raises(ValueError, match=r"has \d+ tokens, but the limit is 12"):
         text_model.encode("nine " * 12)
-    with pytest.raises(ValueError, match="3 outputs need as many beams, not 2"):
+    with pytest.raises(ValueError, match="3 outputs need at least as many beams, not 2"):
         text_model.search(text_model.encode("nine"), 2, 3, 1.0, 9)
     # As long as there are positions.
     source_ids = text_model.encode("nine")
@@ -273,7 +273,7 @@ def test_the_page_opens_with_a_text_and_its_output(load, models):
     assert values["Text"] == TEXT and values["Output"] == tokenizer.decode(sequences[0], skip_special_tokens=True)
     assert (values["Beams"], values["Length penalty"], values["Longest output (tokens)"]) == (3, 0.6, 12)
     assert "attention of layer 2" in values["attention"] and "gate g" in values["coefficients"]
-    with pytest.raises(ValueError, match="12 are the limit"):
+    with pytest.raises(ValueError, match="the limit is 12"):
         app.build_page(load("positions"), "positions", TEXT)
 
 
@@ -368,11 +368,11 @@ def call(page, name, *values) -> tuple[str, str]:
         ((), "didn't receive enough input values"),
         ((None, 3, 3, 1.0, 9, 1, -1, False), "Text must be a text, not None"),
         ((["one"], 3, 3, 1.0, 9, 1, -1, False), "Text must be a text, not ['one']"),
-        ((" ", 3, 3, 1.0, 9, 1, -1, False), "There is no text: type one first."),
+        ((" ", 3, 3, 1.0, 9, 1, -1, False), "There is no text: enter one first."),
         ((TEXT, "many", 3, 1.0, 9, 1, -1, False), "Beams must be a number, not 'many'"),
         ((TEXT, None, 3, 1.0, 9, 1, -1, False), "Beams must be a number, not None"),
         ((TEXT, 99, 3, 1.0, 9, 1, -1, False), "99 is greater than maximum value 16"),
-        ((TEXT, 1, 3, 1.0, 9, 1, -1, False), "3 outputs need as many beams, not 1"),
+        ((TEXT, 1, 3, 1.0, 9, 1, -1, False), "3 outputs need at least as many beams, not 1"),
         ((TEXT, 3, 3, {"a": 1}, 9, 1, -1, False), "Length penalty must be a number"),
         ((TEXT, 3, 3, 1.0, True, 1, -1, False), "Longest output (tokens) must be a number, not True"),
         ((TEXT, 3, 3, 1.0, 9, 7, -1, False), "Value: 7 is not in the list of choices"),
@@ -451,7 +451,7 @@ def test_the_page_warns_of_a_text_over_the_trained_length_and_splits_it_if_asked
     assert shown(True) == shown(False) == (whole, [text, text]) and warnings == []
     text_model.model.config.trained_source_length = longest = len(text_model.encode(sentences[0]))
     assert shown(False) == (whole, [text, text])
-    assert warnings == [f"The text has {len(ids)} tokens, and the longest one in training had {longest}."]
+    assert warnings == [f"The text has {len(ids)} tokens, but the longest one in training had {longest}."]
     best = [text_model.search(text_model.encode(sentence), *options)[0].text for sentence in sentences]
     assert shown(True) == (" ".join(best), sentences) and len(warnings) == 1
 
@@ -543,7 +543,7 @@ def test_the_page_in_a_browser(browser, page, models):
     pieces = tokenizer.convert_ids_to_tokens(tokenizer(TEXT)["input_ids"])
 
     user.generate()
-    user.wait_for_message("There is no text: type one first.")
+    user.wait_for_message("There is no text: enter one first.")
 
     user.enter(source, TEXT)
     user.generate()
@@ -572,7 +572,7 @@ def test_the_page_in_a_browser(browser, page, models):
     # Fewer beams than outputs, then as many
     user.set_number("Beams", 1)
     user.generate()
-    user.wait_for_message("3 outputs need as many beams, not 1")
+    user.wait_for_message("3 outputs need at least as many beams, not 1")
     user.set_number("Outputs", 1)
     user.generate()
     greedy = generated(TEXT, num_beams=1)
@@ -582,7 +582,7 @@ def test_the_page_in_a_browser(browser, page, models):
     user.set_number("Beams", 99, taken=app.MAX_BEAMS)
     user.enter(source, "数" * 400)  # three bytes each
     user.generate()
-    user.wait_for_message("tokens, and 1024 are the limit")
+    user.wait_for_message("tokens, but the limit is 1024")
     assert "Traceback" not in browser.page_source
 
     user.read_log()

@@ -207,7 +207,7 @@ def test_parts_that_are_not_there_are_named(tmp_path, capsys):
     files = ["--translation_file", str(tmp_path / "a.txt"), "--summarization_file", str(tmp_path / "b.jsonl")]
     with pytest.raises(SystemExit):
         speed.main([*files, "--parts", "beam_serch"])
-    assert "--parts beam_serch: give all alone, or some of beam_search, " in capsys.readouterr().err
+    assert "--parts beam_serch: unknown; give only all, or some of beam_search, " in capsys.readouterr().err
 
 
 def test_table_6_has_models_of_the_paper_sizes():

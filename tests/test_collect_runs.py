@@ -90,7 +90,7 @@ def test_runs_of_several_seeds_have_a_mean(runs, tmp_path, capsys):
 def test_a_file_of_something_else_is_not_written_to(content, runs, tmp_path):
     file = tmp_path / "other.json"
     file.write_text(content)
-    with pytest.raises(ValueError, match=r"other\.json holds (no runs|a list)"):
+    with pytest.raises(ValueError, match=r"other\.json (is not a file of runs|holds a list)"):
         collect_runs.main([*runs, "--output_file", str(file)])
     assert file.read_text() == content
 
@@ -111,10 +111,12 @@ def test_unfinished_runs_and_doubled_names_are_refused(runs, tmp_path, capsys):
     results = json.loads((stopped / "all_results.json").read_text())
     trained = {name: value for name, value in results.items() if not name.startswith("predict_")}
     (stopped / "all_results.json").write_text(json.dumps(trained))
-    with pytest.raises(ValueError, match=r"all_results\.json lacks what --do_predict measures: start the run again"):
+    with pytest.raises(
+        ValueError, match=r"all_results\.json lacks the results of --do_predict: repeat the command of the run"
+    ):
         collect_runs.main([str(stopped)])
-    with pytest.raises(FileNotFoundError, match=r"arguments\.json: a run of this package's scripts"):
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*arguments\.json, which a run writes at its end"):
         collect_runs.main([str(tmp_path)])
     with pytest.raises(SystemExit):
         collect_runs.main([*runs, "--names", "same", "same"])
-    assert "2 runs need as many different names, not same, same" in capsys.readouterr().err
+    assert "2 runs need the same number of different names, not same, same" in capsys.readouterr().err

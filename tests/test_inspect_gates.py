@@ -123,7 +123,7 @@ def test_encoder_decoders_are_read_pair_by_pair_and_drawn(tmp_path):
     (tmp_path / "text.en").write_text("seven\nseven hundred and ninety\ntwo\n")
     (tmp_path / "text.de").write_text("two hundred six\nfour\nsix\n")
     argv = [str(tmp_path), "--text_file", str(tmp_path / "text.en"), "--num_blocks", "2"]
-    with pytest.raises(ValueError, match="give --target_file for an encoder-decoder"):
+    with pytest.raises(ValueError, match="--target_file is needed for an encoder-decoder"):
         inspect_gates.main(argv)
     picture = tmp_path / "gates.svg"
     argv += ["--target_file", str(tmp_path / "text.de"), "--picture", str(picture)]

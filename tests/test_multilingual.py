@@ -196,7 +196,7 @@ def test_languages_that_are_missing_or_unknown_are_named(trained, corpus, tmp_pa
 
 def test_two_tokenizers_and_those_without_marks_are_refused(trained, corpus, tmp_path):  # noqa: F811
     folder, _, languages, _ = trained
-    with pytest.raises(ValueError, match="serves both sides"):
+    with pytest.raises(ValueError, match="is for both sides"):
         load_tokenizers(folder / "tokenizer", folder / "tokenizer", *languages)
     options = {"src_lang": "en", "tgt_lang": "de", "max_steps": 1}
     with pytest.raises(ValueError, match=r"--src_lang en: \w+ \(.*\) does not mark languages"):

@@ -151,21 +151,25 @@ def test_only_models_that_need_it_take_it_along(scheme, tmp_path):
 @pytest.mark.parametrize(
     "name, code, message",
     [
-        ("my_scheme.py", "import requests\n" + SCHEME, "line 1: requests is not there where a saved model opens"),
+        (
+            "my_scheme.py",
+            "import requests\n" + SCHEME,
+            "line 1: requests may be missing where a saved model is opened",
+        ),
         (
             "my_scheme.py",
             "from modeling_ode_transformer import ButcherTableau",
-            "line 1: modeling_ode_transformer is not",
+            "line 1: modeling_ode_transformer may be missing",
         ),
-        ("my_scheme.py", "from .helper import x", "line 1: .helper is not there"),
+        ("my_scheme.py", "from .helper import x", "line 1: .helper may be missing"),
         ("my_scheme.py", "import torch", "adds no entry to TABLEAUS, CORRECTORS, MULTISTEPS, COEFFICIENTS"),
         ("my_scheme.py", SCHEME.replace("softmax", "gate"), r"changes COEFFICIENTS\['gate'\]: choose another name"),
         ("my_scheme.py", SCHEME + "\n1 / 0", "fails: ZeroDivisionError: division by zero"),
         ("my_scheme.py", SCHEME.replace("1 / 3", "'third'"), "of a Butcher tableau has .*: give numbers within"),
         ("my_scheme.py", "def", "is not Python: "),
-        ("my-scheme.py", SCHEME, "name it as a module of its own"),
-        ("random.py", SCHEME, "name it as a module of its own"),
-        ("modeling_ode_transformer.py", SCHEME, "name it as a module of its own"),
+        ("my-scheme.py", SCHEME, "needs its own module name"),
+        ("random.py", SCHEME, "needs its own module name"),
+        ("modeling_ode_transformer.py", SCHEME, "needs its own module name"),
     ],
 )
 def test_what_cannot_travel_is_refused(name, code, message, tmp_path):
@@ -181,7 +185,7 @@ def test_a_missing_and_a_second_file_are_refused(scheme, tmp_path, capsys):
         import_schemes("none.py")
     import_schemes(scheme)
     (tmp_path / "my_scheme.py").write_text(SCHEME + "\n")
-    with pytest.raises(ValueError, match="another file of this name is imported already"):
+    with pytest.raises(ValueError, match="another file with this name is already imported"):
         import_schemes(tmp_path / "my_scheme.py")
     with pytest.raises(SystemExit):
         cli.main(["average", str(tmp_path), "--import", str(tmp_path / "none.py")])

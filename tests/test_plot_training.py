@@ -95,7 +95,7 @@ def test_bad_input_is_named(runs, tmp_path, capsys):
             plot_training.main([str(tmp_path / "other.json")])
     with pytest.raises(SystemExit):
         plot_training.main([*map(str, runs), "--names", "same", "same"])
-    assert "2 runs need as many different names" in capsys.readouterr().err
+    assert "2 runs need the same number of different names" in capsys.readouterr().err
 
 
 def test_perplexities_are_shown_over_what_they_cost(tmp_path, monkeypatch):

@@ -199,7 +199,7 @@ def test_a_stopped_queue_stops_its_training(tmp_path):
             os.sched_yield()
         assert int((runs / "queue.pid").read_text()) == process.pid
         second = subprocess.run(command, capture_output=True, text=True)
-        assert second.returncode == 1 and "works in" in second.stderr
+        assert second.returncode == 1 and "is already running in" in second.stderr
         process.terminate()
         assert process.wait(60) == 1
     assert (runs / "ptb" / "residual_1" / "stopped").is_file() and called(runs) == ["ptb/residual_1"]

@@ -316,7 +316,7 @@ def test_encoder_outputs_without_the_recurrence_are_refused(batch):
     for given in (BaseModelOutput(last_hidden_state=states), (states,), {"last_hidden_state": states}):
         with pytest.raises(ValueError, match=r"recurrence_encoder='biarn'.*recurrence_last_hidden_state.*its encoder"):
             model(**arguments, encoder_outputs=given)
-    with pytest.raises(ValueError, match=r"shape \(3, 1, 9, 9\).*takes one of shape \(3, 9\)"):
+    with pytest.raises(ValueError, match=r"shape \(3, 1, 9, 9\).*needs the shape \(3, 9\)"):
         model(batch["input_ids"], torch.ones(3, 1, 9, 9), batch["decoder_input_ids"])
 
 
@@ -330,7 +330,7 @@ def test_encoder_outputs_may_be_any_that_have_the_states(batch):
         model(**arguments, encoder_outputs=outputs.last_hidden_state)
     with pytest.raises(ValueError, match="encoder_outputs has no last_hidden_state, only pooler_output"):
         model(**arguments, encoder_outputs={"pooler_output": more["pooler_output"]})
-    with pytest.raises(ValueError, match="has 8 states beside 9 of the encoder, where this model has 9"):
+    with pytest.raises(ValueError, match="has 8 states for 9 states of the encoder, but this model expects 9"):
         few = outputs.recurrence_last_hidden_state[:, :8]
         model(**arguments, encoder_outputs=(outputs.last_hidden_state, few))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
@@ -355,7 +355,7 @@ def test_cross_attention_under_flash_attention_knows_the_padding_of_sources(batc
 
 def test_every_mask_is_one_of_words():
     encoder = OdeTransformerRecurrentNetwork(recurrence_config(**KINDS["biarn"]))
-    with pytest.raises(ValueError, match=r"shape \(2, 1\).*takes one of shape \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"shape \(2, 1\).*needs the shape \(2, 3\)"):
         encoder(torch.zeros(2, 3, 32), torch.ones(2, 1))
 
 

@@ -351,9 +351,9 @@ def test_the_core_takes_no_field_of_it():
 
 
 def test_a_language_model_has_no_second_encoder_either():
-    with pytest.raises(ValueError, match="recurrence_encoder='biarn' is a second encoder"):
+    with pytest.raises(ValueError, match="recurrence_encoder='biarn' is an encoder, which a causal"):
         OdeTransformerForCausalLM(recurrence_config(**KINDS["biarn"]))
-    with pytest.raises(Exception, match="is_encoder_decoder=False is a decoder alone"):
+    with pytest.raises(Exception, match="is_encoder_decoder=False means a decoder alone"):
         recurrence_config(is_encoder_decoder=False)
 
 

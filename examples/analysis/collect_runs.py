@@ -34,7 +34,7 @@ def read_collected(file: Path) -> dict[str, dict]:
     """
     runs = read_json(file) if file.is_file() else {}
     if not isinstance(runs, dict) or not all(isinstance(run, dict) and "log_history" in run for run in runs.values()):
-        raise ValueError(f"{file} holds no runs with their logs, to which others could be added: name another file.")
+        raise ValueError(f"{file} is not a file of runs with logs, so runs cannot be added: give another file.")
     return runs
 
 
@@ -47,14 +47,15 @@ def read_run(folder: Path) -> dict:
     """
     for name in (ARGUMENTS, RESULTS, TRAINER_STATE):
         if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder / name}: a run of this package's scripts leaves this file at its end.")
+            raise FileNotFoundError(
+                f"There is no file {folder / name}, which a run writes at its end: give the output folder of a "
+                "finished run."
+            )
     arguments, results, state = (read_json(folder / name) for name in (ARGUMENTS, RESULTS, TRAINER_STATE))
     asked = arguments["training"]
     for name, prefix in (("do_eval", "eval"), ("do_predict", "predict")):
         if asked.get(name) and f"{prefix}_samples" not in results:
-            raise ValueError(
-                f"{folder / RESULTS} lacks what --{name} measures: start the run again with the same command."
-            )
+            raise ValueError(f"{folder / RESULTS} lacks the results of --{name}: repeat the command of the run.")
     model = training_model(arguments["model"])
     config_overrides = model.pop("config_overrides")
     given = {
@@ -136,13 +137,20 @@ def table(runs: dict[str, dict]) -> str:
 def main(argv: list[str] | None = None) -> dict[str, dict]:
     """Runs the script with the given arguments (default: the command line's) and returns what it wrote."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="output folders")
-    parser.add_argument("--names", nargs="+", help="what to call the runs; else as their folders")
-    parser.add_argument("--output_file", type=Path, default=Path("runs.json"), help="replaces runs of the same names")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="output folders of runs")
+    parser.add_argument("--names", nargs="+", help="names of the runs; None: those of their folders")
+    parser.add_argument(
+        "--output_file",
+        type=Path,
+        default=Path("runs.json"),
+        help="JSON file to write or extend; runs with the same names are replaced",
+    )
     args = parser.parse_args(argv)
     names = args.names or [run.resolve().name for run in args.runs]
     if len(set(names)) != len(args.runs):
-        parser.error(f"{len(args.runs)} runs need as many different names, not {', '.join(names)}: give --names.")
+        parser.error(
+            f"{len(args.runs)} runs need the same number of different names, not {', '.join(names)}: give --names."
+        )
     runs = read_collected(args.output_file) | {name: read_run(run) for name, run in zip(names, args.runs)}
     args.output_file.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
     print(table(runs))

@@ -65,7 +65,9 @@ def inspect_gates(model, batches: Batches) -> tuple[dict[str, dict[str, float]],
     """
     gates = {name: module.gate for name, module in model.named_modules() if isinstance(module, GateCoefficients)}
     if not gates:
-        raise ValueError("The model has no gate: encoder_coefficients or decoder_coefficients='gate' makes one.")
+        raise ValueError(
+            "The model has no gate: give one with encoder_coefficients='gate' or decoder_coefficients='gate'."
+        )
     seen = {name: [] for name in gates}
 
     def record(gate, args, logits, name):
@@ -150,21 +152,30 @@ def pairs_of(args, model, tokenizer, target_tokenizer) -> Batches:
 def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
     """Runs the script with the given arguments (default: the command line's) and returns what it prints."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("model_name_or_path", help="model with its tokenizer: folder or Hub name")
-    parser.add_argument("--text_file", type=Path, required=True, help="lines of text, or sources, gzipped or not")
-    parser.add_argument("--target_file", type=Path, help="of an encoder-decoder: the targets of the sources")
-    parser.add_argument("--block_size", type=int, default=128, help="of a language model: words of a block")
-    parser.add_argument("--num_blocks", type=int, default=8, help="so many first whole blocks, or pairs, are read")
-    parser.add_argument("--picture", type=Path, help="file to draw the weights into (.png, .svg, .pdf)")
+    parser.add_argument("model_name_or_path", help="folder or Hub name of a model with its tokenizer")
     parser.add_argument(
-        "--output_file", type=Path, help="JSON file that gets the numbers, beside those of other models"
+        "--text_file",
+        type=Path,
+        required=True,
+        help="file of text or, for an encoder-decoder, sources, one per line (.gz accepted)",
+    )
+    parser.add_argument(
+        "--target_file", type=Path, help="for an encoder-decoder: file of the targets, in the same order"
+    )
+    parser.add_argument("--block_size", type=int, default=128, help="for a language model: words per block")
+    parser.add_argument(
+        "--num_blocks", type=int, default=8, help="number of whole blocks, or pairs, to read from the start"
+    )
+    parser.add_argument("--picture", type=Path, help="file for a plot of the weights (.png, .svg, .pdf)")
+    parser.add_argument(
+        "--output_file", type=Path, help="JSON file to which the numbers are added; those of other models are kept"
     )
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
 
     name = args.model_name_or_path
     is_encoder_decoder = AutoConfig.from_pretrained(name).is_encoder_decoder
     if is_encoder_decoder != (args.target_file is not None):
-        raise ValueError(f"{name}: give --target_file for an encoder-decoder, and for no other model.")
+        raise ValueError(f"{name}: --target_file is needed for an encoder-decoder, and only for one.")
     if is_encoder_decoder:
         model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32)
         batches = pairs_of(args, model, *load_tokenizers(name))

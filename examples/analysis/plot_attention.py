@@ -59,10 +59,10 @@ def main(argv: list[str] | None = None) -> dict:
     """Runs the script with the given arguments (default: the command line's) and returns what it plots."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument(
-        "--model_name_or_path", required=True, help="classifier with its tokenizer: folder or Hub name"
+        "--model_name_or_path", required=True, help="folder or Hub name of a classifier with its tokenizer"
     )
-    parser.add_argument("--text", required=True, help="the sentence, words separated by spaces")
-    parser.add_argument("--pair", nargs=2, required=True, help="two of its words")
+    parser.add_argument("--text", required=True, help="the sentence, with words separated by spaces")
+    parser.add_argument("--pair", nargs=2, required=True, help="two words of the sentence")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder for the pictures")
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
 
@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> dict:
     if (length := inputs["input_ids"].shape[1]) != len(words):
         raise ValueError(
             f"--model_name_or_path {args.model_name_or_path}: its tokenizer makes {length} tokens of the {len(words)} "
-            "words of --text, and this script needs one of whole words."
+            "words of --text, but this script needs a tokenizer of whole words."
         )
     first, second = (position_of(word, words) for word in args.pair)
     with torch.no_grad():

@@ -1,6 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Plots what training runs logged, side by side: losses and perplexities (figure 5 of the paper), gradient norms
-(figure 6), and how much each stage of each layer counts, where runs had `--log_coefficients`.
+"""Plots what training runs logged, side by side: losses, perplexities, gradient norms and stage weights.
+
+Losses and perplexities are as in figure 5 of the paper, gradient norms as in figure 6. Stage weights, which say how
+much each stage of each layer counts, need runs with `--log_coefficients`.
 
     python examples/analysis/plot_training.py ptb_residual ptb_rk2_gate --names residual gate --output_dir plots
 
@@ -44,7 +46,10 @@ def read_runs(path: Path) -> dict[str, dict]:
     """
     file = path / "trainer_state.json" if path.is_dir() else path
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: a run leaves this file at its end, and in each of its checkpoints.")
+        raise FileNotFoundError(
+            f"There is no file {file}, which a run writes at its end and in its checkpoints: give a run or a "
+            "checkpoint."
+        )
     content = json.loads(file.read_text(encoding="utf-8"))
     several = isinstance(content, dict) and "log_history" not in content
     runs = content if several else {file.resolve().parent.name: content}
@@ -107,19 +112,21 @@ def main(argv: list[str] | None = None) -> list[Path]:
     """Runs the script with the given arguments (default: the command line's) and returns the files it wrote."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="output folders, or files with logs")
-    parser.add_argument("--only", nargs="+", help="of the runs of a file, those of these names, in this order")
-    parser.add_argument("--names", nargs="+", help="what to call the runs; else as their folders")
+    parser.add_argument("--only", nargs="+", help="names of runs in a file to plot, in this order; None: all")
+    parser.add_argument("--names", nargs="+", help="names of the runs; None: those of their folders")
     parser.add_argument("--output_dir", type=Path, default=Path("plots"), help="folder for the pictures")
     args = parser.parse_args(argv)
     records = [run for path in args.runs for run in read_runs(path).items()]
     if args.only:
         found = [name for name, _ in records]
         if missing := [name for name in args.only if name not in found]:
-            parser.error(f"--only {', '.join(missing)}: the runs are {', '.join(found)}.")
+            parser.error(f"--only {', '.join(missing)}: not among the runs {', '.join(found)}.")
         records = [(name, run) for asked in args.only for name, run in records if name == asked]
     names = args.names or [name for name, _ in records]
     if len(set(names)) != len(records):
-        parser.error(f"{len(records)} runs need as many different names, not {', '.join(names)}: give --names.")
+        parser.error(
+            f"{len(records)} runs need the same number of different names, not {', '.join(names)}: give --names."
+        )
 
     runs = {name: read_curves(run["log_history"]) for name, (_, run) in zip(names, records)}
     figures = {}

@@ -53,23 +53,25 @@ def padding(batches: list[list[int]], lengths: np.ndarray) -> float:
 def main(argv: list[str] | None = None) -> dict:
     """Runs the benchmark with the given arguments (default: the command line's) and returns its results."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--source_file", required=True, help="sources, one a line (.gz accepted)")
-    parser.add_argument("--target_file", required=True, help="targets, line by line")
+    parser.add_argument("--source_file", required=True, help="file of sources, one per line (.gz accepted)")
+    parser.add_argument("--target_file", required=True, help="file of targets, in the same order")
     parser.add_argument("--output_file", type=Path, help="JSON file to write")
-    parser.add_argument("--vocab_size", type=int, default=8000, help="BPE pieces of both languages")
-    parser.add_argument("--max_tokens", type=int, default=2700, help="budget of a batch, on each side")
-    parser.add_argument("--updates", type=int, default=6, help="updates of a kind in a round")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds; the first of one more warms up")
-    parser.add_argument("--d_model", type=int, default=256, help="width; the feed-forward is four times as wide")
-    parser.add_argument("--layers", type=int, default=3, help="encoder layers, and decoder layers")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--vocab_size", type=int, default=8000, help="number of BPE pieces of the joint tokenizer")
+    parser.add_argument("--max_tokens", type=int, default=2700, help="maximum number of tokens per batch on each side")
+    parser.add_argument("--updates", type=int, default=6, help="updates of each kind of batch per round")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds, after one more to warm up")
+    parser.add_argument(
+        "--d_model", type=int, default=256, help="width of the model; feed-forward layers are four times as wide"
+    )
+    parser.add_argument("--layers", type=int, default=3, help="number of encoder layers and of decoder layers")
+    parser.add_argument("--device", default="cpu", help="where the model runs")
+    parser.add_argument("--seed", type=int, default=1, help="random seed")
     args = parser.parse_args(argv)
     set_seed(args.seed)
 
     texts = [read_lines(name) for name in (args.source_file, args.target_file)]
     if len(texts[0]) != len(texts[1]):
-        parser.error(f"{args.source_file} has {len(texts[0])} lines, {args.target_file} has {len(texts[1])}")
+        parser.error(f"{args.source_file} has {len(texts[0])} lines, but {args.target_file} has {len(texts[1])}")
     tokenizer = OdeTransformerTokenizer.train(texts[0] + texts[1], args.vocab_size, model_type="bpe")
     sources, targets = (tokenizer(side)["input_ids"] for side in texts)
     lengths = np.array([(len(source), len(target)) for source, target in zip(sources, targets)])
@@ -101,7 +103,7 @@ def main(argv: list[str] | None = None) -> dict:
     needed, shortest = (args.rounds + 1) * args.updates, min(map(len, kinds.values()))
     if shortest < needed:
         parser.error(
-            f"--rounds {args.rounds} and --updates {args.updates} need {needed} batches with the round before, and an "
+            f"--rounds {args.rounds} and --updates {args.updates} need {needed} batches (with a warm-up), but an "
             f"epoch of these pairs has {shortest}: give lower numbers, or more pairs."
         )
     batches = {kind: iter(order) for kind, order in kinds.items()}

@@ -116,15 +116,31 @@ def measure_memory(batch, numbers_of_steps: list[int]) -> list[dict]:
 def main(argv: list[str] | None = None) -> dict:
     """Runs the benchmark with the given arguments (default: the command line's) and returns its results."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--train_file", required=True, help="`label words ...` a line; only the lengths count")
-    parser.add_argument("--output_file", type=Path, required=True, help="JSON to write")
-    parser.add_argument("--batch_size", type=int, default=114, help="sentences")
-    parser.add_argument("--batches", type=int, default=8, help="batches that are timed")
-    parser.add_argument("--rounds", type=int, default=2, help="turns of each solver at a batch; one more warms up")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="bfloat16: autocast")
-    parser.add_argument("--step_sizes", type=float, nargs="+", default=[0.2], help="r; figure 5: 0.1 0.2 0.4 0.6 0.8")
-    parser.add_argument("--memory_batch_size", type=int, default=16, help="sentences of the batch for memory")
-    parser.add_argument("--steps", type=int, nargs="+", default=[2, 5, 10, 20, 40], help="steps, for memory")
+    parser.add_argument(
+        "--train_file", required=True, help="file of examples, `label words ...` per line; only the lengths matter"
+    )
+    parser.add_argument("--output_file", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--batch_size", type=int, default=114, help="sentences per batch")
+    parser.add_argument("--batches", type=int, default=8, help="number of batches to time")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="runs of each solver per batch, after one more to warm up"
+    )
+    parser.add_argument(
+        "--dtype", choices=["float32", "bfloat16"], default="float32", help="precision; bfloat16 means autocast"
+    )
+    parser.add_argument(
+        "--step_sizes",
+        type=float,
+        nargs="+",
+        default=[0.2],
+        help="step sizes r; figure 5 of the paper has 0.1 0.2 0.4 0.6 0.8",
+    )
+    parser.add_argument(
+        "--memory_batch_size", type=int, default=16, help="sentences per batch in the memory measurement"
+    )
+    parser.add_argument(
+        "--steps", type=int, nargs="+", default=[2, 5, 10, 20, 40], help="numbers of steps in the memory measurement"
+    )
     args = parser.parse_args(argv)
     logging.set_verbosity_error()
 

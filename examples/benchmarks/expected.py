@@ -108,11 +108,16 @@ def expect(name: str, args) -> dict[str, float | str]:
 def main(argv: list[str] | None = None) -> list[dict]:
     """Runs the script with the given arguments (default: the command line's) and returns the rows."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--recipes", nargs="+", choices=list(LENGTHS), default=list(LENGTHS))
-    parser.add_argument("--gib", type=float, default=80, help="memory of the GPU; an H100's")
-    parser.add_argument("--peak", type=float, default=989e12, help="its bfloat16 operations a second; an H100's")
-    parser.add_argument("--share", type=float, default=0.3, help="of the peak that matrix products reach")
-    parser.add_argument("--output_file", type=Path, help="rows as JSON")
+    parser.add_argument("--recipes", nargs="+", choices=list(LENGTHS), default=list(LENGTHS), help="recipes")
+    parser.add_argument("--gib", type=float, default=80, help="memory of the GPU in GiB; the default is an H100's")
+    parser.add_argument(
+        "--peak",
+        type=float,
+        default=989e12,
+        help="bfloat16 operations per second of the GPU; the default is an H100's",
+    )
+    parser.add_argument("--share", type=float, default=0.3, help="share of the peak that matrix products reach")
+    parser.add_argument("--output_file", type=Path, help="JSON file for the rows")
     args = parser.parse_args(argv)
     print(
         "| recipe | tokens x accumulation | GiB | updates | ms a step | hours |\n| --- | --- | --- | --- | --- | --- |"

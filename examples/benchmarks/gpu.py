@@ -336,23 +336,29 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--output_file", type=Path, help="JSON file to write")
     parser.add_argument("--device", type=torch.device, default="cuda", help="where the models run")
     parser.add_argument("--tasks", nargs="+", default=list(MODES), choices=list(MODES), help="what to measure")
-    parser.add_argument("--sizes", nargs="+", default=["base", "big"], choices=list(SIZES), help="of the models")
-    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS, help="what is compared")
-    parser.add_argument("--batch_sizes", nargs="+", type=int, default=[64, 1], help="sources in a search")
-    parser.add_argument("--new_tokens", type=int, default=24, help="tokens of each output")
-    parser.add_argument("--pairs", type=int, default=256, help="short pairs of a training step")
-    parser.add_argument("--tokens", nargs="*", type=int, default=[32768, 16384], help="of steps with longer pairs")
-    parser.add_argument("--lengths", nargs=2, type=int, default=[14, 28], help="tokens of short and of longer pairs")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
-    parser.add_argument("--backend", default="inductor", help="of torch.compile; only inductor records CUDA graphs")
-    parser.add_argument("--budget_seconds", type=float, default=1100, help="what does not fit is skipped")
-    parser.add_argument("--tiny", action="store_true", help="other defaults: tiny models and batches")
+    parser.add_argument("--sizes", nargs="+", default=["base", "big"], choices=list(SIZES), help="sizes of the models")
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS, help="models to compare")
+    parser.add_argument("--batch_sizes", nargs="+", type=int, default=[64, 1], help="sources per search")
+    parser.add_argument("--new_tokens", type=int, default=24, help="tokens per output")
+    parser.add_argument("--pairs", type=int, default=256, help="number of short pairs per training step")
+    parser.add_argument(
+        "--tokens", nargs="*", type=int, default=[32768, 16384], help="tokens per training step with longer pairs"
+    )
+    parser.add_argument("--lengths", nargs=2, type=int, default=[14, 28], help="tokens per short and per longer pair")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each contender")
+    parser.add_argument(
+        "--backend", default="inductor", help="backend of torch.compile; only inductor records CUDA graphs"
+    )
+    parser.add_argument(
+        "--budget_seconds", type=float, default=1100, help="time limit in seconds; what does not fit is skipped"
+    )
+    parser.add_argument("--tiny", action="store_true", help="use tiny models and batches instead of the defaults")
     args = parser.parse_args(argv)
     if args.tiny:
         parser.set_defaults(**TINY)
         args = parser.parse_args(argv)
     if args.device.type == "cuda" and not torch.cuda.is_available():
-        parser.error("There is no GPU here: give --device cpu.")
+        parser.error("No GPU was found: give --device cpu.")
     logging.set_verbosity_error()
 
     versions = {"package": __version__, "python": platform.python_version(), "cuda": torch.version.cuda}

@@ -70,12 +70,14 @@ def main(argv: list[str] | None = None) -> dict:
     """Runs the benchmark with the given arguments (default: the command line's) and returns its results."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("--output_file", type=Path, help="JSON file to write")
-    parser.add_argument("--calls", type=int, nargs="+", default=[1, 20, 40, 80], help="calls after which to note")
-    parser.add_argument("--sentences", type=int, default=16, help="most sentences of a batch")
-    parser.add_argument("--length", type=int, default=40, help="most words of a source")
-    parser.add_argument("--new_tokens", type=int, default=20, help="most words of an output")
-    parser.add_argument("--d_model", type=int, default=256, help="width")
-    parser.add_argument("--layers", type=int, default=3, help="encoder layers, and decoder layers")
+    parser.add_argument(
+        "--calls", type=int, nargs="+", default=[1, 20, 40, 80], help="numbers of calls after which memory is measured"
+    )
+    parser.add_argument("--sentences", type=int, default=16, help="maximum number of sentences per batch")
+    parser.add_argument("--length", type=int, default=40, help="maximum length of a source in words")
+    parser.add_argument("--new_tokens", type=int, default=20, help="maximum length of an output in words")
+    parser.add_argument("--d_model", type=int, default=256, help="width of the models")
+    parser.add_argument("--layers", type=int, default=3, help="number of encoder layers and of decoder layers")
     args = parser.parse_args(argv)
     most = {"sentences": args.sentences, "length": args.length, "new_tokens": args.new_tokens}
     print(

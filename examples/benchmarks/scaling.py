@@ -72,8 +72,8 @@ def main(argv: list[str] | None = None) -> dict:
     """Runs the benchmark with the given arguments (default: the command line's) and returns its results."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("--output_dir", type=Path, required=True, help="folder for scaling.json and scaling.png")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each contender; one more warms up")
-    parser.add_argument("--d_model", type=int, default=512, help="width")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each contender, after one more to warm up")
+    parser.add_argument("--d_model", type=int, default=512, help="width of the models")
     args = parser.parse_args(argv)
     logging.set_verbosity_error()
 

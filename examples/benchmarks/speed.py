@@ -456,12 +456,20 @@ def operators(batches_of: Callable) -> dict[str, dict[str, float]]:
 def main(argv: list[str] | None = None) -> dict:
     """Runs the benchmark with the given arguments (default: the command line's) and returns its results."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--translation_file", type=Path, required=True, help="sentences, one a line (.gz accepted)")
-    parser.add_argument("--summarization_file", type=Path, required=True, help="lines of JSON: article, highlights")
+    parser.add_argument(
+        "--translation_file", type=Path, required=True, help="file of sentences, one per line (.gz accepted)"
+    )
+    parser.add_argument(
+        "--summarization_file", type=Path, required=True, help="JSON lines with the keys article and highlights"
+    )
     parser.add_argument("--output_file", type=Path, help="JSON file to write")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender, at least")
-    parser.add_argument("--seconds", type=float, default=40, help="of turns for each measure, at least")
-    parser.add_argument("--parts", nargs="*", default=["all"], help="functions of this file to run, as beam_search")
+    parser.add_argument("--rounds", type=int, default=5, help="minimum number of runs of each contender")
+    parser.add_argument(
+        "--seconds", type=float, default=40, help="minimum time of the runs of each measure in seconds"
+    )
+    parser.add_argument(
+        "--parts", nargs="*", default=["all"], help="functions of this file to run, such as beam_search"
+    )
     args = parser.parse_args(argv)
     logging.set_verbosity_error()
 
@@ -483,7 +491,7 @@ def main(argv: list[str] | None = None) -> dict:
         "operators": partial(operators, batches_of),
     }
     if args.parts != ["all"] and (unknown := sorted(set(args.parts) - set(parts))):
-        parser.error(f"--parts {' '.join(unknown)}: give all alone, or some of {', '.join(parts)}.")
+        parser.error(f"--parts {' '.join(unknown)}: unknown; give only all, or some of {', '.join(parts)}.")
     for name, part in parts.items():
         if args.parts == ["all"] or name in args.parts:
             results[name] = part()

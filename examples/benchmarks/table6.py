@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Speed and memory by depth and scheme, as table 6 of the paper: beam search and training steps, on a GPU.
+"""Speed and memory by depth and scheme, as in table 6 of the paper: beam search and training steps, on a GPU.
 
     python examples/benchmarks/table6.py --translation_file data/multi30k/test_2016_flickr.en.gz \\
         --output_file table6.json
@@ -107,19 +107,23 @@ def report(title: str, rows: list[dict]) -> None:
 def main(argv: list[str] | None = None) -> dict:
     """Runs the benchmark with the given arguments (default: the command line's) and returns its results."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--translation_file", type=Path, required=True, help="sentences, one a line (.gz accepted)")
+    parser.add_argument(
+        "--translation_file", type=Path, required=True, help="file of sentences, one per line (.gz accepted)"
+    )
     parser.add_argument("--output_file", type=Path, help="JSON file to write")
     parser.add_argument("--device", type=torch.device, default="cuda", help="where the models run")
-    parser.add_argument("--sizes", nargs="+", default=["base", "big"], choices=["base", "big"], help="of the models")
     parser.add_argument(
-        "--dtypes", nargs="+", default=list(DTYPES), choices=list(DTYPES), help="of search and training"
+        "--sizes", nargs="+", default=["base", "big"], choices=["base", "big"], help="sizes of the models"
     )
-    parser.add_argument("--batch_sizes", nargs="+", type=int, default=[1, 64], help="sentences in a search")
-    parser.add_argument("--training_sentences", type=int, default=256, help="pairs of a training step")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
+    parser.add_argument(
+        "--dtypes", nargs="+", default=list(DTYPES), choices=list(DTYPES), help="precisions of search and training"
+    )
+    parser.add_argument("--batch_sizes", nargs="+", type=int, default=[1, 64], help="sentences per search")
+    parser.add_argument("--training_sentences", type=int, default=256, help="pairs per training step")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each contender")
     args = parser.parse_args(argv)
     if args.device.type == "cuda" and not torch.cuda.is_available():
-        parser.error("There is no GPU here: give --device cpu.")
+        parser.error("No GPU was found: give --device cpu.")
     lengths, effort = read_lengths(args.translation_file), Effort(args.rounds)
     if len(lengths) < (most := max(*args.batch_sizes, args.training_sentences)):
         parser.error(f"{args.translation_file} has {len(lengths)} sentences, too few for a batch of {most}.")

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Data of WMT's size on generated pairs: how fast they are encoded, prepared, ordered and loaded, in what memory.
+"""Time and memory to encode, prepare, order and load data of WMT's size, with generated pairs.
 
     python examples/benchmarks/wmt_data.py --source_files train.en.gz --target_files train.de.gz \
         --pair_files tatoeba.tsv.gz --pairs 10000000 --lengths 40000000 --processes 2 8 --output_file wmt_data.json
@@ -329,22 +329,26 @@ def shown(value):
 def main(argv: list[str] | None = None) -> dict:
     """Runs the benchmark with the given arguments (default: the command line's) and returns its results."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--source_files", nargs="+", required=True, help="sources, one a line (.gz accepted)")
-    parser.add_argument("--target_files", nargs="+", required=True, help="targets, line by line")
-    parser.add_argument("--pair_files", nargs="*", default=[], help="more of both, SOURCE<TAB>TARGET (.gz accepted)")
-    parser.add_argument("--pairs", type=int, default=10_000_000, help="pairs to generate")
-    parser.add_argument("--lengths", type=int, default=40_000_000, help="pairs whose order is made")
-    parser.add_argument("--processes", type=int, nargs="*", default=[2, 8], help="processes of the trainings")
     parser.add_argument(
-        "--kill_pairs", type=int, default=1_000_000, help="pairs of killed trainings; 0: none"
+        "--source_files", nargs="+", required=True, help="files of sources, one per line (.gz accepted)"
     )
-    parser.add_argument("--num_workers", type=int, default=2, help="processes that prepare")
-    parser.add_argument("--vocab_size", type=int, default=8000, help="BPE pieces of both languages")
-    parser.add_argument("--max_tokens", type=int, default=4096, help="budget of a batch, on each side")
-    parser.add_argument("--loader_seconds", type=float, default=5, help="how long the loader is measured")
-    parser.add_argument("--folder", type=Path, help="where to write; default: a temporary folder")
+    parser.add_argument("--target_files", nargs="+", required=True, help="files of targets, in the same order")
+    parser.add_argument(
+        "--pair_files", nargs="*", default=[], help="files of more pairs, SOURCE<TAB>TARGET per line (.gz accepted)"
+    )
+    parser.add_argument("--pairs", type=int, default=10_000_000, help="number of pairs to generate")
+    parser.add_argument("--lengths", type=int, default=40_000_000, help="number of pairs to order into batches")
+    parser.add_argument("--processes", type=int, nargs="*", default=[2, 8], help="numbers of training processes")
+    parser.add_argument(
+        "--kill_pairs", type=int, default=1_000_000, help="number of pairs of killed trainings; 0: none"
+    )
+    parser.add_argument("--num_workers", type=int, default=2, help="number of processes that prepare data")
+    parser.add_argument("--vocab_size", type=int, default=8000, help="number of BPE pieces of the joint tokenizer")
+    parser.add_argument("--max_tokens", type=int, default=4096, help="maximum number of tokens per batch on each side")
+    parser.add_argument("--loader_seconds", type=float, default=5, help="seconds for which the loader is measured")
+    parser.add_argument("--folder", type=Path, help="folder for generated files; None: a temporary one")
     parser.add_argument("--output_file", type=Path, help="JSON file to write")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="random seed")
     args = parser.parse_args(argv)
 
     sides = [
@@ -352,7 +356,7 @@ def main(argv: list[str] | None = None) -> dict:
         for names in (args.source_files, args.target_files)
     ]
     if len(sides[0]) != len(sides[1]):
-        parser.error(f"the sources have {len(sides[0])} lines, the targets {len(sides[1])}")
+        parser.error(f"the sources have {len(sides[0])} lines, but the targets have {len(sides[1])}")
     for pair in (line.split("\t") for name in args.pair_files for line in read_lines(name)):
         for side, text in zip(sides, pair, strict=True):
             side.append(" ".join(text.split()))

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The trainings that the results page waits for, one after the other; stopped and started again, it continues.
+"""Runs the trainings that the results page needs, one after the other; if stopped, the same command continues.
 
     nohup python examples/results/run_queue.py --data_dir data --output_dir runs > queue.log 2>&1 &
     python examples/results/run_queue.py --output_dir runs --list
@@ -235,15 +235,21 @@ def work(runs: list[Run], data_dir: Path, output_dir: Path, record_dir: Path, mo
 def main(argv: list[str] | None = None) -> None:
     """Runs the script with the given arguments (default: the command line's)."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data_dir", type=Path, default=Path("data"), help="has multi30k, ptb and tatoeba_en_de")
-    parser.add_argument("--output_dir", type=Path, default=Path("runs"), help="gets a folder for each run")
-    parser.add_argument("--record_dir", type=Path, default=RECORDS, help="has the records of finished runs")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="runs of such names, as 'ptb/*_1'")
+    parser.add_argument(
+        "--data_dir", type=Path, default=Path("data"), help="folder with multi30k, ptb and tatoeba_en_de"
+    )
+    parser.add_argument(
+        "--output_dir", type=Path, default=Path("runs"), help="folder for the output folders of the runs"
+    )
+    parser.add_argument("--record_dir", type=Path, default=RECORDS, help="folder with the records of finished runs")
+    parser.add_argument(
+        "--only", default="*", metavar="PATTERN", help="pattern of the names of runs to start, such as 'ptb/*_1'"
+    )
     parser.add_argument("--list", action="store_true", help="only print the state of each run")
     args, more = parser.parse_known_args(argv)
     runs = [run for run in all_runs() if fnmatch(run.name, args.only)]
     if not runs:
-        parser.error(f"--only {args.only}: no run has such a name; --list prints all.")
+        parser.error(f"--only {args.only}: no run has such a name. --list prints all names.")
     if args.list:
         for run in runs:
             print(f"{run.name:45} {state(run, args.output_dir, args.record_dir)}")
@@ -253,7 +259,7 @@ def main(argv: list[str] | None = None) -> None:
         try:
             fcntl.flock(pid_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            sys.exit(f"A queue works in {args.output_dir} already: its number is in queue.pid.")
+            sys.exit(f"A queue is already running in {args.output_dir}: its process id is in queue.pid.")
         pid_file.truncate(0)
         print(os.getpid(), file=pid_file, flush=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))

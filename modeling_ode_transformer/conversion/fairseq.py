@@ -110,12 +110,12 @@ def load_fairseq_checkpoint(
             checkpoint = torch.load(path, map_location="cpu", weights_only=not trust_file)
     except (EOFError, KeyError, RuntimeError, UnpicklingError) as error:
         if trust_file or not isinstance(error, UnpicklingError):
-            raise ValueError(f"{path} is not a file of torch.save, or is damaged: {error}") from error
+            raise ValueError(f"{path} was not written by torch.save, or is damaged: {error}") from error
         found = re.search(r"GLOBAL (\S+)", str(error))
         found = f"holds {found[1]}" if found else "holds more than tensors and plain data, or is damaged"
         raise ValueError(
-            f"{path} {found}, so it was not loaded: that could run any code. If you trust whoever made the file, "
-            "--trust_file unpickles it."
+            f"{path} {found}. It was not loaded, since that could run any code. If you trust the file, give "
+            "--trust_file."
         ) from error
     except (AttributeError, ImportError) as error:
         raise ValueError(f"{path} holds objects whose code is missing here: {error}") from error
@@ -145,7 +145,7 @@ def average_fairseq_checkpoints(
     """
     files = [Path(path).resolve() for path in paths]
     if repeated := [str(path) for i, path in enumerate(paths) if files[i] in files[:i]]:
-        raise ValueError(f"{', '.join(repeated)} is named twice: name each checkpoint once.")
+        raise ValueError(f"{', '.join(repeated)} is given twice: give each checkpoint once.")
     state_dict, args = load_fairseq_checkpoint(paths[0], trust_file)
     if len(paths) == 1:
         return state_dict, args
@@ -217,16 +217,16 @@ def check_parameters(state_dict: Mapping[str, torch.Tensor]) -> None:
     """ValueError if a parameter has no name, is not a plain tensor, or holds what is not a finite number."""
     for name, tensor in state_dict.items():
         if not isinstance(name, str):
-            raise ValueError(f"The parameters have names, but {name!r} is a {type(name).__name__}.")
+            raise ValueError(f"The name of a parameter must be a string, but {name!r} is a {type(name).__name__}.")
         if WITHOUT_NUMBERS.fullmatch(name):
             continue
         if tensor.layout != torch.strided or tensor.ndim == 0 or not tensor.is_floating_point():
             raise ValueError(
-                f"Parameter {name} is not a dense tensor of numbers: it is {tensor.layout}, {tensor.dtype} and has "
+                f"Parameter {name} is not a dense tensor of numbers: it is {tensor.layout} and {tensor.dtype} with "
                 f"{tensor.ndim} dimensions."
             )
         if not tensor.isfinite().all():
-            raise ValueError(f"Parameter {name} holds values that are infinite or not numbers: the training diverged.")
+            raise ValueError(f"Parameter {name} holds infinite or NaN values: the training diverged.")
 
 
 def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, Any]) -> OdeTransformerConfig:
@@ -235,7 +235,7 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
         return configuration_of(state_dict, args)
     except (StrictDataclassError, TypeError) as error:
         raise ValueError(
-            f"The arguments and embeddings are not those of a model: {error.__cause__ or error}"
+            f"The arguments and embeddings do not describe a model: {error.__cause__ or error}"
         ) from error
 
 
@@ -274,9 +274,9 @@ def configuration_of(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, 
         if has_gate and "encoder.alpha" not in state_dict:
             if num_stages == 2 and rk_type != "learnable":
                 logger.warning(
-                    f"rk_type={rk_type!r}, but there is encoder.gate_linear: the first public version of the "
-                    "original's code computes RK2 with this gate, and so does the model. If the code that trained it "
-                    "did not, convert its parameters without encoder.gate_linear."
+                    f"rk_type={rk_type!r}, but the checkpoint has encoder.gate_linear. The first public version of "
+                    "the original code computes RK2 with this gate, and so does the model. If the code that trained "
+                    "it did not, remove encoder.gate_linear from the parameters and convert them again."
                 )
             rk_type = "learnable" if num_stages == 2 else "standard"
         key = (num_stages, rk_type)
@@ -284,7 +284,7 @@ def configuration_of(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, 
             known = ", ".join(f"{number} with {kind!r}" for number, kind in SOLVERS)
             raise ValueError(
                 f"arch={architecture!r} with enc_calculate_num={num_stages} and rk_type={key[1]!r} cannot be "
-                f"expressed: an ode transformer has one of {known}."
+                f"expressed: an ode transformer must have one of {known}."
             )
         solver, coefficients = SOLVERS[key]
     vector_field, stage_values = "layer", "increment" if num_stages == 1 else "output"
@@ -294,7 +294,7 @@ def configuration_of(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, 
         # F + F(F) + ... on each sublayer of the encoder.
         terms = args.get("enc_step")
         if not isinstance(terms, int) or terms < 1:
-            raise ValueError(f"enc_step={terms!r} cannot be expressed: a polynomial transformer has at least 1 term.")
+            raise ValueError(f"enc_step={terms!r} cannot be expressed: it must be an integer of at least 1.")
         solver = {"a": [[0.0] * (i - 1) + [1.0] * (i > 0) for i in range(terms)], "b": [1.0] * terms}
         solver["y"] = [1.0] + [0.0] * (terms - 1)
         vector_field = "sublayers"
@@ -356,7 +356,9 @@ def rename_parameters(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch
             continue
         if fused := FUSED_PROJECTION.fullmatch(name):
             if tensor.shape[0] % 3:
-                raise ValueError(f"Parameter {name} has {tensor.shape[0]} rows, and q, k and v have as many each.")
+                raise ValueError(
+                    f"Parameter {name} has {tensor.shape[0]} rows, which q, k and v cannot share equally."
+                )
             for projection, part in zip("qkv", tensor.chunk(3), strict=True):
                 renamed[f"model.{fused[1]}.{projection}_proj.{fused[2]}"] = part
             continue
@@ -366,7 +368,7 @@ def rename_parameters(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch
                 renamed[new_name] = tensor
                 break
         else:
-            raise ValueError(f"Parameter {name!r} belongs to no architecture that can be expressed.")
+            raise ValueError(f"Parameter {name!r} does not belong to an architecture that can be expressed.")
     return renamed
 
 
@@ -405,7 +407,7 @@ def convert_fairseq_checkpoints(
     if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
         raise ValueError(f"--output_dir {output_dir} is not an empty folder: choose another one.")
     if target_bpe_codes and not bpe_codes:
-        raise ValueError(f"--target_bpe_codes {target_bpe_codes} needs --bpe_codes, the codes of the source.")
+        raise ValueError(f"--target_bpe_codes {target_bpe_codes} needs --bpe_codes, the codes for the source.")
     for option, value in (("num_beams", num_beams), ("max_length", max_length)):
         if value < 1:
             raise ValueError(f"--{option} {value} must be at least 1.")
@@ -419,7 +421,7 @@ def convert_fairseq_checkpoints(
     if model.config.share_encoder_decoder_embeddings and dictionaries[0] != dictionaries[1]:
         raise ValueError(
             f"The source and the target share their embeddings, but --source_dict {source_dict} and "
-            f"--target_dict {target_dict} differ: give the joint dictionary as both."
+            f"--target_dict {target_dict} differ: give the joint dictionary for both."
         )
     limit = model.config.max_position_embeddings
     if max_length > limit:

@@ -35,9 +35,9 @@ def read_dictionary(path: str | Path) -> list[str]:
     for number, line in enumerate(read_lines(path), 1):
         token, _, count = line.rpartition(" ")
         if not token or not count.isdecimal():
-            raise ValueError(f"{path}, line {number}: {line!r} is not a token, a space and its count.")
+            raise ValueError(f"{path}, line {number}: {line!r} is not a token, a space and a count.")
         if token in numbers:
-            before = "a special token" if numbers[token] is None else f"on line {numbers[token]} already"
+            before = "a special token" if numbers[token] is None else f"already on line {numbers[token]}"
             raise ValueError(f"{path}, line {number}: the token {token!r} is {before}.")
         numbers[token] = number
     return list(numbers)
@@ -84,7 +84,7 @@ def read_bpe_codes(path: str | Path) -> list[tuple[str, str]]:
     elif len(lines[0].split(" ")) == 2:
         raise ValueError(
             f"{path} holds BPE codes of subword-nmt 0.1 (it lacks the line '#version: 0.2'), which cannot be read. If "
-            "a newer version learned them, put that line back."
+            "a newer version wrote them, restore that line."
         )
     merges = {}
     for number, line in enumerate(lines, first):
@@ -106,8 +106,8 @@ def check_bpe_codes(tokens: list[str], merges: list[tuple[str, str]], path: str 
     common = len(made & longer)
     if 2 * common < min(len(made), len(longer)):
         raise ValueError(
-            f"{path} holds BPE codes of another dictionary: of the {len(made)} pieces that they make, {common} are in "
-            "it. Give the codes that the training data were split by."
+            f"{path} does not fit the dictionary, which holds {common} of the {len(made)} pieces that these BPE codes "
+            "make. Give the codes that split the training data."
         )
 
 

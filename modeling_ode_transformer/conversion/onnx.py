@@ -42,7 +42,7 @@ def export_onnx(name: str | Path, output_dir: str | Path, **hub_options) -> None
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"--output_dir {folder} is not an empty folder: choose another one.")
     if not AutoConfig.from_pretrained(name, **hub_options).is_encoder_decoder:
-        raise ValueError(f"{name} is a language model, and the graphs are those of an encoder-decoder.")
+        raise ValueError(f"{name} is a language model, but only encoder-decoders can be exported.")
     if not is_onnxscript_available():
         raise ImportError("The export to ONNX needs onnxscript: pip install onnxscript onnxruntime")
     if not hasattr(exporters, "ExportedModel"):

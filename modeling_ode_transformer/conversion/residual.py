@@ -99,7 +99,7 @@ REFUSED: dict[str, str] = {
     "nllb-moe": "its feed-forward sublayers are mixtures of experts",
     **dict.fromkeys(
         ("t5", "mt5", "umt5", "longt5", "switch_transformers"),
-        "its norms have no mean and its attention adds relative position biases",
+        "its norms do not subtract the mean, and its attention adds relative position biases",
     ),
     "ode_transformer": "it is an ODE Transformer already",
 }
@@ -189,7 +189,9 @@ def from_residual(
     elif isinstance(model_or_path, (str, os.PathLike)):
         source_config = AutoConfig.from_pretrained(model_or_path)
     else:
-        raise TypeError(f"from_residual takes a model of transformers, or its folder or name, not {model_or_path!r}.")
+        raise TypeError(
+            f"from_residual needs a model of transformers, or its folder or Hub name, not {model_or_path!r}."
+        )
     family = find_family(source_config)
     check_fields(kwargs, source_config.model_type)
     model: Any = model_or_path
@@ -201,7 +203,8 @@ def from_residual(
     for field in LAYERDROP_FIELDS:
         if getattr(source_config, field):
             logger.warning(
-                f"{field}={getattr(source_config, field)} is left out: an ODE Transformer drops no layers in training."
+                f"{field}={getattr(source_config, field)} is left out: an ODE Transformer does not drop layers in "
+                "training."
             )
 
     state, fields = read_weights(model, family)
@@ -238,7 +241,7 @@ def check_fields(fields: dict[str, Any], model_type: str):
             raise TypeError(f"{field}={value!r} is not a field of OdeTransformerConfig.")
         if field in DERIVED_FIELDS:
             raise ValueError(
-                f"{field}={value!r} cannot be chosen: it comes with the weights of the {model_type} model. Leave it "
+                f"{field}={value!r} cannot be chosen: it belongs to the weights of the {model_type} model. Leave it "
                 "out."
             )
     for field in ("encoder_solver", "decoder_solver"):
@@ -287,7 +290,7 @@ def read_weights(model: PreTrainedModel, family: Family) -> tuple[dict[str, torc
         sinusoids = SINUSOIDS.get(fields["position_embedding_type"])
         if sinusoids is not None and not all(is_table(sinusoids, table) for table in tables):
             logger.warning(
-                "The positions of the model are not the sinusoids of its family: they become "
+                "The model's position embeddings are not the sinusoids of its family. They are converted with "
                 "position_embedding_type='learned'."
             )
             fields["position_embedding_type"] = "learned"
@@ -326,10 +329,9 @@ def warn_of_changes(config: OdeTransformerConfig):
     changes = [f"{field}={value!r}" for field, value in changes.items() if value != EULER_STAGES.get(field)]
     if changes:
         logger.warning(
-            f"With {', '.join(changes)} the converted model does not compute the function of the original, but makes "
-            "steps of another kind with its layers: train it before use. With coefficients='learned' and "
-            "coefficient_start='euler', one step of size 1 and the increment as stage, it would start at the function "
-            "of the original."
+            f"With {', '.join(changes)} the converted model computes another function than the original: train it "
+            "before use. It would start at the original's function with coefficients='learned', "
+            "coefficient_start='euler', one step of size 1 and increments as stages."
         )
 
 
@@ -422,12 +424,14 @@ def to_residual(model: OdeTransformerForConditionalGeneration) -> PreTrainedMode
         )
     config = model.config
     if config.model_type != OdeTransformerConfig.model_type:
-        raise ValueError(f"A model of the type {config.model_type!r} has parts that a residual one does not have.")
+        raise ValueError(f"A model of the type {config.model_type!r} has parts that a residual model does not have.")
     model_type = find_model_type(config)
     family = FAMILIES[model_type]
     check_residual(model, model_type)
     if config.word_dropout:
-        logger.warning(f"word_dropout={config.word_dropout} is left out: {model_type} has none in training.")
+        logger.warning(
+            f"word_dropout={config.word_dropout} is left out: {model_type} does not drop words in training."
+        )
 
     state = {
         name: tensor.clone() for name, tensor in model.state_dict().items() if ".solver_coefficients." not in name

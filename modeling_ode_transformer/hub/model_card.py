@@ -213,7 +213,9 @@ def model_class(folder: str | Path) -> ModelClass:
     """
     name = (AutoConfig.from_pretrained(folder).architectures or ["no class of models"])[0]
     if name not in MODEL_CLASSES:
-        raise ValueError(f"The config.json of {folder} names {name}: a card needs one of {', '.join(MODEL_CLASSES)}.")
+        raise ValueError(
+            f"The config.json of {folder} names {name}, but a card needs one of {', '.join(MODEL_CLASSES)}."
+        )
     return MODEL_CLASSES[name]
 
 
@@ -279,7 +281,7 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
     task = task or arguments.get("task")
     if task not in TASKS:
         raise ValueError(
-            f"{folder} needs a task: {f'{task!r} is none of' if task else f'it has no {ARGUMENTS}; give one of'} "
+            f"{folder} needs a task: {f'{task!r} is not one of' if task else f'it has no {ARGUMENTS}. Give one of'} "
             f"{', '.join(TASKS)} (--task)."
         )
     known = model_class(folder)
@@ -398,16 +400,18 @@ def check_card(card: dict) -> None:
     """Raises a ValueError if the Hub would refuse a value of the card, or the command would end its code block."""
     for language in card.get("language") or []:
         if not LANGUAGE.fullmatch(language):
-            raise ValueError(f"--language {language} is not a code: give codes of ISO 639, as en, deu or zh-Hant.")
+            raise ValueError(
+                f"--language {language} is not a language code: give ISO 639 codes, such as en, deu or zh-Hant."
+            )
     name, known = card.get("license"), LICENSES.split()
     if name is not None and name not in known:
         near = " or ".join(get_close_matches(name.lower().replace(" ", "-"), known, 3, 0.4))
         raise ValueError(
-            f"--license {name} is not one that the Hub knows{near and f' (is it {near}?)'}: give its identifier, as "
+            f"--license {name} is unknown to the Hub{near and f' (is it {near}?)'}: give an identifier, such as "
             "apache-2.0, or other."
         )
     if "```" in (card.get("command") or ""):
-        raise ValueError("--command has ```, which would end its block of code: leave that out.")
+        raise ValueError("--command contains ```, which would end its code block: remove it.")
 
 
 def model_card(record: dict) -> ModelCard:

@@ -80,11 +80,13 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
     """
     output_dir, folder = Path(output_dir), Path(folder)
     if not (output_dir / "config.json").is_file():
-        raise PublishError(f"{output_dir} holds no saved model (no config.json): give the output folder of a run.")
+        raise PublishError(
+            f"{output_dir} holds no saved model (no config.json): give the output folder of a training run."
+        )
     if not any(output_dir.glob("*.safetensors")):
         raise PublishError(
-            f"{output_dir} holds no safetensors weights. Open it with from_pretrained(..., "
-            "use_safetensors=False), which reads older files, and write it with save_pretrained."
+            f"{output_dir} holds no safetensors weights. Open older files with from_pretrained(..., "
+            "use_safetensors=False), then save the model with save_pretrained."
         )
     if folder.is_dir() and any(folder.iterdir()):
         raise PublishError(f"{folder} is not empty: choose another folder.")
@@ -253,7 +255,7 @@ def upload_repository(
             repository = api.model_info(repo_id, revision=revision)
         except RevisionNotFoundError as error:
             raise PublishError(
-                f"{repo_id} has no branch {revision!r}: make it with `hf repos branch create {repo_id} {revision}`, "
+                f"{repo_id} has no branch {revision!r}: create it with `hf repos branch create {repo_id} {revision}`, "
                 "or leave out --revision."
             ) from error
         except RepositoryNotFoundError as error:
@@ -269,7 +271,7 @@ def upload_repository(
             held = {file.rfilename for file in repository.siblings} - EMPTY_REPOSITORY
             if held and not update:
                 raise PublishError(
-                    f"{repo_id} holds files already ({len(held)}): give --update to put a commit on top of them, or "
+                    f"{repo_id} already holds {len(held)} files: give --update to add a commit to them, or "
                     "choose another --repo_id."
                 )
             if private and not repository.private:
@@ -298,14 +300,14 @@ def full_repo_id(repo_id: str, token: str | None = None) -> str:
     """
     validate_repo_id(repo_id)
     if not (token or get_token()):
-        raise PublishError("There is no token of the Hub: log in with `hf auth login`, or set HF_TOKEN.")
+        raise PublishError("There is no access token for the Hub: log in with `hf auth login`, or set HF_TOKEN.")
     if "/" in repo_id:
         return repo_id
     try:
         return f"{HfApi(token=token).whoami()['name']}/{repo_id}"
     except (HfHubHTTPError, HTTPError, OSError) as error:
         raise PublishError(
-            f"{constants.ENDPOINT} does not say who owns the token, whose repository {repo_id} would be ({error}): "
+            f"{constants.ENDPOINT} does not say who owns the token, so the owner of {repo_id} is unknown ({error}): "
             "log in with `hf auth login`, or give OWNER/NAME."
         ) from error
 
@@ -321,12 +323,12 @@ def errors_of_the_hub(repo_id: str) -> Iterator[None]:
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403):
             raise PublishError(
                 f"The Hub does not let this token write to {repo_id} ({error}): log in with `hf auth login` as "
-                "somebody who may, with a token that can write."
+                "a user with access, with a token that can write."
             ) from error
         raise PublishError(
-            f"The upload to {repo_id} on {constants.ENDPOINT} was interrupted ({error}). Its files are as they were, "
-            "or, if only the answer was lost, all of the new ones: a commit holds all or nothing. Look at it, and "
-            "start the same command again, with another --output_dir if there is one."
+            f"The upload to {repo_id} on {constants.ENDPOINT} was interrupted ({error}). Either its files are "
+            "unchanged, or all new files are there and only the answer was lost. Check the repository, then repeat "
+            "the command, with another --output_dir if you gave one."
         ) from error
 
 

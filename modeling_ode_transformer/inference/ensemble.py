@@ -168,10 +168,12 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
             supported = ", ".join(each.value for each in self._supported_generation_modes)
             raise ValueError(f"An ensemble only supports {supported}, but the options ask for {mode.value}.")
         if model_kwargs.get("inputs_embeds") is not None:
-            raise ValueError("inputs_embeds are one model's, and each member of an ensemble embeds: give input_ids.")
+            raise ValueError(
+                "inputs_embeds belong to one model, but each member of an ensemble has its own: give input_ids."
+            )
         for name in ("output_attentions", "output_hidden_states"):
             if getattr(generation_config, name):
-                raise ValueError(f"{name}=True: an ensemble has none of its own. Ask its members.")
+                raise ValueError(f"{name}=True is not possible for an ensemble: call one of its members.")
         return generation_config, model_kwargs
 
     def _prepare_text_encoder_decoder_kwargs_for_generation(
@@ -193,7 +195,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
         model_kwargs["past_key_values"] = EnsembleCache(caches)
 
     def save_pretrained(self, *args, **kwargs):
-        raise NotImplementedError("An ensemble has no weights of its own: save its members, each in a folder.")
+        raise NotImplementedError("An ensemble has no weights of its own: save each member in its own folder.")
 
 
 def describe(model: PreTrainedModel, number: int) -> dict[str, Any]:

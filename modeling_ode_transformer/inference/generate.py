@@ -91,7 +91,7 @@ class GenerateArguments:
 
     def __post_init__(self):
         if not self.model_name_or_path:
-            raise ValueError("There must be a model to run: give --model_name_or_path.")
+            raise ValueError("There is no model to run: give --model_name_or_path.")
         if isinstance(self.model_name_or_path, str):  # in a recipe
             self.model_name_or_path = [self.model_name_or_path]
         if self.dtype not in DTYPES:
@@ -107,8 +107,8 @@ class GenerateArguments:
             )
         if self.weights != "keep" and (not self.optimize_for_cpu or self.torch_device.type != "cpu"):
             raise ValueError(
-                f"--{self.weights} is for CPUs, not for {self.torch_device}: leave it out, or give --device cpu, "
-                "without --optimize_for_cpu false."
+                f"--{self.weights} needs a CPU and --optimize_for_cpu true (device: {self.torch_device}): leave it "
+                "out, or give --device cpu without --optimize_for_cpu false."
             )
         for name in ("batch_size", "max_tokens_per_batch", "max_source_length", "num_beams", "num_return_sequences"):
             value = getattr(self, name)
@@ -138,8 +138,8 @@ def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
         config = AutoConfig.from_pretrained(name, **args.hub_options)
         if not config.is_encoder_decoder:
             raise ValueError(
-                f"{name} is a language model ({config.model_type}), and generate needs an encoder-decoder: "
-                "run_language_modeling.py --prompt continues texts."
+                f"{name} is a language model ({config.model_type}), but generate needs an encoder-decoder. To "
+                "continue texts, use ode-transformer train language-model --prompt."
             )
         model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[args.dtype], **args.hub_options)
         models.append(model.to(device))
@@ -157,13 +157,14 @@ def load_common_tokenizers(args: GenerateArguments):
             one, another = (getattr(tokenizer, language, None) for tokenizer, _ in (first, other))
             if one != another:
                 raise ValueError(
-                    f"{name} is saved with {language} {another!r}, {args.model_name_or_path[0]} with {one!r}: give "
-                    f"--{language}."
+                    f"{name} is saved with {language} {another!r}, but {args.model_name_or_path[0]} with {one!r}: "
+                    f"give --{language}."
                 )
         for side, one, another in zip(("source", "target"), first, other):
             if one.get_vocab() != another.get_vocab():
                 raise ValueError(
-                    f"{name} has another {side} vocabulary than {args.model_name_or_path[0]}: an ensemble has one."
+                    f"{name} has another {side} vocabulary than {args.model_name_or_path[0]}: an ensemble needs the "
+                    "same."
                 )
     return first
 
@@ -182,7 +183,7 @@ def set_generation_options(config: GenerationConfig, args: GenerateArguments) ->
     if doubled := sorted(options.keys() & vars(args).keys()):
         raise ValueError(f"--generation_options: give --{' and --'.join(doubled)} outside of them.")
     if options.get("return_dict_in_generate"):
-        raise ValueError("--generation_options: return_dict_in_generate changes no output: leave it out.")
+        raise ValueError("--generation_options: return_dict_in_generate does not change outputs: leave it out.")
     if unknown := sorted(options.keys() - vars(GenerationConfig()).keys() - set(MAX_LEN_OPTIONS)):
         raise ValueError(f"--generation_options: generate() has no option {', '.join(unknown)}.")
     for name in ("num_beams", "length_penalty", "num_return_sequences", *MAX_LEN_OPTIONS):
@@ -242,7 +243,7 @@ class TextGenerator:
         if marks_languages(self.tokenizer) and config.forced_bos_token_id is None and starts_plainly:
             raise ValueError(
                 f"{type(self.tokenizer).__name__} ({self.tokenizer.name_or_path}) marks every text with its language, "
-                "and none is saved with it: give --src_lang and --tgt_lang."
+                "but none is saved with it: give --src_lang and --tgt_lang."
             )
 
     def encode(self, sources: list[str]) -> list[list[list[int]]]:
@@ -255,11 +256,11 @@ class TextGenerator:
         encoded, number_cut = encode_texts(flat, self.tokenizer, self.limit) if flat else ([], 0)
         if number_cut:
             advice = "" if self.args.split_sentences else " (--split_sentences keeps them whole)"
-            logger.warning("%d of %d sources cut to %d tokens%s", number_cut, len(flat), self.limit, advice)
+            logger.warning("%d of %d sources were cut to %d tokens%s", number_cut, len(flat), self.limit, advice)
         if number_longer := sum(len(ids) > self.trained_length for ids in encoded):
             logger.warning(
-                "%d of %d sources are longer than the longest one in training, %d tokens: outputs may miss parts "
-                "of them (--split_sentences splits them)",
+                "%d of %d sources are longer than the longest source in training (%d tokens). Their outputs may miss "
+                "parts; --split_sentences splits them",
                 *(number_longer, len(flat), self.trained_length),
             )
         remaining = iter(encoded)
@@ -354,7 +355,7 @@ def read_sources(name: str) -> list[str]:
     try:
         return [line.rstrip("\r\n") for line in sys.stdin]
     except UnicodeDecodeError as error:
-        raise ValueError(f"The standard input is not UTF-8 text ({error}): convert it first.") from error
+        raise ValueError(f"Standard input is not UTF-8 text ({error}): convert it first.") from error
 
 
 class PartialOutput:
@@ -388,7 +389,7 @@ class PartialOutput:
             ValueError: the existing partial file depends on something else.
         """
         if self.number_of_lines() and is_drawn:
-            logger.warning("%s: sampled outputs cannot be continued: starting anew", self.partial)
+            logger.warning("%s: sampled outputs cannot be continued. Starting from scratch", self.partial)
             self.remove()
         if self.number_of_lines():
             noted = read_json(self.note_file) if self.note_file.is_file() else {}
@@ -396,7 +397,7 @@ class PartialOutput:
             if different:
                 raise ValueError(
                     f"{self.partial} holds outputs of another call ({', '.join(different) if noted else 'unknown'} "
-                    "differ): start that one again, give --overwrite to start anew, or name another --output."
+                    "differ): repeat that call, give --overwrite to start from scratch, or choose another --output."
                 )
         else:
             self.note_file.write_text(json.dumps(note, indent=1), encoding="utf-8")
@@ -437,9 +438,9 @@ def check_output(args: GenerateArguments) -> PartialOutput | None:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}.")
     if path.exists() and not path.is_file():
-        raise ValueError(f"--output {path} is a folder or a device: name a file.")
+        raise ValueError(f"--output {path} is a folder or a device: give a file.")
     if path.exists() and not args.overwrite:
-        raise FileExistsError(f"--output {path} exists: name another file, or give --overwrite.")
+        raise FileExistsError(f"--output {path} exists: choose another file, or give --overwrite.")
     return PartialOutput(path)
 
 
@@ -479,7 +480,7 @@ def write_outputs(generator: TextGenerator, sources: list[str], output: PartialO
         output.finish()
     if 2 * empty > written:
         logger.warning(
-            "%d of %d outputs are empty: the model ends them at once. Train it longer, or forbid that with "
+            "%d of %d outputs are empty: the model ends them at once. Train it longer, or forbid empty outputs with "
             "--generation_options min_new_tokens=1",
             *(empty, written),
         )

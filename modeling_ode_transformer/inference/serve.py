@@ -61,7 +61,7 @@ class ServeArguments:
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} {getattr(self, name)} must be at least 1.")
         if not self.timeout > 0:
-            raise ValueError(f"--timeout {self.timeout} must be positive: seconds.")
+            raise ValueError(f"--timeout {self.timeout} must be a positive number of seconds.")
         if not 0 <= self.port < 2**16:
             raise ValueError(f"--port {self.port} must be from 0 (any free one) to 65535.")
         self.max_texts = min(self.max_texts, self.max_waiting)
@@ -76,13 +76,13 @@ class Output(BaseModel):
 
 
 class Answer(BaseModel):
-    outputs: Annotated[list[list[Output]], Field(description="For each text its outputs, the best first.")]
+    outputs: Annotated[list[list[Output]], Field(description="For each text, its outputs, best first.")]
 
 
 class Health(BaseModel):
     status: str
     models: list[str]
-    waiting: Annotated[int, Field(description="Texts that wait for the model.")]
+    waiting: Annotated[int, Field(description="Number of texts that wait for the model.")]
 
 
 class Error(BaseModel):
@@ -161,8 +161,8 @@ def checked_generate(generator: TextGenerator) -> Callable[[list[str]], list[Out
         lengths = [len(generator.tokenizer(text, verbose=False)["input_ids"]) for text in texts]
         if max(lengths) > generator.limit and not generator.args.split_sentences:
             raise ValueError(
-                f"A text has {max(lengths)} tokens, and the model takes {generator.limit}: split it, or start the "
-                "server with --split_sentences."
+                f"A text has {max(lengths)} tokens, but the model takes at most {generator.limit}: split it, or start "
+                "the server with --split_sentences."
             )
         return generator(texts)
 
@@ -206,7 +206,7 @@ def make_app(
         try:
             found = await app.state.batcher.submit(request.texts, args.timeout)
         except QueueFull:
-            message = f"{args.max_waiting} texts may wait, and this would be more: try again."
+            message = f"Too many texts are waiting (limit: {args.max_waiting}): try again later."
             raise HTTPException(503, message, {"Retry-After": "1"}) from None
         except TimeoutError:
             raise HTTPException(503, f"No output after {args.timeout:g} seconds: try again.") from None
@@ -217,7 +217,7 @@ def make_app(
 
     @app.get("/health")
     async def health() -> Health:
-        """Says that the server is running, and how many texts are waiting."""
+        """Whether the server is running, and how many texts are waiting."""
         return Health(status="ok", models=models, waiting=app.state.batcher.waiting)
 
     def error_response(status: int, message: str, headers: Any = None) -> JSONResponse:

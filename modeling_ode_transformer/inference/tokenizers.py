@@ -37,7 +37,7 @@ def load_tokenizers(
     if target_tokenizer is None:
         target_tokenizer = tokenizer
     elif marks_languages(tokenizer) or marks_languages(target_tokenizer):
-        raise ValueError(f"{name}: a multilingual tokenizer serves both sides, but the target has another one.")
+        raise ValueError(f"{name}: a multilingual tokenizer is for both sides, but the target has another tokenizer.")
     for argument, language in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
         if language is not None:
             set_language(tokenizer, argument, language)
@@ -80,7 +80,7 @@ def set_language(tokenizer, argument: str, language: str) -> None:
         raise ValueError(f"--{argument} {language}: {kind} does not mark languages. Leave it out.")
     known = getattr(tokenizer, "lang_code_to_id", None) or tokenizer.extra_special_tokens
     if language not in map(str, known):
-        raise ValueError(f"--{argument} {language}: {kind} knows {', '.join(map(str, known))}.")
+        raise ValueError(f"--{argument} {language}: {kind} only knows {', '.join(map(str, known))}.")
     setattr(tokenizer, argument, language)
 
 
@@ -90,8 +90,8 @@ def begin_with_language(model, tokenizer) -> None:
     marks = tokenizer(text_target="")["input_ids"]
     if len(marks) != 2:
         raise ValueError(
-            f"{type(tokenizer).__name__} adds {tokenizer.convert_ids_to_tokens(marks)} to a target: expected a mark "
-            "of its language and an end mark."
+            f"{type(tokenizer).__name__} adds {tokenizer.convert_ids_to_tokens(marks)} to a target, not a "
+            "language mark and an end mark."
         )
     if marks[1] == tokenizer.eos_token_id:
         model.generation_config.forced_bos_token_id = marks[0]

@@ -125,7 +125,7 @@ def moses_tokenizer(language: str) -> Callable[[str], str]:
     """Returns a function that tokenises like Moses' tokenizer.perl; raises a ValueError for an unknown language."""
     known = sorted(set(NonbreakingPrefixes().available_langs.values()))
     if language not in known:
-        raise ValueError(f"Moses' tokenizer knows no language {language!r}, only {', '.join(known)}.")
+        raise ValueError(f"Moses' tokenizer does not know the language {language!r}, only {', '.join(known)}.")
     tokenizer = sacremoses.MosesTokenizer(language)
     return lambda text: tokenizer.tokenize(text, return_str=True)
 

@@ -105,7 +105,7 @@ def paired_bootstrap(
     systems = statistics_a, statistics_b
     if counts_seeds and (single := [name for name, each in zip("ab", systems) if each.shape[1] < 2]):
         raise ValueError(
-            f"statistics_{single[0]} has one output, which does not show how much seeds differ: give several."
+            f"statistics_{single[0]} has one output, but the differences between seeds need several: give more."
         )
     of_sentences, of_outputs = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     everything = np.arange(len(statistics_a))
@@ -165,7 +165,7 @@ def bleu_statistics(
 def read_m2_references(paths: Sequence[str]) -> list:
     """Reads the sentences of an M2 file; raises a ValueError if there are several files."""
     if len(paths) > 1:
-        raise ValueError(f"One M2 file holds all annotators, but there are {len(paths)}: {', '.join(paths)}.")
+        raise ValueError(f"One M2 file holds all annotators, but {len(paths)} files are given: {', '.join(paths)}.")
     return read_m2(paths[0])
 
 

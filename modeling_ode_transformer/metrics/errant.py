@@ -73,7 +73,7 @@ def load_annotator(model: str = "en_core_web_sm") -> Any:
         nlp = spacy.load(model, disable=["ner"])
     except OSError as error:
         raise OSError(
-            f"spaCy has no model {model!r}, without which ERRANT finds no edits (it can compare M2 files, though). "
+            f"spaCy has no model {model!r}, which ERRANT needs to find edits (but not to compare M2 files). "
             "Install it: python -m spacy download en_core_web_sm"
         ) from error
     return errant.load("en", nlp)
@@ -152,8 +152,8 @@ def errant_score(
     for i, (prediction, reference) in enumerate(pairs):
         if prediction.tokens != reference.tokens:
             raise ValueError(
-                f"The prediction of index {i} is of the sentence {' '.join(prediction.tokens)!r}, the reference of "
-                f"{' '.join(reference.tokens)!r}: both M2 files must be of the same source."
+                f"The prediction of index {i} has the sentence {' '.join(prediction.tokens)!r}, but the reference has "
+                f"{' '.join(reference.tokens)!r}: both M2 files must have the same source."
             )
         edits = [
             theirs.process_edits(theirs.simplify_edits(str(sentence)), options) for sentence in (prediction, reference)

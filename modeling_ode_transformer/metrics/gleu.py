@@ -56,8 +56,8 @@ def gleu_statistics(
     for i, texts in enumerate(lists):
         if len(texts) != len(lists[0]):
             raise ValueError(
-                f"The prediction of index {i} has {len(texts)} references, the first one {len(lists[0])}: GLEU draws "
-                "from as many for each sentence."
+                f"The prediction of index {i} has {len(texts)} references, but the first one has {len(lists[0])}: "
+                "GLEU needs the same number for each sentence."
             )
     rows = []
     for prediction, texts, source in zip(predictions, lists, sources):

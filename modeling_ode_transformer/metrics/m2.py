@@ -113,7 +113,7 @@ class M2Sentence:
         for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
             if edit.start < position:
                 raise ValueError(
-                    f"{self._where(edit)}the edit of tokens {edit.start} to {edit.end} overlaps another one of "
+                    f"{self._where(edit)}the edit of tokens {edit.start} to {edit.end} overlaps another edit of "
                     f"annotator {annotator}, of tokens {last.start} to {last.end}."
                 )
             tokens += [*self.tokens[position : edit.start], *edit.alternatives[0].split()]
@@ -131,7 +131,7 @@ class M2Sentence:
             ValueError: a token contains white space, or a field contains a field or line separator.
         """
         if any(token.split() != [token] for token in self.tokens):
-            raise ValueError(f"White space within a token, or no token: {self.tokens}.")
+            raise ValueError(f"The tokens {self.tokens} are empty, or one contains white space.")
         lines = [f"S {' '.join(self.tokens)}"]
         for annotator, edits in self.edits.items():
             for edit in edits or [Edit(-1, -1, "-NONE-", "noop")]:
@@ -139,7 +139,7 @@ class M2Sentence:
                 correction = "||".join(text or "-NONE-" for text in edit.alternatives) if several else edit.correction
                 fields = [f"A {edit.start} {edit.end}", edit.type, correction, edit.required, edit.comment]
                 if any("|||" in text or "\n" in text for text in fields):
-                    raise ValueError(f"'|||' or a line break in a field of {edit}.")
+                    raise ValueError(f"A field of {edit} contains '|||' or a line break.")
                 lines.append("|||".join([*fields, str(annotator)]))
         return "\n".join(lines)
 
@@ -154,7 +154,7 @@ def parse_edit(line: str, number: int) -> tuple[int, Edit | None]:
     if not re.fullmatch(r"\s*-?[0-9]+\s+-?[0-9]+\s*", span):
         raise ValueError(f"the offsets {span!r} are not two whole numbers.")
     if not re.fullmatch(r"\s*[0-9]+\s*", annotator):
-        raise ValueError(f"the annotator {annotator!r} is not a number.")
+        raise ValueError(f"the annotator {annotator!r} is not a whole number.")
     start, end = map(int, span.split())
     if error_type == "noop" or (start, end) == (-1, -1):
         return int(annotator), None
@@ -188,7 +188,9 @@ def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
                 open_paragraph = True
             elif line.startswith("A "):
                 if not open_paragraph:
-                    raise ValueError("an edit without a sentence, an 'S' line, right above it and its other edits.")
+                    raise ValueError(
+                        "this edit ('A' line) does not follow a sentence ('S' line) or another of its edits."
+                    )
                 annotator, edit = parse_edit(line, number)
                 edits = sentences[-1].edits.setdefault(annotator, [])
                 if edit and (edit.start < 0 or edit.end > len(sentences[-1].tokens)):
@@ -219,7 +221,7 @@ def parse_sentences(sentences: Sequence[M2Sentence | str], name: str) -> list[M2
         if isinstance(sentence, str):
             found = parse_m2(sentence.split("\n"), f"{name} {i}")
             if len(found) != 1:
-                raise ValueError(f"{name} {i} has {len(found)} sentences of an M2 file, not one: {sentence[:80]!r}.")
+                raise ValueError(f"{name} {i} holds {len(found)} sentences in M2 format, not one: {sentence[:80]!r}.")
             sentence = found[0]
         parsed.append(sentence)
     return parsed

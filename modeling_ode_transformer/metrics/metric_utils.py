@@ -37,7 +37,7 @@ def reference_lists(predictions: Sequence[str], references: Sequence[str | Seque
     ]
     for index, (prediction, texts) in enumerate(zip(predictions, lists)):
         if not texts:
-            raise ValueError(f"The prediction of index {index} has no reference: give each at least one.")
+            raise ValueError(f"The prediction of index {index} has no reference: give at least one for each.")
         for name, text in (("prediction", prediction), *(("reference", text) for text in texts)):
             if not isinstance(text, str):
                 raise TypeError(f"The {name} of index {index} must be a text, but is {text!r}.")

@@ -47,7 +47,7 @@ def word_perplexity(nll: float | Sequence[float], words: int | Sequence[int]) ->
     nll, words = np.atleast_1d(np.asarray(nll, dtype=np.float64)), np.atleast_1d(words)
     check_counts(nll=nll, words=words)
     if not (nll >= 0).all():
-        raise ValueError(f"nll holds {nll[~(nll >= 0)][0]}: log-probabilities have to be summed and negated.")
+        raise ValueError(f"nll holds {nll[~(nll >= 0)][0]}: give sums of negative log-probabilities.")
     if words.min() < 0 or words.sum() == 0:
         raise ValueError(f"words must be counts of words, but are {words.tolist()[:10]}.")
     return float(np.exp(nll.sum() / words.sum()))
@@ -116,7 +116,7 @@ def block_nll(
                 logits = model(input_ids=ids, attention_mask=(targets != -100).long()).logits
             except (IndexError, ValueError) as error:
                 raise ValueError(
-                    f"The model does not take a block of {ids.shape[1]} tokens ({error}): give a block_size from 1 "
+                    f"The model cannot take a block of {ids.shape[1]} tokens ({error}): give a block_size from 1 "
                     "to its number of positions."
                 ) from error
             losses |= zip(batch, losses_by_row(logits, targets).tolist())
@@ -151,7 +151,7 @@ def model_perplexity(
     if block_size < 0 or batch_size < 1:
         raise ValueError(f"block_size {block_size} must be at least 0, and batch_size {batch_size} at least 1.")
     if tokenizer.eos_token_id is None:
-        raise ValueError(f"The tokenizer of {tokenizer.name_or_path} has no end of sentence: set its eos_token.")
+        raise ValueError(f"The tokenizer of {tokenizer.name_or_path} has no end-of-sentence token: set its eos_token.")
     encoded = tokenizer(list(lines), add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
     inputs, labels = shift_blocks(encoded, block_size, tokenizer.eos_token_id)
     nll = sum(block_nll(model, inputs, labels, batch_size))
@@ -196,6 +196,6 @@ class WordPerplexity(CheckedLists, evaluate.Metric):
         if self.config_name == "nll":
             return {"perplexity": word_perplexity(nll, words)}
         if model is None:
-            raise ValueError("The perplexity of texts is a model's: give model=, a folder or a name on the Hub.")
+            raise ValueError("The perplexity of texts needs a model: give model=, a folder or a name on the Hub.")
         model, tokenizer = load_model(model)
         return model_perplexity(model, tokenizer, predictions, **options)

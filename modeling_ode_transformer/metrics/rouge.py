@@ -63,7 +63,8 @@ def rouge(
     predictions = [split(text) for text in predictions]
     if any("\n" in text for text in predictions) != any("\n" in text for texts in lists for text in texts):
         logger.warning(
-            "Only one side has texts of several sentences (sentences=%r): rougeLsum needs to know their ends on both",
+            "Only one side has texts with several sentences (sentences=%r): rougeLsum needs marked sentence ends on "
+            "both",
             sentences,
         )
     scorer = RougeScorer(list(SCORES.values()), use_stemmer=stemmer)

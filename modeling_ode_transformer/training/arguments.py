@@ -38,33 +38,33 @@ class BaseModelArguments:
     """The model: a checkpoint, or a configuration to start from."""
 
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Checkpoint to start from (folder or Hub name); none: a new model."}
+        default=None, metadata={"help": "Checkpoint to start from (folder or Hub name); default: a new model."}
     )
     config_name: str | None = field(
         default=None, metadata={"help": "Configuration of a new model: folder, JSON file or Hub name."}
     )
     model_type: str = field(
-        default="ode_transformer", metadata={"help": "Architecture of a new model where --config_name does not say."}
+        default="ode_transformer", metadata={"help": "Architecture of a new model, unless --config_name sets it."}
     )
     config_overrides: str | None = field(
         default=None,
         metadata={
-            "help": "Fields of a new model, as 'd_model=256,encoder_solver=rk4' or as a JSON object; on the command "
-            "line they change and add to a recipe's, and '' drops those."
+            "help": "Configuration fields of a new model, such as 'd_model=256,encoder_solver=rk4', or a JSON object. "
+            "On the command line they are merged into a recipe's; '' drops the recipe's."
         },
     )
     import_schemes: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Python files of own coefficients and schemes, whose names --config_overrides may give; they are "
-            "saved with the model.",
+            "help": "Python files that define your own coefficients and schemes, for use in --config_overrides. They "
+            "are saved with the model.",
             "aliases": ["--import"],
         },
     )
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub checkpoint."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Run modelling code stored in the checkpoint."})
     tokenizer_name: str | None = field(
-        default=None, metadata={"help": "Tokenizer (folder or Hub name); none: the checkpoint's, or a new one."}
+        default=None, metadata={"help": "Tokenizer (folder or Hub name); default: the checkpoint's, or a new one."}
     )
 
     @property
@@ -77,9 +77,9 @@ class BaseModelArguments:
             import_schemes(path)
         if self.model_name_or_path and (self.config_name or self.config_overrides):
             raise ValueError(
-                f"--model_name_or_path {self.model_name_or_path} brings its own configuration: leave out "
-                "--config_name and --config_overrides (drop a recipe's with --config_overrides ''), or leave out "
-                "--model_name_or_path to start from a new model."
+                f"--model_name_or_path {self.model_name_or_path} brings its own configuration. Leave out "
+                "--config_name and --config_overrides (drop a recipe's with --config_overrides ''). To start from a "
+                "new model, leave out --model_name_or_path."
             )
 
 
@@ -87,22 +87,33 @@ class BaseModelArguments:
 class BaseDataArguments:
     """Where examples come from, how many are used, and what happens to the output folder."""
 
-    dataset_name: str | None = field(default=None, metadata={"help": "Name of a dataset of the datasets library."})
+    dataset_name: str | None = field(default=None, metadata={"help": "Name of a dataset for the datasets library."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration name of that dataset."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use only so many first training texts."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use only so many first validation texts."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Use only so many first test texts."})
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "Use only the first N training texts; default: all."}
+    )
+    max_eval_samples: int | None = field(
+        default=None, metadata={"help": "Use only the first N validation texts; default: all."}
+    )
+    max_predict_samples: int | None = field(
+        default=None, metadata={"help": "Use only the first N test texts; default: all."}
+    )
     early_stopping_patience: int | None = field(
-        default=None, metadata={"help": "Stop after so many evaluations without a new best (--metric_for_best_model)."}
+        default=None,
+        metadata={
+            "help": "Stop after this many evaluations in which --metric_for_best_model did not improve; default: "
+            "train to the end."
+        },
     )
     overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Start anew in an output_dir that is not empty; old checkpoints are deleted."}
+        default=False,
+        metadata={"help": "Start from scratch in an output_dir that is not empty; old checkpoints are deleted."},
     )
     smoke: bool = field(
         default=False,
         metadata={
-            "help": "Try the whole run in seconds on a CPU: tiny sizes in place of the recipe's, and generated "
-            "examples where the command line names no data."
+            "help": "Try the whole run in seconds on a CPU, with tiny sizes in place of the recipe's. If the command "
+            "line names no data, examples are generated."
         },
     )
 
@@ -161,13 +172,13 @@ class PreparedDataArguments(BaseDataArguments):
     prepared_dir: str | None = field(
         default=None,
         metadata={
-            "help": "Folder of what is made of data once: tokenizers and encoded texts, each in a folder named by a "
-            "hash of what it was made from. Default: in the cache of the datasets library."
+            "help": "Folder for prepared data, which later runs reuse: tokenizers and encoded texts. Each is in a "
+            "folder named by a hash of its inputs; default: in the cache of the datasets library."
         },
     )
     local_data: bool = field(
         default=False,
-        metadata={"help": "One process of each node prepares data, for nodes that share no --prepared_dir."},
+        metadata={"help": "Prepare data once on each node; use this if the nodes do not share --prepared_dir."},
     )
 
 
@@ -251,7 +262,7 @@ def fit_device(recipe: dict, given: dict, notes: list[str]) -> dict:
     has_gpu = torch.accelerator.is_available()
     if not has_gpu and (asked := [name for name, value in NEEDS_GPU.items() if given.get(name) is value]):
         flags = " ".join(f"--{name} {NEEDS_GPU[name]}" for name in asked)
-        raise ValueError(f"{flags} needs a GPU: no GPU found. Leave it out to train on the CPU.")
+        raise ValueError(f"{flags} needs a GPU, but no GPU was found. Leave it out to train on the CPU.")
     uses_gpu = has_gpu and not given.get("use_cpu", recipe.get("use_cpu"))
     is_cuda = uses_gpu and torch.cuda.is_available()
     has_bf16 = has_bf16_products() if not uses_gpu else not is_cuda or torch.cuda.is_bf16_supported(False)
@@ -265,7 +276,7 @@ def fit_device(recipe: dict, given: dict, notes: list[str]) -> dict:
         device = "the GPU" if uses_gpu else "the CPU" if has_gpu else "the CPU (no GPU found)"
         kept = "bf16" if given.get("bf16", has_bf16 and recipe.get("bf16")) else "float32"
         notes.append(
-            f"Training on {device} in {kept}: it has no fast {' and '.join(left_out)}, which the recipe names"
+            f"Training on {device} in {kept}: no fast {' and '.join(left_out)} there, although the recipe asks for it"
         )
     # Trainer takes bf16 on a CPU only if it is told of the CPU.
     cpu = {} if has_gpu else {"use_cpu": True}
@@ -325,7 +336,7 @@ def check_run(
         *names, last = (f"--{name}" for name in work)
         raise ValueError(f"Nothing to do: give {', '.join(names)} or {last}.")
     if not args.do_train and not model_args.model_name_or_path:
-        raise ValueError("Without --do_train there must be a model to run: give --model_name_or_path.")
+        raise ValueError("Without --do_train there is no model to run: give --model_name_or_path.")
     data_args.check_early_stopping(args)
 
 
@@ -339,7 +350,9 @@ def check_values(*groups: BaseModelArguments | BaseDataArguments | TrainingArgum
     if not values["label_smoothing_factor"] < 1:
         raise ValueError(f"--label_smoothing_factor {values['label_smoothing_factor']} must be less than 1.")
     if values["do_train"] and values["max_steps"] <= 0 and not values["num_train_epochs"] > 0:
-        raise ValueError(f"--num_train_epochs {values['num_train_epochs']} would train nothing: give more than 0.")
+        raise ValueError(
+            f"--num_train_epochs {values['num_train_epochs']} would train nothing: give a number above 0."
+        )
     if Path(values["output_dir"]).exists() and not Path(values["output_dir"]).is_dir():
         raise ValueError(f"--output_dir {values['output_dir']} is a file: name a folder.")
 

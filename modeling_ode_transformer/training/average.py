@@ -41,8 +41,8 @@ def check_same_parameters(first_path: Any, first: Mapping[str, Any], path: Any, 
     if differing:
         name = differing[0]
         raise ValueError(
-            f"{first_path} and {path} cannot be averaged: they differ in {len(differing)} parameters, first {name}, "
-            f"with the shapes {first.get(name)} and {other.get(name)} (None: not there)."
+            f"{first_path} and {path} cannot be averaged: they differ in {len(differing)} parameters. The first is "
+            f"{name}, with the shapes {first.get(name)} and {other.get(name)} (None: missing)."
         )
 
 
@@ -75,15 +75,13 @@ class TensorMean:
             if tensor.is_floating_point():
                 tensor = tensor.to(torch.float64, copy=True)
                 if tensor.isnan().any():
-                    raise ValueError(f"{path} cannot be averaged: {name} holds values that are not numbers.")
+                    raise ValueError(f"{path} cannot be averaged: {name} holds NaN values.")
             if not self.paths:
                 self.totals[name] = tensor
             elif tensor.is_floating_point():
                 self.totals[name] += tensor
             elif not torch.equal(tensor, self.totals[name]):
-                raise ValueError(
-                    f"{self.paths[0]} and {path} cannot be averaged: the integers of {name} differ in them."
-                )
+                raise ValueError(f"{self.paths[0]} and {path} cannot be averaged: their integers differ in {name}.")
         self.paths.append(path)
 
     def means(self) -> dict[str, torch.Tensor]:
@@ -164,8 +162,8 @@ class SavedModel:
             filenames = sorted(set(index["weight_map"].values()))
         else:
             raise ValueError(
-                f"{folder} holds neither {SAFE_WEIGHTS_NAME} nor {SAFE_WEIGHTS_INDEX_NAME}; other formats are not "
-                "read: open the model with transformers and save it again."
+                f"{folder} holds neither {SAFE_WEIGHTS_NAME} nor {SAFE_WEIGHTS_INDEX_NAME}; other formats cannot be "
+                "read. Open the model with transformers and save it again."
             )
         for filename in filenames:
             try:
@@ -176,7 +174,7 @@ class SavedModel:
 
     def half_written(self, problem: str) -> ValueError:
         return ValueError(
-            f"{self.folder} is half-written or damaged ({problem}): remove it, or leave it out by naming the others."
+            f"{self.folder} is half-written or damaged ({problem}): remove it, or give only the other checkpoints."
         )
 
     def shapes(self) -> dict[str, str]:
@@ -230,7 +228,7 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
             differ; a value is not a number; or `output_dir` is not empty, or is or holds a checkpoint.
     """
     if not checkpoints:
-        raise ValueError("There are no checkpoints to average: name at least one.")
+        raise ValueError("There are no checkpoints to average: give at least one.")
     paths, output_dir = [Path(path) for path in checkpoints], Path(output_dir).resolve()
     temporary = output_dir.with_name(f".{output_dir.name}.averaging")
     folder, replaced = temporary / output_dir.name, temporary / "replaced"
@@ -240,14 +238,16 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
         shutil.rmtree(temporary)
     resolved = [path.resolve() for path in paths]
     if repeated := [str(path) for i, path in enumerate(paths) if path.resolve() in resolved[:i]]:
-        raise ValueError(f"{', '.join(repeated)} is named twice: name each checkpoint once.")
+        raise ValueError(f"{', '.join(repeated)} is given twice: give each checkpoint once.")
     for path in resolved:
         if path.is_relative_to(output_dir) or output_dir.is_relative_to(path):
-            raise ValueError(f"The output folder {output_dir} is, holds or is in {path}, a checkpoint: name another.")
+            raise ValueError(
+                f"The output folder {output_dir} is, holds or is in the checkpoint {path}: choose another."
+            )
     if output_dir.exists() and not output_dir.is_dir():
-        raise ValueError(f"The output folder {output_dir} is a file: name another.")
+        raise ValueError(f"The output folder {output_dir} is a file: choose another.")
     if output_dir.is_dir() and any(output_dir.iterdir()) and not overwrite:
-        raise ValueError(f"The output folder {output_dir} is not empty: name another, or --overwrite it.")
+        raise ValueError(f"The output folder {output_dir} is not empty: choose another, or give --overwrite.")
 
     models = [SavedModel(path) for path in paths]
     for model in models[1:]:

@@ -77,7 +77,7 @@ def locked_folder(folder: str | Path):
         lock.acquire()
     except Timeout as error:
         raise ValueError(
-            f"Another training is writing to {folder}: wait for its end, or choose another --output_dir."
+            f"Another training is writing to {folder}: wait until it ends, or choose another --output_dir."
         ) from error
     LOCKED.add(folder)
     try:
@@ -149,7 +149,7 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
         return f"{TRAINER_STATE}, which is written last, is missing"
     for path in checkpoint.rglob("*"):
         if path.is_symlink() and not path.exists():
-            return f"{path.relative_to(checkpoint)} is a link to nothing"
+            return f"{path.relative_to(checkpoint)} is a broken link"
     for path in (path for pattern in READ_FILES for path in checkpoint.glob(pattern)):
         try:
             values = read_json(path)
@@ -228,8 +228,8 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
         raise ValueError(f"{start}{reason}. Choose an earlier checkpoint.")
     if not any(any(checkpoint.glob(pattern)) for pattern in (TRAINING_STATE[0], "global_step*")):
         raise ValueError(
-            f"{start}it holds weights alone (--save_only_model), so that optimizer and schedule would begin anew. "
-            "Start a training of its own from it: give it as --model_name_or_path, and another --output_dir."
+            f"{start}it holds only weights (--save_only_model), not the state of optimizer and schedule. "
+            "To start a new training from it, give it as --model_name_or_path, with another --output_dir."
         )
     if config is not None and (checkpoint / CONFIG_NAME).is_file():
         both = (type(config).from_pretrained(checkpoint), config)
@@ -255,7 +255,7 @@ def complete_checkpoints(output_dir: str | Path) -> Iterator[Path]:
     broken links with such names."""
     for path in sorted(Path(output_dir).glob("*"), key=lambda path: path.name):
         if CHECKPOINT.fullmatch(path.name) and not path.is_dir():
-            logger.warning("%s is left out: it is a file or a link to nothing, not a folder", path)
+            logger.warning("%s is left out: it is a file or a broken link, not a folder", path)
     for path in reversed(numbered_checkpoints(output_dir)):
         if (reason := unusable_reason(path)) is None:
             yield path

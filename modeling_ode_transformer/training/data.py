@@ -37,7 +37,7 @@ def read_json_lines(path: str) -> Iterator:
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
         except UnicodeEncodeError as error:
-            raise ValueError(f"{path}, line {number}: half of a surrogate pair, which is no character.") from error
+            raise ValueError(f"{path}, line {number}: a lone surrogate, which is not a character.") from error
         yield record
 
 
@@ -73,7 +73,7 @@ def read_parquet(path: str) -> Iterator[dict]:
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000):
             yield from batch.to_pylist()
     except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{path} is not a whole parquet file ({error}).") from error
+        raise ValueError(f"{path} is not a complete parquet file ({error}).") from error
 
 
 def read_tsv(path: str) -> Iterator[Pair]:
@@ -81,9 +81,9 @@ def read_tsv(path: str) -> Iterator[Pair]:
         row = line.split("\t")
         if len(row) != 2:
             advice = (
-                "A tab separates the two texts."
+                "Separate the two texts by a tab."
                 if len(row) == 1
-                else "Write the tab within a text as a space, or give .jsonl, or a file for each side "
+                else "Replace tabs within a text by spaces, or give .jsonl or one file per side "
                 "(--train_source_file, ...)."
             )
             raise ValueError(f"{path}, line {number}: {len(row)} columns, expected source<TAB>target. {advice}")
@@ -130,7 +130,7 @@ def pairs_from_records(
         if isinstance(record, dict) and isinstance(record.get("translation"), dict):
             record = record["translation"]
         if not isinstance(record, dict):
-            raise ValueError(f"{name}, {unit} {number}: not an object with {' and '.join(columns.values())}.")
+            raise ValueError(f"{name}, {unit} {number} is not an object with {' and '.join(columns.values())}.")
         pair = tuple(record.get(column) for column in columns.values())
         if not all(isinstance(text, str) for text in pair):
             raise ValueError(
@@ -178,6 +178,6 @@ def check_pairs(
     if empty == len(pairs):
         raise ValueError(f"{name} holds no pair with text on both sides ({len(pairs)} lines read).")
     if empty:
-        logger.warning("%s: %d of %d pairs have an empty side; kept", name, empty, len(pairs))
+        logger.warning("%s: %d of %d pairs have an empty side; they are kept", name, empty, len(pairs))
     logger.info("%s: %d pairs", name, len(pairs))
     return pairs

@@ -38,17 +38,18 @@ COMMON = {
 }
 ALIASES = ("--train", "--validation", "--test", "--import")
 DESCRIPTION = """\
-Trains a model, measures it on validation and test data, and writes it with its tokenizer, metrics and outputs
-to --output_dir, which from_pretrained opens. The same command again continues a run that was stopped.
+Trains a model and evaluates it on validation and test data. The model, its tokenizer, metrics and outputs are
+written to --output_dir, which from_pretrained opens. To continue a run that was stopped, repeat the command.
 
-  --recipe NAME         options by name, which the command line changes: one of
+  --recipe NAME         set of options, which the command line overrides: one of
                         {recipes},
-                        or a file that ends in .json
-  --preset NAME         where neither the command line nor a recipe says, model and training are chosen by the
-                        number of training examples, which the log tells:
+                        or a JSON file whose name ends in .json
+  --preset NAME         options for model and training, used without a recipe and overridden by the command line;
+                        default: chosen by the number of training examples, and shown in the log:
                         {presets};
-                        none: the defaults below
-  --help, --help_all    this text; that with every option of transformers' TrainingArguments, which all work
+                        or none, for the defaults below
+  --help                this text
+  --help_all            this text with all options of transformers' TrainingArguments, all of which work
 """
 
 

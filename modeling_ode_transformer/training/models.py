@@ -41,7 +41,7 @@ def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -
     if unknown:
         raise ValueError(
             f"--config_overrides: configurations of type {values['model_type']} have no {', '.join(unknown)}. "
-            f"They have: {', '.join(sorted(known.to_dict()))}."
+            f"Known fields: {', '.join(sorted(known.to_dict()))}."
         )
     return type(known).from_dict(values | values_of_tokenizer | overrides)
 
@@ -66,7 +66,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding: nn.Module, s
     size = getattr(embedding, "num_embeddings", None) or embedding.out_features
     if len(tokenizer) > size:
         raise ValueError(
-            f"The {side and f'{side} '}tokenizer has {len(tokenizer)} tokens, but the model only embeds {size}: give "
+            f"The {side and f'{side} '}tokenizer has {len(tokenizer)} tokens, but the model embeds only {size}: give "
             "the model's own tokenizer."
         )
 
@@ -93,7 +93,10 @@ def word_level_tokenizer(
     """
     special = list(special_tokens.values())
     if vocab_size is not None and vocab_size <= len(special):
-        raise ValueError(f"--vocab_size {vocab_size} leaves no room for words beside {', '.join(special)}.")
+        raise ValueError(
+            f"--vocab_size {vocab_size} leaves no room for words: it must exceed the number of special ones "
+            f"({', '.join(special)})."
+        )
     normalizer = Lowercase() if lowercase else None
     texts = map(normalizer.normalize_str, lines) if normalizer else lines
     counts = Counter(word for text in texts for word in split_words(text))

@@ -286,7 +286,7 @@ def prepare_pairs(
                 counts.update(of_shard)
                 if number % 10 == 0:
                     rate = counts["pairs"] / (time.monotonic() - start)
-                    logger.info("%s: %d pairs prepared, %.0f a second", pairs.name, counts["pairs"], rate)
+                    logger.info("%s: %d pairs prepared, %.0f per second", pairs.name, counts["pairs"], rate)
         (folder / CLEANING).write_text(taken.table(), encoding="utf-8")
         taken_by = {"read": taken.read, "taken": dict(taken.counts)}
         return {"counts": counts, "cleaning": taken_by, "seconds": round(time.monotonic() - start, 1)}
@@ -295,7 +295,9 @@ def prepare_pairs(
     counts, cleaned = noted["counts"], noted["cleaning"]
     logger.info("%s: %d pairs, prepared in %s", pairs.name, counts["pairs"], folder)
     if cleaned["taken"]:
-        logger.info("%s: of %d pairs\n%s", pairs.name, cleaned["read"], (folder / CLEANING).read_text("utf-8"))
+        logger.info(
+            "%s: result of cleaning %d pairs\n%s", pairs.name, cleaned["read"], (folder / CLEANING).read_text("utf-8")
+        )
     if empty := cleaned["taken"].get("empty side"):
         logger.warning("%s: dropped %d of %d pairs with an empty side", pairs.name, empty, cleaned["read"])
     return counts

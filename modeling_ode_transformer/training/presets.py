@@ -148,7 +148,7 @@ def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list
     presets = PRESETS[task.presets]
     names = [preset.name for preset in presets]
     if name not in (None, NONE, *names):
-        raise ValueError(f"--preset {name}: the presets of this task are {', '.join(names)}, or {NONE}.")
+        raise ValueError(f"--preset {name} is unknown: choose {', '.join(names)} or {NONE}.")
     known = task.data_arguments.__dataclass_fields__
     data_args = task.data_arguments(**{each: value for each, value in given.items() if each in known})
     is_told = any(f"do_{work}" in given for work in ("train", "eval", "predict"))
@@ -246,19 +246,19 @@ def describe(
     if name:
         reason = "asked for"
     elif len(presets) == 1:
-        reason = "the only one of this task"
+        reason = "the only one for this task"
     elif count is None:
-        reason = "since a pipe's examples cannot be counted before they are read"
+        reason = "since the examples of a pipe cannot be counted in advance"
     else:
         reason = f"for {count:,}{'' if following else ' or more'} training examples ({size})"
     known = {**values, **values.get("config_overrides", {})}
     listed = ", ".join(f"{option} {known[option]}" for option in TOLD if option in known)
     lines = [
         f"Preset {chosen.name}, {reason}" + (f": {listed}" if listed else ""),
-        f"Options win over the preset, --preset {NONE} drops it; all its values are in arguments.json",
+        f"Options override the preset; --preset {NONE} turns it off. All values are in arguments.json",
     ]
     if not is_evaluated:
         lines.append(
-            "No validation data (--validation): no scores during training, and no choice of the best checkpoint"
+            "No validation data (--validation): there are no scores during training, and no best checkpoint is chosen"
         )
     return lines

@@ -17,7 +17,7 @@ def recipe_of(argv: list[str]) -> tuple[str | None, list[str]]:
     if rest and rest[0].endswith(".json"):
         names, rest = [rest[0], *names], rest[1:]
     if len(names) > 1:
-        raise ValueError(f"Two recipes are named, {' and '.join(names)}: give one.")
+        raise ValueError(f"More than one recipe is given ({' and '.join(names)}): give one.")
     return (names[0] if names else None), rest
 
 
@@ -28,7 +28,8 @@ def recipe_file(name: str) -> Path:
         return Path(name)
     if name not in recipe_names():
         raise ValueError(
-            f"There is no recipe {name}, only {', '.join(recipe_names())}; the name of a file ends in .json."
+            f"There is no recipe {name}, only {', '.join(recipe_names())}. The name of a recipe file must end in "
+            ".json."
         )
     return RECIPES / f"{name}.json"
 

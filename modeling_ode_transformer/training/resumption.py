@@ -116,8 +116,8 @@ class ResumableTrainerMixin:
             size = getattr(self.model.config, name, None)
             if None not in (size, pad_token_id) and pad_token_id >= size:
                 raise ValueError(
-                    f"The tokenizer pads with the token {pad_token_id}, and the model has {name}={size}: resize its "
-                    "embeddings to the tokenizer."
+                    f"The tokenizer pads with the token {pad_token_id}, but the model has {name}={size}: resize its "
+                    "embeddings to fit the tokenizer."
                 )
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
@@ -153,7 +153,7 @@ class ResumableTrainerMixin:
             self.state.best_model_checkpoint = found[0] if found else None
             if not found and self.args.load_best_model_at_end:
                 raise FileNotFoundError(
-                    f"The best checkpoint so far, of update {best}, is not in {self.args.output_dir}: bring it there, "
+                    f"The best checkpoint so far, of update {best}, is not in {self.args.output_dir}: move it there, "
                     "or give --load_best_model_at_end False."
                 )
 
@@ -300,11 +300,13 @@ class ResumableTrainingArguments(TrainingArguments):
     """
 
     restore_callback_states_from_checkpoint: bool = field(
-        default=True, metadata={"help": "Restore the states of callbacks, as how long early stopping has waited."}
+        default=True, metadata={"help": "Restore the states of callbacks, such as how long early stopping has waited."}
     )
     hub_token: str | None = field(
         default=None,
-        metadata={"help": "Refused, since training arguments are saved and uploaded: hf auth login, or set HF_TOKEN."},
+        metadata={
+            "help": "Not allowed, since training arguments are saved and uploaded: use hf auth login or HF_TOKEN."
+        },
     )
 
     def __post_init__(self):

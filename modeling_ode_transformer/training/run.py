@@ -106,7 +106,7 @@ def parse_arguments(
     `parse_with_recipe` and `preset_values`."""
     name, argv = preset_of(argv)
     if name is not None and (recipe := recipe_of(argv)[0]) is not None:
-        raise ValueError(f"--preset {name} and --recipe {recipe} are two sets of options: give one.")
+        raise ValueError(f"--preset {name} and --recipe {recipe} cannot be combined: give one.")
     types = (task.model_arguments, task.data_arguments, task.training_arguments)
     return parse_with_recipe(types, argv, notes, partial(preset_values, task, name))
 
@@ -243,7 +243,9 @@ def take_average(run: Run) -> None:
     if not is_better:
         run.model.load_state_dict(best)
     kept = "the mean" if is_better else "the best checkpoint"
-    logger.info("Validation %s: %.4g of the mean, %.4g of the best; kept %s", name, score, best_score, kept)
+    logger.info(
+        "Validation %s: %.4g for the mean, %.4g for the best checkpoint; kept %s", name, score, best_score, kept
+    )
 
 
 def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, has_stopped_early: bool = False) -> None:
@@ -259,7 +261,7 @@ def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, ha
     if len(checkpoints) < count and not (has_stopped_early and checkpoints):
         raise ValueError(
             f"--average_last_checkpoints {count}: {args.output_dir} holds {len(checkpoints)} complete checkpoints. "
-            "The training is finished: start the same command again with a smaller number."
+            "The training is finished: repeat the command with a smaller number."
         )
     folder = Path(args.output_dir) / f"{TEMPORARY}average" / "model"
     with args.main_process_first(desc="averaging checkpoints"):

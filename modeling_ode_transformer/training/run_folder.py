@@ -99,7 +99,7 @@ def check_evaluation(folder: Path, arguments: dict, measures: bool) -> None:
     if arguments_file.is_file() and any(held_out(arguments["data"], split) for split in PREFIXES):
         if different := different_training(read_json(arguments_file), arguments, HELD_OUT)["data"]:
             raise ValueError(
-                f"{folder} was trained on examples that this call holds out, which has {'; '.join(different)}."
+                f"{folder} was trained on examples that this call holds out: this call has {'; '.join(different)}."
             )
 
 
@@ -111,7 +111,9 @@ def check_deletion(folder: Path, inputs: dict) -> None:
         if path.name and path.exists() and path.resolve().is_relative_to(folder.resolve()):
             needed[name] = path
     if deleted := [f"--{name} {value}" for name, value in needed.items() if value]:
-        raise ValueError(f"--overwrite_output_dir deletes what {' and '.join(deleted)} asks for.")
+        raise ValueError(
+            f"--overwrite_output_dir would delete what {' and '.join(deleted)} needs: leave one of them out."
+        )
 
 
 def checkpoint_to_resume(folder: Path, asked: str | bool | None) -> str | None:
@@ -132,12 +134,12 @@ def checkpoint_to_resume(folder: Path, asked: str | bool | None) -> str | None:
         if others := [path.name for path in others if incomplete_reason(path) is None]:
             raise ValueError(
                 f"--resume_from_checkpoint {asked}: {folder} holds {'newer' if known else 'other'} checkpoints "
-                f"({', '.join(others)}), which those of the resumed training would mix with. Leave it out to continue "
+                f"({', '.join(others)}). The resumed training would mix its own with them. Leave it out to continue "
                 "from them, or give another --output_dir."
             )
         return asked
     if last := last_complete_checkpoint(folder):
-        logger.warning("Resuming from %s; --overwrite_output_dir starts anew", last)
+        logger.warning("Resuming from %s; --overwrite_output_dir starts from scratch", last)
         return str(last)
     if asked:
         raise FileNotFoundError(f"--resume_from_checkpoint: no checkpoint in {folder}.")
@@ -164,10 +166,10 @@ def check_same_training(checkpoint: str, arguments: dict, is_asked: bool) -> Non
         logger.warning("Resuming from %s with other arguments: %s", checkpoint, different)
         return
     can_go_on = "" if by_kind["model"] else f", or continue it with --resume_from_checkpoint {checkpoint}"
-    advice = f"Choose another --output_dir, or start anew with --overwrite_output_dir{can_go_on}."
+    advice = f"Choose another --output_dir, or start from scratch with --overwrite_output_dir{can_go_on}."
     if is_asked:
         advice = "Leave out --resume_from_checkpoint to train this one."
-    raise ValueError(f"{checkpoint} is of another training; this one has {different}. {advice}")
+    raise ValueError(f"{checkpoint} belongs to another training: this one has {different}. {advice}")
 
 
 def note_run(arguments: dict, args: TrainingArguments) -> None:

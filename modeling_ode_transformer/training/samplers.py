@@ -72,7 +72,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
                 f"processes, {accumulation_steps} accumulation steps each)."
             )
         if len(lengths) > np.iinfo(np.int32).max:
-            raise ValueError(f"{len(lengths)} pairs are too many to number in 32 bits: train on a part of them.")
+            raise ValueError(f"{len(lengths)} pairs are too many for 32-bit numbers: train on a part of them.")
         self.multiple = pad_to_multiple_of or 1
         # Shapes in the order in which pairs are cut into batches: by width first; the other keys give batches fewer
         # shapes and less padding.

@@ -64,8 +64,8 @@ def check_other_models(
     if others := [run for run in runs if (run["seed"], run["fold"]) not in planned]:
         seeds = " ".join(dict.fromkeys(str(run["seed"]) for run in others))
         raise ValueError(
-            f"{file} has results that this call would lose, of --seeds {seeds}: name all seeds, and the same folds "
-            "(what is finished is taken as it is), choose another --output_dir, or give --overwrite_output_dir."
+            f"{file} has results that this call would lose, of --seeds {seeds}: give all seeds and the same folds "
+            "(finished models are reused), choose another --output_dir, or give --overwrite_output_dir."
         )
 
 
@@ -91,8 +91,8 @@ def finished_metrics(arguments: dict, args: TrainingArguments) -> dict[str, floa
     for different in different_training(noted, arguments, RESULT).values():
         if different:
             raise ValueError(
-                f"{folder} was trained otherwise; this call has {'; '.join(different)}. Choose another --output_dir, "
-                "or give --overwrite_output_dir."
+                f"{folder} was trained differently: this call has {'; '.join(different)}. Choose another "
+                "--output_dir, or give --overwrite_output_dir."
             )
     for split, data in noted.get("evaluated", {}).items():
         asked = {"data": arguments["data"]}
@@ -103,7 +103,7 @@ def finished_metrics(arguments: dict, args: TrainingArguments) -> dict[str, floa
                 f"{split} data (--model_name_or_path {folder} --output_dir {folder}), choose another --output_dir, or "
                 "give --overwrite_output_dir."
             )
-    logger.info("%s is trained already: taking its results", folder)
+    logger.info("%s is already trained: its results are reused", folder)
     return metrics
 
 

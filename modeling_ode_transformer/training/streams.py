@@ -110,8 +110,8 @@ class TokenBudgetStream(IterableDataset):
                         break
                     if is_over and last is None:
                         raise ValueError(
-                            "A process has no pair of the stream: give a stream of at least as many shards, or pairs, "
-                            "as there are processes."
+                            "A process got no pair from the stream: give a stream with at least as many shards or "
+                            "pairs as there are processes."
                         )
                     if not is_over:
                         last = found
@@ -160,7 +160,7 @@ class TokenBudgetStream(IterableDataset):
     def count(self) -> int:
         """Counts the batches of a process, reading the whole stream once per epoch."""
         if self.epochs is None:
-            raise ValueError("A stream without end has no number of batches.")
+            raise ValueError("The batches of an endless stream cannot be counted.")
         other = copy.copy(self)
         other.start = dict(BEGINNING)
         return sum(len(other._cut(buffer, place["buffer"])) for place, buffer in other._buffers())

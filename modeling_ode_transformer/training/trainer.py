@@ -324,21 +324,21 @@ class TokenTrainingArguments(ResumableTrainingArguments):
     loss_chunk_size: int | None = field(
         default=None,
         metadata={
-            "help": "In training, compute logits and their gradients for so many tokens at a time, with the same "
-            "losses and gradients in less memory; 0: for all at once. Default: a sixteenth of a batch, at least 512, "
-            "and 0 on a CPU. It is for models of this package on one device or under DDP; others have all at once."
+            "help": "Compute the logits and gradients of the training loss for this many tokens at a time, which "
+            "saves memory; 0 takes all at once. Only models of this package on one device or under DDP support it; "
+            "default: a sixteenth of a batch, at least 512, or 0 on a CPU."
         },
     )
     log_coefficients: bool = field(
         default=False,
-        metadata={"help": "Add to the metrics of evaluations how much each stage of each layer counts on average."},
+        metadata={"help": "Add the mean weight of each stage of each layer to the metrics of evaluations."},
     )
 
     def __post_init__(self):
         if str(self.metric_for_best_model).endswith("perplexity"):
             if self.greater_is_better:
                 raise ValueError(
-                    f"--metric_for_best_model {self.metric_for_best_model} is best when low: leave out "
+                    f"--metric_for_best_model {self.metric_for_best_model} is better when lower: leave out "
                     "--greater_is_better True."
                 )
             # Trainer takes only losses for what is best when low.
@@ -355,14 +355,17 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
     max_tokens_per_batch: int | None = field(
         default=None,
         metadata={
-            "help": "Batches of pairs of similar length whose padded sources and padded targets have at most so many "
-            "tokens each, on every device and accumulation step; --per_device_train_batch_size is then not used."
+            "help": "Maximum number of source tokens and of target tokens per batch, padding included, on each device "
+            "and accumulation step. Pairs of similar length share a batch; --per_device_train_batch_size is ignored; "
+            "default: batches of --per_device_train_batch_size pairs."
         },
     )
 
     stream_buffer_size: int = field(
         default=20_000,
-        metadata={"help": "Pairs of a stream (a datasets.IterableDataset) that are cut into batches at a time."},
+        metadata={
+            "help": "Number of pairs from a stream (a datasets.IterableDataset) to sort into batches at a time."
+        },
     )
 
     def __post_init__(self):
@@ -413,12 +416,12 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         super().__init__(*args, **kwargs)
         if self.compute_metrics is not None and not self.args.predict_with_generate:
             raise ValueError(
-                "compute_metrics gets generated tokens: give predict_with_generate=True, or leave it out."
+                "compute_metrics needs generated tokens: give predict_with_generate=True, or leave it out."
             )
         if self.compute_metrics is not None and "loss" in self.args.include_for_metrics:
             raise ValueError(
                 "include_for_metrics has 'loss', but losses are summed over tokens, not kept for each batch: leave it "
-                "out. The metrics of an evaluation have them."
+                "out. The metrics of an evaluation include the loss."
             )
         if not (self.args.max_tokens_per_batch and self.train_dataset is not None) or has_length(self.train_dataset):
             return
@@ -430,8 +433,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             )
         if self.args.dataloader_num_workers:
             raise ValueError(
-                f"dataloader_num_workers={self.args.dataloader_num_workers}: a thread of each process reads a stream, "
-                "and processes agree on its batches: leave it out."
+                f"dataloader_num_workers={self.args.dataloader_num_workers} cannot be used with a stream, which a "
+                "thread of each process reads: leave it out."
             )
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):
@@ -473,8 +476,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         report = sampler.report()
         self._pairs_per_update = report["pairs_per_update"]
         logger.info(
-            "Batches of at most %d tokens a side: %d updates an epoch, of %.1f pairs, %.0f source and %.0f target "
-            "tokens on average; %.1f%% padding",
+            "Batches of at most %d tokens per side: %d updates per epoch, with %.1f pairs, %.0f source and %.0f "
+            "target tokens on average; %.1f%% padding",
             self.args.max_tokens_per_batch,
             *[value * (100 if name == "padding" else 1) for name, value in report.items()],
         )
@@ -514,7 +517,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         )
         if self._stream_epochs is not None:
             args.max_steps = self._stream.count() // args.gradient_accumulation_steps
-            logger.info("%d epochs of the stream are %d updates", self._stream_epochs, args.max_steps)
+            logger.info("%d epochs of the stream make %d updates", self._stream_epochs, args.max_steps)
         collator = self._get_collator_with_removed_columns(collator, description="training")
         # The stream already picked this process's batches.
         dataloader = DataLoader(
@@ -541,8 +544,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         state = read_json(file) if file.is_file() else {}
         if state.pop("processes", None) != self.args.world_size:
             raise ValueError(
-                f"{resume_from_checkpoint} holds no place in the stream for {self.args.world_size} processes: resume "
-                "with as many processes as it was written by."
+                f"{resume_from_checkpoint} holds no position in the stream for {self.args.world_size} processes: "
+                "resume with as many processes as wrote it."
             )
         self._stream.load_state_dict(state)
         with no_skipping_by_trainer():

@@ -31,7 +31,7 @@ class PlanCheck(TrainerCallback):
         warmup = args.get_warmup_steps(state.max_steps)
         if warmup >= state.max_steps > 0:
             logger.warning(
-                "The warm-up of %d updates is not shorter than the run of %d: the learning rate rises to the end. "
+                "The warm-up of %d updates is not shorter than the run of %d: the learning rate rises until the end. "
                 "Give --warmup_steps 0.1, a tenth of the run, or train longer",
                 *(warmup, state.max_steps),
             )
@@ -76,9 +76,9 @@ class CoefficientWatch:
             stack = next(iter(lasting)).partition("_")[0]
             listed = ", ".join(f"{name} {100 * share:.2g}%" for name, share in list(lasting.items())[:5])
             logger.warning(
-                "%d of %d stages have counted less than %g%% of their block for an epoch (%s%s): such a block is a "
-                "residual one at a multiple of the cost. Train --config_overrides "
-                "%s_solver=euler,%s_coefficients=fixed for that, or %s_coefficients=fixed, whose stages keep theirs",
+                "%d of %d stages have counted less than %g%% of their block for an epoch (%s%s): such a block acts "
+                "like a residual one, but costs several times as much. Train with --config_overrides "
+                "%s_solver=euler,%s_coefficients=fixed instead, or keep all stages with %s_coefficients=fixed",
                 *(len(lasting), len(means), 100 * LEAST_SHARE, listed, ", ..." * (len(lasting) > 5)),
                 *(stack, stack, stack),
             )
@@ -90,8 +90,8 @@ def warn_of_empty(texts: Sequence[str], split: str) -> bool:
     if 2 * empty <= len(texts):
         return False
     logger.warning(
-        "%d of %d outputs for the %s data are empty: the model ends them at once. Train longer, or with a lower "
-        "--learning_rate or a longer warm-up; --min_target_length 1 forbids empty outputs",
+        "%d of %d outputs for the %s data are empty: the model ends them at once. Train longer, lower "
+        "--learning_rate, or lengthen the warm-up; --min_target_length 1 forbids empty outputs",
         *(empty, len(texts), split),
     )
     return True

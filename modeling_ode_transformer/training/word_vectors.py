@@ -25,7 +25,7 @@ class Coverage(NamedTuple):
         return (
             f"{self.found} of {number} words ({self.found / max(number, 1):.1%}) have a pre-trained vector"
             + (f"; not {examples}{', ...' if len(self.missing) > 5 else ''}" if self.missing else "")
-            + (f"; {self.duplicates} second vectors of a word were ignored" if self.duplicates else "")
+            + (f"; {self.duplicates} repeated vectors were ignored" if self.duplicates else "")
         )
 
 
@@ -58,14 +58,14 @@ def load_word_vectors(path: str | Path, vocabulary: Mapping[str, int], embedding
             fields = line.rstrip("\r\n ").split(" ")
             if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
                 if int(fields[1]) != width:
-                    raise ValueError(f"{path} has vectors of {fields[1]} numbers, but the embedding has {width}.")
+                    raise ValueError(f"{path} has vectors of size {fields[1]}, but the embedding has {width}.")
                 continue
             # Only GloVe's few words with spaces have more fields, and they are not numbers.
             is_longer = len(fields) > width + 1 and is_number(fields[-width - 1]) and is_number(fields[1])
             if len(fields) <= width or is_longer:
                 raise ValueError(
-                    f"{path}, line {number}: {len(fields) - 1} numbers behind {fields[0]!r}, but the embedding is "
-                    f"{width} wide: take vectors of {width} numbers, or another embedding_size."
+                    f"{path}, line {number}: {len(fields) - 1} numbers after {fields[0]!r}, but the embedding is "
+                    f"{width} wide: use vectors of size {width}, or another embedding_size."
                 )
             word = " ".join(fields[:-width])
             if word not in wanted:
@@ -81,7 +81,7 @@ def load_word_vectors(path: str | Path, vocabulary: Mapping[str, int], embedding
                 raise ValueError(f"{path}, line {number}: the vector of {word!r} is not finite.")
             rows[wanted[word]] = vector
     if not rows:
-        raise ValueError(f"{path} ({number} lines) has no word of the vocabulary: is it in this format, this case?")
+        raise ValueError(f"{path} ({number} lines) has no word of the vocabulary: check its format and case.")
     with torch.no_grad():
         embedding.weight[list(rows)] = torch.stack(list(rows.values())).to(embedding.weight)
     missing = [word for word, row in wanted.items() if row not in rows]

@@ -148,7 +148,7 @@ def test_several_checkpoints_are_averaged(files):
     [
         (SHARED, {"enc_calculate_num": 4, "rk_type": "standard"}, r"encoder_coefficients \('gate' and 'fixed'\)"),
         (SHARED, {"encoder_attention_heads": 2}, r"encoder_attention_heads \(4 and 2\)"),
-        (SEPARATE, {}, r"1 parameters, first decoder.embed_out, with the shapes None and \(60, 32\)"),
+        (SEPARATE, {}, r"1 parameters. The first is decoder.embed_out, with the shapes None and \(60, 32\)"),
         ("rk2_learnable_i_plain", {}, r"first .*history"),
     ],
 )
@@ -176,14 +176,19 @@ def test_code_in_a_checkpoint_does_not_run(zipped, files):
     checkpoint = files.checkpoint(
         save_options={"_use_new_zipfile_serialization": zipped}, meters=Malicious(f"touch '{created}'")
     )
-    with pytest.raises(ValueError, match=rf"checkpoint_best.pt holds {os.system.__module__}.system, .*--trust_file"):
+    with pytest.raises(
+        ValueError,
+        match=rf"checkpoint_best.pt holds {os.system.__module__}.system\. It was not loaded, .*--trust_file",
+    ):
         files.run(checkpoint)
     assert not created.exists() and not files.output.exists()
 
 
 def test_other_objects_are_read_only_when_told_to_trust_the_file(files):
     checkpoint = files.checkpoint(value=np.float64(3), folder=Path("data"))
-    with pytest.raises(ValueError, match=r"checkpoint_best.pt holds \S*(numpy|pathlib)\S*, .*--trust_file"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint_best.pt holds \S*(numpy|pathlib)\S*\. It was not loaded, .*--trust_file"
+    ):
         files.run(checkpoint)
     model = files.run(checkpoint, options=["--trust_file"])
     assert_close(logits(model, golden(SHARED)[1]), golden(SHARED)[1]["logits"])
@@ -326,10 +331,12 @@ def test_options_that_do_not_fit_are_refused_by_name(options, message, files):
 
 def test_the_same_checkpoint_twice_and_codes_of_another_dictionary_are_refused(files):
     checkpoint = files.checkpoint()
-    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is named twice"):
+    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is given twice"):
         files.run(checkpoint, checkpoint.parent / "." / checkpoint.name)
     files.codes.write_text("#version: 0.2\nz u\nzu m</w>\nu n\nun d</w>\nn e\nd i\ndi e</w>\n")
-    with pytest.raises(ValueError, match="codes of another dictionary: of the 7 pieces that they make, 0 are in it"):
+    with pytest.raises(
+        ValueError, match="does not fit the dictionary, which holds 0 of the 7 pieces that these BPE codes"
+    ):
         files.run(checkpoint, options=["--bpe_codes", files.codes])
     assert not files.output.exists()
 

@@ -117,7 +117,7 @@ def test_word_vectors(tmp_path, header):
     before = embedding.weight.clone()
     coverage = load_word_vectors(path, VOCABULARY, embedding)
     assert (coverage.found, coverage.missing, coverage.duplicates) == (2, ["rare"], 1)
-    assert str(coverage).startswith("2 of 3 words (66.7%) have a pre-trained vector; not 'rare'; 1 second")
+    assert str(coverage).startswith("2 of 3 words (66.7%) have a pre-trained vector; not 'rare'; 1 repeated")
     expected = torch.stack([before[0], torch.tensor([1.0, 2, 3]), torch.tensor([0.5, -0.1, 0]), before[3]])
     assert torch.equal(embedding.weight, expected)
 
@@ -125,9 +125,9 @@ def test_word_vectors(tmp_path, header):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("a 1 2\n", r"line 1: 2 numbers behind 'a', but the embedding is 3 wide"),
-        ("b 1 2 3\na 1 2 3 4\n", r"line 2: 4 numbers behind 'a', but the embedding is 3 wide"),
-        ("5 300\na 1 2 3\n", r"has vectors of 300 numbers, but the embedding has 3"),
+        ("a 1 2\n", r"line 1: 2 numbers after 'a', but the embedding is 3 wide"),
+        ("b 1 2 3\na 1 2 3 4\n", r"line 2: 4 numbers after 'a', but the embedding is 3 wide"),
+        ("5 300\na 1 2 3\n", r"has vectors of size 300, but the embedding has 3"),
         ("a 1 2 x\n", "line 1: could not convert string to float: 'x'"),
         ("a 1 2 nan\n", "line 1: the vector of 'a' is not finite"),
         ("b 1 2 3\n", r"\(1 lines\) has no word of the vocabulary"),

@@ -143,7 +143,7 @@ def test_the_clients_own_reader_gets_the_same_metadata(run):
 
 def test_a_language_model_and_a_folder_without_records(tmp_path, capsys):
     OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2")).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"needs a task: it has no arguments\.json; give one of translation, "):
+    with pytest.raises(ValueError, match=r"needs a task: it has no arguments\.json. Give one of translation, "):
         cli.run(["card", str(tmp_path), "--repo_id", "lm"])
     with pytest.raises(ValueError, match="give --repo_id NAME"):
         cli.run(["card", str(tmp_path), "--task", "text-generation"])
@@ -166,7 +166,7 @@ def test_a_language_model_and_a_folder_without_records(tmp_path, capsys):
     # The record alone makes the same card.
     cli.run(["card", str(tmp_path / "record.json")])
     assert capsys.readouterr().out == text
-    with pytest.raises(ValueError, match="is a record, which says its task: leave out --task translation"):
+    with pytest.raises(ValueError, match="is a record and already states its task: leave out --task translation"):
         cli.run(["card", str(tmp_path / "record.json"), "--task", "translation"])
 
 
@@ -270,10 +270,13 @@ def test_a_record_that_is_none_is_refused_in_words(change, message, tmp_path):
 @pytest.mark.parametrize(
     "card, message",
     [
-        ({"language": ["en", "German"]}, "--language German is not a code: give codes of ISO 639"),
-        ({"license": "Apache License 2.0"}, r"--license Apache License 2\.0 is not one that .* \(is it .*apache-2\.0"),
-        ({"license": "secret"}, "--license secret is not one that the Hub knows"),
-        ({"command": "```\n<b>"}, "--command has ```"),
+        ({"language": ["en", "German"]}, "--language German is not a language code: give ISO 639 codes"),
+        (
+            {"license": "Apache License 2.0"},
+            r"--license Apache License 2\.0 is unknown to the Hub \(is it .*apache-2\.0",
+        ),
+        ({"license": "secret"}, "--license secret is unknown to the Hub"),
+        ({"command": "```\n<b>"}, "--command contains ```"),
     ],
 )
 def test_what_the_hub_would_refuse_is_refused_before(card, message):
@@ -422,7 +425,7 @@ def test_a_task_that_the_model_cannot_have_and_numbers_that_are_none_are_refused
     with pytest.raises(ValueError, match="holds a classifier, whose task cannot be 'translation'"):
         run_record(classifier_run(tmp_path / "classifier"), "translation")
     CsaOdeModel(CsaOdeConfig(embedding_size=8, hidden_size=6)).save_pretrained(tmp_path / "base")
-    with pytest.raises(ValueError, match="base names CsaOdeModel: a card needs one of OdeTransformerFor"):
+    with pytest.raises(ValueError, match="base names CsaOdeModel, but a card needs one of OdeTransformerFor"):
         run_record(tmp_path / "base", "text-classification")
     (run / "all_results.json").write_text(json.dumps({"predict_perplexity": float("nan")}))
     with pytest.raises(ValueError, match="predict_perplexity is nan"):

@@ -223,11 +223,13 @@ def test_what_an_ensemble_cannot_do_is_refused(source, tmp_path):
         ensemble.generate(source["input_ids"][:1], prompt_lookup_num_tokens=2)
     with pytest.raises(ValueError, match=r"only supports greedy_search, .* ask for contrastive_search"):
         ensemble.generate(**source, penalty_alpha=0.6, top_k=4)
-    with pytest.raises(ValueError, match=r"output_attentions=True: .* Ask its members"):
+    with pytest.raises(
+        ValueError, match=r"output_attentions=True is not possible for an ensemble: call one of its members"
+    ):
         ensemble.generate(**source, return_dict_in_generate=True, output_attentions=True)
-    with pytest.raises(ValueError, match="each member of an ensemble embeds: give input_ids"):
+    with pytest.raises(ValueError, match="each member of an ensemble has its own: give input_ids"):
         ensemble.generate(inputs_embeds=torch.zeros(1, 3, TINY["d_model"]))
     with pytest.raises(ValueError, match=r"not used by the model: .'num_beam'"):
         ensemble.generate(**source, num_beam=2)
-    with pytest.raises(NotImplementedError, match="save its members"):
+    with pytest.raises(NotImplementedError, match="save each member in its own folder"):
         ensemble.save_pretrained(tmp_path)

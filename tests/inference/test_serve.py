@@ -165,7 +165,7 @@ def test_a_full_queue_and_a_long_wait_are_answered_by_503():
 
     refused, *answered = with_client(make_app(upper, ServeArguments(max_waiting=3), ["upper"]), talk)
     assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
-    assert refused.json() == {"error": "3 texts may wait, and this would be more: try again."}
+    assert refused.json() == {"error": "Too many texts are waiting (limit: 3): try again later."}
     assert [texts_of(answer) for answer in answered] == [["A"], ["B", "C"], ["D"]]
     assert upper.calls == [["a"], ["b", "c", "d"]]
 
@@ -265,6 +265,10 @@ def test_the_command_starts_the_server(folder, monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit):
         cli.main(["serve", str(folder), "--port", str(taken.getsockname()[1])])
     assert "Address already in use. Give another --port." in capsys.readouterr().err
-    for option, message in (("--timeout 0", "must be positive"), ("--port 70000", "from 0"), ("--max_texts 0", "1")):
+    for option, message in (
+        ("--timeout 0", "must be a positive number of seconds"),
+        ("--port 70000", "from 0"),
+        ("--max_texts 0", "1"),
+    ):
         with pytest.raises(ValueError, match=f"{option} .*{message}|{option}.0 .*{message}"):
             cli.run(["serve", str(folder), *option.split()])

@@ -197,7 +197,7 @@ def test_statistics_of_sentences_give_the_score_of_any_of_them(name):
         ((["a", None], ["a", "b"]), {}, TypeError, "The prediction of index 1 must be a text, but is None"),
         ((["a", "b"], ["a", ["b", 3]]), {}, TypeError, "The reference of index 1 must be a text, but is 3"),
         ((["a"], ["a"]), {"tokenize": "14a"}, ValueError, "no tokenizer '14a', only none, zh, 13a"),
-        ((["a"], ["a"]), {"moses_language": "tlh"}, ValueError, "no language 'tlh', only as, bn"),
+        ((["a"], ["a"]), {"moses_language": "tlh"}, ValueError, "does not know the language 'tlh', only as, bn"),
     ],
 )
 def test_what_cannot_be_scored_is_said(arguments, options, error, message):

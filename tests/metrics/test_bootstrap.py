@@ -186,7 +186,7 @@ def test_outputs_that_are_the_same_add_no_chance():
         (lambda: paired_bootstrap([], [], mean), "no statistics_a"),
         (
             lambda: paired_bootstrap(A[:, None], B[:, None], mean, counts_seeds=True),
-            "statistics_a has one output, .*: give several",
+            "statistics_a has one output, .* need several: give more",
         ),
         (lambda: paired_bootstrap(A, B, mean, num_samples=0), "num_samples 0 must be at least 1"),
         (lambda: compare(["a"], ["a", "b"], ["a", "b"]), "1 predictions_a, 2 predictions_b, 2 references"),
@@ -241,7 +241,7 @@ def test_f_half_of_m2_files(tmp_path, capsys):
 
     with pytest.raises(ValueError, match=r"The metric 'm2' has no option lowercase"):
         cli.run(["score", "bootstrap", *command, "--lowercase"])
-    with pytest.raises(ValueError, match=r"One M2 file holds all annotators, but there are 2"):
+    with pytest.raises(ValueError, match=r"One M2 file holds all annotators, but 2 files are given"):
         cli.run(["score", "bootstrap", *command, str(tmp_path / "gold.m2")])
     (tmp_path / "gold.m2").write_text("\n\n".join(paragraphs[1:]) + "\n")
     with pytest.raises(ValueError, match=r"a has 20 lines, but .*gold\.m2 has 19 sentences"):

@@ -156,7 +156,7 @@ def test_what_cannot_be_compared_is_said(files):
     with pytest.raises(ValueError, match="4 predictions, 3 references"):
         errant_score(system, reference[:3])
     with pytest.raises(
-        ValueError, match=r"index 1 is of the sentence 'He go to to school \.', the reference of 'All is"
+        ValueError, match=r"index 1 has the sentence 'He go to to school \.', but the reference has 'All is"
     ):
         errant_score(system[:2], [reference[0], reference[2]])
     for beta in (0, float("nan")):

@@ -103,7 +103,7 @@ def test_score_is_zero_where_nothing_matches_and_not_otherwise():
         ((["a", "b"], ["a", "b"], ["a"]), "2 predictions, 1 sources"),
         ((["a", "b"], ["a"], ["a", "b"]), "2 predictions, 1 references"),
         (([], [], []), "no predictions"),
-        ((["a", "b"], [["a"], ["a", "b"]], ["a", "b"]), "index 1 has 2 references, the first one 1"),
+        ((["a", "b"], [["a"], ["a", "b"]], ["a", "b"]), "index 1 has 2 references, but the first one has 1"),
         ((["a"], ["a"], ["a"], 0), "iterations 0 must be at least 1"),
     ],
 )

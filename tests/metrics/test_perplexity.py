@@ -85,7 +85,7 @@ def test_the_perplexity_of_equally_likely_words_is_their_number():
     [
         ([1.0, 2.0], [1], "2 nll, 1 words"),
         ([], [], "no nll"),
-        ([1.0, -2.0], [1, 1], r"nll holds -2\.0: log-probabilities have to be summed and negated"),
+        ([1.0, -2.0], [1, 1], r"nll holds -2\.0: give sums of negative log-probabilities"),
         (math.nan, 3, "nll holds nan"),
         ([1.0], [0], r"words must be counts of words, but are \[0\]"),
     ],
@@ -174,7 +174,7 @@ def test_blocks_longer_than_the_models_positions_are_refused(tokenizer, model_ty
         model = gpt2(tokenizer, n_positions=5)
     else:
         model = causal_lm(tokenizer, position_embedding_type="learned", max_position_embeddings=5)
-    with pytest.raises(ValueError, match=r"does not take a block of 10 tokens \(.*\): give a block_size from 1"):
+    with pytest.raises(ValueError, match=r"cannot take a block of 10 tokens \(.*\): give a block_size from 1"):
         model_perplexity(model, tokenizer, LINES)
     assert model_perplexity(model, tokenizer, LINES, block_size=5)["words"] == WORDS
 
@@ -182,7 +182,7 @@ def test_blocks_longer_than_the_models_positions_are_refused(tokenizer, model_ty
 def test_a_tokenizer_without_an_end_of_sentence_is_refused(tokenizer):
     other = language_model.build_tokenizer(LINES)
     other.eos_token = None
-    with pytest.raises(ValueError, match="has no end of sentence: set its eos_token"):
+    with pytest.raises(ValueError, match="has no end-of-sentence token: set its eos_token"):
         model_perplexity(causal_lm(tokenizer), other, LINES)
 
 

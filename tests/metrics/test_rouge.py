@@ -80,7 +80,7 @@ def test_ends_of_sentences_on_one_side_only_are_warned_of(caplog):
     rouge(["a b. c"], ["a b.\nc"], sentences="period")
     assert not caplog.text
     rouge(["a b. c"], ["a b.\nc"])
-    assert "Only one side has texts of several sentences (sentences='newline')" in caplog.text
+    assert "Only one side has texts with several sentences (sentences='newline')" in caplog.text
 
 
 @pytest.mark.parametrize(

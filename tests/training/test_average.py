@@ -136,7 +136,7 @@ def test_integers_are_kept_and_must_agree(tmp_path):
     averaged = saved_tensors(tmp_path / "out")
     assert averaged["counts"].tolist() == [2**60 + 1, -3] and averaged["flags"].tolist() == [True, False]
     add_tensors(folders[1], counts=torch.tensor([2**60, -3]), flags=torch.tensor([True, False]))
-    with pytest.raises(ValueError, match=r"0 and .*1 cannot be averaged: the integers of counts differ"):
+    with pytest.raises(ValueError, match=r"0 and .*1 cannot be averaged: their integers differ in counts"):
         average_checkpoints(folders, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -166,15 +166,15 @@ def change_json(path: Path, **fields) -> None:
         (lambda newest: change_json(newest / "config.json", dropout=0.5), r"they differ in dropout \(0.1 and 0.5\)"),
         (
             lambda newest: add_tensors(newest, extra=torch.zeros(2)),
-            r"they differ in 1 parameters, first extra, with the shapes None and \(2,\) F32",
+            r"they differ in 1 parameters. The first is extra, with the shapes None and \(2,\) F32",
         ),
         (
             lambda newest: add_tensors(newest, **{"model.decoder.layer_norm.bias": torch.zeros(32).half()}),
-            r"first model.decoder.layer_norm.bias, with the shapes \(32,\) F32 and \(32,\) F16",
+            r"first is model.decoder.layer_norm.bias, with the shapes \(32,\) F32 and \(32,\) F16",
         ),
         (
             lambda newest: add_tensors(newest, **{"model.decoder.layer_norm.bias": torch.full((32,), torch.nan)}),
-            "checkpoint-10 cannot be averaged: model.decoder.layer_norm.bias holds values that are not numbers",
+            "checkpoint-10 cannot be averaged: model.decoder.layer_norm.bias holds NaN values",
         ),
     ],
 )
@@ -203,10 +203,10 @@ def test_missing_shards_are_a_half_written_checkpoint(tmp_path):
         (["{run}/checkpoint-2"], ValueError, "holds 0 checkpoints, not the 5 to average: none"),
         (["{run}/none"], FileNotFoundError, "No folder .*none"),
         (["{run}/checkpoint-2", "{run}/checkpoint-3", "--output_dir", "{run}/out"], FileNotFoundError, "checkpoint-3"),
-        (["{run}/checkpoint-2", "{run}/checkpoint-4"], ValueError, "2 folders are named: give --output_dir"),
-        (["{run}/checkpoint-2", "{run}/checkpoint-4", "--last", "2"], ValueError, "--last 2 is for one training run"),
-        (["{run}/checkpoint-2", "{run}/checkpoint-2", "--output_dir", "{run}/out"], ValueError, "named twice"),
-        (["{run}", "--output_dir", "{full}"], ValueError, "full is not empty: name another, or --overwrite"),
+        (["{run}/checkpoint-2", "{run}/checkpoint-4"], ValueError, "2 folders are given: add --output_dir"),
+        (["{run}/checkpoint-2", "{run}/checkpoint-4", "--last", "2"], ValueError, "--last 2 needs one training run"),
+        (["{run}/checkpoint-2", "{run}/checkpoint-2", "--output_dir", "{run}/out"], ValueError, "given twice"),
+        (["{run}", "--output_dir", "{full}"], ValueError, "full is not empty: choose another, or give --overwrite"),
         (["{run}", "--output_dir", "{full}/file"], ValueError, "file is a file"),
         (["{run}", "--output_dir", "{run}", "--overwrite"], ValueError, "is, holds or is in .*checkpoint-2"),
         (["{run}", "--output_dir", "{run}/checkpoint-4/a"], ValueError, "is, holds or is in .*checkpoint-4"),

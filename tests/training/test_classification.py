@@ -126,12 +126,12 @@ def test_models_that_are_finished_are_not_trained_again(files, tmp_path, monkeyp
         for every in (results, uninterrupted)
     )
     assert accuracies == expected
-    with pytest.raises(ValueError, match=r"seed_1 was trained otherwise; this call has max_steps=5 in place of 4\."):
+    with pytest.raises(ValueError, match=r"seed_1 was trained differently: this call has max_steps=5 in place of 4\."):
         run_classification.main([*asked, "--max_steps", "5"])
     run_classification.main([*asked, "--max_steps", "5", "--overwrite_output_dir"])
     assert calls[-3:] == [1, 2, 3]
     write_lines(Path(data), 50, seed=7)
-    with pytest.raises(ValueError, match=r"seed_1 was trained otherwise; this call has another content of train"):
+    with pytest.raises(ValueError, match=r"seed_1 was trained differently: this call has another content of train"):
         run_classification.main([*asked, "--max_steps", "5"])
     assert calls[-3:] == [1, 2, 3]
 
@@ -156,12 +156,12 @@ def test_what_a_model_was_trained_on_is_not_held_out_for_a_test(files, tmp_path)
     """Neither when a finished run is started again with another split, nor in an evaluation in its folder."""
     options = {"test_size": 0.2, "save_strategy": "steps", "save_steps": 4}
     run_classification.main(arguments(files[0], tmp_path, **options))
-    with pytest.raises(ValueError, match="is of another training; this one has split_seed=7 in place of 42"):
+    with pytest.raises(ValueError, match="belongs to another training: this one has split_seed=7 in place of 42"):
         run_classification.main(arguments(files[0], tmp_path, **options, split_seed=7))
     options |= {"model_name_or_path": tmp_path, "config_overrides": None, "do_train": None}
     run_classification.main(arguments(files[0], tmp_path, **options))
     for other in ({"split_seed": 7}, {"test_size": 0.3}, {"max_train_samples": 50}):
-        with pytest.raises(ValueError, match=r"examples that this call holds out, which has .* in place of "):
+        with pytest.raises(ValueError, match=r"examples that this call holds out: this call has .* in place of "):
             run_classification.main(arguments(files[0], tmp_path, **options | other))
 
 
@@ -347,7 +347,7 @@ def test_labels_are_those_of_the_splits_that_are_used(tmp_path, caplog):
         run_classification.main(arguments(None, tmp_path / out, **options, **values))
         config = AutoConfig.from_pretrained(tmp_path / out)
         assert list(config.id2label.values()) == config.dataset_labels == expected
-    assert "No training example has the labels 2 of the validation examples" in caplog.text
+    assert "The labels 2 of the validation examples occur in no training example" in caplog.text
 
 
 def test_cross_validation_tests_every_example_once(files, tmp_path):
@@ -511,12 +511,16 @@ BAD_FILES["table.tsv"] = "who is it ?\t1\n"
         ({"do_eval": True}, ValueError, "No validation examples: give --validation_file"),
         ({"train_file": None}, ValueError, "No train examples: give --train_file or --dataset_name"),
         ({"cross_validation": 1}, ValueError, "--cross_validation 1 must be at least 2"),
-        ({"cross_validation": 3, "test_size": 0.1}, ValueError, "and neither --test_file nor --test_size"),
+        ({"cross_validation": 3, "test_size": 0.1}, ValueError, "but neither --test_file nor --test_size"),
         ({"test_size": 1.0}, ValueError, r"--test_size 1\.0 must be a share"),
-        ({"test_size": 0.1, "seeds": [1, 1]}, ValueError, "--seeds 1 1 names one twice"),
+        ({"test_size": 0.1, "seeds": [1, 1]}, ValueError, "--seeds 1 1 repeats a seed"),
         ({"test_size": 0.1, "class_names": ["a"]}, ValueError, "--class_names gives 1 names, but there are 3 labels"),
         ({"test_size": 0.1, "vocab_size": 2}, ValueError, "--vocab_size 2 leaves no room"),
-        ({"test_size": 0.1, "config_overrides": "d_model=4"}, ValueError, "have no d_model. They have: .*hidden_size"),
+        (
+            {"test_size": 0.1, "config_overrides": "d_model=4"},
+            ValueError,
+            "have no d_model. Known fields: .*hidden_size",
+        ),
         ({"do_train": None, "do_predict": None}, ValueError, "Nothing to do"),
         ({"do_train": None}, ValueError, "give --model_name_or_path"),
         ({"learning_rate_ratio": 0}, ValueError, "--learning_rate_ratio 0.0 must be more than 0"),

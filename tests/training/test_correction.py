@@ -159,7 +159,7 @@ def test_annotators(tmp_path, caplog):
     of_1 = [("He like cats", "He liked cats ."), ("She like dogs", "She like dogs"), birds]
     fish = ("We likes fish", "We like fish")
     assert read(train_file=[path]) == of_0
-    assert "left out 1 sentences that others than annotator 0 annotated" in caplog.text
+    assert "left out 1 sentences that annotator 0 did not annotate, but others did" in caplog.text
     assert read(train_file=[path], annotator="1") == [*of_1, fish]
     assert read(train_file=[path], annotator="all") == [of_0[0], of_1[0], of_0[1], of_1[1], birds, fish]
     # What is evaluated keeps every sentence.
@@ -226,7 +226,7 @@ def test_a_share_of_a_training_file_validates(tmp_path):
     values["train_file"] = [write(tmp_path / "other.m2", ARTICLE)]
     assert read(**values) == [PAIRS[ARTICLE]]
     values |= {"train_file": [nucle], "validation_share": None}
-    with pytest.raises(ValueError, match=r"nucle\.train\.m2 is a training file and a validation file"):
+    with pytest.raises(ValueError, match=r"nucle\.train\.m2 is both a training file and a validation file"):
         read(**values)
 
 
@@ -252,7 +252,7 @@ def test_malformed_file_is_named_with_its_line(tmp_path):
             ValueError,
             r"a\.src has 1 lines, but .*two\.ref has 2",
         ),
-        ("train", {"annotator": "first"}, ValueError, "--annotator first: give a number"),
+        ("train", {"annotator": "first"}, ValueError, "--annotator first: give the number of an annotator"),
         ("train", {"min_tokens": 9, "max_tokens": 8}, ValueError, "--min_tokens 9 must be .* --max_tokens 8"),
         ("train", {"validation_share": 1.5}, ValueError, "--validation_share 1.5 must be above 0 and at most 1"),
         ("train", {"train_file": ["{tmp}/right.m2"], "drop_unchanged": True}, ValueError, "holds no pair"),
@@ -262,13 +262,13 @@ def test_malformed_file_is_named_with_its_line(tmp_path):
             "validation",
             {"validation_file": ["{tmp}/a.src"], "validation_share": 0.5},
             ValueError,
-            r"--validation_share 0.5 is for M2 files; --validation_file .*a\.src",
+            r"--validation_share 0.5 needs an M2 file, but --validation_file .*a\.src",
         ),
         (
             "test",
             {"test_file": ["{tmp}/a.src"], "test_reference_files": ["{tmp}/two.ref"]},
             ValueError,
-            r"two\.ref has 2 lines, but --test_file .*a\.src 1 sentences",
+            r"two\.ref has 2 lines, but --test_file .*a\.src has 1 sentences",
         ),
         ("train", {"dataset_name": "jfleg"}, ValueError, "--dataset_name jfleg: sentences come from files"),
     ],
@@ -338,7 +338,7 @@ def test_plain_text(run, tmp_path, caplog):
     expected = gleu(outputs, [list(texts) for texts in zip(*references)], sources)
     assert {name: metrics[f"predict_{name}"] for name in expected} == expected and expected["gleu"] > 0
     assert "predict_loss" in metrics and "predict_m2_f0.5" not in metrics
-    assert "the test sentences get no score of it" in caplog.text
+    assert "the test sentences are not scored with it" in caplog.text
 
     values = {"test_file": [test_file], "test_reference_files": reference_files, "max_predict_samples": 5}
     metrics, outputs = predict(run, tmp_path / "both", **values)

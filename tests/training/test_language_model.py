@@ -131,7 +131,7 @@ def test_unknown_words_are_logged(run, corpus, tmp_path, caplog):
     counts = Counter(read_words(corpus / "test.txt"))
     first, second = sorted(("novel", "unheard"), key=lambda word: -counts[word])
     number = counts["novel"] + counts["unheard"]
-    message = f"test: {number} words (2 different ones, as '{first}', '{second}') are not in the vocabulary"
+    message = f"test: {number} words (2 different ones, such as '{first}', '{second}') are not in the vocabulary"
     assert message in caplog.text
 
 
@@ -349,7 +349,7 @@ def test_unknown_words_of_a_prompt_are_kept_and_logged(run, saved, caplog):
     tokenizer = AutoTokenizer.from_pretrained(run[0])
     text = language_model.continue_text(saved[1], tokenizer, "the zebra")
     assert text.startswith("the zebra")
-    assert "prompt 'the zebra': 1 words (1 different ones, as 'zebra') are not in the vocabulary" in caplog.text
+    assert "prompt 'the zebra': 1 words (1 different ones, such as 'zebra') are not in the vocabulary" in caplog.text
 
 
 def test_vocabulary(tmp_path):
@@ -494,9 +494,17 @@ BAD_FILES = {"empty.txt": "", "blank.txt": " \n\n", "reserved.txt": "a b\nc </s>
             ValueError,
             "leave out --greater_is_better True",
         ),
-        ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. They have: .*d_model"),
-        ({"config_overrides": "num_hidden_layers=2"}, ValueError, "num_hidden_layers is of an .*set decoder_layers"),
-        ({"config_overrides": "encoder_solver=rk4"}, ValueError, "encoder_solver is of an .*set decoder_solver"),
+        ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. Known fields: .*d_model"),
+        (
+            {"config_overrides": "num_hidden_layers=2"},
+            ValueError,
+            "num_hidden_layers is for an encoder, .*set decoder_layers",
+        ),
+        (
+            {"config_overrides": "encoder_solver=rk4"},
+            ValueError,
+            "encoder_solver is for an encoder, .*set decoder_solver",
+        ),
         ({"model_name_or_path": "somewhere"}, ValueError, "brings its own configuration"),
         ({"do_train": None}, ValueError, "Nothing to do"),
         ({"do_train": None, "prompt": "a"}, ValueError, "give --model_name_or_path"),
@@ -521,7 +529,7 @@ def test_errors_name_the_value_and_the_fix(values, error, message, corpus, tmp_p
 def test_tokenizers_that_do_not_fit_are_refused(run, corpus, tmp_path):
     options = {"model_name_or_path": run[0], "tokenizer_name": tmp_path / "large", "config_overrides": None}
     language_model.build_tokenizer([" ".join(map(str, range(100)))]).save_pretrained(tmp_path / "large")
-    with pytest.raises(ValueError, match="has 104 tokens, but the model only embeds 18"):
+    with pytest.raises(ValueError, match="has 104 tokens, but the model embeds only 18"):
         run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))
 
     pieces = language_model.build_tokenizer((corpus / "train.txt").read_text().splitlines())

@@ -178,7 +178,7 @@ def test_parquet_and_tsv_are_read_alike(texts, tmp_path):
     found = training_pairs(str(tmp_path / "a.parquet"), source_lang="en", target_lang="de")
     assert list(found) == texts[0][:50]
     (tmp_path / "b.parquet").write_text("PAR1")
-    with pytest.raises(ValueError, match=r"b\.parquet is not a whole parquet file"):
+    with pytest.raises(ValueError, match=r"b\.parquet is not a complete parquet file"):
         list(training_pairs(str(tmp_path / "b.parquet"), source_lang="en", target_lang="de"))
     with pytest.raises(FileNotFoundError, match=r"c\.parquet"):
         list(training_pairs(str(tmp_path / "c.parquet"), source_lang="en", target_lang="de"))

@@ -86,7 +86,7 @@ def test_a_pipe_is_not_read_for_its_size(files):
     os.mkfifo("pipe.tsv")
     notes = []
     parse_arguments(TRANSLATION, ["--train", "pipe.tsv", "--output_dir", "out"], notes)
-    assert re.match("Preset small, since a pipe's examples cannot be counted", notes[0])
+    assert re.match("Preset small, since the examples of a pipe cannot be counted in advance", notes[0])
 
 
 def test_the_small_preset_is_the_recipe_of_multi30k(files, monkeypatch):
@@ -144,7 +144,7 @@ def test_without_validation_data_nothing_is_evaluated(files):
 def test_a_recipe_is_complete_and_unknown_presets_are_named(files):
     _, _, args = parse_arguments(TRANSLATION, ["--recipe", "iwslt14_de_en", *DATA])
     assert (args.warmup_steps, args.eval_strategy, args.load_best_model_at_end) == (4000, "epoch", False)
-    with pytest.raises(ValueError, match=r"--preset huge: .* are tiny, small, medium, base, or none"):
+    with pytest.raises(ValueError, match=r"--preset huge is unknown: choose tiny, small, medium, base or none"):
         parse_arguments(TRANSLATION, [*DATA, "--preset", "huge"])
     with pytest.raises(ValueError, match="--preset tiny and --recipe ptb"):
         parse_arguments(TRANSLATION, ["--recipe", "ptb", "--preset", "tiny"])
@@ -155,7 +155,7 @@ def test_other_tasks_have_presets_too(files):
     assert (model_args.config_overrides["d_model"], args.metric_for_best_model) == (128, "perplexity")
     argv, notes = "--train a.txt --validation_size 0.5 --output_dir o".split(), []
     _, _, args = parse_arguments(CLASSIFICATION, argv, notes)
-    assert notes[0] == "Preset paper, the only one of this task"
+    assert notes[0] == "Preset paper, the only one for this task"
     assert (args.do_eval, args.metric_for_best_model, args.num_train_epochs) == (True, "accuracy", 10)
     _, _, args = parse_arguments(LANGUAGE_MODEL, "--model_name_or_path m --prompt a --output_dir o".split())
     assert (args.do_train, args.eval_strategy) == (False, "no")

@@ -34,12 +34,15 @@ TRANSLATIONS = [
     (
         dict.fromkeys(["train_source_file", "train_target_file"])
         | {"train_file": "{surrogate.jsonl}", "source_lang": "en", "target_lang": "de"},
-        r"surrogate\.jsonl, line 2: half of a surrogate pair",
+        r"surrogate\.jsonl, line 2: a lone surrogate",
     ),
 ]
 CLASSIFICATIONS = [
     ({"max_length": -1}, "--max_length -1 must be at least 1"),
-    ({"cross_validation": 10, "do_predict": True}, "--cross_validation 10 needs as many examples, and there are 3"),
+    (
+        {"cross_validation": 10, "do_predict": True},
+        "--cross_validation 10 needs at least as many examples, but there are 3",
+    ),
     ({"train_file": "{one.txt}"}, "All examples have the label 1: there is nothing to tell apart"),
     ({"test_size": 0.6, "validation_size": 0.5}, "--validation_size 0.5 and --test_size 0.6 leave nothing"),
 ]

@@ -157,7 +157,7 @@ DAMAGES |= {
         (folder / "config.json").read_text().replace('"d_model": 32', '"d_model": 31')
     ),
     "its weights lack model.decoder.layers.0.fc1.weight": without_a_tensor,
-    "model.safetensors is a link to nothing": linked_to_nothing,
+    "model.safetensors is a broken link": linked_to_nothing,
 }
 
 
@@ -178,7 +178,7 @@ def test_a_file_in_the_place_of_a_checkpoint_is_left_out_by_name(whole, corpus, 
     (tmp_path / "checkpoint-11").symlink_to("gone")
     assert last_complete_checkpoint(tmp_path).name == "checkpoint-4"
     for name in ("checkpoint-8", "checkpoint-11"):
-        assert f"{name} is left out: it is a file or a link to nothing" in caplog.text
+        assert f"{name} is left out: it is a file or a broken link" in caplog.text
     run_translation.main(arguments(corpus, tmp_path, **options()))
     assert losses(tmp_path) == losses(whole)
     assert last_complete_checkpoint(tmp_path).name == "checkpoint-11"

@@ -95,8 +95,8 @@ def test_a_failed_start_leaves_an_earlier_run_as_it_was(corpus, tmp_path):
             "--max_source_length 60 exc",
         ),
         (other | {"src_lang": "en", "tgt_lang": "de"}, "does not mark languages"),
-        (other | {"model_name_or_path": tmp_path / "run" / "checkpoint-1"}, "deletes what --model_name_or_path"),
-        (other | {"tokenizer_name": tmp_path / "run"}, "deletes what --tokenizer_name"),
+        (other | {"model_name_or_path": tmp_path / "run" / "checkpoint-1"}, "would delete what --model_name_or_path"),
+        (other | {"tokenizer_name": tmp_path / "run"}, "would delete what --tokenizer_name"),
     ):
         with pytest.raises((FileNotFoundError, ValueError), match=message):
             run_translation.main(arguments(corpus, tmp_path / "run", **wrong, overwrite_output_dir=True))
@@ -108,13 +108,15 @@ def test_another_training_in_the_folder_of_one_is_refused(corpus, tmp_path, capl
     options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
     run_translation.main(arguments(corpus, tmp_path, **options))
     rk4 = json.dumps(MODEL | {"encoder_solver": "rk4"})
-    with pytest.raises(ValueError, match=r"another training; .* config_overrides=.*rk4.*; learning_rate=5\.0 in pl"):
+    with pytest.raises(ValueError, match=r"another training: .* config_overrides=.*rk4.*; learning_rate=5\.0 in pl"):
         run_translation.main(arguments(corpus, tmp_path, **options, learning_rate=5) + ["--config_overrides", rk4])
     with pytest.raises(ValueError, match=r"this one has max_source_length=7 in place of 256\."):
         run_translation.main(arguments(corpus, tmp_path, **options, max_source_length=7))
     run_translation.main(arguments(corpus, tmp_path, **options, do_predict=True, num_beams=1, max_predict_samples=2))
     last = tmp_path / "checkpoint-3"
-    with pytest.raises(ValueError, match=r"is of another training; .* config_overrides=.* Leave out --resume_from"):
+    with pytest.raises(
+        ValueError, match=r"belongs to another training: .* config_overrides=.* Leave out --resume_from"
+    ):
         run_translation.main(
             [*arguments(corpus, tmp_path, **options, resume_from_checkpoint=last), "--config_overrides", rk4]
         )
@@ -148,7 +150,9 @@ def test_training_data_that_changed_are_refused_by_name(corpus, tmp_path, caplog
     options |= {"max_steps": 3}
     for changed in (text + text[:1] + "\n", text.replace("e", "a", 1)):
         (data / "train.de").write_text(changed)
-        with pytest.raises(ValueError, match=r"checkpoint-2 is of another training; .*another content of train\.de"):
+        with pytest.raises(
+            ValueError, match=r"checkpoint-2 belongs to another training: .*another content of train\.de"
+        ):
             run_translation.main(arguments(data, out, **options))
     assert len(losses(out)) == 2
 
@@ -299,7 +303,7 @@ def test_checkpoints_of_two_branches_are_not_mixed(corpus, tmp_path):
     run_translation.main(arguments(corpus, tmp_path / "branch", **options))
     assert losses(tmp_path / "branch") == losses(tmp_path / "run")
     with pytest.raises(
-        ValueError, match=r"branch holds other checkpoints \(checkpoint-2, checkpoint-3\), .* Leave it out"
+        ValueError, match=r"branch holds other checkpoints \(checkpoint-2, checkpoint-3\)\. .* Leave it out"
     ):
         run_translation.main(arguments(corpus, tmp_path / "branch", **options))
 
@@ -308,7 +312,7 @@ def test_weights_alone_are_not_resumed_from(corpus, tmp_path):
     options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "save_only_model": True}
     run_translation.main(arguments(corpus, tmp_path, **options))
     noted = {name: (tmp_path / name).read_bytes() for name in ("arguments.json", "all_results.json")}
-    with pytest.raises(ValueError, match=r"checkpoint-2: it holds weights alone \(--save_only_model\)"):
+    with pytest.raises(ValueError, match=r"checkpoint-2: it holds only weights \(--save_only_model\)"):
         run_translation.main(arguments(corpus, tmp_path, **options | {"max_steps": 3}))
     assert noted == {name: (tmp_path / name).read_bytes() for name in noted}
 

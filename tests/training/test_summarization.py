@@ -119,7 +119,7 @@ def test_articles_are_cut_after_500_tokens(run, caplog):
     assert len(whole) > 500
     assert encoded["input_ids"][0] == [*whole[:499], tokenizer.eos_token_id]
     assert encoded["input_ids"][1] == tokenizer(pairs[1][0])["input_ids"]
-    assert "1 of 2 sources cut to 500 tokens (--max_source_length)" in caplog.text
+    assert "1 of 2 sources were cut to 500 tokens (--max_source_length)" in caplog.text
 
 
 def test_formats_read_alike(tmp_path, monkeypatch):
@@ -154,7 +154,7 @@ def test_formats_read_alike(tmp_path, monkeypatch):
     "lines, values, message",
     [
         (['{"article": "a", "highlights": "b"}', "{"], {}, r"bad\.jsonl, line 2: not a JSON object"),
-        (['["a", "b"]'], {}, r"bad\.jsonl, line 1: not an object with article and highlights"),
+        (['["a", "b"]'], {}, r"bad\.jsonl, line 1 is not an object with article and highlights"),
         (
             ['{"article": "a", "summary": "b"}'],
             {},

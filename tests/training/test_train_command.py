@@ -43,13 +43,13 @@ def test_a_recipe_is_named_or_a_path(argv, tmp_path):
 def test_an_unknown_recipe_lists_the_known_ones(capsys):
     """At once in the command, before torch is imported, and in the scripts."""
     assert "multi30k_en_de" in recipe_names() and recipe_file("ptb").is_file()
-    message = "There is no recipe multi30k, only bea2019_gec_base, .*, wmt16_en_ro_base; the name of a file"
+    message = "There is no recipe multi30k, only bea2019_gec_base, .*, wmt16_en_ro_base. The name of a recipe file"
     with pytest.raises(SystemExit) as exit:
         cli.main(["train", "translation", "--recipe", "multi30k"])
     assert exit.value.code == 2 and re.match(f"error: {message}", capsys.readouterr().err)
     with pytest.raises(ValueError, match=message):
         parse_arguments(TRANSLATION, ["--recipe", "multi30k"])
-    with pytest.raises(ValueError, match=r"Two recipes are named, a\.json and ptb: give one"):
+    with pytest.raises(ValueError, match=r"More than one recipe is given \(a\.json and ptb\): give one"):
         parse_arguments(TRANSLATION, ["a.json", "--recipe", "ptb"])
 
 
@@ -72,9 +72,9 @@ def device(monkeypatch):
     ("machine", "given", "left_out", "note"),
     [
         (((9, 0),), {}, set(), None),
-        (((7, 5),), {}, {"bf16", "tf32"}, "Training on the GPU in float32: it has no fast bf16 and tf32"),
+        (((7, 5),), {}, {"bf16", "tf32"}, "Training on the GPU in float32: no fast bf16 and tf32"),
         ((None,), {}, {"bf16", "tf32"}, r"Training on the CPU \(no GPU found\) in float32"),
-        ((None, True), {}, {"tf32"}, r"Training on the CPU \(no GPU found\) in bf16: it has no fast tf32"),
+        ((None, True), {}, {"tf32"}, r"Training on the CPU \(no GPU found\) in bf16: no fast tf32"),
         (((9, 0),), {"use_cpu": True}, {"bf16", "tf32"}, "Training on the CPU in float32"),
         ((None,), {"bf16": True}, {"tf32"}, r"Training on the CPU \(no GPU found\) in bf16"),
         ((None,), {"bf16": False, "tf32": False}, set(), None),
@@ -92,7 +92,7 @@ def test_a_recipe_takes_what_the_device_can(machine, given, left_out, note, devi
 @pytest.mark.parametrize("flag", ["--tf32 True", "--fp16", "--use_cpu False"])
 def test_a_flag_that_needs_a_gpu_says_that_there_is_none(flag, device, tmp_path):
     device(None)
-    with pytest.raises(ValueError, match=f"{flag}.* needs a GPU: no GPU found. Leave it out"):
+    with pytest.raises(ValueError, match=f"{flag}.* needs a GPU, but no GPU was found. Leave it out"):
         parse_arguments(TRANSLATION, ["--recipe", "multi30k_en_de", *flag.split()])
 
 

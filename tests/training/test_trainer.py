@@ -251,7 +251,7 @@ def test_options_of_a_prediction_change_its_search(tmp_path, monkeypatch):
 
 
 def test_metrics_of_outputs_need_outputs(tmp_path):
-    with pytest.raises(ValueError, match="compute_metrics gets generated tokens: give predict_with_generate=True"):
+    with pytest.raises(ValueError, match="compute_metrics needs generated tokens: give predict_with_generate=True"):
         TokenSeq2SeqTrainer(
             model=new_model(),
             args=TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to="none"),
@@ -341,11 +341,11 @@ def test_a_token_that_pads_must_be_one_of_the_model(tmp_path):
     """Trainer puts the tokenizer's into the configuration, which could be saved, but not be opened."""
     trainer = trainer_for(tmp_path, new_model())
     trainer.processing_class = SimpleNamespace(pad_token_id=61)
-    with pytest.raises(ValueError, match=r"pads with the token 61, and the model has vocab_size=61"):
+    with pytest.raises(ValueError, match=r"pads with the token 61, but the model has vocab_size=61"):
         trainer.train()
     trainer = trainer_for(tmp_path, new_model(decoder_vocab_size=50, share_encoder_decoder_embeddings=False))
     trainer.processing_class = SimpleNamespace(pad_token_id=55)
-    with pytest.raises(ValueError, match=r"pads with the token 55, and the model has decoder_vocab_size=50"):
+    with pytest.raises(ValueError, match=r"pads with the token 55, but the model has decoder_vocab_size=50"):
         trainer.train()
 
 

@@ -323,7 +323,7 @@ def test_pairs_with_an_empty_side(tmp_path, caplog):
     args = translation.DataArguments(train_file=str(tmp_path / "a.tsv"), test_file=str(tmp_path / "a.tsv"))
     assert training_pairs(translation.read_split(args, "train")) == [("one", "eins"), ("four", "vier")]
     assert len(translation.read_split(args, "test")) == 4
-    assert "2 of 4 pairs have an empty side; kept" in caplog.text
+    assert "2 of 4 pairs have an empty side; they are kept" in caplog.text
 
 
 def test_long_sentences_are_cut_and_counted(run, caplog):
@@ -334,8 +334,8 @@ def test_long_sentences_are_cut_and_counted(run, caplog):
     assert [len(ids) for ids in encoded["input_ids"]][1] == 30
     assert [len(ids) for ids in encoded["labels"]][2] == 20
     assert encoded["input_ids"][1][-1] == encoded["labels"][2][-1] == tokenizer.eos_token_id
-    assert "1 of 3 sources cut to 30 tokens (--max_source_length)" in caplog.text
-    assert "1 of 3 targets cut to 20 tokens (--max_target_length)" in caplog.text
+    assert "1 of 3 sources were cut to 30 tokens (--max_source_length)" in caplog.text
+    assert "1 of 3 targets were cut to 20 tokens (--max_target_length)" in caplog.text
 
 
 def test_tokenizer_larger_than_the_model_is_refused(run, corpus, tmp_path):
@@ -344,7 +344,7 @@ def test_tokenizer_larger_than_the_model_is_refused(run, corpus, tmp_path):
         + ["--vocab_size", "400", "--output_dir", str(tmp_path / "large")]
     )
     options = {"model_name_or_path": run[0], "tokenizer_name": tmp_path / "large", "config_overrides": None}
-    with pytest.raises(ValueError, match="source tokenizer has 400 tokens, but the model only embeds 330"):
+    with pytest.raises(ValueError, match="source tokenizer has 400 tokens, but the model embeds only 330"):
         run_translation.main(arguments(corpus, tmp_path / "out", **options))
 
 
@@ -358,11 +358,11 @@ def test_train_tokenizer_for_each_language(corpus, tmp_path, capsys):
     assert "310 pieces (unigram) from 60 lines" in capsys.readouterr().out
     with pytest.raises(ValueError, match="is not empty"):
         train_tokenizer.main(argv)
-    with pytest.raises(ValueError, match="--target_vocab_size 300 is of --target_files: give these, too"):
+    with pytest.raises(ValueError, match="--target_vocab_size 300 needs --target_files: add it"):
         train_tokenizer.main([*argv[:2], "--target_vocab_size", "300", "--output_dir", str(tmp_path / "one")])
     with pytest.raises(ValueError, match="vocab_size=0 must be a positive integer"):
         train_tokenizer.main([*argv[:-4], "--target_vocab_size", "0", "--output_dir", str(tmp_path / "one")])
-    with pytest.raises(ValueError, match="--options vocab_size=9: give --vocab_size in its place"):
+    with pytest.raises(ValueError, match="--options vocab_size=9: give --vocab_size instead"):
         train_tokenizer.main([*argv, "--output_dir", str(tmp_path / "one"), "--options", "vocab_size=9"])
     with pytest.raises(FileNotFoundError, match="No file"):
         train_tokenizer.main([*argv, "--output_dir", str(tmp_path / "one"), "--target_files", "nowhere.de"])

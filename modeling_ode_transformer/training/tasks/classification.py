@@ -45,18 +45,22 @@ class ModelArguments(BaseModelArguments):
     """The model and its vocabulary: a checkpoint, or a configuration to start from."""
 
     model_type: str = field(
-        default="csa_ode", metadata={"help": "Architecture of a new model where --config_name does not say."}
+        default="csa_ode", metadata={"help": "Architecture of a new model, unless --config_name sets it."}
     )
     vocab_size: int | None = field(
-        default=None, metadata={"help": "Most words of a new vocabulary, the 2 special ones included; none: no limit."}
+        default=None,
+        metadata={"help": "Maximum size of a new vocabulary in words, 2 special ones included; default: no limit."},
     )
     min_frequency: int = field(
-        default=1, metadata={"help": "How often a word of a new vocabulary occurs in training; others are <unk>."}
+        default=1,
+        metadata={"help": "Minimum number of occurrences of a word in a new vocabulary; rarer words become <unk>."},
     )
-    lowercase: bool = field(default=False, metadata={"help": "Spell the words of a new vocabulary in lower case."})
+    lowercase: bool = field(default=False, metadata={"help": "Convert the words of a new vocabulary to lower case."})
     word_vectors: str | None = field(
         default=None,
-        metadata={"help": "Pre-trained vectors in GloVe's text format (or .gz) for the embeddings of a new model."},
+        metadata={
+            "help": "Pre-trained vectors for the embeddings of a new model, in GloVe's text format (.gz accepted)."
+        },
     )
 
 
@@ -67,13 +71,16 @@ class ClassificationTrainingArguments(ResumableTrainingArguments):
     for TREC. The paper gives no numbers for warm-up and decay."""
 
     learning_rate: float = field(default=1e-3, metadata={"help": "Highest learning rate."})
-    per_device_train_batch_size: int = field(default=114, metadata={"help": "Examples of a batch."})
-    per_device_eval_batch_size: int = field(default=256, metadata={"help": "Examples of a batch of an evaluation."})
-    num_train_epochs: float = field(default=10.0, metadata={"help": "Epochs."})
+    per_device_train_batch_size: int = field(default=114, metadata={"help": "Examples per training batch."})
+    per_device_eval_batch_size: int = field(default=256, metadata={"help": "Examples per evaluation batch."})
+    num_train_epochs: float = field(default=10.0, metadata={"help": "Number of training epochs."})
     weight_decay: float = field(default=1e-5, metadata={"help": "Factor of the L2 regularization."})
-    warmup_steps: float = field(default=0.1, metadata={"help": "Updates of the warm-up, or a share of all of them."})
+    warmup_steps: float = field(
+        default=0.1, metadata={"help": "Updates of warm-up, or below 1 their share of all updates."}
+    )
     learning_rate_ratio: float = field(
-        default=0.1, metadata={"help": "The last learning rate as a part of the highest, reached exponentially."}
+        default=0.1,
+        metadata={"help": "Last learning rate divided by the highest; the decay between them is exponential."},
     )
 
     def to_sanitized_dict(self) -> dict:
@@ -91,7 +98,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     """
     check_run(model_args, data_args, args)
     if model_args.word_vectors and model_args.model_name_or_path:
-        raise ValueError("--word_vectors are for a new model: leave out --model_name_or_path.")
+        raise ValueError("--word_vectors needs a new model: leave out --model_name_or_path.")
     for name in ("validation_size", "test_size"):
         if not 0 <= getattr(data_args, name) < 1:
             raise ValueError(f"--{name} {getattr(data_args, name)} must be a share, at least 0 and less than 1.")
@@ -105,18 +112,21 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
         raise ValueError(f"--cross_validation {folds} must be at least 2.")
     if folds and (data_args.test_file or data_args.test_size or not (args.do_train and args.do_predict)):
         raise ValueError(
-            f"--cross_validation {folds} trains on and tests all training examples: give --do_train and --do_predict, "
-            "and neither --test_file nor --test_size."
+            f"--cross_validation {folds} tests on the training examples. Give --do_train and --do_predict, but "
+            "neither --test_file nor --test_size."
         )
     if args.load_best_model_at_end and not args.do_eval:
         raise ValueError("--load_best_model_at_end needs --do_eval.")
     if not 0 < args.learning_rate_ratio <= 1:
         raise ValueError(f"--learning_rate_ratio {args.learning_rate_ratio} must be more than 0 and at most 1.")
     if data_args.seeds and len(set(data_args.seeds)) < len(data_args.seeds):
-        raise ValueError(f"--seeds {' '.join(map(str, data_args.seeds))} names one twice.")
+        raise ValueError(f"--seeds {' '.join(map(str, data_args.seeds))} repeats a seed: give each one once.")
     asked = args.resume_from_checkpoint
     if asked and str(asked).lower() != "true" and (data_args.seeds or folds):
-        raise ValueError(f"--resume_from_checkpoint {asked}: several models continue from their own: leave it out.")
+        raise ValueError(
+            f"--resume_from_checkpoint {asked} is for one model. Leave it out: each of several models resumes by "
+            "itself."
+        )
     check_model(model_args)
 
 

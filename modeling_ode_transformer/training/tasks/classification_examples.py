@@ -29,37 +29,54 @@ class DataArguments(BaseDataArguments):
     """The examples, and how they are split."""
 
     train_file: str | None = field(
-        default=None, metadata={"help": "Training examples, .txt, .csv or .jsonl.", "aliases": ["--train"]}
+        default=None, metadata={"help": "Training examples: .txt, .csv or .jsonl.", "aliases": ["--train"]}
     )
     validation_file: str | None = field(
-        default=None, metadata={"help": "Validation examples.", "aliases": ["--validation"]}
+        default=None, metadata={"help": "Validation examples, in the same formats.", "aliases": ["--validation"]}
     )
-    test_file: str | None = field(default=None, metadata={"help": "Test examples.", "aliases": ["--test"]})
+    test_file: str | None = field(
+        default=None, metadata={"help": "Test examples, in the same formats.", "aliases": ["--test"]}
+    )
     SOURCES = (*BaseDataArguments.SOURCES, "train_file", "validation_file", "test_file")
     SMOKE_VALUES = CLASSIFICATION_VALUES
 
-    text_column: str = field(default="text", metadata={"help": "Column of a dataset, .csv or .jsonl: the sentence."})
-    text_pair_column: str | None = field(default=None, metadata={"help": "Column of the second sentence, if any."})
-    label_column: str = field(default="label", metadata={"help": "Column of the label."})
+    text_column: str = field(
+        default="text", metadata={"help": "Column with the sentence, in a dataset, .csv or .jsonl."}
+    )
+    text_pair_column: str | None = field(
+        default=None, metadata={"help": "Column with the second sentence; default: none."}
+    )
+    label_column: str = field(default="label", metadata={"help": "Column with the label."})
     ignored_labels: list[str] | None = field(
-        default=None, metadata={"help": "Examples with these labels are left out, as '-' of SNLI, or -1."}
+        default=None,
+        metadata={"help": "Leave out examples with these labels, such as '-' in SNLI or -1; default: none."},
     )
     class_names: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Names that the model keeps, in the order of the labels: of numbers by size, else the alphabet's."
+            "help": "Class names to save in the model, in the order of the labels: numbers in increasing order, "
+            "others alphabetically; default: the labels."
         },
     )
     validation_size: float = field(
-        default=0.0, metadata={"help": "Share of the training examples to validate on, where there is no file."}
+        default=0.0,
+        metadata={"help": "Share (0 to 1) of the training examples for validation, if there is no --validation_file."},
     )
     test_size: float = field(
-        default=0.0, metadata={"help": "Share of the training examples to test on, where there is no file."}
+        default=0.0,
+        metadata={"help": "Share (0 to 1) of the training examples for the test, if there is no --test_file."},
     )
-    cross_validation: int | None = field(default=None, metadata={"help": "Number of folds to test on."})
-    split_seed: int = field(default=42, metadata={"help": "Seed of the order in which examples are split."})
-    max_length: int | None = field(default=None, metadata={"help": "Most words of an example; none: no limit."})
-    seeds: list[int] | None = field(default=None, metadata={"help": "A model for each of these; none: --seed."})
+    cross_validation: int | None = field(
+        default=None,
+        metadata={"help": "Number of cross-validation folds; each is the test set of one model; default: none."},
+    )
+    split_seed: int = field(default=42, metadata={"help": "Random seed for splitting the examples."})
+    max_length: int | None = field(
+        default=None, metadata={"help": "Maximum length of an example in words; default: no limit."}
+    )
+    seeds: list[int] | None = field(
+        default=None, metadata={"help": "Train one model for each of these seeds; default: --seed."}
+    )
 
 
 class Examples(NamedTuple):
@@ -88,12 +105,14 @@ def read_examples(path: str, args: DataArguments) -> Examples:
     if suffix != ".txt":
         raise ValueError(
             f"{path}: examples are in a .txt (`label words ...` a line), .csv, .json or .jsonl file, or one of these "
-            f"with .gz, not {suffix!r}: rename or convert it."
+            f"with .gz, not {suffix!r}. Rename or convert the file."
         )
     pairs = (line.split(maxsplit=1) for line in read_lines(path))
     records = (dict(zip((args.label_column, args.text_column), [*pair, "", ""])) for pair in pairs)
     if args.text_pair_column:
-        raise ValueError(f"{path} has no columns: --text_pair_column {args.text_pair_column} needs a .csv or .jsonl.")
+        raise ValueError(
+            f"{path} has no columns: --text_pair_column {args.text_pair_column} needs a .csv or .jsonl file."
+        )
     return examples_of(records, path, args)
 
 
@@ -145,7 +164,8 @@ def make_splits(
         parts = {}
         if fold is not None and args.cross_validation > len(order):
             raise ValueError(
-                f"--cross_validation {args.cross_validation} needs as many examples, and there are {len(order)}."
+                f"--cross_validation {args.cross_validation} needs at least as many examples, but there are "
+                f"{len(order)}."
             )
         if fold is not None:
             parts["test"] = order[fold :: args.cross_validation]
@@ -171,7 +191,7 @@ def warn_of_new_labels(given: dict[str, Examples | None]) -> None:
     known = set(given["train"].labels) if given.get("train") else None
     for split, examples in given.items():
         if known is not None and examples and (new := sorted(set(examples.labels) - known)):
-            logger.warning("No training example has the labels %s of the %s examples", ", ".join(new), split)
+            logger.warning("The labels %s of the %s examples occur in no training example", ", ".join(new), split)
 
 
 def find_labels(given: dict[str, Examples | None]) -> list[str]:

@@ -38,22 +38,27 @@ class DataArguments(Seq2SeqDataArguments):
     train_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "M2 files, folders with *train*.m2 below them, TSV and jsonl files of pairs.",
+            "help": "Training data: M2 files, folders that hold *train*.m2 files, or TSV or jsonl files of pairs.",
             "aliases": ["--train"],
         },
     )
     validation_file: list[str] | None = field(
         default=None,
-        metadata={"help": "The same (folders: *dev*.m2), or plain text with references.", "aliases": ["--validation"]},
+        metadata={
+            "help": "Validation data in the same formats (folders: *dev*.m2), or plain text with references.",
+            "aliases": ["--validation"],
+        },
     )
     test_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "The same (folders: *test*.m2), or plain text, with or without references.",
+            "help": "Test data in the same formats (folders: *test*.m2), or plain text with or without references.",
             "aliases": ["--test"],
         },
     )
-    train_source_file: str | None = field(default=None, metadata={"help": "More training sentences, one a line."})
+    train_source_file: str | None = field(
+        default=None, metadata={"help": "Additional training sentences, one per line."}
+    )
     train_reference_files: list[str] | None = field(
         default=None, metadata={"help": "Corrections of the sentences of --train_source_file, line by line."}
     )
@@ -69,25 +74,27 @@ class DataArguments(Seq2SeqDataArguments):
         *("train_source_file", "validation_share"),
     )
 
-    source_column: str = field(default="source", metadata={"help": "Key of the sentence in jsonl files."})
+    source_column: str = field(default="source", metadata={"help": "Key of the source sentence in jsonl files."})
     target_column: str = field(default="target", metadata={"help": "Key of the correction in jsonl files."})
     validation_share: float | None = field(
         default=None,
         metadata={
-            "help": "Validate on this share of those sentences of the validation files that have edits, spread evenly "
-            "over each file, and train on the others if the file is a training file as well."
+            "help": "Validate on this share (0 to 1) of the validation sentences that have edits, spread evenly over "
+            "each file. If the file is also a training file, train on its other sentences; default: all."
         },
     )
     annotator: str = field(
-        default="0", metadata={"help": "Whose corrections of M2 files to train on; all: a pair for each annotator."}
+        default="0",
+        metadata={"help": "Annotator in M2 files whose corrections to train on; all: one pair for each annotator."},
     )
     drop_unchanged: bool = field(
-        default=False, metadata={"help": "Do not train on sentences whose correction is the sentence itself."}
+        default=False, metadata={"help": "Do not train on sentences that the correction leaves unchanged."}
     )
-    min_tokens: int = field(default=1, metadata={"help": "Fewest tokens of both sides of a training pair."})
-    max_tokens: int = field(default=80, metadata={"help": "Most tokens of both sides of a training pair."})
+    min_tokens: int = field(default=1, metadata={"help": "Minimum number of tokens on each side of a training pair."})
+    max_tokens: int = field(default=80, metadata={"help": "Maximum number of tokens on each side of a training pair."})
     errant: bool = field(
-        default=False, metadata={"help": "Score outputs for M2 files with ERRANT too (needs errant and its model)."}
+        default=False,
+        metadata={"help": "Also score outputs for M2 files with ERRANT (needs errant and its spaCy model)."},
     )
 
     def __post_init__(self):
@@ -95,9 +102,7 @@ class DataArguments(Seq2SeqDataArguments):
         if self.dataset_name:
             raise ValueError(f"--dataset_name {self.dataset_name}: sentences come from files (--train_file, ...).")
         if self.annotator != "all" and not self.annotator.isdecimal():
-            raise ValueError(
-                f"--annotator {self.annotator}: give a number, as the annotator's in the M2 file, or all."
-            )
+            raise ValueError(f"--annotator {self.annotator}: give the number of an annotator in the M2 file, or all.")
         if self.validation_share is not None and not 0 < self.validation_share <= 1:
             raise ValueError(f"--validation_share {self.validation_share} must be above 0 and at most 1.")
         if not 0 <= self.min_tokens <= self.max_tokens:
@@ -229,8 +234,8 @@ def read_training_m2(path: Path, validation_files: set[Path], args: DataArgument
     if path.resolve() in validation_files:
         if args.validation_share is None:
             raise ValueError(
-                f"{path} is a training file and a validation file: leave it out of one, or give --validation_share to "
-                "validate on a part of it and train on the rest."
+                f"{path} is both a training file and a validation file: leave it out of one, or give "
+                "--validation_share to validate on a part of it and train on the rest."
             )
         drawn = drawn_for_validation(sentences, args.validation_share)
         sentences = [sentence for sentence, is_drawn in zip(sentences, drawn) if not is_drawn]
@@ -243,7 +248,7 @@ def read_training_m2(path: Path, validation_files: set[Path], args: DataArgument
     corrected = [corrections(sentence, args.annotator) for sentence in sentences]
     if [] in corrected:
         logger.warning(
-            "%s: left out %d sentences that others than annotator %s annotated",
+            "%s: left out %d sentences that annotator %s did not annotate, but others did",
             *(path, corrected.count([]), args.annotator),
         )
     return [(" ".join(sentence.tokens), text) for sentence, texts in zip(sentences, corrected) for text in texts]
@@ -293,7 +298,7 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
     share = args.validation_share if split == "validation" else None
     if share is not None and kinds != [M2]:
         raise ValueError(
-            f"--validation_share {share} is for M2 files; --validation_file {' '.join(names)} is another."
+            f"--validation_share {share} needs an M2 file, but --validation_file {' '.join(names)} is not one."
         )
 
     sources, annotations, references, counts = [], [], [], {}
@@ -318,7 +323,7 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
         lines = [list(map(one_space, lines)) for lines in zip(*read_aligned_lines(reference_files))]
         if len(lines) != len(sources):
             raise ValueError(
-                f"{reference_files[0]} has {len(lines)} lines, but --{split}_file {' '.join(names)} "
+                f"{reference_files[0]} has {len(lines)} lines, but --{split}_file {' '.join(names)} has "
                 f"{len(sources)} sentences."
             )
         references = [own + others for own, others in zip(references or [[]] * len(sources), lines)]
@@ -340,7 +345,7 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
         # If something is missing, this raises now, not after hours.
         load_annotator()
     elif args.errant:
-        logger.warning("--errant is for M2 files: the %s sentences get no score of it", split)
+        logger.warning("--errant needs M2 files: the %s sentences are not scored with it", split)
     if annotations:
         targets = [(corrections(each, args.annotator) or corrections(each, "all"))[0] for each in annotations]
     elif references:

@@ -61,7 +61,9 @@ class ModelArguments(BaseModelArguments):
 
     vocab_size: int | None = field(
         default=None,
-        metadata={"help": "Most words of a new vocabulary, the 4 special ones included; none: all training words."},
+        metadata={
+            "help": "Maximum size of a new vocabulary in words, 4 special ones included; default: all training words."
+        },
     )
 
 
@@ -70,33 +72,39 @@ class DataArguments(PreparedDataArguments):
     """The texts, how to cut them, and what to generate."""
 
     train_file: str | None = field(
-        default=None, metadata={"help": "Training text, one sentence a line (or .gz).", "aliases": ["--train"]}
+        default=None, metadata={"help": "Training text, one sentence per line (.gz accepted).", "aliases": ["--train"]}
     )
     validation_file: str | None = field(
-        default=None, metadata={"help": "Validation text, one sentence a line.", "aliases": ["--validation"]}
+        default=None, metadata={"help": "Validation text, one sentence per line.", "aliases": ["--validation"]}
     )
     test_file: str | None = field(
-        default=None, metadata={"help": "Test text, one sentence a line.", "aliases": ["--test"]}
+        default=None, metadata={"help": "Test text, one sentence per line.", "aliases": ["--test"]}
     )
     SOURCES = (*PreparedDataArguments.SOURCES, "train_file", "validation_file", "test_file")
 
-    text_column: str = field(default="text", metadata={"help": "Column of --dataset_name that holds the text."})
+    text_column: str = field(default="text", metadata={"help": "Column of --dataset_name with the text."})
     block_size: int = field(
-        default=128, metadata={"help": "Words of an example, cut from the running text; 0: an example is a line."}
+        default=128, metadata={"help": "Words per example, cut from the running text, or 0 for one example per line."}
     )
     prompt: list[str] | None = field(
         default=None,
-        metadata={"action": "extend", "help": "Beginnings to continue; may be repeated. '' starts a sentence."},
+        metadata={
+            "action": "extend",
+            "help": "Prompts to continue; may be repeated. An empty prompt '' starts a new sentence; default: none.",
+        },
     )
-    prompt_file: str | None = field(default=None, metadata={"help": "Beginnings to continue, one a line."})
+    prompt_file: str | None = field(default=None, metadata={"help": "File of prompts to continue, one per line."})
     max_new_tokens: int = field(
-        default=40, metadata={"help": "Most words of a continuation, which ends with its sentence."}
+        default=40,
+        metadata={"help": "Maximum length of a continuation in words; it ends with the sentence at the latest."},
     )
-    num_beams: int = field(default=1, metadata={"help": "Beams that search for a continuation."})
+    num_beams: int = field(default=1, metadata={"help": "Number of beams in the search for a continuation."})
     do_sample: bool = field(
-        default=False, metadata={"help": "Draw continuations from the model's distribution, by --seed."}
+        default=False, metadata={"help": "Sample continuations from the model's distribution, with --seed."}
     )
-    temperature: float = field(default=1.0, metadata={"help": "Divides the logits that --do_sample draws from."})
+    temperature: float = field(
+        default=1.0, metadata={"help": "Divisor of the logits for --do_sample; above 1, continuations vary more."}
+    )
 
 
 def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: TokenTrainingArguments) -> None:
@@ -109,7 +117,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     prompts = {"prompt": bool(data_args.prompt), "prompt_file": bool(data_args.prompt_file)}
     check_run(model_args, data_args, args, **prompts)
     if data_args.temperature <= 0 or (data_args.temperature != 1 and not data_args.do_sample):
-        raise ValueError(f"--temperature {data_args.temperature} must be above 0, and needs --do_sample.")
+        raise ValueError(f"--temperature {data_args.temperature} must be above 0, and it needs --do_sample.")
 
     config = check_model(model_args, is_encoder_decoder=False)
     # A smoke run sets the sizes of both stacks.
@@ -118,7 +126,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
         field = config.attribute_map.get(name, name)
         if field.startswith("encoder_"):
             raise ValueError(
-                f"--config_overrides: {name} is of an encoder, and a language model has a decoder only: set "
+                f"--config_overrides: {name} is for an encoder, but a language model has only a decoder: set "
                 f"{field.replace('encoder', 'decoder', 1)}."
             )
 
@@ -130,7 +138,7 @@ def read_prompts(data_args: DataArguments, args: TokenTrainingArguments) -> list
     generated = Path(args.output_dir) / GENERATED
     if prompts and generated.exists() and not (args.do_train or data_args.overwrite_output_dir):
         raise ValueError(
-            f"{generated} is there already: choose another --output_dir, or give --overwrite_output_dir to replace it."
+            f"{generated} exists already: choose another --output_dir, or give --overwrite_output_dir to replace it."
         )
     return prompts
 
@@ -232,12 +240,14 @@ def encode_lines(lines: list[str], name: str, tokenizer, first: int = 1) -> list
         if len(ids) != len(words):
             raise ValueError(
                 f"{name}, line {number}: {len(words)} words became {len(ids)} tokens. This script needs a tokenizer "
-                f"of whole words, and that of {tokenizer.name_or_path} is none: leave out --tokenizer_name to make "
-                "one of the training text."
+                f"of whole words, but that of {tokenizer.name_or_path} splits them: leave out --tokenizer_name to "
+                "make one from the training text."
             )
         if not reserved.isdisjoint(ids):
             word = next(word for word, i in zip(words, ids) if i in reserved)
-            raise ValueError(f"{name}, line {number}: {word!r} is a special token, no word: take it out of the text.")
+            raise ValueError(
+                f"{name}, line {number}: {word!r} is a special token, not a word: remove it from the text."
+            )
     return encoded
 
 
@@ -257,7 +267,7 @@ def log_unknown(name: str, number: int, different: int, examples: list[str], tok
     """Logs how many words are missing from the vocabulary."""
     if number:
         logger.warning(
-            "%s: %d words (%d different ones, as %s) are not in the vocabulary and become %s",
+            "%s: %d words (%d different ones, such as %s) are not in the vocabulary and become %s",
             *(name, number, different, ", ".join(map(repr, examples)), tokenizer.unk_token),
         )
 

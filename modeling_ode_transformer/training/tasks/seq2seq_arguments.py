@@ -23,31 +23,41 @@ class Seq2SeqModelArguments(BaseModelArguments):
 
     target_tokenizer_name: str | None = field(
         default=None,
-        metadata={"help": f"Tokenizer of the target side; none: folder {TARGET_TOKENIZER} of the tokenizer, if any."},
+        metadata={
+            "help": f"Tokenizer of the target; default: folder {TARGET_TOKENIZER} of the tokenizer, if there is one."
+        },
     )
     src_lang: str | None = field(
         default=None,
         metadata={
-            "help": "Language of the sources, as a multilingual tokenizer calls it: en (M2M100), eng_Latn (NLLB), "
-            "en_XX (mBART). It marks texts with it. Default: as saved with the tokenizer."
+            "help": "Language of the sources, as named by a multilingual tokenizer: en (M2M100), eng_Latn (NLLB), "
+            "en_XX (mBART). The tokenizer marks texts with it; default: as saved with the tokenizer."
         },
     )
     tgt_lang: str | None = field(
-        default=None, metadata={"help": "Language of the targets, likewise; outputs begin with its mark."}
+        default=None,
+        metadata={
+            "help": "Language of the targets, named like --src_lang. Outputs begin with its mark; default: as saved "
+            "with the tokenizer."
+        },
     )
     joint_tokenizer: bool = field(
-        default=True, metadata={"help": "Train one tokenizer on both languages, or (False) one for each."}
+        default=True, metadata={"help": "Train one tokenizer on both languages; if false, train one for each."}
     )
-    vocab_size: int = field(default=8000, metadata={"help": "Pieces of a new tokenizer."})
+    vocab_size: int = field(default=8000, metadata={"help": "Number of pieces of a new tokenizer."})
     target_vocab_size: int | None = field(
-        default=None, metadata={"help": "Pieces of a new target tokenizer; none: --vocab_size."}
+        default=None, metadata={"help": "Number of pieces of a new target tokenizer; default: --vocab_size."}
     )
     tokenizer_model_type: str = field(
-        default="bpe", metadata={"help": "SentencePiece model of a new tokenizer.", "choices": ["bpe", "unigram"]}
+        default="bpe",
+        metadata={"help": "Type of SentencePiece model for a new tokenizer.", "choices": ["bpe", "unigram"]},
     )
     tokenizer_options: str | None = field(
         default=None,
-        metadata={"help": "SentencePiece options of a new tokenizer, e.g. split_digits=true,character_coverage=0.99"},
+        metadata={
+            "help": "SentencePiece options for a new tokenizer, such as split_digits=true,character_coverage=0.99; "
+            "default: none."
+        },
     )
 
 
@@ -56,68 +66,88 @@ class Seq2SeqDataArguments(PreparedDataArguments):
     """How long texts may be, which checkpoints become the final model, and how outputs are searched."""
 
     max_source_length: int = field(
-        default=256, metadata={"help": "Longest source in tokens, end mark included; longer ones are cut."}
+        default=256, metadata={"help": "Maximum length of a source in tokens, end mark included; longer ones are cut."}
     )
     max_target_length: int = field(
-        default=256, metadata={"help": "Longest target in tokens, end mark included; longer ones are cut."}
+        default=256, metadata={"help": "Maximum length of a target in tokens, end mark included; longer ones are cut."}
     )
     pad_to_multiple_of: int | None = field(
         default=None,
-        metadata={"help": "Pad batches to a multiple of this; none: 8 in half precision on GPUs, else 1."},
+        metadata={
+            "help": "Pad batches to a multiple of this many tokens; default: 8 in half precision on GPUs, else 1."
+        },
     )
     num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that clean and encode training pairs; none: one for each CPU core."}
+        default=None,
+        metadata={"help": "Number of processes that clean and encode training pairs; default: one per CPU core."},
     )
     tokenizer_samples: int = field(
-        default=5_000_000, metadata={"help": "Train new tokenizers on at most so many pairs, drawn at random."}
+        default=5_000_000,
+        metadata={"help": "Maximum number of training pairs, drawn at random, to train new tokenizers on."},
     )
     min_words: int | None = field(
         default=None,
-        metadata={"help": "Fewest words of a side of a training pair; none: any number, but no empty one."},
+        metadata={"help": "Minimum number of words on each side of a training pair; default: any number above 0."},
     )
-    max_words: int | None = field(default=None, metadata={"help": "Most words of a side of a training pair."})
+    max_words: int | None = field(
+        default=None,
+        metadata={"help": "Maximum number of words on each side of a training pair; default: no limit."},
+    )
     max_length_ratio: float | None = field(
         default=None,
-        metadata={"help": "Most words of the longer side of a training pair for each word of the shorter one."},
+        metadata={
+            "help": "Maximum ratio of the longer to the shorter side of a training pair, in words; default: no limit."
+        },
     )
     drop_without_letters: bool = field(
-        default=False, metadata={"help": "Leave out training pairs of which a side has no letter."}
+        default=False, metadata={"help": "Leave out training pairs if a side has no letters."}
     )
     drop_copies: bool = field(
-        default=False, metadata={"help": "Leave out training pairs whose target is their source."}
+        default=False, metadata={"help": "Leave out training pairs whose target equals their source."}
     )
-    drop_duplicates: bool = field(default=False, metadata={"help": "Leave out training pairs that came before."})
+    drop_duplicates: bool = field(
+        default=False, metadata={"help": "Leave out training pairs that repeat an earlier one."}
+    )
     normalize_punctuation: bool = field(
-        default=False, metadata={"help": "Normalise the punctuation of training pairs as Moses' script does."}
+        default=False, metadata={"help": "Normalise the punctuation of training pairs like Moses' script."}
     )
     average_last_checkpoints: int = field(
         default=0,
         metadata={
-            "help": "The final model is the mean of so many last checkpoints; with --load_best_model_at_end "
-            "only if it is better than the best one; 0: no mean."
+            "help": "Number of last checkpoints whose mean becomes the final model; 0 means no averaging. With "
+            "--load_best_model_at_end, the mean is kept only if it is better than the best checkpoint."
         },
     )
     num_beams: int | None = field(
         default=None,
         metadata={
-            "help": "Beams of the final evaluation and prediction and of the saved generation configuration "
-            "(--generation_num_beams is for the evaluations during training); none, as for the options below: as "
-            "saved with the model, or 4."
+            "help": "Number of beams for the final evaluation and prediction, saved in the generation configuration. "
+            "For evaluations during training, see --generation_num_beams; default: as saved with the model, or 4."
         },
     )
     length_penalty: float | None = field(
         default=None,
-        metadata={"help": "Finished beams score sum of log-probabilities / length ** this."},
+        metadata={
+            "help": "Exponent p of the score of a finished beam, log-probability / length ** p; default: as saved "
+            "with the model."
+        },
     )
     min_target_length: int | None = field(
-        default=None, metadata={"help": "Fewest tokens of an output before its end mark."}
+        default=None,
+        metadata={
+            "help": "Minimum number of tokens in an output before its end mark; default: as saved with the model."
+        },
     )
     no_repeat_ngram_size: int | None = field(
         default=None,
-        metadata={"help": "Outputs do not repeat a sequence of so many tokens; 0: they may."},
+        metadata={
+            "help": "Do not let an output repeat a sequence of this many tokens; 0 turns this off; default: as saved "
+            "with the model."
+        },
     )
     samples: list[str] | None = field(
-        default=None, metadata={"help": "Sources whose outputs are printed at the end of the run."}
+        default=None,
+        metadata={"help": "Sources whose outputs are printed at the end of the run; default: none."},
     )
 
     @property
@@ -140,7 +170,7 @@ def check_arguments(
         raise ValueError("--do_predict writes outputs: give --predict_with_generate too.")
     best = (args.metric_for_best_model or "loss").removeprefix("eval_")
     if args.do_train and best not in METRICS_OF_LABELS and not args.predict_with_generate:
-        raise ValueError(f"--metric_for_best_model {best} is measured of outputs: give --predict_with_generate too.")
+        raise ValueError(f"--metric_for_best_model {best} is measured on outputs: give --predict_with_generate too.")
     if (model_args.src_lang is None) != (model_args.tgt_lang is None):
         raise ValueError("--src_lang and --tgt_lang go together; only one is given.")
     check_search(data_args, args)
@@ -166,7 +196,7 @@ def check_average(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArg
     if data_args.average_last_checkpoints and args.do_train:
         if args.deepspeed or parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
             raise ValueError(
-                f"{asked}: the shards of DeepSpeed's checkpoints are not averaged. Give --average_last_checkpoints 0."
+                f"{asked} cannot average the shards of DeepSpeed's checkpoints: give --average_last_checkpoints 0."
             )
         if args.save_strategy == "no":
             raise ValueError(f"{asked} needs checkpoints: give --save_strategy steps or epoch.")

@@ -39,7 +39,8 @@ def warn_of_cut(split: str, cut: dict[str, int], count: int, args: Seq2SeqDataAr
     for side, limit in (("source", args.max_source_length), ("target", args.max_target_length)):
         if cut[side]:
             logger.warning(
-                "%s: %d of %d %ss cut to %d tokens (--max_%s_length)", *(split, cut[side], count, side, limit, side)
+                "%s: %d of %d %ss were cut to %d tokens (--max_%s_length)",
+                *(split, cut[side], count, side, limit, side),
             )
 
 

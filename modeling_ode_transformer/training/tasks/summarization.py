@@ -22,14 +22,17 @@ class DataArguments(Seq2SeqDataArguments):
     article_column: str = field(default="article", metadata={"help": "Key of the article in files and datasets."})
     summary_column: str = field(default="highlights", metadata={"help": "Key of the summary in files and datasets."})
     train_file: str | None = field(
-        default=None, metadata={"help": "Training pairs, jsonl (.gz accepted) or parquet.", "aliases": ["--train"]}
+        default=None, metadata={"help": "Training pairs: jsonl (.gz accepted) or parquet.", "aliases": ["--train"]}
     )
     validation_file: str | None = field(
-        default=None, metadata={"help": "Validation pairs, jsonl.", "aliases": ["--validation"]}
+        default=None, metadata={"help": "Validation pairs, in the same formats.", "aliases": ["--validation"]}
     )
-    test_file: str | None = field(default=None, metadata={"help": "Test pairs, jsonl.", "aliases": ["--test"]})
+    test_file: str | None = field(
+        default=None, metadata={"help": "Test pairs, in the same formats.", "aliases": ["--test"]}
+    )
     max_source_length: int = field(
-        default=500, metadata={"help": "Longest article in tokens, end mark included; longer ones are cut."}
+        default=500,
+        metadata={"help": "Maximum length of an article in tokens, end mark included; longer ones are cut."},
     )
 
     SOURCES = (*Seq2SeqDataArguments.SOURCES, "train_file", "validation_file", "test_file")

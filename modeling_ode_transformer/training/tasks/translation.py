@@ -22,21 +22,30 @@ from .seq2seq_arguments import Seq2SeqDataArguments
 class DataArguments(Seq2SeqDataArguments):
     """The translation pairs, and how translations are scored."""
 
-    source_lang: str | None = field(default=None, metadata={"help": "Key of the source in jsonl files and datasets."})
-    target_lang: str | None = field(default=None, metadata={"help": "Key of the target in jsonl files and datasets."})
+    source_lang: str | None = field(
+        default=None, metadata={"help": "Key of the source in jsonl and parquet files and datasets, such as en."}
+    )
+    target_lang: str | None = field(
+        default=None, metadata={"help": "Key of the target in jsonl and parquet files and datasets, such as de."}
+    )
     train_file: str | None = field(
-        default=None, metadata={"help": "Training pairs: TSV, jsonl (or .gz), parquet.", "aliases": ["--train"]}
+        default=None,
+        metadata={"help": "Training pairs: TSV, jsonl (.gz accepted for both) or parquet.", "aliases": ["--train"]},
     )
     validation_file: str | None = field(
-        default=None, metadata={"help": "Validation pairs, TSV or jsonl.", "aliases": ["--validation"]}
+        default=None, metadata={"help": "Validation pairs, in the same formats.", "aliases": ["--validation"]}
     )
-    test_file: str | None = field(default=None, metadata={"help": "Test pairs, TSV or jsonl.", "aliases": ["--test"]})
-    train_source_file: str | None = field(default=None, metadata={"help": "Training sources, one a line."})
-    train_target_file: str | None = field(default=None, metadata={"help": "Training targets, line by line."})
-    validation_source_file: str | None = field(default=None, metadata={"help": "Validation sources, one a line."})
-    validation_target_file: str | None = field(default=None, metadata={"help": "Validation targets, line by line."})
-    test_source_file: str | None = field(default=None, metadata={"help": "Test sources, one a line."})
-    test_target_file: str | None = field(default=None, metadata={"help": "Test targets, line by line."})
+    test_file: str | None = field(
+        default=None, metadata={"help": "Test pairs, in the same formats.", "aliases": ["--test"]}
+    )
+    train_source_file: str | None = field(default=None, metadata={"help": "Training sources, one per line."})
+    train_target_file: str | None = field(default=None, metadata={"help": "Training targets, in the same order."})
+    validation_source_file: str | None = field(default=None, metadata={"help": "Validation sources, one per line."})
+    validation_target_file: str | None = field(
+        default=None, metadata={"help": "Validation targets, in the same order."}
+    )
+    test_source_file: str | None = field(default=None, metadata={"help": "Test sources, one per line."})
+    test_target_file: str | None = field(default=None, metadata={"help": "Test targets, in the same order."})
     SOURCES = (
         *Seq2SeqDataArguments.SOURCES,
         *(f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_source", "_target")),
@@ -52,8 +61,9 @@ class DataArguments(Seq2SeqDataArguments):
     bleu_moses_language: str | None = field(
         default=None,
         metadata={
-            "help": "Language whose Moses tokenizer splits outputs and references, for tokenized_bleu (as "
-            "multi-bleu.perl) and compound_split_bleu (customary for German); none: without these two."
+            "help": "Language code, such as de, for the Moses tokenizer. With it, outputs and references are also "
+            "scored as tokenized_bleu (like multi-bleu.perl) and compound_split_bleu (common for German); default: "
+            "none."
         },
     )
 
