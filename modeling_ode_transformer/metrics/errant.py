@@ -74,7 +74,7 @@ def load_annotator(model: str = "en_core_web_sm") -> Any:
     except OSError as error:
         raise OSError(
             f"spaCy has no model {model!r}, which ERRANT needs to find edits (but not to compare M2 files). "
-            "Install it: python -m spacy download en_core_web_sm"
+            f"Install it: python -m spacy download {model}"
         ) from error
     return errant.load("en", nlp)
 

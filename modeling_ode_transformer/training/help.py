@@ -58,6 +58,12 @@ def find_task(name: str) -> Task:
     return getattr(import_module(f".tasks.{name.replace('-', '_')}", __package__), TASKS[name])
 
 
+# What stands for the value of an option: by its type, else the last word of its name, if that says what it is.
+TYPES = {"int": "N", "float": "NUMBER", "string_to_bool": "BOOL"}
+WORDS = {name: name.upper() for name in ("column", "dir", "file", "lang", "name", "path", "prompt", "type")}
+WORDS |= {"language": "LANG", "schemes": "FILE"}
+
+
 def help_text(task: Task, common: Collection[str] | None = COMMON) -> str:
     """The options of a task with their defaults; of those of `Trainer` the ones in `common`, or all (None)."""
     command = next(name for name in TASKS if find_task(name) is task)
@@ -86,7 +92,7 @@ def add_option(group, action: Action) -> None:
     names = [name for name in action.option_strings if name == f"--{action.dest}" or "_" not in action.dest]
     names += [name for name in action.option_strings if name in ALIASES]
     help, default = (action.help or "").strip(), getattr(action.default, "value", action.default)
-    metavar = action.dest.rpartition("_")[2].upper()
+    metavar = TYPES.get(getattr(action.type, "__name__", "")) or WORDS.get(action.dest.rpartition("_")[2], "VALUE")
     if action.nargs == "?":
         metavar, default = "BOOL", str(default).lower()
     elif action.choices and len(list(action.choices)) < 9:

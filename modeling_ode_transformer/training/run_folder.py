@@ -99,7 +99,8 @@ def check_evaluation(folder: Path, arguments: dict, measures: bool) -> None:
     if arguments_file.is_file() and any(held_out(arguments["data"], split) for split in PREFIXES):
         if different := different_training(read_json(arguments_file), arguments, HELD_OUT)["data"]:
             raise ValueError(
-                f"{folder} was trained on examples that this call holds out: this call has {'; '.join(different)}."
+                f"{folder} was trained on examples that this call holds out: this call has {'; '.join(different)}. "
+                "Give that training's options, or another --output_dir."
             )
 
 
