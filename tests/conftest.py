@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """What the imports made stays: full collections of garbage need not go through it, some 60 times in a training.
-    Models and batches make so many objects that the default threshold has the young ones looked through all the time."""
+    Young objects are many in a training: by default they would be looked through at every few operators."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)

@@ -4,6 +4,7 @@
 import json
 import multiprocessing
 import statistics
+import time
 from types import SimpleNamespace
 
 import batching
@@ -25,6 +26,15 @@ from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.smoke import number_names
 
 from .conftest import tiny_config
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch):
+    """Between measurements there are pauses and collections of garbage, which only times depend on."""
+    clock = SimpleNamespace(perf_counter=time.perf_counter, sleep=lambda seconds: None)
+    monkeypatch.setattr(contenders, "time", clock)
+    for benchmark in (gpu, table6):
+        monkeypatch.setattr(benchmark, "gc", SimpleNamespace(collect=lambda: 0))
 
 
 def test_batching(tmp_path, capsys):
@@ -203,6 +213,7 @@ def test_scaling_writes_points_and_a_picture(tmp_path, capsys, monkeypatch):
     sweeps = {"source length": (8, 12), "beams": (1, 3), "encoder layers": (1, 2), "stages": (1, 4)}
     monkeypatch.setattr(scaling, "SWEEPS", sweeps)
     monkeypatch.setattr(scaling, "SETTING", scaling.SETTING | {"encoder layers": 1})
+    monkeypatch.setattr(scaling, "NEW_WORDS", 4)
     results = scaling.main(["--output_dir", str(tmp_path), "--rounds", "1", "--d_model", "64"])
     assert json.loads((tmp_path / "scaling.json").read_text()) == results
     for name, values in sweeps.items():
@@ -328,7 +339,7 @@ def test_the_peak_is_that_of_the_gpu_by_its_name(monkeypatch):
 
 def test_expected_memory_holds_weights_gradients_and_states_of_adam():
     """Four float32 numbers for each weight; activations and operations are those of a batch of twice the tokens."""
-    config = tiny_config(encoder_solver="rk2", max_position_embeddings=64)
+    config = tiny_config(encoder_solver="rk2", encoder_layers=1, decoder_layers=1, max_position_embeddings=64)
     small, large = (expected.count(config, tokens, (8, 8)) for tokens in (4096, 8192))
     weights = OdeTransformerForConditionalGeneration(config).num_parameters()
     assert small["GiB"] > 16 * weights / 2**30
