@@ -100,10 +100,22 @@ def pytest_collection_modifyitems(items):
     items.sort(key=place)
 
 
-def pytest_collection_finish():
-    """What the imports made stays: full collections of garbage need not go through it, some 60 times in a training."""
+def leave_to_stay():
+    """What is there stays: full collections of garbage, as at the start of each training, need not go through it."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish():
+    leave_to_stay()
+    # Young objects are many in a training: by default they would be looked through at every few operators.
+    gc.set_threshold(50_000)
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """After each file, because compilers and exporters import and keep as much as all other tests."""
+    if nextitem is not None and nextitem.path != item.path:
+        leave_to_stay()
 
 
 def tiny_config(

@@ -68,19 +68,22 @@ def serve() -> None:
     # transformers imports torchao where it is installed, and that prints.
     sys.modules["torchao"] = None
     import torch  # noqa: F401
+    from huggingface_hub import constants
     from transformers import dynamic_module_utils, modeling_utils, pipelines  # noqa: F401
 
-    def run(program, arguments, modules):
+    def run(program, arguments, modules, cache):
         warnings.filterwarnings("error", category=DeprecationWarning, module=r"modeling_ode_transformer\Z")
-        # What transformers takes from the environment when it is imported.
+        # What the libraries take from the environment when they are imported.
         dynamic_module_utils.HF_MODULES_CACHE = modules
+        constants.HF_HUB_CACHE = cache or constants.HF_HUB_CACHE
         sys.argv = ["-c", *arguments]
         exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
 
     gc.freeze()
     for line in sys.stdin:
         program, arguments, folder, environment, output = json.loads(line)
-        call = functools.partial(run, program, arguments, environment["HF_MODULES_CACHE"])
+        caches = environment["HF_MODULES_CACHE"], environment.get("HF_HUB_CACHE")
+        call = functools.partial(run, program, arguments, *caches)
         child = fork(call, folder, Path(output), environment)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 

@@ -2,7 +2,10 @@
 """The benchmarks run and count right; what they time is not tested."""
 
 import json
+import multiprocessing
 import statistics
+import time
+from types import SimpleNamespace
 
 import batching
 import contenders
@@ -23,6 +26,15 @@ from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.smoke import number_names
 
 from .conftest import tiny_config
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch):
+    """Between measurements there are pauses and collections of garbage, which only times depend on."""
+    clock = SimpleNamespace(perf_counter=time.perf_counter, sleep=lambda seconds: None)
+    monkeypatch.setattr(contenders, "time", clock)
+    for benchmark in (gpu, table6):
+        monkeypatch.setattr(benchmark, "gc", SimpleNamespace(collect=lambda: 0))
 
 
 def test_batching(tmp_path, capsys):
@@ -62,13 +74,23 @@ def test_data_of_wmt_size(tmp_path):
 
 
 def test_memory(tmp_path, monkeypatch):
-    """Each contender's memory is that of a process of its own after each of the calls asked for."""
+    """Each contender's memory is that of a process of its own after each of the calls asked for. The first process is
+    started as by the benchmark; the others are forked, without its seconds of imports."""
+    started = []
+
+    def get_context(method):
+        assert method == "spawn"
+        started.append(multiprocessing.get_context("fork" if started else method))
+        return started[-1]
+
+    monkeypatch.setattr(memory, "multiprocessing", SimpleNamespace(get_context=get_context))
     monkeypatch.setattr(memory, "CONTENDERS", memory.CONTENDERS[1:4])
     options = ["--calls", "1", "2", "--length", "4", "--new_tokens", "3", "--sentences", "2", "--d_model", "64"]
     results = memory.main([*options, "--layers", "1", "--output_file", str(tmp_path / "out.json")])
     assert json.loads((tmp_path / "out.json").read_text()) == results
     assert list(results["MiB"]) == ["search, RK2", "search, RK2 packed", "training, M2M100"]
     assert all(len(resident) == 2 and resident[0] > 100 for resident in results["MiB"].values())
+    assert len(started) == 3
 
 
 def test_csa_ode(tmp_path):
@@ -191,6 +213,7 @@ def test_scaling_writes_points_and_a_picture(tmp_path, capsys, monkeypatch):
     sweeps = {"source length": (8, 12), "beams": (1, 3), "encoder layers": (1, 2), "stages": (1, 4)}
     monkeypatch.setattr(scaling, "SWEEPS", sweeps)
     monkeypatch.setattr(scaling, "SETTING", scaling.SETTING | {"encoder layers": 1})
+    monkeypatch.setattr(scaling, "NEW_WORDS", 4)
     results = scaling.main(["--output_dir", str(tmp_path), "--rounds", "1", "--d_model", "64"])
     assert json.loads((tmp_path / "scaling.json").read_text()) == results
     for name, values in sweeps.items():
@@ -316,7 +339,7 @@ def test_the_peak_is_that_of_the_gpu_by_its_name(monkeypatch):
 
 def test_expected_memory_holds_weights_gradients_and_states_of_adam():
     """Four float32 numbers for each weight; activations and operations are those of a batch of twice the tokens."""
-    config = tiny_config(encoder_solver="rk2", max_position_embeddings=64)
+    config = tiny_config(encoder_solver="rk2", encoder_layers=1, decoder_layers=1, max_position_embeddings=64)
     small, large = (expected.count(config, tokens, (8, 8)) for tokens in (4096, 8192))
     weights = OdeTransformerForConditionalGeneration(config).num_parameters()
     assert small["GiB"] > 16 * weights / 2**30

@@ -21,8 +21,7 @@ from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
 from .test_beam_search import CONFIGS, OPTIONS, RK2, draw_options, draw_source, lively, source  # noqa: F401
 
 
-@pytest.fixture
-def tracing():
+def trace():
     """Options of a compiled search whose graphs are run as they are, in PyTorch, and the graphs."""
     graphs = []
 
@@ -33,6 +32,18 @@ def tracing():
     torch.compiler.reset()
     config = CompileConfig(fullgraph=True, dynamic=True, backend=backend, mode="default")
     return SimpleNamespace(options={"cache_implementation": "static", "compile_config": config}, graphs=graphs)
+
+
+@pytest.fixture
+def tracing():
+    """Without a graph from before."""
+    return trace()
+
+
+@pytest.fixture(scope="module")
+def shared_tracing():
+    """A model of the same form finds the graphs of those before it."""
+    return trace()
 
 
 @pytest.fixture
@@ -63,7 +74,7 @@ def test_compiled_searches_find_what_others_find(name, tracing):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_what_graphs_of_kernels_need_changes_no_token(name, source, tracing, recording):  # noqa: F811
+def test_what_graphs_of_kernels_need_changes_no_token(name, source, shared_tracing, recording):  # noqa: F811
     """Batches of powers of two, sources padded to multiples of 8, and tensors that searches share."""
     model, smaller = lively(**RK2), {key: each[:3] for key, each in source.items()}
     options = OPTIONS[name]
@@ -71,16 +82,17 @@ def test_what_graphs_of_kernels_need_changes_no_token(name, source, tracing, rec
         smaller["decoder_input_ids"] = options["decoder_input_ids"][:3]
     for inputs in (source, smaller, source):
         expected = model.generate(**{**options, **inputs})
-        assert torch.equal(model.generate(**{**options, **inputs}, **tracing.options), expected)
+        assert torch.equal(model.generate(**{**options, **inputs}, **shared_tracing.options), expected)
+    assert shared_tracing.graphs
     own = vars(model)["compiled_steps"]
     assert {shape[0] for name, shape, *_ in own.buffers if name == "running"} >= {8, 4}
     assert {shape[2] for name, shape, *_ in own.buffers if name == "cross 0 keys"} == {16}
 
 
 def test_what_inductor_makes_finds_the_same(source):  # noqa: F811
-    """With a limit for each source; test_a_step_makes_few_calls has one for all."""
+    """With a limit for each source; test_a_step_makes_few_calls has one for all, and several layers."""
     torch.compiler.reset()
-    model, options = lively(), OPTIONS["max_len"]
+    model, options = lively(encoder_layers=1, decoder_layers=1), OPTIONS["max_len"]
     expected, scores = generate_with_scores(model, source, **options)
     tokens, others = generate_with_scores(model, source, cache_implementation="static", **options)
     assert torch.equal(tokens, expected)

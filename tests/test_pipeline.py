@@ -4,7 +4,6 @@
 import copy
 import json
 import shutil
-import subprocess
 
 import datasets
 import pytest
@@ -134,7 +133,7 @@ def test_a_published_model_brings_its_pipeline(tokenizers, translator, tmp_path,
         (hub / "refs" / revision).write_text(commit)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
 
-    printed = run_python(WITHOUT_PACKAGE, tmp_path, json.dumps([folders, TEXTS]), run=subprocess.run)
+    printed = run_python(WITHOUT_PACKAGE, tmp_path, json.dumps([folders, TEXTS]))
     results = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
 
     model = translator.model

@@ -14,6 +14,7 @@ import sys
 import pytest
 import run_translation
 import torch
+import torch.distributed.run
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import get_free_port, prepare_multi_gpu_env
 from safetensors.torch import load_file, save_file
@@ -241,6 +242,20 @@ def train_in_two_processes(argv, folder, launcher=()):
     return results[0].stdout
 
 
+def launch(kind, argv, folder):
+    """Runs a script with a launcher. torchrun can start scripts in forks of its own process, so it is a fork of this
+    one, and none of the three imports anything anew; accelerate starts new processes, and is one itself."""
+    module, *launcher = LAUNCHERS[kind]
+    if kind == "DDP":
+        launcher += ["--start_method", "fork", "--run_path"]
+        torchrun = fork(
+            lambda: torch.distributed.run.main([*launcher, *argv]), folder, folder / kind, environment_of_processes()
+        )
+        return wait(torchrun, folder / kind)
+    command = [sys.executable, "-m", module, *launcher, *argv]
+    return subprocess.run(command, env=environment_of_processes(), capture_output=True, text=True, cwd=folder)
+
+
 @pytest.mark.parametrize("kind", LAUNCHERS)
 def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, capsys):
     """Losses, gradient norms, weights, predictions and samples with the same batches to an update."""
@@ -255,13 +270,7 @@ def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, cap
 
     two = tmp_path / "two"
     argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, two, **values), *samples]
-    result = subprocess.run(
-        [sys.executable, "-m", *LAUNCHERS[kind], *argv],
-        env=environment_of_processes(),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    result = launch(kind, argv, tmp_path)
     assert result.returncode == 0, result.stderr[-3000:]
     outputs = re.findall("^source: .*\n.*", printed, re.M)
     assert len(outputs) == 2 and re.findall("^source: .*\n.*", result.stdout, re.M) == outputs
