@@ -187,20 +187,26 @@ def test_the_table_of_large_data_is_that_of_its_record():
     loader = record["loader"][1]
     rate = loader["target_tokens_per_cpu_second_of_workers"]
     memory, own = made["peak_mb"], loader["mb_of_a_worker"]
+    whole, *killed = [each for each in record["kills"].values() if isinstance(each, dict)]
+    assert len(killed) == 4 and all(each["files_and_batches_are_those_of_a_run_not_killed"] for each in killed)
+    assert all(each["batches_are_those_of_one_process"] for start in (two, eight) for each in start.values())
     assert [row["value"] for row in table_below(ROOT / "docs" / "benchmarks.md", "## Data of WMT's size")] == [
         f"{rates['sentencepiece']:,}",
         f"{rates['tokenizer of transformers']:,}",
         f"{rates['preparation, first time']:,}, {rates['preparation, words known']:,}",
         f"{made['pairs_per_cpu_second']:,}",
+        str(made["seconds"]),
         f"{memory['process']:,} MB, {memory['together']:,} MB",
-        f"{made['mb_of_text']} MB, {made['mb_on_disk']} MB",
+        f"{made['mb_of_text']:,} MB, {made['mb_on_disk']:,} MB",
         f"{made['seconds_of_finding_it']} s",
         f"{sampler['cpu_seconds_to_first_batch']}, {sampler['seconds_to_first_batch']}, {sampler['peak_mb']:,} MB",
         f"{rate:,}; {loader['target_tokens_per_second']:,}",
         f"{own['uss']} MB, {own['pss']} MB",
         f"{two['anew']['seconds_to_first_update']} s, {two['prepared']['seconds_to_first_update']} s",
         f"{eight['anew']['seconds_to_first_update']} s, {eight['prepared']['seconds_to_first_update']} s",
-        f"{eight['prepared']['pss_mb_of_a_process']} MB, {eight['prepared']['pss_mb_together']:,} MB",
+        f"{eight['prepared']['pss_mb_of_a_process']:,} MB, {eight['prepared']['pss_mb_together']:,} MB",
+        f"{whole['seconds_to_first_update']} s; "
+        + ", ".join(f"{each['seconds_to_first_update']} s" for each in killed),
     ]
 
 
