@@ -192,7 +192,7 @@ def test_the_published_file_needs_no_other():
         (b"a one\n", "line 1: 'a one' is not a token"),
         (b" 3\n", "line 1: ' 3' is not a token"),
         (b"a 3 #fairseq:overwrite\n", "line 1: 'a 3 #fairseq:overwrite' is not a token"),
-        (b"a 1\nb 1\nc 1\nb 2\n", "line 4: the token 'b' is on line 2 already"),
+        (b"a 1\nb 1\nc 1\nb 2\n", "line 4: the token 'b' is already on line 2"),
         (b"a 1\n</s> 1\n", "line 2: the token '</s>' is a special token"),
         (b"a 1\n\xff 1\n", "is not UTF-8 text"),
     ],
