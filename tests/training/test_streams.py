@@ -3,8 +3,10 @@
 
 import json
 import threading
+from pathlib import Path
 
 import datasets
+import fsspec
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -83,6 +85,23 @@ def test_a_stream_goes_on_exactly_from_every_batch(shuffled, files):
         assert numbers(again) == found[number:], number
     place, buffer = next(again._buffers())
     assert place["buffer"] >= 8 and len(buffer) <= 50
+
+
+def test_a_stream_of_remote_files_has_the_batches_of_local_ones(files):
+    """By fsspec, whose file system in memory stands for an object store; also from the middle of an epoch."""
+    remote = [f"memory://bucket/{Path(file).name}" for file in files]
+    for file, path in zip(files, remote):
+        with fsspec.open(path, "wb") as target:
+            target.write(Path(file).read_bytes())
+    options = {"max_tokens": 60, "buffer_size": 50, "seed": 1, "epochs": 2}
+    stream, states, found = TokenBudgetStream(stream_of(remote), **options), [], []
+    for number, batch in enumerate(stream):
+        states.append(json.loads(json.dumps(stream.state_dict(number))))
+        found += numbers([batch])
+    assert found == numbers(TokenBudgetStream(stream_of(files), **options))
+    again = TokenBudgetStream(stream_of(remote), **options)
+    again.load_state_dict(states[9])
+    assert numbers(again) == found[9:]
 
 
 def processes(count, make):
