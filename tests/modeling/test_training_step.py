@@ -132,21 +132,22 @@ def test_a_training_step_has_as_many_operators_as_noted(batch):
     assert counts == {"residual": 2265, "RK2": 3009, "RK2, gate": 3131, "M2M100": 2272}
 
 
+def gradients(model, batch) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    model(**batch, labels=batch["decoder_input_ids"]).loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
 def test_joined_projections_have_the_gradients_of_separate_ones(batch):
     """In float64; a hook, as adapters have, separates them and is called."""
     model = build(dropout=0.0, attention_dropout=0.0, activation_dropout=0.0).double().train()
     called = []
 
-    def gradients():
-        model.zero_grad()
-        model(**batch, labels=batch["decoder_input_ids"]).loss.backward()
-        return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-
-    joined = gradients()
+    joined = gradients(model, batch)
     for name, module in model.named_modules():
         if name.endswith(("q_proj", "k_proj", "v_proj")):
             module.register_forward_hook(lambda *args: called.append(1))
-    separate = gradients()
+    separate = gradients(model, batch)
     encoder, decoder = 3 * 2 * 3, 2 * (3 + 3)
     assert len(called) == encoder + decoder
     for name, gradient in separate.items():
@@ -161,15 +162,10 @@ def test_the_packages_kernels_have_the_gradients_of_those_that_travel(history, b
     plain = {"combine": integration_ode_transformer.combine, "biases": layers_ode_transformer.biases}
     assert KERNELS.keys() == plain.keys() and not set(KERNELS.values()) & set(plain.values())
 
-    def gradients():
-        model.zero_grad()
-        model(**batch, labels=batch["decoder_input_ids"]).loss.backward()
-        return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-
-    found = gradients()
+    found = gradients(model, batch)
     for name, function in plain.items():
         monkeypatch.setitem(KERNELS, name, function)
-    for name, gradient in gradients().items():
+    for name, gradient in gradients(model, batch).items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-12)
 
 
