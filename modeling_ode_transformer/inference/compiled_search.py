@@ -86,7 +86,8 @@ class CompiledSteps:
         try:
             if self.records:
                 search.model_options["joined_projections"] = self.joined_projections(search.model)
-            self.make_steps(search)
+            with torch._dynamo.config.patch(recompile_limit=MOST_GRAPHS):
+                self.make_steps(search)
         finally:
             if has_lock:
                 self.kept.lock.release()
@@ -137,8 +138,7 @@ class CompiledSteps:
         key = step, str(self.options)
         if key not in self.kept.steps:
             self.kept.steps[key] = torch.compile(step, **self.options)
-        with torch._dynamo.config.patch(recompile_limit=MOST_GRAPHS):
-            return self.kept.steps[key](*args)
+        return self.kept.steps[key](*args)
 
     def step(self, search: BeamSearch) -> None:
         sizes = tuple(search.running.shape), search.num_positions, bool(search.logits_processor)
