@@ -21,6 +21,7 @@ MODELS = {
     "M2M100": lambda residual: residual,
     "RK2": lambda residual: ode_transformer("rk2", residual),
     "RK2 packed": lambda residual: prepared(ode_transformer("rk2", residual), packing="packed"),
+    "RK2 int8": lambda residual: prepared(ode_transformer("rk2", residual), packing="int8"),
 }
 CONTENDERS = [
     ("search", "M2M100"),
@@ -28,6 +29,7 @@ CONTENDERS = [
     ("search", "RK2 packed"),
     ("training", "M2M100"),
     ("training", "RK2"),
+    ("search", "RK2 int8"),
 ]
 
 
