@@ -31,7 +31,7 @@ SENTENCE_ENDS = ("newline", "period")
 ERRANT_CRITERIA = ("cs", "cse", "ds", "dt")
 ERRANT_TYPES = ("operation", "main", "all")
 DTYPES = ("auto", "fp32", "bf16", "fp16")
-BOOTSTRAP_METRICS = ("bleu", "tokenized_bleu", "compound_split_bleu", "m2")
+BOOTSTRAP_METRICS = ("bleu", "tokenized_bleu", "compound_split_bleu", "m2", "perplexity")
 
 BLEU_DEFAULTS = {"tokenize": "13a", "lowercase": False, "moses_language": None}
 # What a run does not know about its model card.
@@ -583,6 +583,14 @@ def read_texts(args: Namespace) -> tuple[list[str], list[list[str]]]:
     return predictions, [list(lines) for lines in zip(*references)]
 
 
+def check_new_file(option: str, path: str | Path) -> None:
+    """Raises an error unless a file can be written there without replacing another one."""
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"{option} {path}: there is no folder {Path(path).parent}.")
+    if Path(path).exists():
+        raise FileExistsError(f"{option} {path} exists: choose another one, or remove it.")
+
+
 def print_scores(scores: Mapping[str, Any], as_json: bool) -> None:
     """Prints a line for each score, with four decimals, or one JSON object."""
     if as_json:
@@ -778,10 +786,7 @@ def annotate(args: Namespace) -> None:
     from .metrics.errant import annotate, load_annotator
     from .metrics.m2 import write_m2
 
-    if not Path(args.output).parent.is_dir():
-        raise FileNotFoundError(f"--output {args.output}: there is no folder {Path(args.output).parent}.")
-    if Path(args.output).exists():
-        raise FileExistsError(f"--output {args.output} exists: choose another one, or remove it.")
+    check_new_file("--output", args.output)
     sources, *corrections = read_aligned_lines([args.sources, *args.corrections])
     write_m2(args.output, annotate(sources, list(zip(*corrections)), load_annotator(args.spacy_model)))
 
@@ -797,14 +802,23 @@ def add_perplexity(metrics: Any) -> None:
         help="tokens per block of running text, or 0 to score each line by itself; default: %(default)s",
     )
     parser.add_argument("--batch_size", type=int, default=8, help="blocks per forward pass; default: %(default)s")
+    parser.add_argument(
+        "--nll_file",
+        type=Path,
+        help="new file for the negative log-likelihood of each line in nats, for score bootstrap --metric perplexity",
+    )
     add_import(parser)
 
 
 def perplexity(args: Namespace) -> None:
-    from .metrics.perplexity import load_model, model_perplexity
+    from .metrics.perplexity import load_model, score_lines, sum_lines
 
-    lines = read_lines(args.texts)
-    print_scores(model_perplexity(*load_model(args.model), lines, args.block_size, args.batch_size), args.json)
+    if args.nll_file:
+        check_new_file("--nll_file", args.nll_file)
+    of_lines = score_lines(*load_model(args.model), read_lines(args.texts), args.block_size, args.batch_size)
+    if args.nll_file:
+        args.nll_file.write_text("".join(f"{nll}\n" for nll in of_lines["nll"].tolist()), encoding="utf-8")
+    print_scores(sum_lines(of_lines), args.json)
 
 
 def add_bootstrap(metrics: Any) -> None:
@@ -813,7 +827,8 @@ def add_bootstrap(metrics: Any) -> None:
         "--metric",
         default="bleu",
         choices=BOOTSTRAP_METRICS,
-        help="score to compare: bleu is sacreBLEU, m2 is F0.5; default: %(default)s",
+        help="score to compare: bleu is sacreBLEU, m2 is F0.5, and perplexity takes files of `score perplexity "
+        "--nll_file` as outputs and the text as references; default: %(default)s",
     )
     for name in ("--system_a", "--system_b"):
         parser.add_argument(

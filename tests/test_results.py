@@ -201,10 +201,10 @@ def test_the_table_of_large_data_is_that_of_its_record():
         f"{made['seconds_of_finding_it']} s",
         f"{sampler['cpu_seconds_to_first_batch']}, {sampler['seconds_to_first_batch']}, {sampler['peak_mb']:,} MB",
         f"{rate:,}; {loader['target_tokens_per_second']:,}",
-        f"{own['uss']} MB, {own['pss']} MB",
+        f"{own['own']} MB, {own['pss']} MB",
         f"{two['anew']['seconds_to_first_update']} s, {two['prepared']['seconds_to_first_update']} s",
         f"{eight['anew']['seconds_to_first_update']} s, {eight['prepared']['seconds_to_first_update']} s",
-        f"{eight['prepared']['pss_mb_of_a_process']:,} MB, {eight['prepared']['pss_mb_together']:,} MB",
+        ", ".join(f"{eight['prepared'][of]['own']:,} MB" for of in ("mb_of_a_process", "mb_together")),
         f"{whole['seconds_to_first_update']} s; "
         + ", ".join(f"{each['seconds_to_first_update']} s" for each in killed),
     ]

@@ -5,10 +5,12 @@
         --pair_files tatoeba.tsv.gz --pairs 10000000 --lengths 40000000 --processes 2 8 --output_file wmt_data.json
 
 Each pair joins one or two pairs of the files, in random order. Memory is read from `/proc` (Linux). PSS divides pages
-shared by several processes among them, so its sum counts each page once.
+shared by several processes among them, so its sum counts each page once. The part of it that is not in files (`own`)
+is what a process takes; the rest are mapped files, whose pages Linux drops when it needs memory.
 """
 
 import hashlib
+import inspect
 import io
 import json
 import multiprocessing
@@ -71,6 +73,13 @@ class Memory:
         self.is_over.set()
         self.thread.join()
         self.peaks = {name: round(value) for name, value in self.peaks.items()}
+
+
+def memory_of(process: int | str = "self") -> dict[str, int]:
+    """A process' PSS in MB: of all its pages, and of those that are not of files (`own`)."""
+    with open(f"/proc/{process}/smaps_rollup") as file:
+        kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in file if line.startswith("Pss")}
+    return {"pss": kilobytes["Pss"] // 1000, "own": (kilobytes["Pss"] - kilobytes["Pss_File"]) // 1000}
 
 
 def write_pairs(pairs: list[tuple[str, str]], count: int, path: Path, seed: int) -> None:
@@ -187,12 +196,12 @@ def measure_loader(folder: Path, tokenizer, max_tokens: int, num_workers: int, s
             break
     wall = time.perf_counter() - start
     cpu = sum(sum(worker.cpu_times()[:2]) for worker in workers) - before
-    memory = [worker.memory_full_info() for worker in workers]
+    memory = [memory_of(worker.pid) for worker in workers]
     return {
         "workers": num_workers,
         "target_tokens_per_second": round(tokens / wall),
         "target_tokens_per_cpu_second_of_workers": round(tokens / cpu),
-        "mb_of_a_worker": {name: round(max(getattr(each, name) for each in memory) / 1e6) for name in ("pss", "uss")},
+        "mb_of_a_worker": {name: max(each[name] for each in memory) for name in ("pss", "own")},
     }
 
 
@@ -204,10 +213,8 @@ from modeling_ode_transformer.training.tasks.translation import TRANSLATION
 step = trainer.TokenSeq2SeqTrainer.training_step
 def timed(self, model, inputs, *args, **kwargs):
     loss = step(self, model, inputs, *args, **kwargs)
-    with open("/proc/self/smaps_rollup") as file:
-        pss = next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
     with open(os.path.join(self.args.output_dir, f"batches_{self.args.process_index}.jsonl"), "a") as file:
-        print(json.dumps([time.time(), pss, self._batch_index.tolist()]), file=file)
+        print(json.dumps([time.time(), memory_of(), self._batch_index.tolist()]), file=file)
     return loss
 trainer.TokenSeq2SeqTrainer.training_step = timed
 run_process(lambda: run(TRANSLATION, sys.argv[1:]))
@@ -233,7 +240,7 @@ def training(path: Path, folder: Path, out: str, vocab_size: int, processes: int
         "report_to": "none",
     }
     script = folder / "training.py"
-    script.write_text(TRAINING)
+    script.write_text(inspect.getsource(memory_of) + TRAINING)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     argv = [item for name, value in values.items() for item in (f"--{name}", str(value))]
     return [sys.executable, *(launcher if processes > 1 else []), str(script), *argv]
@@ -246,7 +253,7 @@ def run_training(command: list[str]) -> None:
 
 
 def steps_of(out: Path) -> list[list[list]]:
-    """What the processes of a training noted at each of their batches: the time, the PSS, and the pairs."""
+    """What the processes of a training noted at each of their batches: the time, the memory, and the pairs."""
     return [[json.loads(line) for line in read_lines(file)] for file in sorted(out.glob("batches_*.jsonl"))]
 
 
@@ -261,11 +268,11 @@ def measure_start(path: Path, folder: Path, vocab_size: int, processes: int, max
         (prepared,) = (folder / "data").glob("train-*/")
         one = TokenBudgetBatchSampler(pair_lengths(open_pairs(prepared)), max_tokens, seed=42, accumulation_steps=8)
         found = [batch for together in zip(*steps) for _, _, batch in together]
-        pss = [of_process[-1][1] / 1e3 for of_process in steps]
+        memory = [of_process[-1][1] for of_process in steps]
         results[start_name] = {
             "seconds_to_first_update": round(min(when for of_process in steps for when, *_ in of_process) - start, 1),
-            "pss_mb_of_a_process": round(max(pss)),
-            "pss_mb_together": round(sum(pss)),
+            "mb_of_a_process": {name: max(each[name] for each in memory) for name in ("pss", "own")},
+            "mb_together": {name: sum(each[name] for each in memory) for name in ("pss", "own")},
             "batches_are_those_of_one_process": found == list(islice(one, 16)),
         }
     return results

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import sacrebleu
-import sacremoses
-from sacremoses.corpus import NonbreakingPrefixes
 
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
@@ -123,6 +121,9 @@ def is_tokenized(texts: Iterable[str]) -> bool:
 
 def moses_tokenizer(language: str) -> Callable[[str], str]:
     """Returns a function that tokenises like Moses' tokenizer.perl; raises a ValueError for an unknown language."""
+    import sacremoses  # takes a while
+    from sacremoses.corpus import NonbreakingPrefixes
+
     known = sorted(set(NonbreakingPrefixes().available_langs.values()))
     if language not in known:
         raise ValueError(f"Moses' tokenizer does not know the language {language!r}, only {', '.join(known)}.")

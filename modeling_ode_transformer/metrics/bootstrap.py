@@ -12,6 +12,10 @@ A system may have several outputs, from trainings with different seeds: `--syste
 scored together. If both systems have several, outputs are drawn as well as sentences (a hierarchical bootstrap). The
 interval and the p-value then include both kinds of chance. Of n outputs, n - 1 are drawn with replacement; drawing n
 would make the variance too small (Rao and Wu, 1988). `--sentences_only` draws only sentences, each with all outputs.
+
+Two language models are compared by the files that `score perplexity --nll_file` writes, one for each seed:
+
+    ode-transformer score bootstrap --metric perplexity --references test.txt --system_a a.nll --system_b b.nll
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +52,7 @@ class PairedBootstrap:
             of 80% at this difference, (1.960 + 0.842) * standard_error.
         counts_seeds: Whether outputs were drawn as well as sentences.
         p_value: See the module's docstring; 1 if both systems score the same.
-        wins_a, wins_b, ties: Number of resamples in which A, B or neither is ahead.
+        wins_a, wins_b, ties: Number of resamples in which A, B or neither has the better score.
         num_samples, seed: Number of resamples, and their seed.
         samples_a, samples_b: Scores on the resamples, (num_samples,).
     """
@@ -82,6 +86,7 @@ def paired_bootstrap(
     num_samples: int = 1000,
     seed: int = 12345,
     counts_seeds: bool = False,
+    lower_is_better: bool = False,
 ) -> PairedBootstrap:
     """Compares two systems by a score computed from statistics of sentences.
 
@@ -89,7 +94,7 @@ def paired_bootstrap(
         statistics_a: An item for each sentence: an array with a row for each, or a sequence of any objects.
         statistics_b: The same for the other system, with the sentences in the same order.
         score: Scores a selection of sentences, some of them repeated, given as an array of their rows or a list of
-            their items. Higher is better.
+            their items.
         num_samples: Number of resamples.
         seed: Seed of the resamples: the same seed and number of sentences give the same resamples.
         counts_seeds: Whether to draw outputs too; statistics are then arrays (sentences, outputs, ...) with at least
@@ -120,8 +125,8 @@ def paired_bootstrap(
     score_a, score_b = (score(select(statistics, everything)) for statistics in systems)
     samples_a, samples_b = np.array([sample_scores() for _ in range(num_samples)], dtype=np.float64).T
     differences = samples_b - samples_a
-    wins_a, wins_b = int((differences < 0).sum()), int((differences > 0).sum())
-    ahead = {-1: wins_a, 0: 0, 1: wins_b}[int(np.sign(score_b - score_a))]
+    higher_a, higher_b = int((differences < 0).sum()), int((differences > 0).sum())
+    ahead = {-1: higher_a, 0: 0, 1: higher_b}[int(np.sign(score_b - score_a))]
     low, high = np.quantile(differences, [0.025, 0.975]).tolist()
     standard_error = float(differences.std())
     return PairedBootstrap(
@@ -134,9 +139,9 @@ def paired_bootstrap(
         detectable_difference=sum(map(NormalDist().inv_cdf, (0.975, 0.8))) * standard_error,
         counts_seeds=counts_seeds,
         p_value=(num_samples - ahead + 1) / (num_samples + 1),
-        wins_a=wins_a,
-        wins_b=wins_b,
-        ties=num_samples - wins_a - wins_b,
+        wins_a=higher_b if lower_is_better else higher_a,
+        wins_b=higher_a if lower_is_better else higher_b,
+        ties=num_samples - higher_a - higher_b,
         num_samples=num_samples,
         seed=seed,
         samples_a=samples_a,
@@ -178,6 +183,40 @@ def f_half_statistics(
     return statistics, lambda rows: m2_score_statistics(rows)["f0.5"], "M2 F0.5"
 
 
+def perplexity_statistics(
+    systems: Sequence[Sequence[str]], references: Sequence[str | Sequence[str]]
+) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
+    """Returns each system's statistics for word perplexity, that function, and its name.
+
+    Args:
+        systems: For each, the negative log-likelihood of each line in nats, as text.
+        references: The lines, or lists of one line.
+    """
+    from modeling_ode_transformer.metrics.perplexity import count_words, word_perplexity
+
+    lines = [line if isinstance(line, str) else line[0] for line in references]
+    words = count_words(lines)
+    return (
+        [np.stack([numbers_of(texts), words], axis=1) for texts in systems],
+        lambda rows: word_perplexity(rows[:, 0], rows[:, 1]),
+        "perplexity of a word, ends of lines included",
+    )
+
+
+def numbers_of(texts: Sequence[str]) -> np.ndarray:
+    """The numbers that texts spell, float64; a ValueError names one that does not."""
+    numbers = []
+    for line, text in enumerate(texts, 1):
+        try:
+            numbers.append(float(text))
+        except ValueError:
+            raise ValueError(
+                f"Line {line} of a system is {text[:40]!r}, not a number: give files of `ode-transformer score "
+                "perplexity --nll_file`."
+            ) from None
+    return np.array(numbers)
+
+
 class ComparedMetric(NamedTuple):
     """A metric for comparisons.
 
@@ -188,6 +227,7 @@ class ComparedMetric(NamedTuple):
     statistics: Callable[..., tuple[list[np.ndarray], Callable[[np.ndarray], float], str]]
     read_references: Callable[[Sequence[str]], list] = read_references
     options: tuple[str, ...] = ("tokenize", "lowercase", "moses_language")
+    lower_is_better: bool = False
 
 
 METRICS = {
@@ -197,6 +237,7 @@ METRICS = {
     "m2": ComparedMetric(
         f_half_statistics, read_m2_references, options=("max_unchanged_words", "ignore_whitespace_casing")
     ),
+    "perplexity": ComparedMetric(perplexity_statistics, options=(), lower_is_better=True),
 }
 
 
@@ -223,7 +264,8 @@ def compare(
             scored together.
         predictions_b: The same for the other system.
         references: The reference of each sentence, or a list of references; for "m2" the sentences of `m2.read_m2`.
-        metric: "bleu" (sacreBLEU), "tokenized_bleu", "compound_split_bleu", or "m2": F0.5 of the M2 score.
+        metric: "bleu" (sacreBLEU), "tokenized_bleu", "compound_split_bleu", "m2": F0.5 of the M2 score, or
+            "perplexity": predictions are then the references' negative log-likelihoods in nats, as text.
         num_samples: Number of resamples.
         seed: Seed of the resamples.
         sentences_only: Whether to draw only sentences even if both systems have several outputs.
@@ -241,7 +283,8 @@ def compare(
     known = METRICS[metric].options
     unknown = sorted(options.keys() - set(known))
     if unknown:
-        raise ValueError(f"The metric {metric!r} has no option {', '.join(unknown)}, only {', '.join(known)}.")
+        has = f"only {', '.join(known)}" if known else "and takes none"
+        raise ValueError(f"The metric {metric!r} has no option {', '.join(unknown)}, {has}.")
     systems = {"predictions_a": outputs_of(predictions_a), "predictions_b": outputs_of(predictions_b)}
     outputs = {
         name if len(system) == 1 else f"{name}[{number}]": texts
@@ -259,7 +302,8 @@ def compare(
         return score(rows.reshape(-1, *rows.shape[2:]))
 
     pooled_a, pooled_b = pooled
-    result = paired_bootstrap(pooled_a, pooled_b, score_together, num_samples, seed, counts_seeds)
+    is_lower_better = METRICS[metric].lower_is_better
+    result = paired_bootstrap(pooled_a, pooled_b, score_together, num_samples, seed, counts_seeds, is_lower_better)
     return {"metric": metric, "signature": signature} | result.to_dict()
 
 

@@ -14,19 +14,19 @@ Texts are cut as in examples/run_language_modeling.py, which gives the same numb
 from collections.abc import Iterable, Iterator, Sequence
 
 import datasets
-import evaluate
 import numpy as np
 import torch
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from modeling_ode_transformer.inference.cpu import cross_entropy
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     check_counts,
     check_lists,
+    metric_of_evaluate,
 )
-from modeling_ode_transformer.training.trainer import losses_by_row
 
 
 def split_words(line: str) -> list[str]:
@@ -34,7 +34,7 @@ def split_words(line: str) -> list[str]:
     return [word for word, _ in WhitespaceSplit().pre_tokenize_str(line)]
 
 
-def word_perplexity(nll: float | Sequence[float], words: int | Sequence[int]) -> float:
+def word_perplexity(nll: float | Sequence[float] | np.ndarray, words: int | Sequence[int] | np.ndarray) -> float:
     """exp(sum of nll / sum of words).
 
     Args:
@@ -90,8 +90,8 @@ def shift_blocks(
 @torch.no_grad()
 def block_nll(
     model: PreTrainedModel, inputs: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], batch_size: int = 8
-) -> list[float]:
-    """Negative log-likelihood in nats of the labels of each block, in evaluation mode and float32 from the logits on.
+) -> list[np.ndarray]:
+    """Negative log-likelihood in nats of each label of each block, in evaluation mode and float32 from the logits on.
 
     Args:
         model: A causal language model.
@@ -119,10 +119,48 @@ def block_nll(
                     f"The model cannot take a block of {ids.shape[1]} tokens ({error}): give a block_size from 1 "
                     "to its number of positions."
                 ) from error
-            losses |= zip(batch, losses_by_row(logits, targets).tolist())
+            of_tokens = cross_entropy(logits.flatten(0, 1), targets.flatten()).view_as(targets).cpu().numpy()
+            losses |= {i: row[: len(labels[i])] for i, row in zip(batch, of_tokens)}
     finally:
         model.train(training)
     return [losses[i] for i in range(len(inputs))]
+
+
+def score_lines(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    lines: Sequence[str],
+    block_size: int = 0,
+    batch_size: int = 8,
+) -> dict[str, np.ndarray]:
+    """What `model_perplexity` sums, with the same arguments and errors: `nll` (float64, in nats), `words`, `tokens`
+    and `unknown_tokens` of each line, its end included, (lines,) each."""
+    check_lists(lines=lines)
+    if block_size < 0 or batch_size < 1:
+        raise ValueError(f"block_size {block_size} must be at least 0, and batch_size {batch_size} at least 1.")
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"The tokenizer of {tokenizer.name_or_path} has no end-of-sentence token: set its eos_token.")
+    encoded = tokenizer(list(lines), add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+    inputs, labels = shift_blocks(encoded, block_size, tokenizer.eos_token_id)
+    of_tokens = np.concatenate(block_nll(model, inputs, labels, batch_size))
+    tokens = np.array([len(ids) + 1 for ids in encoded])
+    return {
+        "nll": np.add.reduceat(of_tokens, tokens.cumsum() - tokens, dtype=np.float64),
+        "words": count_words(lines),
+        "tokens": tokens,
+        "unknown_tokens": np.array([ids.count(tokenizer.unk_token_id) for ids in encoded]),
+    }
+
+
+def count_words(lines: Sequence[str]) -> np.ndarray:
+    """The number of words of each line, its end included, (lines,)."""
+    return np.array([len(split_words(line)) + 1 for line in lines])
+
+
+def sum_lines(of_lines: dict[str, np.ndarray]) -> dict[str, float | int]:
+    """The result of `model_perplexity`, from that of `score_lines`."""
+    perplexity = word_perplexity(of_lines["nll"], of_lines["words"])
+    return {"perplexity": perplexity} | {name: values.sum().item() for name, values in of_lines.items()}
 
 
 def model_perplexity(
@@ -147,22 +185,7 @@ def model_perplexity(
     Raises:
         ValueError: there are no lines; the tokenizer has no end-of-sentence token; a block is too long for the model.
     """
-    check_lists(lines=lines)
-    if block_size < 0 or batch_size < 1:
-        raise ValueError(f"block_size {block_size} must be at least 0, and batch_size {batch_size} at least 1.")
-    if tokenizer.eos_token_id is None:
-        raise ValueError(f"The tokenizer of {tokenizer.name_or_path} has no end-of-sentence token: set its eos_token.")
-    encoded = tokenizer(list(lines), add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-    inputs, labels = shift_blocks(encoded, block_size, tokenizer.eos_token_id)
-    nll = sum(block_nll(model, inputs, labels, batch_size))
-    words = sum(len(split_words(line)) + 1 for line in lines)
-    return {
-        "perplexity": word_perplexity(nll, words),
-        "nll": nll,
-        "words": words,
-        "tokens": sum(map(len, labels)),
-        "unknown_tokens": sum(ids.count(tokenizer.unk_token_id) for ids in encoded),
-    }
+    return sum_lines(score_lines(model, tokenizer, lines, block_size, batch_size))
 
 
 def load_model(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -170,7 +193,7 @@ def load_model(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32), AutoTokenizer.from_pretrained(name)
 
 
-class WordPerplexity(CheckedLists, evaluate.Metric):
+class WordPerplexityModule(CheckedLists):
     """Word perplexity for `evaluate`.
 
     `compute(predictions=lines, model="folder")` is `model_perplexity`, and takes its other arguments too.
@@ -185,6 +208,8 @@ class WordPerplexity(CheckedLists, evaluate.Metric):
     def _info(self):
         if self.config_name not in self.INPUTS:
             raise ValueError(f"There is no configuration {self.config_name!r}, only {', '.join(self.INPUTS)}.")
+        import evaluate
+
         return evaluate.MetricInfo(
             description=__doc__,
             citation="",
@@ -199,3 +224,6 @@ class WordPerplexity(CheckedLists, evaluate.Metric):
             raise ValueError("The perplexity of texts needs a model: give model=, a folder or a name on the Hub.")
         model, tokenizer = load_model(model)
         return model_perplexity(model, tokenizer, predictions, **options)
+
+
+__getattr__ = metric_of_evaluate(globals(), "WordPerplexity", WordPerplexityModule)

@@ -11,7 +11,6 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
-from sacremoses import MosesPunctNormalizer
 
 
 # The number of removed pairs shown for each rule.
@@ -132,11 +131,11 @@ class Cleaner:
     def __init__(self, cleaning: Cleaning):
         self.cleaning = cleaning
         self.rules = cleaning.rules()
-        self.normalizers = (
-            [MosesPunctNormalizer(lang=language) for language in cleaning.languages]
-            if cleaning.normalize_punctuation
-            else []
-        )
+        self.normalizers = []
+        if cleaning.normalize_punctuation:
+            from sacremoses import MosesPunctNormalizer  # takes a while
+
+            self.normalizers = [MosesPunctNormalizer(lang=language) for language in cleaning.languages]
 
     def __call__(self, chunk: Chunk) -> tuple[Chunk, Taken, np.ndarray | None]:
         """Returns the remaining pairs, the counts of removed ones, and, if duplicates are to be found, a 64-bit hash

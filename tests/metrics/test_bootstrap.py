@@ -248,6 +248,34 @@ def test_f_half_of_m2_files(tmp_path, capsys):
         cli.run(["score", "bootstrap", *command])
 
 
+def test_perplexities_of_language_models(tmp_path, capsys):
+    """Files of log-likelihoods are compared as `paired_bootstrap` compares them by a plain formula, and the lower
+    perplexity wins. With several seeds, the perplexity is that of all their words."""
+    words = np.array([len(text.split()) + 1 for text in REFERENCES])
+    seeds = np.random.default_rng(0).uniform(3, 4, (4, len(words))) * words
+    seeds[2:] *= 0.97
+    (tmp_path / "text").write_text("".join(f"{text}\n" for text in REFERENCES))
+    for number, nll in enumerate(seeds):
+        (tmp_path / str(number)).write_text("".join(f"{value}\n" for value in nll.tolist()))
+    files = [str(tmp_path / str(number)) for number in range(4)]
+    options = ["--metric", "perplexity", "--references", str(tmp_path / "text"), "--num_samples", "200", "--json"]
+    cli.run(["score", "bootstrap", "--system_a", files[0], "--system_b", files[2], *options])
+    result = json.loads(capsys.readouterr().out)
+    rows = [np.stack([nll, words], axis=1) for nll in (seeds[0], seeds[2])]
+    expected = paired_bootstrap(*rows, lambda rows: np.exp(rows[:, 0].sum() / rows[:, 1].sum()), 200)
+    assert result["difference"] == pytest.approx(expected.difference) and result["difference"] < 0
+    assert result["confidence_interval"] == pytest.approx(expected.confidence_interval)
+    assert (result["wins_b"], result["wins_a"]) == (expected.wins_a, expected.wins_b)
+    assert result["wins_b"] > result["wins_a"]
+
+    cli.run(["score", "bootstrap", "--system_a", *files[:2], "--system_b", *files[2:], *options])
+    result = json.loads(capsys.readouterr().out)
+    assert result["counts_seeds"]
+    assert result["score_a"] == pytest.approx(np.exp(seeds[:2].sum() / words.sum() / 2))
+    with pytest.raises(ValueError, match=r"Line 1 of a system is '.*', not a number: give files of"):
+        cli.run(["score", "bootstrap", "--system_a", files[0], "--system_b", str(tmp_path / "text"), *options])
+
+
 def test_evaluate_loads_it_without_network(load_metric):
     comparison = load_metric("bootstrap")
     result = comparison.compute(

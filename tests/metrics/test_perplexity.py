@@ -13,6 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCausalLM, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.metrics.perplexity import model_perplexity, word_perplexity
+from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.tasks import language_model
 
 
@@ -193,6 +194,22 @@ def test_the_command_scores_a_file(folder, tokenizer, tmp_path, capsys):
     cli.run(["score", "perplexity", "--model", str(folder), "--texts", str(tmp_path / "text.txt.gz"), *options])
     expected = model_perplexity(causal_lm(tokenizer), tokenizer, LINES, 7, 2)
     assert json.loads(capsys.readouterr().out) == expected
+
+
+def test_the_command_writes_the_log_likelihood_of_each_line(folder, tokenizer, tmp_path, capsys):
+    """Each is that of a plain loop over the line; in blocks, their sum is the text's. No file is replaced."""
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
+    command = ["score", "perplexity", "--model", str(folder), "--texts", str(tmp_path / "text.txt"), "--json"]
+    cli.run([*command, "--nll_file", str(tmp_path / "nll")])
+    expected = [nll_by_a_plain_loop(causal_lm(tokenizer), tokenizer, [line]) for line in LINES]
+    assert [float(line) for line in read_lines(tmp_path / "nll")] == pytest.approx(expected, rel=1e-5)
+    capsys.readouterr()
+    cli.run([*command, "--block_size", "5", "--nll_file", str(tmp_path / "blocks")])
+    found = [float(line) for line in read_lines(tmp_path / "blocks")]
+    assert len(found) == len(LINES)
+    assert sum(found) == pytest.approx(json.loads(capsys.readouterr().out)["nll"])
+    with pytest.raises(FileExistsError, match=r"--nll_file .*nll exists: choose another one"):
+        cli.run([*command, "--nll_file", str(tmp_path / "nll")])
 
 
 def test_a_model_that_is_saved_in_half_precision_is_scored_in_float32(tokenizer, tmp_path, capsys):
