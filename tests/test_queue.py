@@ -131,7 +131,8 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
 
     queue.EXAMPLES = EXAMPLES
     names = [run.name for run in queue.all_runs()]
-    assert len(names) == len(set(names)) == 66
+    assert len(names) == len(set(names)) == 81
+    assert {run.recipe for run in queue.all_runs() if run.needs_gpu} == {"tatoeba_en_de", "multi30k_en_fr"}
     assert [name for name in names if not name.startswith("tatoeba")][:2] == [
         "multi30k_en_de/rk2_gate_output_1",
         "multi30k_en_de/rk2_learned_output_1",
@@ -166,6 +167,36 @@ def test_a_converted_model_is_rk2_and_computes_the_same_at_first(module, tmp_pat
     ids = torch.randint(4, 290, (2, 7), generator=torch.Generator().manual_seed(0))
     logits = [model(input_ids=ids, decoder_input_ids=ids).logits for model in (converted, residual)]
     assert_close(*logits, scale=10)
+
+
+def test_jobs_share_a_gpu(queue, tmp_path):
+    """As many trainings at a time as are asked for: a stub waits until three have begun, and fails if there are more
+    before one is done. All of them reach the record that they share."""
+    stub = STUB.replace(
+        "folder.mkdir(parents=True, exist_ok=True)",
+        """folder.mkdir(parents=True, exist_ok=True)
+import os
+while len(begun := [path for path in folder.parent.iterdir() if path.is_dir()]) < 3:
+    os.sched_yield()
+if len(begun) > 3 and not any((path / "all_results.json").exists() for path in begun):
+    sys.exit(4)""",
+    )
+    (tmp_path / "run_translation.py").write_text(stub)
+    queue.main(["--output_dir", "runs", "--gpu", "--jobs", "3", "--only", "tatoeba*"])
+    assert sorted(called(Path("runs"))) == sorted(f"tatoeba_en_de/{name}_1" for name in queue.DEEP)
+    recorded = json.loads((tmp_path / "records" / "tatoeba_en_de.json").read_text())
+    assert sorted(recorded) == sorted(f"{name}_1" for name in queue.DEEP)
+    with pytest.raises(SystemExit):
+        queue.main(["--gpu", "--only", "ptb*"])
+
+
+def test_a_run_that_continues_waits_for_its_start(queue, tmp_path):
+    """Also where both could run at a time."""
+    queue.main(["--output_dir", "runs", "--jobs", "50", "--only", "tatoeba_en_de_small/*_1"])
+    order = called(Path("runs"))
+    start = order.index("tatoeba_en_de_small/residual_1")
+    assert all(start < order.index(f"tatoeba_en_de_small/{name}_1") for name in ("continued", "converted"))
+    assert len(order) == 8
 
 
 def test_list_says_what_is_done(queue, tmp_path, capsys):

@@ -1,13 +1,15 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Runs the trainings that the results page needs, one after the other; if stopped, the same command continues.
+"""Runs the trainings that the results page needs, in a fixed order; if stopped, the same command continues.
 
     nohup python examples/results/run_queue.py --data_dir data --output_dir runs > queue.log 2>&1 &
     python examples/results/run_queue.py --output_dir runs --list
     kill $(cat runs/queue.pid)
+    python examples/results/run_queue.py --data_dir data --output_dir runs --gpu --jobs 16
 
 A run is a folder of `--output_dir` and has its log beside it. When its metrics hold those of the test set it is done,
 and joins the records of its part in `--record_dir`, which outlive the folder: what is recorded is not trained again.
-Else it starts, or resumes from its last checkpoint. Runs have one thread and the lowest priority. Arguments that are
+Else it starts, or resumes from its last checkpoint. Runs have one thread and the lowest priority. `--gpu` is for those
+that a CPU would train for days: a small model leaves most of a GPU idle, so that `--jobs` share it. Arguments that are
 not of this script go to every training: `--bf16 False` on a CPU without bfloat16, which it computes several times
 slower than float32.
 """
@@ -18,8 +20,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -47,6 +51,13 @@ PTB = {
     "rk2_gate": "decoder_coefficients=gate",
     "rk4": "decoder_solver=rk4,decoder_coefficients=fixed",
 }
+# For a GPU: deep encoders at base size (figure 3 of the paper), and another language.
+DEEP = {
+    f"{name}_{layers}_layers": f"{overrides},encoder_layers={layers}"
+    for layers in (6, 12, 24)
+    for name, overrides in (("residual", RESIDUAL), ("rk2_gate", "encoder_coefficients=gate"))
+}
+MULTI30K_FRENCH = {name: TATOEBA[name] for name in ("residual", "residual6", "rk2_gate")}
 # Gates that may stay open: on normalised stages, from 1/2 on, with a temperature; in small models and short
 # trainings, since the recipe's gate shuts within an epoch. "{}" is the stack whose they are.
 GATES = {
@@ -69,12 +80,17 @@ GATE_STUDIES = {
 }
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
-    "tatoeba_en_de_small": ("tatoeba_en_de/{split}.tsv.gz", {}, ("train", "valid", "test")),
-    "multi30k_en_de": (
-        "multi30k/{split}.{side}.gz",
-        {"source": "en", "target": "de"},
-        ("train", "val", "test_2016_flickr"),
+    **dict.fromkeys(
+        ("tatoeba_en_de", "tatoeba_en_de_small"), ("tatoeba_en_de/{split}.tsv.gz", {}, ("train", "valid", "test"))
     ),
+    **{
+        f"multi30k_en_{target}": (
+            "multi30k/{split}.{side}.gz",
+            {"source": "en", "target": target},
+            ("train", "val", "test_2016_flickr"),
+        )
+        for target in ("de", "fr")
+    },
     "ptb": ("ptb/ptb.{split}.txt.gz", {}, ("train", "valid", "test")),
 }
 # A residual model as RK2 with learned coefficients, which at first computes the same function.
@@ -115,6 +131,7 @@ class Run:
     start: str | None = None
     converted: bool = False
     arguments: list[str] = field(default_factory=list)
+    needs_gpu: bool = False
 
     @property
     def title(self) -> str:
@@ -157,6 +174,12 @@ def all_runs() -> list[Run]:
         for seed in SEEDS
         for name, overrides in GATES.items()
     ]
+    runs += [
+        Run(f"{recipe}/{name}_{seed}", recipe, seed, overrides, needs_gpu=True)
+        for recipe, models, seeds in (("tatoeba_en_de", DEEP, SEEDS[:1]), ("multi30k_en_fr", MULTI30K_FRENCH, SEEDS))
+        for seed in seeds
+        for name, overrides in models.items()
+    ]
     recipe = "tatoeba_en_de_small"
     further = ["--max_steps", "600", "--learning_rate", "5e-4", "--warmup_steps", "0"]
     return runs + [
@@ -185,51 +208,102 @@ def state(run: Run, output_dir: Path, record_dir: Path) -> str:
     return f"begun, saved at update {last}" if last else "begun" if folder.is_dir() else "waits"
 
 
-def run_child(command: list[str], log_file: Path) -> int:
-    """Runs Python with one thread and the lowest priority; returns its status. What ends the queue ends it too."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
-    log_file.parent.mkdir(parents=True, exist_ok=True)
-    with log_file.open("a") as log:
-        child = subprocess.Popen(
-            ["nice", "-n", "19", sys.executable, *command], env=environment, stdout=log, stderr=subprocess.STDOUT
-        )
-        try:
-            return child.wait()
-        finally:
-            if child.poll() is None:
-                child.terminate()
-                try:
-                    child.wait(30)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.wait()
+def say(text: str) -> None:
+    """Prints a line as a whole, even beside other threads."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
-def work(runs: list[Run], data_dir: Path, output_dir: Path, record_dir: Path, more: list[str]) -> list[str]:
-    """Trains what is not done, and returns the names of the runs that failed or wait for one that did."""
-    failed = []
-    for run in runs:
-        if is_recorded(run, record_dir):
-            continue
-        if run.start and not is_done(output_dir / run.start):
-            failed.append(run.name)
-            print(f"{run.name} waits for {run.start}", flush=True)
-            continue
-        folder, record = output_dir / run.name, run.record(record_dir)
-        begin, log_file = time.time(), output_dir / f"{run.name}.log"
-        print(f"{time.strftime('%F %T')} {run.name}: {state(run, output_dir, record_dir)}", flush=True)
-        commands = [] if is_done(folder) else run.commands(data_dir, output_dir, more)
-        record.parent.mkdir(parents=True, exist_ok=True)
-        collect = [str(EXAMPLES / "analysis" / "collect_runs.py"), str(folder)]
-        commands.append([*collect, "--names", run.title, "--output_file", str(record)])
-        statuses = (run_child(command, log_file) for command in commands)
+class Queue:
+    """Trains runs, `jobs` at a time.
+
+    Args:
+        data_dir, output_dir, record_dir: as in `main`.
+        more: Arguments for every training.
+        jobs: Trainings at a time.
+    """
+
+    def __init__(self, data_dir: Path, output_dir: Path, record_dir: Path, more: list[str], jobs: int = 1):
+        self.data_dir = data_dir
+        self.output_dir = output_dir
+        self.record_dir = record_dir
+        self.more = more
+        self.jobs = jobs
+        self.children: set[subprocess.Popen] = set()
+        self.is_stopped = threading.Event()
+        # Runs of a part share their record.
+        self.recording = threading.Lock()
+        self.begun: dict[str, Future] = {}
+
+    def work(self, runs: list[Run]) -> list[str]:
+        """Trains what is not done, and returns the names of the runs that failed or wait for one that did. What ends
+        the queue ends its trainings too."""
+        with ThreadPoolExecutor(self.jobs) as executor:
+            # A run comes after the one whose model it continues, and so waits for one that has begun.
+            for run in runs:
+                self.begun[run.name] = executor.submit(self.train, run)
+            try:
+                return [name for name, is_done in self.begun.items() if not is_done.result()]
+            finally:
+                self.stop()
+
+    def stop(self) -> None:
+        """Ends all trainings that run, and lets none begin."""
+        self.is_stopped.set()
+        for child in list(self.children):
+            child.terminate()
+        for child in list(self.children):
+            try:
+                child.wait(30)
+            except subprocess.TimeoutExpired:
+                child.kill()
+
+    def train(self, run: Run) -> bool:
+        """Trains and records a run, unless that is done; whether it is now."""
+        if is_recorded(run, self.record_dir):
+            return True
+        if self.is_stopped.is_set():
+            return False
+        if run.start:
+            if run.start in self.begun:
+                self.begun[run.start].result()
+            if not is_done(self.output_dir / run.start):
+                say(f"{run.name} waits for {run.start}")
+                return False
+        folder, record = self.output_dir / run.name, run.record(self.record_dir)
+        begin, log_file = time.time(), self.output_dir / f"{run.name}.log"
+        say(f"{time.strftime('%F %T')} {run.name}: {state(run, self.output_dir, self.record_dir)}")
+        commands = [] if is_done(folder) else run.commands(self.data_dir, self.output_dir, self.more)
+        statuses = (self.run_child(command, log_file) for command in commands)
         status = next((status for status in statuses if status), 0)
-        if status or not is_recorded(run, record_dir):
-            failed.append(run.name)
-            print(f"{run.name} failed (exit status {status}): see {log_file}", flush=True)
-        else:
-            print(f"{time.strftime('%F %T')} {run.name}: done, {(time.time() - begin) / 60:.0f} minutes", flush=True)
-    return failed
+        if not status:
+            record.parent.mkdir(parents=True, exist_ok=True)
+            collect = [str(EXAMPLES / "analysis" / "collect_runs.py"), str(folder)]
+            with self.recording:
+                status = self.run_child([*collect, "--names", run.title, "--output_file", str(record)], log_file)
+        if self.is_stopped.is_set():
+            return False
+        if status or not is_recorded(run, self.record_dir):
+            say(f"{run.name} failed (exit status {status}): see {log_file}")
+            return False
+        say(f"{time.strftime('%F %T')} {run.name}: done, {(time.time() - begin) / 60:.0f} minutes")
+        return True
+
+    def run_child(self, command: list[str], log_file: Path) -> int:
+        """Runs Python with one thread and the lowest priority; returns its status."""
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with log_file.open("a") as log:
+            child = subprocess.Popen(
+                ["nice", "-n", "19", sys.executable, *command], env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+            self.children.add(child)
+            if self.is_stopped.is_set():
+                child.terminate()
+            try:
+                return child.wait()
+            finally:
+                self.children.discard(child)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -245,11 +319,17 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--only", default="*", metavar="PATTERN", help="pattern of the names of runs to start, such as 'ptb/*_1'"
     )
+    parser.add_argument("--gpu", action="store_true", help="start the runs that need a GPU, and none of the others")
+    parser.add_argument("--jobs", type=int, default=1, help="number of trainings at a time")
     parser.add_argument("--list", action="store_true", help="only print the state of each run")
     args, more = parser.parse_known_args(argv)
-    runs = [run for run in all_runs() if fnmatch(run.name, args.only)]
+    runs = [run for run in all_runs() if fnmatch(run.name, args.only) and run.needs_gpu == args.gpu]
     if not runs:
-        parser.error(f"--only {args.only}: no run has such a name. --list prints all names.")
+        parser.error(
+            f"--only {args.only}: no run {'for a GPU ' if args.gpu else ''}has such a name. --list prints all names."
+        )
+    if args.jobs < 1:
+        parser.error(f"--jobs {args.jobs}: give at least 1.")
     if args.list:
         for run in runs:
             print(f"{run.name:45} {state(run, args.output_dir, args.record_dir)}")
@@ -263,7 +343,7 @@ def main(argv: list[str] | None = None) -> None:
         pid_file.truncate(0)
         print(os.getpid(), file=pid_file, flush=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
-        if failed := work(runs, args.data_dir, args.output_dir, args.record_dir, more):
+        if failed := Queue(args.data_dir, args.output_dir, args.record_dir, more, args.jobs).work(runs):
             sys.exit(f"Not done: {', '.join(failed)}")
 
 
