@@ -439,7 +439,7 @@ def main(argv: list[str] | None = None) -> None:
         "--trust_remote_code",
         action="store_true",
         default=os.environ.get("TRUST_REMOTE_CODE") == "1",
-        help="run modelling code stored with the model",
+        help="run modeling code stored with the model",
     )
     parser.add_argument(
         "--port", type=int, help="port of the page; None: $GRADIO_SERVER_PORT, or the first free one from 7860"

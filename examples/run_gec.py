@@ -4,7 +4,7 @@
     python run_gec.py recipes/bea2019_gec_base.json --output_dir out
     python run_gec.py recipes/bea2019_gec_base.json --smoke
 
-A recipe is a JSON file of arguments; later arguments on the command line override it. Text and outputs are tokenised,
+A recipe is a JSON file of arguments; later arguments on the command line override it. Text and outputs are tokenized,
 with a space between tokens (longer white space is read as one space). File names determine the kind of a file (each
 may also be gzipped, `.gz`):
 

@@ -275,7 +275,7 @@ def add_export_onnx(commands: Any) -> None:
     parser = add_command(commands, "export-onnx", summary, export_onnx)
     parser.add_argument("model_name_or_path", metavar="MODEL", help="model folder or Hub name")
     parser.add_argument("--output_dir", required=True, type=Path, help="folder to write; it must be empty or new")
-    add_flag(parser, "--trust_remote_code", "run modelling code stored with the model")
+    add_flag(parser, "--trust_remote_code", "run modeling code stored with the model")
     add_import(parser)
 
 
@@ -390,7 +390,7 @@ def add_search_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--model_revision", default="main", help="branch, tag or commit of a Hub model; default: %(default)s"
     )
-    add_flag(parser, "--trust_remote_code", "run modelling code stored with the model")
+    add_flag(parser, "--trust_remote_code", "run modeling code stored with the model")
     add_import(parser)
 
 
@@ -609,7 +609,7 @@ def format_value(value: Any) -> str:
 
 
 def add_bleu(metrics: Any) -> None:
-    summary = "BLEU by sacreBLEU; for tokenised text also tokenised BLEU (multi-bleu.perl) and compound-split BLEU"
+    summary = "BLEU by sacreBLEU; for tokenized text also tokenized BLEU (multi-bleu.perl) and compound-split BLEU"
     parser = add_metric(metrics, "bleu", summary, bleu)
     add_text_options(parser)
     add_bleu_options(parser)
@@ -619,8 +619,8 @@ def add_bleu(metrics: Any) -> None:
         const=True,
         type=true_or_false,
         metavar="BOOL",
-        help="also print tokenised and compound-split BLEU; without --moses_language, the text is taken as already "
-        "tokenised; default: true with --moses_language or if nine in ten punctuation marks are separate tokens",
+        help="also print tokenized and compound-split BLEU; without --moses_language, the text is taken as already "
+        "tokenized; default: true with --moses_language or if nine in ten punctuation marks are separate tokens",
     )
 
 
@@ -633,8 +633,8 @@ def add_bleu_options(parser: ArgumentParser) -> None:
     parser.add_argument("--lowercase", action="store_true", help="ignore case")
     parser.add_argument(
         "--moses_language",
-        help="language code, such as de, for Moses' tokenizer, which splits plain text for tokenised and "
-        "compound-split BLEU; default: none, for text that is already tokenised",
+        help="language code, such as de, for Moses' tokenizer, which splits plain text for tokenized and "
+        "compound-split BLEU; default: none, for text that is already tokenized",
     )
 
 
@@ -674,7 +674,7 @@ def add_m2(metrics: Any) -> None:
     parser.add_argument(
         "--hypotheses",
         required=True,
-        help="file of corrected, tokenised sentences, one per line, UTF-8 (.gz accepted)",
+        help="file of corrected, tokenized sentences, one per line, UTF-8 (.gz accepted)",
     )
     parser.add_argument("--references", required=True, help="M2 file of the same sentences, UTF-8 (.gz accepted)")
     parser.add_argument("--beta", type=float, default=0.5, help="weight of recall in F_beta; default: %(default)s")
@@ -768,7 +768,7 @@ def add_annotate(commands: Any) -> None:
     summary = "make an M2 file from a text and its corrections with ERRANT"
     parser = add_command(commands, "annotate", summary, annotate, needs_models=False)
     parser.add_argument(
-        "--sources", required=True, help="file of tokenised sentences, one per line, UTF-8 (.gz accepted)"
+        "--sources", required=True, help="file of tokenized sentences, one per line, UTF-8 (.gz accepted)"
     )
     parser.add_argument(
         "--corrections",

@@ -36,7 +36,7 @@ class CsaOdeConfig(PreTrainedConfig):
             found by the `"adjoint"` method, which needs torchdiffeq, more time, and memory that does not grow with the
             number of steps. They differ by the error of the solvers, and are the same in the limit of small steps.
         attention_output_projection (`bool`, defaults to `True`): Whether the attention's output is multiplied by one
-            more (d, d) matrix before it is normalised. Equation 5 has none, but the paper's numbers of parameters, at
+            more (d, d) matrix before it is normalized. Equation 5 has none, but the paper's numbers of parameters, at
             all sizes of tables 2 and 3, have one more such matrix than its equations.
         position_constant (`float`, defaults to 1e-4): c of the position encoding (eq. 3).
         distance_epsilon (`float`, defaults to 1e-3): Least distance of the Euclidean attention, which is 1 over the

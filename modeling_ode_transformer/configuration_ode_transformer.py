@@ -171,9 +171,9 @@ class OdeTransformerConfig(PreTrainedConfig):
             `"tableau"`, at `"euler"` (1, 0, ...: the residual block), or at `"even"` (1/n each). Gates start with
             random weights, or, with `"even"`, at zero.
         normalize_stages (`bool` or `str`, defaults to `False`): Whether each stage has a layer norm, which the layers
-            of a stack share (PCformer, Li et al., 2024). `True` normalises a stage before it is weighted.
+            of a stack share (PCformer, Li et al., 2024). `True` normalizes a stage before it is weighted.
             `"released"` does so as soon as it is evaluated, as in PCformer's released code: later stages then start
-            from normalised ones.
+            from normalized ones.
         stage_values (`str`, defaults to `"increment"`): `"increment"`: F is the block's increment, as in the paper;
             `"output"`: F is the block's output, input included, as in the paper's released code.
         vector_field (`str`, defaults to `"layer"`): What the scheme integrates (figure 4): the whole `"layer"`, only
@@ -185,7 +185,7 @@ class OdeTransformerConfig(PreTrainedConfig):
             output of the last one, begins a new history, and shares all parameters.
         step_size (`float`, defaults to 1.0): Size of a step.
         layer_history (`str`, defaults to `"learned_dense"`): What a block reads from the blocks below:
-            `"learned_dense"`, a learned combination of their normalised outputs (DLCL, Wang et al., 2019); `"dense"`,
+            `"learned_dense"`, a learned combination of their normalized outputs (DLCL, Wang et al., 2019); `"dense"`,
             their mean; `"depth_weighted"`, a learned combination without norms that starts at the last output
             (DenseFormer, Pagliardini et al., 2024); `"attention"`, attention to the embedding and the increments
             (Attention Residuals, Kimi, 2026); `"none"`, the last output.

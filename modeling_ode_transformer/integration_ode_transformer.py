@@ -41,7 +41,7 @@ def integrate(
         coefficients: returns the weights of the stages it is given; None: the tableau's own.
         step_size: h.
         num_steps: the number of steps.
-        stage_norms: for each stage, what normalises it before it is weighted; None: no norms.
+        stage_norms: for each stage, what normalizes it before it is weighted; None: no norms.
 
     Returns:
         The state after the steps, of y's shape.
@@ -509,7 +509,7 @@ class LayerHistory(nn.Module):
 
 
 class DenseLayerHistory(LayerHistory):
-    """Dense connections (Wang et al., 2019): the mean of the embedding and all normalised outputs of blocks below."""
+    """Dense connections (Wang et al., 2019): the mean of the embedding and all normalized outputs of blocks below."""
 
     def __init__(self, num_layers, hidden_size, eps):
         super().__init__(num_layers, hidden_size, eps)

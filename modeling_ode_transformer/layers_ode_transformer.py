@@ -86,7 +86,7 @@ class OdeTransformerLearnedPositionalEmbedding(nn.Embedding):
         self.num_positions = num_positions
 
     def resize(self, num_positions: int):
-        """Cuts vectors at the end, or adds vectors initialised as in a new model."""
+        """Cuts vectors at the end, or adds vectors initialized as in a new model."""
         new_length = self.num_embeddings - self.num_positions + num_positions
         weight = self.weight.new_empty(new_length, self.embedding_dim).normal_(std=self.embedding_dim**-0.5)
         kept = min(self.num_embeddings, new_length)
@@ -318,7 +318,7 @@ def eager_attention_forward(
 
 
 class OdeTransformerFusedProjection(nn.Linear):
-    """A query, key or value projection. In the original it is a part of one matrix (3d, d), and it is initialised as
+    """A query, key or value projection. In the original it is a part of one matrix (3d, d), and it is initialized as
     such. Training joins the projections of one input again, which takes a GPU fewer operations."""
 
     @property
@@ -491,7 +491,7 @@ def make_stage_norms(config: OdeTransformerConfig, stack: str) -> nn.ModuleList 
 
 
 def normalized(vector_field: Callable, norms: nn.ModuleList, z: torch.Tensor, evaluation: int) -> torch.Tensor:
-    """A vector field that normalises each stage by its norm at once: later stages start from normalised ones."""
+    """A vector field that normalizes each stage by its norm at once: later stages start from normalized ones."""
     return norms[evaluation % len(norms)](vector_field(z, evaluation))
 
 

@@ -109,7 +109,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         return super().save_pretrained(*args, **kwargs)
 
     def _get_resized_lm_head(self, old_lm_head, new_num_tokens=None, transposed=False, mean_resizing=True):
-        """As in transformers, but new rows are initialised like an output projection."""
+        """As in transformers, but new rows are initialized like an output projection."""
         new = super()._get_resized_lm_head(old_lm_head, new_num_tokens, transposed, mean_resizing)
         if type(new) is nn.Linear and not mean_resizing:
             with torch.no_grad():
@@ -187,7 +187,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
 
     def resize_position_embeddings(self, new_num_position_embeddings: int):
         """Sets the number of positions, `max_position_embeddings`. Learned positions are cut at the end, or extended
-        by vectors initialised as in a new model. Sinusoidal positions are computed for any length.
+        by vectors initialized as in a new model. Sinusoidal positions are computed for any length.
 
         Raises:
             ValueError: the number is less than 1.

@@ -588,7 +588,7 @@ def test_resized_learned_positions_keep_their_vectors(model_class, counting, tmp
         model.resize_position_embeddings(0)
 
 
-def test_new_learned_positions_are_initialised_and_sinusoidal_ones_need_nothing():
+def test_new_learned_positions_are_initialized_and_sinusoidal_ones_need_nothing():
     model = build(position_embedding_type="learned", d_model=512, position_counting="absolute")
     model.resize_position_embeddings(1000)
     assert model.model.encoder.embed_positions.weight[40:].std().item() == pytest.approx(512**-0.5, rel=0.02)

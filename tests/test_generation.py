@@ -293,7 +293,7 @@ def test_the_length_of_a_source_is_counted_without_padding(batch):
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"num_beams": 3, "early_stopping": True}])
-def test_an_output_does_not_depend_on_its_neighbours(options, batch):
+def test_an_output_does_not_depend_on_its_neighbors(options, batch):
     model = without_length(build())
     options |= {"max_len_a": 0.8, "max_len_b": 2, "return_dict_in_generate": True, "output_scores": True}
     together = model.generate(**source_of(batch), **options)
@@ -400,7 +400,7 @@ class Spelling:
         ({"do_sample": True, "temperature": 0.5, "num_return_sequences": 4}, 1),
     ],
 )
-def test_n_best_scores_are_normalised_log_probabilities(options, exponent, batch):
+def test_n_best_scores_are_normalized_log_probabilities(options, exponent, batch):
     """Recomputed in one pass over each output, alone and without a cache."""
     model = without_length(build())
     outputs = n_best(model, Spelling(), source_of(batch), max_len_a=1, max_len_b=-0.0, **options)

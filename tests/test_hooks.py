@@ -24,7 +24,7 @@ if not hasattr(GenerationMixin, ENCODE):  # before transformers 5.18
 MODEL = {
     "_check_and_adjust_attn_implementation": "flash attention cannot add the scores of relative positions: refused",
     "_get_resized_lm_head": "new rows of an output projection start as those of a new model",
-    "_init_weights": "transformers' own way to initialise parameters",
+    "_init_weights": "transformers' own way to initialize parameters",
     "_set_gradient_checkpointing": "stages are recomputed instead of blocks; its callers changed their names in 5.23",
 }
 HOOKS = {

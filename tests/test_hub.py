@@ -78,14 +78,14 @@ def test_auto_classes_know_the_package(auto_class, model_class, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names, neighbours",
+    "names, neighbors",
     [
         ((*PUBLISHED, *PUBLISHED_WITH_PIPELINES), (*PUBLISHED, "scores_ode_transformer")),
         (PUBLISHED_RECURRENCE, PUBLISHED_RECURRENCE),
         (PUBLISHED_CSA_ODE, PUBLISHED_CSA_ODE),
     ],
 )
-def test_published_files_import_only_from_their_neighbours(names, neighbours):
+def test_published_files_import_only_from_their_neighbors(names, neighbors):
     """transformers copies `from .module import name` only; any other form is lost or breaks, but in a `try`."""
     for name in names:
         tree = ast.parse((PACKAGE / f"{name}.py").read_text())
@@ -93,7 +93,7 @@ def test_published_files_import_only_from_their_neighbours(names, neighbours):
         optional = {each for attempt in attempts for node in attempt.body for each in ast.walk(node)}
         for node in set(ast.walk(tree)) - optional:
             if isinstance(node, ast.ImportFrom) and node.level:
-                assert node.level == 1 and node.module in neighbours
+                assert node.level == 1 and node.module in neighbors
             elif isinstance(node, ast.ImportFrom):
                 assert node.module != "__future__" and not node.module.startswith("modeling_ode_transformer")
             elif isinstance(node, ast.Import):

@@ -255,7 +255,7 @@ def test_gradients_of_rk2_blocks_shrink_by_half_and_with_gamma_1_do_not():
         assert gradient.item() == pytest.approx(product, rel=1e-12)
 
 
-def test_normalised_stages_are_normalised_before_they_are_weighed_only():
+def test_normalized_stages_are_normalized_before_they_are_weighed_only():
     y = torch.randn(2, 6, dtype=torch.float64)
     norm = torch.nn.LayerNorm(6).double()
     actual = integrate(lambda z, _: F(z), y, TABLEAUS["rk2"], stage_norms=[norm, lambda stage: 2 * stage])

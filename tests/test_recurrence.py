@@ -215,7 +215,7 @@ def test_the_decoder_attends_to_both_encoders_as_in_the_equations(form, batch):
     assert layers == [form["recurrence_decoder_layers"] == "all", True]
 
 
-# Independence of the neighbours, and of the way
+# Independence of the neighbors, and of the way
 
 
 @EVERY_FORM

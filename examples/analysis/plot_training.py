@@ -96,7 +96,7 @@ def plot_quantity(
 
 
 def plot_coefficients(axes: Axes, curves: dict[str, Curve], run: str) -> None:
-    """A colour for each layer, a style for each stage."""
+    """A color for each layer, a style for each stage."""
     found = {name: match for name in curves if (match := COEFFICIENT.fullmatch(name))}
     layers = list(dict.fromkeys((match["stack"], match["layer"]) for match in found.values()))
     for name, match in found.items():

@@ -74,7 +74,7 @@ class Metric(NamedTuple):
 # By their names in `all_results.json`, without the prefix of the split.
 METRICS = {
     "bleu": Metric("BLEU", "sacrebleu", convention="bleu_signature"),
-    "tokenized_bleu": Metric("BLEU, tokenised", "bleu", convention="tokenized_bleu_signature"),
+    "tokenized_bleu": Metric("BLEU, tokenized", "bleu", convention="tokenized_bleu_signature"),
     "compound_split_bleu": Metric("BLEU, compounds split", "bleu", convention="compound_split_bleu_signature"),
     "chrf": Metric("chrF", "chrf", convention="chrf_signature"),
     "rouge1": Metric("ROUGE-1", "rouge", convention="rouge_convention"),

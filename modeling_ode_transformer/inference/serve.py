@@ -124,13 +124,13 @@ class Batcher:
         return await asyncio.wait_for(answer, timeout)
 
     async def run(self) -> None:
-        """Answers requests until it is cancelled."""
+        """Answers requests until it is canceled."""
         while True:
             batch = [await self.requests.get()]
             while not self.requests.empty() and sum(len(texts) for texts, _ in batch) < self.max_batch:
                 batch.append(self.requests.get_nowait())
             self.waiting -= sum(len(texts) for texts, _ in batch)
-            # Nobody is waiting for cancelled requests.
+            # Nobody is waiting for canceled requests.
             await self.answer([(texts, answer) for texts, answer in batch if not answer.done()])
 
     async def answer(self, batch: list[tuple[list[str], asyncio.Future]]) -> None:

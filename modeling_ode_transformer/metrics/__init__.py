@@ -3,7 +3,7 @@
 
 | module       | what it computes                                                                                     |
 | ------------ | ---------------------------------------------------------------------------------------------------- |
-| `bleu`       | sacreBLEU with its signature, tokenised BLEU as multi-bleu.perl, compound-split BLEU                 |
+| `bleu`       | sacreBLEU with its signature, tokenized BLEU as multi-bleu.perl, compound-split BLEU                 |
 | `rouge`      | ROUGE-1, ROUGE-2 and summary-level ROUGE-L (rougeLsum), F1                                           |
 | `perplexity` | word perplexity                                                                                      |
 | `m2`         | MaxMatch precision, recall and F0.5 against M2 files                                                 |

@@ -4,13 +4,13 @@
     ode-transformer score bleu --references test.de --hypotheses output.de --moses_language de
 
 - `sacrebleu`: sacreBLEU (Post, 2018) of plain text: tokenizer 13a, mixed case. Its signature is part of the result.
-- `tokenized_bleu`: BLEU of tokenised text as in Moses' multi-bleu.perl: words are separated by white space. Without
+- `tokenized_bleu`: BLEU of tokenized text as in Moses' multi-bleu.perl: words are separated by white space. Without
   smoothing, the score is 0 if no n-gram of some order matches. The reference length is the closest one; of two equally
   close ones, the shorter.
 - `compound_split_bleu`: the same after `rich-text` has become `rich ##AT##-##AT## text` on both sides, as in
   tensor2tensor's get_ende_bleu.sh and fairseq's compound_split_bleu.sh. Customary for WMT'14 English-German.
 
-The last two use tokenised text unchanged, without subword marks. If `moses_language` is given, plain text is tokenised
+The last two use tokenized text unchanged, without subword marks. If `moses_language` is given, plain text is tokenized
 first by sacremoses' port of Moses' tokenizer.perl (its defaults: escaping, no splitting at hyphens). Scores are
 percentages.
 """
@@ -112,7 +112,7 @@ def split_compounds(text: str) -> str:
 
 
 def is_tokenized(texts: Iterable[str]) -> bool:
-    """Whether texts look tokenised: 9 of 10 punctuation marks stand alone between white space. The marks are commas,
+    """Whether texts look tokenized: 9 of 10 punctuation marks stand alone between white space. The marks are commas,
     colons, semicolons, question and exclamation marks, and full stops at the end. False if there are none."""
     marks = [before or end for text in texts for before, end in MARKS.findall(text)]
     alone = sum(not before.strip() for before in marks)
@@ -120,7 +120,7 @@ def is_tokenized(texts: Iterable[str]) -> bool:
 
 
 def moses_tokenizer(language: str) -> Callable[[str], str]:
-    """Returns a function that tokenises like Moses' tokenizer.perl; raises a ValueError for an unknown language."""
+    """Returns a function that tokenizes like Moses' tokenizer.perl; raises a ValueError for an unknown language."""
     import sacremoses  # takes a while
     from sacremoses.corpus import NonbreakingPrefixes
 
@@ -181,7 +181,7 @@ def tokenized_bleu(
         predictions: A text for each sentence.
         references: The reference of each sentence, or a list of references.
         lowercase: Like `multi-bleu.perl -lc`, which lower-cases ASCII letters only.
-        moses_language: Language ("de") of plain text, which is tokenised first. None: texts are already tokenised.
+        moses_language: Language ("de") of plain text, which is tokenized first. None: texts are already tokenized.
     """
     return tokenized_scorer(lowercase, moses_language).score(predictions, references)
 

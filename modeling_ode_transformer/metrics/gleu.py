@@ -46,7 +46,7 @@ def gleu_statistics(
 
     Returns:
         int64 (sentences, references, 10): length of the prediction, length of the reference, then for each of 1- to
-        4-grams the number of matches minus the penalised n-grams, and the number of n-grams.
+        4-grams the number of matches minus the penalized n-grams, and the number of n-grams.
 
     Raises:
         ValueError: the numbers of predictions, references and sources differ or are 0.

@@ -62,7 +62,7 @@ class BaseModelArguments:
         },
     )
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub checkpoint."})
-    trust_remote_code: bool = field(default=False, metadata={"help": "Run modelling code stored in the checkpoint."})
+    trust_remote_code: bool = field(default=False, metadata={"help": "Run modeling code stored in the checkpoint."})
     tokenizer_name: str | None = field(
         default=None, metadata={"help": "Tokenizer (folder or Hub name); default: the checkpoint's, or a new one."}
     )

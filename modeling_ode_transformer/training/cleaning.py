@@ -24,7 +24,7 @@ class Cleaning:
     """The active rules; None and False: off. Pairs with an empty side are always removed.
 
     Args:
-        normalize_punctuation: Whether to normalise punctuation first, like Moses' `normalize-punctuation.perl`.
+        normalize_punctuation: Whether to normalize punctuation first, like Moses' `normalize-punctuation.perl`.
         languages: Languages of the sources and targets, which determine the punctuation.
         min_words, max_words: Fewest and most words of a side.
         max_length_ratio: Most words of the longer side for each word of the shorter one.

@@ -118,7 +118,7 @@ def test_the_model_is_that_of_the_equations(values, gate, batch):
 
 @pytest.mark.parametrize("solver", [*SOLVERS, "none"])
 @pytest.mark.parametrize("ngram_size", [0, 1, 2, 3])
-def test_a_sentence_does_not_depend_on_its_neighbours(solver, ngram_size, batch):
+def test_a_sentence_does_not_depend_on_its_neighbors(solver, ngram_size, batch):
     """Nor on padding, on which side it is, or what the padding's ids are."""
     model = tiny_model(solver=solver, ngram_size=ngram_size, embedding_size=6)
     together = model(**batch)

@@ -293,7 +293,7 @@ def test_what_evaluate_lets_through_is_an_error(name, inputs, error, message, lo
         ("no marks at all", False),
     ],
 )
-def test_text_is_tokenised_where_its_marks_stand_alone(text, expected):
+def test_text_is_tokenized_where_its_marks_stand_alone(text, expected):
     assert is_tokenized([text]) is expected
 
 
@@ -307,7 +307,7 @@ def test_text_is_tokenised_where_its_marks_stand_alone(text, expected):
         ("Zwei Hunde.", ["--moses_language", "de"], 3),
     ],
 )
-def test_the_command_prints_scores_of_tokenised_text_where_they_mean_something(
+def test_the_command_prints_scores_of_tokenized_text_where_they_mean_something(
     line, options, number, tmp_path, capsys
 ):
     (tmp_path / "text").write_text(f"{line}\n")

@@ -111,7 +111,7 @@ def test_a_models_perplexity_equals_a_plain_loop(tokenizer, batch_size):
     }
 
 
-def test_subwords_are_normalised_by_words(subword_tokenizer):
+def test_subwords_are_normalized_by_words(subword_tokenizer):
     """Whatever the model: GPT-2 of transformers, and a uniform one, whose perplexity has a closed form."""
     model = gpt2(subword_tokenizer, n_positions=40)
     result = model_perplexity(model, subword_tokenizer, LINES)

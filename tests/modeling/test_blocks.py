@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The blocks: against transformers' M2M100 and hand-written steps; initialisation and dropout."""
+"""The blocks: against transformers' M2M100 and hand-written steps; initialization and dropout."""
 
 import math
 
@@ -288,7 +288,7 @@ def test_the_predictor_corrector_block_is_that_of_pcformer(full_batch):
     assert_close(encoder(ids).last_hidden_state, expected)
 
 
-def test_a_stage_of_weight_0_in_the_tableau_is_normalised_where_weights_are_learned(full_batch):
+def test_a_stage_of_weight_0_in_the_tableau_is_normalized_where_weights_are_learned(full_batch):
     """y + sum_i gamma_i LN_i(F_i) with the stages of the midpoint scheme, whose own weights are 0 and 1."""
     reference = m2m100()
     fields = {"encoder_solver": "midpoint", "coefficients": "learned", "normalize_stages": True}
@@ -315,7 +315,7 @@ def test_dense_history_is_the_start_of_the_learned_one(batch):
     assert learned.encoder.history.weight[2].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
 
 
-# Embeddings, initialisation, dropout
+# Embeddings, initialization, dropout
 
 
 def test_positions_are_the_originals(batch):
@@ -352,7 +352,7 @@ def test_without_positions_the_encoder_is_equivariant():
     assert_close(model.encoder(ids[:, order]).last_hidden_state, expected)
 
 
-def test_initialisation_is_the_originals():
+def test_initialization_is_the_originals():
     torch.manual_seed(0)
     model = OdeTransformerForConditionalGeneration(
         tiny_config(vocab_size=4000, d_model=256, encoder_ffn_dim=512, coefficients="learned")

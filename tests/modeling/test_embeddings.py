@@ -163,7 +163,7 @@ def test_weights_on_disk_are_read_when_needed(tmp_path, batch):
         assert_close(loaded(**batch).logits, model(**batch).logits)
 
 
-def test_missing_parameters_are_initialised_not_garbage(tmp_path):
+def test_missing_parameters_are_initialized_not_garbage(tmp_path):
     build().save_pretrained(tmp_path)
     fields = {"encoder_coefficients": "learned", "max_relative_position": 4, "layer_history": "learned_dense"}
     model = OdeTransformerForConditionalGeneration.from_pretrained(
@@ -198,7 +198,7 @@ def test_gates_that_start_even_weigh_every_stage_of_every_token_alike(mode, solv
     assert random.model.encoder.solver_coefficients.gate.weight.any()
 
 
-def test_gates_weigh_stages_that_are_normalised(batch):
+def test_gates_weigh_stages_that_are_normalized(batch):
     """With `normalize_stages` the gate reads LN_i(F_i): the size of F_2 does not matter to it."""
     model = build(encoder_solver="rk2", encoder_coefficients="gate", normalize_stages=True)
     read = []

@@ -152,7 +152,7 @@ def test_beams_are_those_of_transformers(fields):
 
 @DRAWN
 def test_bfloat16_is_close(fields):
-    """As many of its roundings away from float64 as float32 is, or fewer than 10: some models, as those that normalise
+    """As many of its roundings away from float64 as float32 is, or fewer than 10: some models, as those that normalize
     stages of small sublayers, magnify roundings. A batch's roundings are chance: targets have six orders."""
     model = make(fields).double()
     inputs = {name: tensor.repeat(6, 1) for name, tensor in inputs_of(model).items()}

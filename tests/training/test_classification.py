@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The classification script: from labelled lines to saved models, their accuracy, and what it refuses."""
+"""The classification script: from labeled lines to saved models, their accuracy, and what it refuses."""
 
 import csv
 import gzip

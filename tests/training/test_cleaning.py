@@ -59,7 +59,7 @@ def test_a_rule_takes_what_breaks_it_and_says_so(rules, dropped):
         assert f"| {name} | {names.count(name)} | {names.count(name) / len(PAIRS):.2%} |" in taken.table()
 
 
-def test_punctuation_is_normalised_before_the_other_rules():
+def test_punctuation_is_normalized_before_the_other_rules():
     """As sacremoses does, whose rules are those of the languages; what came out the same is a duplicate."""
     pairs = [("„a“ …", "«b»"), ('"a" ...', '"b"'), ("c", "d")]
     _, left, taken = clean(pairs, normalize_punctuation=True, languages=("de", "fr"), drop_duplicates=True)

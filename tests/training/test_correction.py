@@ -387,7 +387,7 @@ def test_resumed_run_ends_as_the_whole_one(run, tmp_path):
     assert read_lines(resumed / name) == read_lines(run[0] / name)
 
 
-def test_tokenised_text_survives_the_tokenizer(run):
+def test_tokenized_text_survives_the_tokenizer(run):
     """A sentence that a model repeats comes back as it was, with characters that no training text has."""
     tokenizer = AutoTokenizer.from_pretrained(run[0])
     sentences = [*CASE_STUDY, "It costs 8 ~ 9 £ , he said : “ naïve 東京 🙂 ” …", "`` Do n't ! '' ( no <b> )"]

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Summarization: sentences through tokenisation, scores of what is written, the search, and what is refused."""
+"""Summarization: sentences through tokenization, scores of what is written, the search, and what is refused."""
 
 import gzip
 import json

@@ -224,7 +224,7 @@ def test_targets_are_encoded_as_targets():
     assert dataset["labels"][0] == [3, 1]
 
 
-def test_bleu_of_tokenised_text_by_name():
+def test_bleu_of_tokenized_text_by_name():
     """Worked by hand: one of eight tokens is wrong, and one of twelve once words are split at hyphens."""
     args = translation.DataArguments(bleu_moses_language="de")
     reference = "Er öffnet die rich-text-Datei, sagt sie."

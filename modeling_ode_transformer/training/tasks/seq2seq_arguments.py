@@ -109,7 +109,7 @@ class Seq2SeqDataArguments(PreparedDataArguments):
         default=False, metadata={"help": "Leave out training pairs that repeat an earlier one."}
     )
     normalize_punctuation: bool = field(
-        default=False, metadata={"help": "Normalise the punctuation of training pairs like Moses' script."}
+        default=False, metadata={"help": "Normalize the punctuation of training pairs like Moses' script."}
     )
     average_last_checkpoints: int = field(
         default=0,

@@ -108,10 +108,10 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
 
 
 def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:
-    """sacreBLEU's BLEU and chrF of detokenised texts, with their signatures, and the length ratio to the references.
+    """sacreBLEU's BLEU and chrF of detokenized texts, with their signatures, and the length ratio to the references.
 
-    With `bleu_moses_language`, also tokenised and compound-split BLEU with their signatures. Moses' tokenizer splits
-    the texts for these two; published scores with another tokenisation are not comparable.
+    With `bleu_moses_language`, also tokenized and compound-split BLEU with their signatures. Moses' tokenizer splits
+    the texts for these two; published scores with another tokenization are not comparable.
     """
     references = dataset["target"][:]
     bleu, chrf = sacre_bleu(texts, references, args.bleu_tokenize), sacrebleu.CHRF()
