@@ -78,7 +78,7 @@ def help_text(task: Task, common: Collection[str] | None = COMMON) -> str:
         group, listed = parser.add_argument_group(title), set()
         for action in HfArgumentParser(arguments, add_help=False)._actions:
             is_common = common is None or title != "training" or action.dest in common
-            if action.dest not in listed and is_common:
+            if action.dest not in listed and is_common and action.help != SUPPRESS:
                 listed.add(action.dest)
                 add_option(group, action)
     text = parser.format_help()

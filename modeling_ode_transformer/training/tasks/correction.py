@@ -2,6 +2,7 @@
 """Grammatical error correction: sentences and their corrections, scored by M2, ERRANT and GLEU."""
 
 import logging
+from argparse import SUPPRESS
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -68,6 +69,9 @@ class DataArguments(Seq2SeqDataArguments):
     test_reference_files: list[str] | None = field(
         default=None, metadata={"help": "Corrections of the test sentences, line by line, for GLEU."}
     )
+    # Refused: sentences come from files.
+    dataset_name: str | None = field(default=None, metadata={"help": SUPPRESS})
+    dataset_config_name: str | None = field(default=None, metadata={"help": SUPPRESS})
     SOURCES = (
         *Seq2SeqDataArguments.SOURCES,
         *(f"{split}_{files}" for split in FOLDER_PATTERNS for files in ("file", "reference_files")),
