@@ -260,8 +260,9 @@ class Queue:
 
     def train(self, run: Run) -> bool:
         """Trains and records a run, unless that is done; whether it is now."""
-        if is_recorded(run, self.record_dir):
-            return True
+        with self.recording:
+            if is_recorded(run, self.record_dir):
+                return True
         if self.is_stopped.is_set():
             return False
         if run.start:
@@ -272,7 +273,8 @@ class Queue:
                 return False
         folder, record = self.output_dir / run.name, run.record(self.record_dir)
         begin, log_file = time.time(), self.output_dir / f"{run.name}.log"
-        say(f"{time.strftime('%F %T')} {run.name}: {state(run, self.output_dir, self.record_dir)}")
+        with self.recording:
+            say(f"{time.strftime('%F %T')} {run.name}: {state(run, self.output_dir, self.record_dir)}")
         commands = [] if is_done(folder) else run.commands(self.data_dir, self.output_dir, self.more)
         statuses = (self.run_child(command, log_file) for command in commands)
         status = next((status for status in statuses if status), 0)
@@ -281,9 +283,10 @@ class Queue:
             collect = [str(EXAMPLES / "analysis" / "collect_runs.py"), str(folder)]
             with self.recording:
                 status = self.run_child([*collect, "--names", run.title, "--output_file", str(record)], log_file)
+                status = status or int(not is_recorded(run, self.record_dir))
         if self.is_stopped.is_set():
             return False
-        if status or not is_recorded(run, self.record_dir):
+        if status:
             say(f"{run.name} failed (exit status {status}): see {log_file}")
             return False
         say(f"{time.strftime('%F %T')} {run.name}: done, {(time.time() - begin) / 60:.0f} minutes")
