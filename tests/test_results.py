@@ -120,6 +120,22 @@ def test_gates_are_as_open_as_was_seen(part, heading, columns):
             assert row[column] == f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
 
+def test_language_models_of_three_seeds_differ_as_the_bootstrap_says():
+    """Means and deviations of the perplexities, and the interval of a difference that is called one."""
+    runs, bootstrap = read_runs("queue/ptb.json"), read_runs("queue/ptb_bootstrap.json")["residual"]
+    rows = {row[""]: row for row in table_below(PAGE, "### Three seeds")}
+    for name, row in rows.items():
+        for column, (split, metric, digits) in PERPLEXITIES.items():
+            values = [runs[f"{name.lower()}_{seed}"]["metrics"][split][metric] for seed in (1, 2, 3)]
+            assert row[column] == f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+    assert (rows["residual"]["difference of test perplexity"], list(rows)) == ("", ["residual", *bootstrap])
+    for name, compared in bootstrap.items():
+        low, high = compared["confidence_interval"]
+        assert compared["differs"] and compared["counts_seeds"]
+        assert rows[name]["difference of test perplexity"] == f"{compared['difference']:.2f} ({low:.2f} to {high:.2f})"
+        assert rows[name]["could be seen"] == f"{compared['detectable_difference']:.2f}"
+
+
 @pytest.mark.parametrize("size", ["base", "big"])
 def test_speed_and_memory_are_those_of_the_benchmark(size):
     measures = read_runs("table6.json")

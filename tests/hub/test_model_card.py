@@ -465,9 +465,9 @@ SCORES = {
         ["models", "RK2, continued"],
         ("validation_", "test_2016_"),
     ),
-    "ptb_residual": ("ptb_cpu/runs.json", ["residual", "metrics"], ("validation.", "test.")),
-    "ptb_rk2": ("ptb_cpu/runs.json", ["RK2", "metrics"], ("validation.", "test.")),
-    "ptb_rk2_gate": ("ptb_cpu/runs.json", ["RK2 (gate)", "metrics"], ("validation.", "test.")),
+    "ptb_residual": ("queue/ptb.json", ["residual_1", "metrics"], ("validation.", "test.")),
+    "ptb_rk2": ("queue/ptb.json", ["rk2_1", "metrics"], ("validation.", "test.")),
+    "ptb_rk2_gate": ("queue/ptb.json", ["rk2_gate_1", "metrics"], ("validation.", "test.")),
 }
 METRIC_OF_TYPE = {"sacrebleu": "bleu"}
 
