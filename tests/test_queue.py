@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -169,25 +170,35 @@ def test_a_converted_model_is_rk2_and_computes_the_same_at_first(module, tmp_pat
     assert_close(*logits, scale=10)
 
 
-def test_jobs_share_a_gpu(queue, tmp_path):
-    """As many trainings at a time as are asked for: a stub waits until three have begun, and fails if there are more
-    before one is done. All of them reach the record that they share."""
-    stub = STUB.replace(
-        "folder.mkdir(parents=True, exist_ok=True)",
-        """folder.mkdir(parents=True, exist_ok=True)
-import os
-while len(begun := [path for path in folder.parent.iterdir() if path.is_dir()]) < 3:
-    os.sched_yield()
-if len(begun) > 3 and not any((path / "all_results.json").exists() for path in begun):
-    sys.exit(4)""",
-    )
-    (tmp_path / "run_translation.py").write_text(stub)
+def test_jobs_share_a_gpu(queue, tmp_path, monkeypatch, capsys):
+    """As many trainings at a time as are asked for, and no more. All of them reach the record that they share."""
+    lock, barrier, now, counts = threading.Lock(), threading.Barrier(3, timeout=60), set(), []
+    run_child = queue.Queue.run_child
+
+    def counted(self, command, log_file):
+        with lock:
+            now.add(log_file)
+            counts.append(len(now))
+        if "run_translation.py" in command[0]:
+            barrier.wait()
+        status = run_child(self, command, log_file)
+        with lock:
+            now.remove(log_file)
+        return status
+
+    monkeypatch.setattr(queue.Queue, "run_child", counted)
     queue.main(["--output_dir", "runs", "--gpu", "--jobs", "3", "--only", "tatoeba*"])
+    assert max(counts) == 3
     assert sorted(called(Path("runs"))) == sorted(f"tatoeba_en_de/{name}_1" for name in queue.DEEP)
     recorded = json.loads((tmp_path / "records" / "tatoeba_en_de.json").read_text())
     assert sorted(recorded) == sorted(f"{name}_1" for name in queue.DEEP)
     with pytest.raises(SystemExit):
         queue.main(["--gpu", "--only", "ptb*"])
+    capsys.readouterr()
+    queue.main(["--output_dir", "runs", "--list", "--only", "multi30k_en_fr/*_3"])
+    assert capsys.readouterr().out.split() == [
+        word for name in queue.MULTI30K_FRENCH for word in (f"multi30k_en_fr/{name}_3", "waits")
+    ]
 
 
 def test_a_run_that_continues_waits_for_its_start(queue, tmp_path):

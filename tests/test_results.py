@@ -134,6 +134,11 @@ def test_language_models_of_three_seeds_differ_as_the_bootstrap_says():
         assert compared["differs"] and compared["counts_seeds"]
         assert rows[name]["difference of test perplexity"] == f"{compared['difference']:.2f} ({low:.2f} to {high:.2f})"
         assert rows[name]["could be seen"] == f"{compared['detectable_difference']:.2f}"
+    low, high, difference = (-100 * each / compared["score_a"] for each in (low, high, compared["difference"]))
+    for page in (PAGE, ROOT / "README.md"):
+        text = " ".join(page.read_text(encoding="utf-8").split())
+        assert f"{difference:.1f}% less" in text and f"95% interval {high:.1f}% to {low:.1f}%" in text
+    assert f"(test perplexity {runs['rk2_gate_1']['metrics']['test']['perplexity']:.1f})" in PAGE.read_text("utf-8")
 
 
 @pytest.mark.parametrize("size", ["base", "big"])

@@ -58,7 +58,7 @@ DEEP = {
     for name, overrides in (("residual", RESIDUAL), ("rk2_gate", "encoder_coefficients=gate"))
 }
 MULTI30K_FRENCH = {name: TATOEBA[name] for name in ("residual", "residual6", "rk2_gate")}
-# Gates that may stay open: on normalised stages, from 1/2 on, with a temperature; in small models and short
+# Gates that may stay open: on normalized stages, from 1/2 on, with a temperature; in small models and short
 # trainings, since the recipe's gate shuts within an epoch. "{}" is the stack whose they are.
 GATES = {
     "rk2_gate": "{}_coefficients=gate",
@@ -324,13 +324,12 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--gpu", action="store_true", help="start the runs that need a GPU, and none of the others")
     parser.add_argument("--jobs", type=int, default=1, help="number of trainings at a time")
-    parser.add_argument("--list", action="store_true", help="only print the state of each run")
+    parser.add_argument("--list", action="store_true", help="only print the state of each run, for a GPU or not")
     args, more = parser.parse_known_args(argv)
-    runs = [run for run in all_runs() if fnmatch(run.name, args.only) and run.needs_gpu == args.gpu]
+    runs = [run for run in all_runs() if fnmatch(run.name, args.only) and (args.list or run.needs_gpu == args.gpu)]
     if not runs:
-        parser.error(
-            f"--only {args.only}: no run {'for a GPU ' if args.gpu else ''}has such a name. --list prints all names."
-        )
+        where = "for a GPU" if args.gpu else "for a CPU"
+        parser.error(f"--only {args.only}: no run {where} has such a name. --list prints all names.")
     if args.jobs < 1:
         parser.error(f"--jobs {args.jobs}: give at least 1.")
     if args.list:

@@ -191,11 +191,16 @@ def perplexity_statistics(
     Args:
         systems: For each, the negative log-likelihood of each line in nats, as text.
         references: The lines, or lists of one line.
+
+    Raises:
+        ValueError: a line has several references, or a log-likelihood is not a number.
     """
     from modeling_ode_transformer.metrics.perplexity import count_words, word_perplexity
 
-    lines = [line if isinstance(line, str) else line[0] for line in references]
-    words = count_words(lines)
+    lines = [[line] if isinstance(line, str) else line for line in references]
+    if several := [len(line) for line in lines if len(line) != 1]:
+        raise ValueError(f"The text of language models is one file of references, but {several[0]} are given.")
+    words = count_words([line for (line,) in lines])
     return (
         [np.stack([numbers_of(texts), words], axis=1) for texts in systems],
         lambda rows: word_perplexity(rows[:, 0], rows[:, 1]),

@@ -272,6 +272,9 @@ def test_perplexities_of_language_models(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["counts_seeds"]
     assert result["score_a"] == pytest.approx(np.exp(seeds[:2].sum() / words.sum() / 2))
+    both = ["--references", str(tmp_path / "text"), str(tmp_path / "text")]
+    with pytest.raises(ValueError, match="is one file of references, but 2 are given"):
+        cli.run(["score", "bootstrap", "--system_a", files[0], "--system_b", files[2], *options, *both])
     with pytest.raises(ValueError, match=r"Line 1 of a system is '.*', not a number: give files of"):
         cli.run(["score", "bootstrap", "--system_a", files[0], "--system_b", str(tmp_path / "text"), *options])
 
