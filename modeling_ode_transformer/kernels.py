@@ -72,6 +72,13 @@ def combine_in_training(matrix, row, terms):
     return combine(matrix, row, terms)
 
 
+def sums_of_ends(x: torch.Tensor, size: int) -> torch.Tensor:
+    """The sum of the first and that of the last `size` entries of the last dimension: (..., 2)."""
+    if is_torchdynamo_compiling():  # `unfold` would fix its sizes
+        return torch.stack([x[..., :size].sum(-1), x[..., -size:].sum(-1)], dim=-1)
+    return x.unfold(-1, size, x.shape[-1] - size).sum(-1)
+
+
 class OrderedBiases(torch.autograd.Function):
     """`biases` for the distances (length, length) of tokens in order, and a mask without gradient. In the gradient,
     inner distances are diagonals, and both ends are sums of the diagonals beyond. Nothing is scattered, so that the
@@ -96,11 +103,7 @@ class OrderedBiases(torch.autograd.Function):
         # Read in rows longer by one than the padded ones, each row starts one number later: columns are diagonals.
         padded = nn.functional.pad(gradient, (length + limit, limit, 0, 1)).view(*gradient.shape[:2], -1)
         diagonals = padded[..., : length * width].view(*gradient.shape[:2], length, width).transpose(1, 2)
-        # Like `unfold`, for which torch.compile fixes sizes: the first and the last length + 1 columns.
-        step = diagonals.stride(-1)
-        ends = diagonals.as_strided(
-            (*diagonals.shape[:3], 2, length + 1), (*diagonals.stride()[:3], (length + 2 * limit) * step, step)
-        ).sum(-1)
+        ends = sums_of_ends(diagonals, length + 1)
         inner = diagonals[..., length + 1 : length + 2 * limit]
         gradient = torch.cat([ends[..., :1], inner, ends[..., 1:]], dim=-1)
         return ctx.head_dim**-0.5 * gradient, None, None, None
