@@ -165,8 +165,11 @@ def measure_sampler(count: int, max_tokens: int) -> dict:
         sampler = TokenBudgetBatchSampler(lengths, max_tokens, num_replicas=8)
         del lengths
         report = sampler.report()
-        next(iter(sampler))
+        batches = iter(sampler)
+        next(batches)
         first, cpu = time.perf_counter() - start, time.process_time() - cpu
+        for _ in islice(batches, len(sampler) // 2):
+            pass
         sampler._orders[1].result()
     return {
         "pairs": count,
@@ -234,6 +237,7 @@ def training(path: Path, folder: Path, out: str, vocab_size: int, processes: int
         "max_tokens_per_batch": max_tokens,
         "gradient_accumulation_steps": 8 // processes,
         "max_steps": 2,
+        "preset": "none",  # as with a recipe: presets are chosen by a count of the pairs
         "do_train": True,
         "use_cpu": True,
         "save_strategy": "no",

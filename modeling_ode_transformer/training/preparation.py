@@ -26,6 +26,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pyarrow
+from datasets.table import MemoryMappedTable, concat_tables
 from filelock import FileLock
 
 from ..text_files import read_json
@@ -305,8 +306,8 @@ def prepare_pairs(
 
 def open_pairs(folder: Path) -> datasets.Dataset:
     """The pairs of a complete folder, mapped into memory."""
-    shards = [datasets.Dataset.from_file(str(path)) for path in sorted(folder.glob("shard-*.arrow"))]
-    return datasets.concatenate_datasets([shard for shard in shards if len(shard)])
+    shards = [MemoryMappedTable.from_file(str(path)) for path in sorted(folder.glob("shard-*.arrow"))]
+    return datasets.Dataset(concat_tables(shards))
 
 
 def save_once(folder: Path, key: dict, make: Callable[[], datasets.Dataset]) -> datasets.Dataset:

@@ -294,6 +294,7 @@ def run_process(main: Callable[[], object]) -> None:
     The group's threads end with its last user, a model in a reference cycle. At interpreter shutdown that would be too
     late: a thread that then needs the interpreter aborts the process.
     """
+    gc.freeze()  # what is imported stays: full collections need not go through it
     with one_line_errors():
         main()
     gc.collect()

@@ -8,6 +8,7 @@ from threading import Thread
 
 import datasets
 import numpy as np
+import pyarrow.compute
 import torch
 from torch.utils.data import Sampler
 
@@ -30,7 +31,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     `num_replicas` batches sees the same updates as `num_replicas` processes.
 
     Memory holds an integer for each pair (16 bits for at most 65,536 shapes, lengths of source and target, otherwise
-    32) and the order of an epoch in 32 bits. During an epoch, a thread makes the order of the next one.
+    32) and the order of an epoch in 32 bits. In the middle of an epoch, a thread makes the order of the next one.
 
     Args:
         lengths: (pairs, 2), tokens of each source and target.
@@ -95,19 +96,27 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     def _find_shapes(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the distinct rows of `lengths`, by padded width, source and target, and each pair's row number."""
-        base = int(lengths.max()) + 1
-        parts = [lengths[start : start + PART] for start in range(0, len(lengths), PART)]
-
-        def keys(part):
-            part = part.astype(np.int64)
-            padded = -(-part.max(axis=1) // self.multiple) * self.multiple
-            return (padded * base + part[:, 0]) * base + part[:, 1]
-
-        found = np.unique(np.concatenate([np.unique(keys(part)) for part in parts]))
+        parts = [slice(start, start + PART) for start in range(0, len(lengths), PART)]
+        occurs = np.zeros((2, int(lengths.max()) + 1), dtype=bool)
+        for part in parts:
+            for side in range(2):
+                occurs[side, lengths[part, side]] = True
+        sources, targets = (np.flatnonzero(side) for side in occurs)
+        # A table of all combinations of these lengths takes less time than sorting the pairs.
+        sources_before, targets_before = np.cumsum(occurs, axis=1) - 1
+        rows = sources_before * len(targets)
+        table = np.zeros(len(sources) * len(targets), dtype=np.uint32)
+        for part in parts:
+            table[rows[lengths[part, 0]] + targets_before[lengths[part, 1]]] = 1
+        found = np.flatnonzero(table)
+        shapes = np.stack([sources[found // len(targets)], targets[found % len(targets)]], axis=1).astype(np.int32)
+        padded = -(-shapes.max(axis=1) // self.multiple) * self.multiple
+        order = np.lexsort((shapes[:, 1], shapes[:, 0], padded))
+        table[found[order]] = np.arange(len(found))
         numbers = np.empty(len(lengths), dtype=np.uint16 if len(found) <= 1 << 16 else np.uint32)
-        for i, part in enumerate(parts):
-            numbers[i * PART : i * PART + len(part)] = np.searchsorted(found, keys(part))
-        return np.stack([found // base % base, found % base], axis=1).astype(np.int32), numbers
+        for part in parts:
+            numbers[part] = table[rows[lengths[part, 0]] + targets_before[lengths[part, 1]]]
+        return shapes[order], numbers
 
     def _fill(self, widths: np.ndarray) -> np.ndarray:
         """Returns the sizes of batches that pairs of ascending widths fill one after the other."""
@@ -180,9 +189,10 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self._orders = {known: order for known, order in self._orders.items() if known in (epoch, epoch + 1)}
         self._prepare_order(epoch)
         pairs, order = self._orders[epoch].result()
-        self._prepare_order(epoch + 1)
         starts = self.batch_ends - np.diff(self.batch_ends, prepend=0)
-        for i in order[self.rank :: self.num_replicas]:
+        for number, i in enumerate(order[self.rank :: self.num_replicas]):
+            if number == len(self) // 2:  # not at the start, where other processes need the CPU
+                self._prepare_order(epoch + 1)
             yield pairs[starts[i] : self.batch_ends[i]]
 
     def __iter__(self):
@@ -247,5 +257,12 @@ def pair_lengths(dataset) -> np.ndarray:
     columns = ["source_length", "target_length"]
     if isinstance(dataset, datasets.Dataset) and set(columns) <= set(dataset.column_names):
         table = dataset.select_columns(columns).with_format("arrow")[:]
-        return np.stack([table.column(name).to_numpy().astype(np.int32) for name in columns], axis=1)
+        return np.stack([table.column(name).to_numpy() for name in columns], dtype=np.int32).T
     return np.array([(len(pair["input_ids"]), np.size(pair.get("labels", 0))) for pair in dataset])
+
+
+def longest_source(dataset) -> int:
+    """Returns the largest number of source tokens."""
+    if isinstance(dataset, datasets.Dataset) and "source_length" in dataset.column_names:
+        return pyarrow.compute.max(dataset.with_format("arrow")[:]["source_length"]).as_py()
+    return max(len(pair["input_ids"]) for pair in dataset)

@@ -29,7 +29,7 @@ from ..preparation import (
     texts_hash,
     training_texts,
 )
-from ..samplers import pair_lengths
+from ..samplers import longest_source
 from ..task import Run, Task
 from ..trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 from ..watch import warn_of_empty
@@ -227,7 +227,7 @@ def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
         return {name: value for name, value in scores.items() if not isinstance(value, str)}
 
     if "train" in splits:
-        setattr(run.model.config, TRAINED_LENGTH, int(pair_lengths(splits["train"])[:, 0].max()))
+        setattr(run.model.config, TRAINED_LENGTH, longest_source(splits["train"]))
     tensor_cores = args.device.type == "cuda" and (args.fp16 or args.bf16)
     return TokenSeq2SeqTrainer(
         model=run.model,
