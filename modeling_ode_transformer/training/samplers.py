@@ -122,8 +122,13 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         """Returns the sizes of batches that pairs of ascending widths fill one after the other."""
         sizes, start = [], 0
         while start < len(widths):
+            most = self.max_tokens // widths[start]
+            if full := int(np.searchsorted(widths, widths[start], side="right") - start) // most:
+                sizes += [most] * full
+                start += most * full
+                continue
             # The widest of the first k pairs is the k-th.
-            candidates = widths[start : start + self.max_tokens // widths[start]]
+            candidates = widths[start : start + most]
             padded = candidates * np.arange(1, len(candidates) + 1)
             size = int(np.searchsorted(padded, self.max_tokens, side="right"))
             sizes.append(size)

@@ -12,6 +12,7 @@ from torch._dynamo.utils import counters
 
 from ..conftest import build
 from .runs import MODEL, arguments, losses
+from .test_resumption import train_in_two_processes
 
 
 # Random numbers are drawn in another order in graphs.
@@ -67,6 +68,16 @@ def test_a_compiled_training_with_checkpointing_and_losses_in_parts_is_resumed(c
     assert losses(resumed) == pytest.approx(losses(compiled), rel=1e-6)
     weights = [load_file(folder / "model.safetensors") for folder in (resumed, compiled)]
     torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)
+
+
+def test_two_compiled_processes_train_as_two_eager_ones(corpus, tmp_path):
+    values = {"max_tokens_per_batch": 240, "train_sampling_strategy": None, "max_steps": 4, "logging_steps": 1}
+    values |= {"config_overrides": json.dumps(MODEL | WITHOUT_DROPOUT), "label_smoothing_factor": 0.1}
+    eager, compiled = tmp_path / "eager", tmp_path / "compiled"
+    train_in_two_processes(arguments(corpus, eager, **values), tmp_path)
+    values |= {"torch_compile": True, "torch_compile_backend": "eager"}
+    train_in_two_processes(arguments(corpus, compiled, **values), tmp_path)
+    assert losses(compiled) == pytest.approx(losses(eager), rel=1e-5)
 
 
 def test_what_inductor_makes_has_the_gradients_of_the_eager_model(graphs):
