@@ -122,11 +122,13 @@ def test_gates_are_as_open_as_was_seen(part, heading, columns):
 
 def test_language_models_of_three_seeds_differ_as_the_bootstrap_says():
     """Means and deviations of the perplexities, and the interval of a difference that is called one."""
-    runs, bootstrap = read_runs("queue/ptb.json"), read_runs("queue/ptb_bootstrap.json")["residual"]
+    runs, compared = read_runs("queue/ptb.json"), read_runs("queue/ptb_bootstrap.json")
+    bootstrap, of_rk2 = compared["residual"], compared["RK2"]["RK2 (gate)"]
+    folders = {"residual": "residual", "RK2": "rk2", "RK2 (gate)": "rk2_gate"}
     rows = {row[""]: row for row in table_below(PAGE, "### Three seeds")}
     for name, row in rows.items():
         for column, (split, metric, digits) in PERPLEXITIES.items():
-            values = [runs[f"{name.lower()}_{seed}"]["metrics"][split][metric] for seed in (1, 2, 3)]
+            values = [runs[f"{folders[name]}_{seed}"]["metrics"][split][metric] for seed in (1, 2, 3)]
             assert row[column] == f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
     assert (rows["residual"]["difference of test perplexity"], list(rows)) == ("", ["residual", *bootstrap])
     for name, compared in bootstrap.items():
@@ -134,11 +136,24 @@ def test_language_models_of_three_seeds_differ_as_the_bootstrap_says():
         assert compared["differs"] and compared["counts_seeds"]
         assert rows[name]["difference of test perplexity"] == f"{compared['difference']:.2f} ({low:.2f} to {high:.2f})"
         assert rows[name]["could be seen"] == f"{compared['detectable_difference']:.2f}"
-    low, high, difference = (-100 * each / compared["score_a"] for each in (low, high, compared["difference"]))
+    low, high, difference = (
+        -100 * each / bootstrap["RK2"]["score_a"]
+        for each in (*bootstrap["RK2"]["confidence_interval"], bootstrap["RK2"]["difference"])
+    )
     for page in (PAGE, ROOT / "README.md"):
         text = " ".join(page.read_text(encoding="utf-8").split())
         assert f"{difference:.1f}% less" in text and f"95% interval {high:.1f}% to {low:.1f}%" in text
-    assert f"(test perplexity {runs['rk2_gate_1']['metrics']['test']['perplexity']:.1f})" in PAGE.read_text("utf-8")
+    low, high = of_rk2["confidence_interval"]
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    name = "eval_coefficient_decoder_0_stage_1"
+    logs = [runs[f"rk2_gate_{seed}"]["log_history"] for seed in (1, 2, 3)]
+    weights = [[entry[name] for entry in log if name in entry] for log in logs]
+    last = [each[-1] for each in weights]
+    assert max(each[0] for each in weights) < 0.04
+    assert f"and {min(last):.2f} to {max(last):.2f} after the last" in text
+    assert not of_rk2["differs"]
+    assert f"({of_rk2['difference']:.2f}, 95% interval {low:.2f} to {high:.2f}; " in text
+    assert f"{of_rk2['detectable_difference']:.2f} could be seen" in text
 
 
 @pytest.mark.parametrize("size", ["base", "big"])
