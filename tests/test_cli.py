@@ -2,6 +2,7 @@
 """The command `ode-transformer`: help without torch, and a message in place of a traceback where a file is missing."""
 
 import dataclasses
+import gc
 import json
 import runpy
 import subprocess
@@ -86,6 +87,15 @@ def test_a_missing_package_is_named_with_its_extra(module, extra, monkeypatch, c
         cli.main([])
     message = f'error: {module.partition(".")[0]} is not installed: pip install "modeling-ode-transformer[{extra}]"\n'
     assert capsys.readouterr().err == message and extra_of("nonsense") is None
+
+
+def test_garbage_is_collected_again_after_the_imports():
+    """Also if one fails; what they left stays."""
+    gc.unfreeze()
+    with pytest.raises(ImportError), cli.imports_that_stay():
+        assert not gc.isenabled()
+        raise ImportError
+    assert gc.isenabled() and gc.get_freeze_count()
 
 
 def test_an_interruption_is_one_line(monkeypatch, capsys):

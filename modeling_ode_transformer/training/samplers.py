@@ -120,9 +120,10 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     def _fill(self, widths: np.ndarray) -> np.ndarray:
         """Returns the sizes of batches that pairs of ascending widths fill one after the other."""
-        sizes, start = [], 0
+        sizes: list[int] = []
+        start = 0
         while start < len(widths):
-            most = self.max_tokens // widths[start]
+            most = self.max_tokens // int(widths[start])
             if full := int(np.searchsorted(widths, widths[start], side="right") - start) // most:
                 sizes += [most] * full
                 start += most * full
