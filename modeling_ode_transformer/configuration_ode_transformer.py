@@ -134,6 +134,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     Args:
         vocab_size (`int`, defaults to 34040): Size of the vocabulary, or of the encoder's if the decoder has its own.
         decoder_vocab_size (`int`, *optional*): Size of the decoder's own vocabulary; `None`: it shares the encoder's.
+            Another size than `vocab_size` needs `share_encoder_decoder_embeddings=False`.
         share_encoder_decoder_embeddings (`bool`, defaults to `True`): Whether encoder and decoder share one embedding
             matrix.
         tie_word_embeddings (`bool`, defaults to `True`): Whether the output projection is the decoder's embedding
@@ -162,9 +163,10 @@ class OdeTransformerConfig(PreTrainedConfig):
             Each iteration evaluates F at a learned combination of the history with `P` as its newest entry; the
             result replaces `P`. Corrected schemes need `layer_history="learned_dense"`.
         encoder_coefficients, decoder_coefficients (`str`, defaults to `"fixed"`): The weights of a stack's stages:
-            `"fixed"` (the tableau's), `"ones"`, `"learned"`, `"gate"` (the paper's best, for two stages),
-            `"scaled_gate"` (the same with a temperature of `sqrt(2 * d_model)`), `"sigmoid"`, `"tanh"` or `"ema"`.
-            Without effect if the solver has one stage.
+            `"fixed"` (the tableau's), `"ones"`, `"learned"` (scalars), `"gate"` (the paper's best, for two stages),
+            `"scaled_gate"` (the same with a temperature of `sqrt(2 * d_model)`), `"sigmoid"`, `"tanh"` (a gate for
+            each stage) or `"ema"` (PCformer's `alpha * (1 - alpha)^(n - i)`). With a solver of one stage, `"gate"` and
+            `"scaled_gate"` raise a `ValueError`; the others have no effect.
         coefficient_sharing (`str`, defaults to `"stack"`): Whether each `"stack"` has one set of coefficients, each
             `"layer"` has its own, or each stack has one per `"channel"` (`"learned"` and `"ema"` only).
         coefficient_start (`str`, defaults to `"ones"`): Where `"learned"` coefficients start: at `"ones"`, at the

@@ -124,12 +124,12 @@ class ButcherTableau:
 
     Args:
         a: one row of floats per stage, strictly lower triangular. Row `i` may be longer than `i` if the rest is zero.
-        b: one weight per stage.
+        b: one weight per stage. With fixed coefficients, a model needs them to sum to 1.
         y: the share of the state that each stage starts from; None: all of it, as in every Runge-Kutta scheme.
 
     Raises:
         ValueError: `a` is not strictly lower triangular, the lengths of `a`, `b` and `y` differ, there is no stage,
-            or an entry is not a number within ±LARGEST.
+            or an entry is not a number within ±32768.
     """
 
     a: tuple[tuple[float, ...], ...]

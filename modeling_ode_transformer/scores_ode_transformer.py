@@ -71,8 +71,9 @@ def n_best(
 ) -> list[list[tuple[str, float]]]:
     """Generates, and returns for each source its `num_return_sequences` outputs as (text, score), the best first.
 
-    `tokenizer` is the target's; it also finds `stop_strings`. `generate_with_scores` describes scores, memory and the
-    other arguments.
+    `tokenizer` is the target's; it also finds `stop_strings`. A beam search's scores are those of transformers.
+    `modeling_ode_transformer.scores_ode_transformer.generate_with_scores` describes scores, memory and the other
+    arguments.
     """
     sequences, scores = generate_with_scores(model, inputs, return_scores, **{"tokenizer": tokenizer, **options})
     texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)

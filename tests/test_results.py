@@ -14,8 +14,8 @@ PAGE = ROOT / "docs" / "results.md"
 
 
 def table_below(document: Path, heading: str) -> list[dict[str, str]]:
-    """The rows of the first table below a heading, by the names of its columns."""
-    lines = document.read_text(encoding="utf-8").partition(f"\n{heading}\n")[2].splitlines()
+    """The rows of the first table below a line that begins with a heading, by the names of its columns."""
+    lines = document.read_text(encoding="utf-8").partition(f"\n{heading}")[2].splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("|"))
     end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:end]]
@@ -81,7 +81,7 @@ def test_means_and_deviations_are_those_of_the_seeds():
             split, metric, digits = SCORES[column]
             scores = [run["metrics"][split][metric] for run in seeds]
             assert row[column] == f"{statistics.mean(scores):.{digits}f} ± {statistics.stdev(scores):.{digits}f}"
-        shown = (row["difference of test BLEU"], row["p"], row["could be seen"])
+        shown = (row["difference of test BLEU"], row["p"], row["detectable (80% power)"])
         if compared := bootstrap.get(row[""]):
             interval = "{:.2f} to {:.2f}".format(*compared["confidence_interval"])
             difference, power = f"{compared['difference']:.2f} ({interval})", compared["detectable_difference"]
@@ -96,7 +96,11 @@ def test_means_and_deviations_are_those_of_the_seeds():
 @pytest.mark.parametrize(
     ("part", "heading", "columns"),
     [
-        ("gates_ptb", "A language model, Penn Treebank:", PERPLEXITIES),
+        (
+            "gates_ptb",
+            "Language model, Penn Treebank:",
+            PERPLEXITIES,
+        ),
         (
             "gates_multi30k_en_de",
             "Translation, Multi30k:",
@@ -135,7 +139,7 @@ def test_language_models_of_three_seeds_differ_as_the_bootstrap_says():
         low, high = compared["confidence_interval"]
         assert compared["differs"] and compared["counts_seeds"]
         assert rows[name]["difference of test perplexity"] == f"{compared['difference']:.2f} ({low:.2f} to {high:.2f})"
-        assert rows[name]["could be seen"] == f"{compared['detectable_difference']:.2f}"
+        assert rows[name]["detectable (80% power)"] == f"{compared['detectable_difference']:.2f}"
     low, high, difference = (
         -100 * each / bootstrap["RK2"]["score_a"]
         for each in (*bootstrap["RK2"]["confidence_interval"], bootstrap["RK2"]["difference"])
@@ -152,8 +156,8 @@ def test_language_models_of_three_seeds_differ_as_the_bootstrap_says():
     assert max(each[0] for each in weights) < 0.04
     assert f"and {min(last):.2f} to {max(last):.2f} after the last" in text
     assert not of_rk2["differs"]
-    assert f"({of_rk2['difference']:.2f}, 95% interval {low:.2f} to {high:.2f}; " in text
-    assert f"{of_rk2['detectable_difference']:.2f} could be seen" in text
+    assert f"({of_rk2['difference']:.2f} more test perplexity, 95% interval {low:.2f} to {high:.2f}; " in text
+    assert f"{of_rk2['detectable_difference']:.2f} is detectable" in text
 
 
 @pytest.mark.parametrize("size", ["base", "big"])

@@ -44,7 +44,8 @@ class EnsembleCache(Cache):
 class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedModel):
     """An ensemble of encoder-decoders of transformers. Its `generate()` averages the members' probabilities at every
     step and searches or samples with the logarithm of the mean, like fairseq's ensembles. Each member has its own
-    encoder and cache. Architectures may differ; vocabularies may not.
+    encoder and cache. Architectures may differ; vocabularies may not, of
+    which only sizes and special tokens are checked.
 
     It uses the first member's generation configuration, and takes `max_len_a` and `max_len_b`
     (`SourceLengthGenerationMixin`). A temperature changes the mean, not the members' probabilities. An ensemble cannot

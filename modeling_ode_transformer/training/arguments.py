@@ -49,7 +49,7 @@ class BaseModelArguments:
     config_overrides: str | None = field(
         default=None,
         metadata={
-            "help": "Configuration fields of a new model, such as 'd_model=256,encoder_solver=rk4', or a JSON object. "
+            "help": "Configuration fields of a new model, such as 'd_model=256,dropout=0.2', or a JSON object. "
             "On the command line they are merged into a recipe's; '' drops the recipe's."
         },
     )
@@ -182,6 +182,10 @@ class PreparedDataArguments(BaseDataArguments):
     )
 
 
+# What a call can be told to do.
+WORKS = ("do_train", "do_eval", "do_predict")
+
+
 def parse_with_recipe(
     dataclass_types: tuple[type, ...],
     argv: list[str],
@@ -222,12 +226,16 @@ def parse_with_recipe(
     alternatives = [pair for arguments in dataclass_types for pair in getattr(arguments, "ALTERNATIVES", ())]
     given_sources = {name: value for name, value in given.items() if name in sources}
     recipe = without_superseded_sources(recipe, given_sources, alternatives)
+    if preset and name is None:
+        recipe, lines = preset(given)
+        notes += [] if given.get("smoke") else lines
     if given.get("smoke"):
         (smoke_values,) = {each.SMOKE_VALUES for each in dataclass_types if hasattr(each, "SMOKE_VALUES")}
+        if not recipe and not any(work in given for work in WORKS):
+            raise ValueError(
+                "--smoke makes a recipe, or the preset of your data, small: give a recipe or training data."
+            )
         recipe = smoke_variant(recipe, known, sources, smoke_values)
-    elif preset and name is None:
-        recipe, lines = preset(given)
-        notes += lines
     recipe = fit_device(recipe, given, notes)
     parser = HfArgumentParser(dataclass_types, add_help=False)
     parser.set_defaults(**recipe)
@@ -315,6 +323,8 @@ def smoke_variant(recipe: dict, known: set[str], sources: set[str], smoke_values
     values["config_overrides"] = parse_overrides(recipe.get("config_overrides")) | values["config_overrides"]
     if "output_dir" in recipe:
         values["output_dir"] = f"{recipe['output_dir']}_smoke"
+    if recipe.get("do_eval") is False:
+        values["eval_strategy"] = "no"
     return recipe | dict.fromkeys(sources) | values
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from .arguments import BaseDataArguments
+from .arguments import WORKS, BaseDataArguments
 from .data import read_dataset
 from .task import Task
 
@@ -151,7 +151,7 @@ def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list
         raise ValueError(f"--preset {name} is unknown: choose {', '.join(names)} or {NONE}.")
     known = task.data_arguments.__dataclass_fields__
     data_args = task.data_arguments(**{each: value for each, value in given.items() if each in known})
-    is_told = any(f"do_{work}" in given for work in ("train", "eval", "predict"))
+    is_told = any(work in given for work in WORKS)
     is_training = has_data(data_args, "train") and (given.get("do_train") or not is_told)
     if name == NONE or not is_training:
         return {}, []

@@ -21,17 +21,18 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     """Batches of pairs of similar length that fill a budget of tokens, like fairseq's `--max-tokens`.
 
     A batch of n pairs is padded to n times its longest source and n times its longest target; neither exceeds
-    `max_tokens`. Pairs are sorted by length, pairs of equal lengths in a new order in every epoch. They are cut into
+    `max_tokens`. Pairs are sorted by length; pairs of equal lengths are shuffled in every epoch. They are cut into
     batches where the budget is full, and the batches come in random order. Batch sizes are the same in every epoch, so
-    that their number is known. It is a multiple of `num_replicas * accumulation_steps`: the largest batches are halved
-    until it is. No pair is dropped or repeated, and all processes make equally many updates. Only if all batches
-    shrink to one pair, the first ones of an epoch are repeated at its end.
+    the number of batches is known. It is a multiple of `num_replicas * accumulation_steps`: the largest batches are
+    halved until it is. No pair is dropped or repeated, and all processes make equally many updates. Only if all
+    batches shrink to one pair, the first ones of an epoch are repeated at its end.
 
     Process `rank` takes the batches `rank`, `rank + num_replicas`, ... of an epoch. A single process that accumulates
     `num_replicas` batches sees the same updates as `num_replicas` processes.
 
-    Memory holds an integer for each pair (16 bits for at most 65,536 shapes, lengths of source and target, otherwise
-    32) and the order of an epoch in 32 bits. In the middle of an epoch, a thread makes the order of the next one.
+    Memory holds an integer for each pair (16 bits if there are at most 65,536 shapes, that is different lengths of
+    source and target, else 32) and the order of an epoch in 32 bits. In the middle of an epoch, a thread makes the
+    order of the next one.
 
     Args:
         lengths: (pairs, 2), tokens of each source and target.

@@ -350,7 +350,19 @@ class TokenTrainingArguments(ResumableTrainingArguments):
 
 @dataclass
 class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArguments):
-    """Seq2SeqTrainingArguments with token-budget batches; a resumed run restores the states of its callbacks."""
+    """Seq2SeqTrainingArguments with token-budget batches; a resumed run restores the states of its callbacks.
+
+    Args:
+        max_tokens_per_batch: The most source tokens and the most target tokens of a batch, padding included. None:
+            batches of `per_device_train_batch_size` pairs.
+        stream_buffer_size: Pairs of a stream to sort into batches at a time.
+        optimize_for_cpu: On a CPU, replace modules by faster ones.
+        loss_chunk_size: Tokens whose logits are computed at a time. 0: all; None: a sixteenth of a batch's on GPUs.
+        log_coefficients: Add the mean stage weights to the metrics of evaluations.
+
+    Raises:
+        ValueError: a value is out of its range, or `max_tokens_per_batch` meets `group_by_length`.
+    """
 
     max_tokens_per_batch: int | None = field(
         default=None,
