@@ -62,6 +62,11 @@ def weighted_sum(
     y: torch.Tensor, weights: Sequence[float | torch.Tensor], terms: Sequence[torch.Tensor]
 ) -> torch.Tensor:
     """Returns `y + sum_i weights[i] * terms[i]`. Terms of float weight 0 are skipped."""
+    return KERNELS["add_terms"](y, weights, terms)
+
+
+def add_terms(y: torch.Tensor, weights: Sequence[float | torch.Tensor], terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """`weighted_sum`."""
     for weight, term in zip(weights, terms, strict=True):
         if isinstance(weight, torch.Tensor):
             weight = weight.to(term.device)
@@ -80,7 +85,7 @@ def combine(matrix: torch.Tensor, row: int, terms: Sequence[torch.Tensor]) -> to
 
 
 # Functions that the package replaces by ones of fewer operations (`kernels.py`). Saved models compute with these.
-KERNELS: dict[str, Callable[..., torch.Tensor]] = {"combine": combine}
+KERNELS: dict[str, Callable[..., torch.Tensor]] = {"add_terms": add_terms, "combine": combine}
 
 
 def clamp_half(x: torch.Tensor) -> torch.Tensor:
