@@ -205,7 +205,8 @@ class OdeTransformerBiArn(nn.Module):
         for _ in range(num_steps):
             state = step(state)
             states.append(state)
-        states = torch.stack(states, dim=2)  # (directions, batch, steps, d)
+        # As slices of `stack(states, dim=2)`, states would have strides that inductor fixes in the backward pass.
+        states = torch.stack(states).permute(1, 2, 0, 3)  # (directions, batch, steps, d)
         if self.num_steps is None:
             return self.merge(to_words(states, orders_of_words(hidden_states, mask)))
         forward, backward = states

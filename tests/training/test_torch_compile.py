@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 
+from modeling_ode_transformer import OdeTransformerRecurrenceForConditionalGeneration
+
 from ..conftest import build
 from .runs import MODEL, arguments, losses
 from .test_resumption import train_in_two_processes
@@ -93,4 +95,18 @@ def test_what_inductor_makes_has_the_gradients_of_the_eager_model(graphs):
             loss = each(input_ids=ids, attention_mask=mask, labels=labels).loss
             found.append(torch.autograd.grad(loss, list(model.parameters())))
         torch.testing.assert_close(*found[::-1], rtol=1e-4, atol=1e-6)
+    assert graphs() == 1
+
+
+def test_what_inductor_makes_of_a_recurrence_has_its_gradients(graphs):
+    """For two shapes, one graph: `recurrence_steps` states, of which each is read again."""
+    model = build(OdeTransformerRecurrenceForConditionalGeneration, recurrence_steps=3, **WITHOUT_DROPOUT).train()
+    recurrence = model.model.encoder.recurrence.layers[0].recurrence
+    compiled = torch.compile(recurrence, dynamic=True)
+    for rows, length in ((4, 7), (3, 9)):
+        states = torch.randn(rows, length, 32, requires_grad=True)
+        mask = torch.arange(length) < torch.arange(length - rows, length)[:, None]
+        inputs = states, *recurrence.parameters()
+        found = [torch.autograd.grad(each(states, mask).square().sum(), inputs) for each in (recurrence, compiled)]
+        torch.testing.assert_close(*found[::-1], rtol=1e-4, atol=1e-5)
     assert graphs() == 1
