@@ -353,15 +353,17 @@ class StageGate(nn.Module):
     """A linear layer that computes stage weights. It is not an `nn.Linear`, so that quantizers leave it alone:
     coefficients keep their precision. With a `bias`, biases start there and weights at zero."""
 
-    def __init__(self, in_features: int, out_features: int, bias: tuple[float, ...] | None = None, scale: float = 1.0):
+    def __init__(
+        self, in_features: int, out_features: int, bias: tuple[float, ...] | None = None, is_scaled: bool = False
+    ):
         super().__init__()
-        self.initial_bias, self.scale = bias, scale
+        self.initial_bias, self.is_scaled = bias, is_scaled
         linear = nn.Linear(in_features, out_features)
         self.weight, self.bias = linear.weight, linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = nn.functional.linear(x, self.weight, self.bias)
-        return y if self.scale == 1.0 else self.scale * y
+        return x.shape[-1] ** -0.5 * y if self.is_scaled else y
 
 
 class GateCoefficients(StageCoefficients):
@@ -375,8 +377,7 @@ class GateCoefficients(StageCoefficients):
     def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
         super().__init__(tableau, hidden_size)
         bias = (0.0,) if start == "even" else None
-        scale = (2 * hidden_size) ** -0.5 if self.is_scaled else 1.0
-        self.gate = StageGate(2 * hidden_size, 1, bias, scale)
+        self.gate = StageGate(2 * hidden_size, 1, bias, self.is_scaled)
 
     def forward(self, stages):
         g = torch.sigmoid(self.gate(torch.cat(list(stages), dim=-1)))

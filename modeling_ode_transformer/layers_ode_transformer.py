@@ -453,7 +453,12 @@ class BlockInputs:
     first_cache_idx: int
     joined: tuple[torch.Tensor, ...] | None = None  # what projects for the self-attention, for all evaluations
     relative_distances: torch.Tensor | None = None
-    weights: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def keep_weights(self, name: str, weights: torch.Tensor | None) -> None:
+        """Keeps the first weights. Where there are none, nothing changes, so that compilers can recompute."""
+        if weights is not None:
+            self.weights.setdefault(name, weights)
 
 
 def parts_without(absent: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:

@@ -209,14 +209,14 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             joined=inputs.joined,
             **inputs.options,
         )
-        inputs.weights.setdefault("self", weights)
+        inputs.keep_weights("self", weights)
         return output
 
     def cross_attention(self, inputs, z, evaluation):
         output, weights = self.encoder_attn(
             self.encoder_attn_layer_norm(z), inputs.source, inputs.source_mask, **inputs.options
         )
-        inputs.weights.setdefault("cross", weights)
+        inputs.keep_weights("cross", weights)
         return output
 
     def feed_forward(self, inputs, z, evaluation):

@@ -60,9 +60,18 @@ def test_a_compiled_training_is_that_of_the_eager_model(corpus, tmp_path, graphs
     train_both(corpus, tmp_path, graphs)
 
 
-def test_a_compiled_training_with_checkpointing_and_losses_in_parts_is_resumed(corpus, tmp_path, graphs):
+@pytest.mark.parametrize("checkpointing", [{}, {"stages": True}])
+def test_a_compiled_training_with_checkpointing_and_chunked_losses_is_resumed(checkpointing, corpus, tmp_path, graphs):
     """One that is stopped after update 4 continues with the same losses, to the same weights."""
-    options = train_both(corpus, tmp_path, graphs, gradient_checkpointing=True, loss_chunk_size=16)
+    kwargs = json.dumps({"use_reentrant": False} | checkpointing)
+    options = train_both(
+        corpus,
+        tmp_path,
+        graphs,
+        gradient_checkpointing=True,
+        gradient_checkpointing_kwargs=kwargs,
+        loss_chunk_size=16,
+    )
     compiled, resumed = tmp_path / "compiled", tmp_path / "resumed"
     shutil.copytree(compiled / "checkpoint-4", resumed / "checkpoint-4")
     shutil.copy(compiled / "arguments.json", resumed)
