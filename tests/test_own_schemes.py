@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """`--import`: schemes and coefficients from a file, in training, saved as code, and elsewhere; what cannot travel."""
 
+import hashlib
 import json
 import sys
 
@@ -111,6 +112,8 @@ def test_a_trained_model_takes_its_schemes_along(scheme, tmp_path, capsys):
     model = AutoModelForSeq2SeqLM.from_pretrained(out).eval()
     weights = model.model.encoder.solver_coefficients.weight
     assert weights.shape == (3,) and weights.abs().sum() > 0  # trained
+    (noted,) = json.loads((out / "arguments.json").read_text())["imports"]
+    assert noted == f"my_scheme.py ({hashlib.blake2b(scheme.read_bytes(), digest_size=16).hexdigest()})"
     ids = torch.arange(4, 9)[None]
     expected = model(ids, decoder_input_ids=ids).logits.double().sum().item()
     source = (tmp_path / "test.en").read_text().splitlines()[0]

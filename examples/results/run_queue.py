@@ -204,7 +204,7 @@ def state(run: Run, output_dir: Path, record_dir: Path) -> str:
     folder = output_dir / run.name
     if is_recorded(run, record_dir):
         return "done"
-    last = max((int(path.name.rpartition("-")[2]) for path in folder.glob("checkpoint-*")), default=0)
+    last = max((int(path.name[11:]) for path in folder.glob("checkpoint-*") if path.name[11:].isdigit()), default=0)
     return f"begun, saved at update {last}" if last else "begun" if folder.is_dir() else "waits"
 
 
@@ -269,7 +269,7 @@ class Queue:
             if run.start in self.begun:
                 self.begun[run.start].result()
             if not is_done(self.output_dir / run.start):
-                say(f"{run.name} waits for {run.start}")
+                say(f"{run.name} needs the model of {run.start}, which is not in {self.output_dir}")
                 return False
         folder, record = self.output_dir / run.name, run.record(self.record_dir)
         begin, log_file = time.time(), self.output_dir / f"{run.name}.log"

@@ -5,6 +5,7 @@ import re
 from argparse import SUPPRESS
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -182,6 +183,8 @@ class PreparedDataArguments(BaseDataArguments):
     )
 
 
+# The arguments that hold fields by name. Those of the command line are merged into a recipe's or a preset's.
+MERGED = ("config_overrides", "tokenizer_options")
 # What a call can be told to do.
 WORKS = ("do_train", "do_eval", "do_predict")
 
@@ -195,7 +198,7 @@ def parse_with_recipe(
     """Arguments from the command line, over those of a recipe: `--recipe NAME`, or a first argument that ends in
     `.json`.
 
-    The command line wins. Only its `config_overrides` are merged over the recipe's, field by field; a dataset that it
+    The command line wins. Only its values of `MERGED` are merged over the recipe's, field by field; a dataset that it
     names takes the place of the recipe's files, and sources that of their `ALTERNATIVES` there. With `--smoke` the
     recipe is its `smoke_variant`. What the machine cannot do of a recipe's precision is left out.
 
@@ -240,10 +243,9 @@ def parse_with_recipe(
     parser = HfArgumentParser(dataclass_types, add_help=False)
     parser.set_defaults(**recipe)
     parsed = parser.parse_args_into_dataclasses(args=argv)
-    for arguments in parsed:
-        overrides = getattr(arguments, "config_overrides", None)
-        if overrides:
-            arguments.config_overrides = parse_overrides(recipe.get("config_overrides")) | parse_overrides(overrides)
+    for arguments, name in product(parsed, MERGED):
+        if overrides := getattr(arguments, name, None):
+            setattr(arguments, name, parse_overrides(recipe.get(name)) | parse_overrides(overrides))
     return parsed
 
 
@@ -267,6 +269,8 @@ def fit_device(recipe: dict, given: dict, notes: list[str]) -> dict:
     Raises:
         ValueError: the command line asks for what only a GPU has, and there is none.
     """
+    if given.get("fp16"):
+        recipe = {name: value for name, value in recipe.items() if name != "bf16"}
     has_gpu = torch.accelerator.is_available()
     if not has_gpu and (asked := [name for name, value in NEEDS_GPU.items() if given.get(name) is value]):
         flags = " ".join(f"--{name} {NEEDS_GPU[name]}" for name in asked)

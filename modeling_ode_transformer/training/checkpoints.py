@@ -21,7 +21,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
-from ..pipeline_ode_transformer import TARGET_TOKENIZER
+from ..pipeline_ode_transformer import TARGET_TOKENIZER, TRAINED_LENGTH
 from ..text_files import read_json
 
 
@@ -43,8 +43,10 @@ NEEDED_VALUES: dict[str, dict[str, Any]] = {
 READ_FILES = (*NEEDED_VALUES, CONFIG_NAME, "generation_config.json", "tokenizer*.json", f"{TARGET_TOKENIZER}/*.json")
 # Modules in which model classes are looked up.
 HOMES = ("modeling_ode_transformer", "transformers")
-# Fields of a configuration that may change for the same model: Trainer sets special tokens, a dtype, a cache.
+# Fields of a configuration that may change for the same model: Trainer sets special tokens, a dtype, a cache, and
+# data their longest source.
 NOT_OF_THE_MODEL = {"transformers_version", "_name_or_path", "architectures", "auto_map", "dtype", "use_cache"}
+NOT_OF_THE_MODEL |= {TRAINED_LENGTH}
 # Patterns of metrics and outputs, which a run writes about its model.
 OUTPUTS = ("*_results.json", "*predictions.txt", "generated.txt")
 CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
@@ -104,19 +106,27 @@ def update_number(checkpoint: Path) -> int:
     return int(CHECKPOINT.fullmatch(checkpoint.name)[1])
 
 
+def delete_folder(folder: Path) -> None:
+    """Deletes a folder; of a link to one, the link."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
+
+
 def remove_checkpoint(checkpoint: Path) -> None:
     """Deletes a checkpoint folder. It is renamed first, so that a kill leaves no checkpoint that lacks files."""
     removed = checkpoint.with_name(f"{TEMPORARY}{checkpoint.name}")
-    if removed.exists():
-        shutil.rmtree(removed)
+    if removed.is_dir() or removed.is_symlink():
+        delete_folder(removed)
     checkpoint.rename(removed)
-    shutil.rmtree(removed)
+    delete_folder(removed)
 
 
 def remove_leftovers(output_dir: str | Path) -> None:
     """Deletes the temporary folders that a killed training left in its output folder."""
     for folder in Path(output_dir).glob(f"{TEMPORARY}*"):
-        shutil.rmtree(folder)
+        delete_folder(folder)
 
 
 def rotate_checkpoints(

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow
 
 from ..inference.tokenizers import encode_texts
+from ..pipeline_ode_transformer import without_truncation
 from ..tokenization_ode_transformer import SPACE
 
 
@@ -103,6 +104,7 @@ class TextEncoder:
         """Their ids, and how many were cut."""
         if self.words is None:
             return encode_texts(texts, self.tokenizer, self.max_length, self.side)
+        without_truncation(self.tokenizer)  # to the length of the last call, perhaps the other side's
         encoded = self.words.encode(texts)
         limit = self.max_length
         too_long = [i for i, ids in enumerate(encoded) if limit is not None and len(ids) > limit]

@@ -44,8 +44,8 @@ PREPARED = "prepared.json"
 CLEANING = "cleaning.md"
 # Part of the names of unfinished files.
 UNFINISHED = ".unfinished"
-# Raised when the format of the files changes.
-VERSION = 1
+# Raised when the format of the files changes, or what is written into them.
+VERSION = 2
 # A shard holds at most this many pairs, and at most this many characters.
 SHARD_PAIRS = 100_000
 SHARD_CHARACTERS = 1 << 25
@@ -225,7 +225,8 @@ def cleaned_chunks(pairs: TrainingExamples, worker: Worker, num_workers: int | N
                 taken.update(of_chunk)
                 yield chunk if hashes is None else drop_duplicates(chunk, hashes, seen, taken)
             if not taken.kept:
-                raise ValueError(f"{pairs.name} holds no pair with text on both sides ({taken.read} lines read).")
+                removed = "".join(f", {count} removed by {rule}" for rule, count in taken.counts.items())
+                raise ValueError(f"{pairs.name} holds no pair to train on ({taken.read} lines read{removed}).")
 
         yield cleaned(), executor, num_workers
 
@@ -318,6 +319,7 @@ def save_once(folder: Path, key: dict, make: Callable[[], datasets.Dataset]) -> 
         shutil.rmtree(unfinished, ignore_errors=True)
         dataset = make()
         dataset.save_to_disk(str(unfinished))
+        shutil.rmtree(folder / "dataset", ignore_errors=True)  # of a call that was killed before its note
         unfinished.rename(folder / "dataset")
         return {"rows": len(dataset)}
 

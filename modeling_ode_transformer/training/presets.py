@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from .arguments import WORKS, BaseDataArguments
+from .arguments import MERGED, WORKS, BaseDataArguments
 from .data import read_dataset
 from .task import Task
 
@@ -168,7 +168,7 @@ def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list
     values = fit_checkpoints(values, has["validation"] and given.get("do_eval") is not False, given)
     if not is_told:
         values |= {"do_train": True, "do_eval": has["validation"], "do_predict": has["test"]}
-    values = {each: value for each, value in values.items() if each not in given or each == "config_overrides"}
+    values = {each: value for each, value in values.items() if each not in given or each in MERGED}
     return values, describe(chosen, presets, count, name, values, has["validation"])
 
 
@@ -203,8 +203,10 @@ def fit_batches(values: dict, data_args: BaseDataArguments, given: dict) -> dict
         return values
     if "per_device_train_batch_size" in given or given.get("train_sampling_strategy") == "group_by_length":
         return {name: value for name, value in values.items() if name != "max_tokens_per_batch"}
+    multiple = vars(data_args)["pad_to_multiple_of"] or 8  # on a GPU, in half precision
     lengths = (getattr(data_args, f"max_{side}_length") for side in ("source", "target"))
-    return values | {"max_tokens_per_batch": max(values["max_tokens_per_batch"], *lengths)}
+    padded = (math.ceil(length / multiple) * multiple for length in lengths)
+    return values | {"max_tokens_per_batch": max(values["max_tokens_per_batch"], *padded)}
 
 
 def fit_checkpoints(values: dict, is_evaluated: bool, given: dict) -> dict:
@@ -226,11 +228,15 @@ def fit_checkpoints(values: dict, is_evaluated: bool, given: dict) -> dict:
     if strategies.get("eval_strategy") == "no" or not is_evaluated:
         values = {name: value for name, value in values.items() if name not in EVALUATION}
     if "average_last_checkpoints" in values:
-        is_best_kept = given.get("load_best_model_at_end", values.get("load_best_model_at_end", False))
+        is_best_kept = "metric_for_best_model" in values.keys() | given.keys() or given.get(
+            "load_best_model_at_end", False
+        )
         average = given.get("average_last_checkpoints", values["average_last_checkpoints"])
         if given.get("max_steps", 0) > 0 and values["save_steps"] < 1:
             every = math.ceil(given["max_steps"] * values["save_steps"])
             average = min(average, given["max_steps"] // every)
+        elif values["save_strategy"] == "epoch":
+            average = min(average, math.ceil(given.get("num_train_epochs", values.get("num_train_epochs", average))))
         if (limit := given.get("save_total_limit")) is not None:
             average = min(average, max(limit - is_best_kept, 0))
         values |= {"average_last_checkpoints": average, "save_total_limit": max(average + is_best_kept, 1)}

@@ -199,6 +199,15 @@ class ResumableTrainerMixin:
             batches.sampler = batches.batch_sampler.sampler
         return dataloader
 
+    def _get_dataloader(self, *args, is_training=False, **kwargs):
+        # Trainer would drop the last examples of evaluations too, and predictions would lose their references.
+        asked = self.args.dataloader_drop_last
+        self.args.dataloader_drop_last = asked and is_training
+        try:
+            return super()._get_dataloader(*args, is_training=is_training, **kwargs)
+        finally:
+            self.args.dataloader_drop_last = asked
+
     def _get_eval_sampler(self, eval_dataset):
         # Trainer would reorder evaluation too when grouping by length, and predictions would lose their references.
         return SequentialSampler(eval_dataset)

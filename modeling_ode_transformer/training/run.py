@@ -239,13 +239,11 @@ def take_average(run: Run) -> None:
     name = args.metric_for_best_model.removeprefix("eval_")
     score = run.trainer.predict(run.splits["validation"], metric_key_prefix="average").metrics[f"average_{name}"]
     best_score = run.trainer.state.best_metric
-    is_better = score > best_score if args.greater_is_better else score < best_score
+    is_better = best_score is None or (score > best_score if args.greater_is_better else score < best_score)
     if not is_better:
         run.model.load_state_dict(best)
     kept = "the mean" if is_better else "the best checkpoint"
-    logger.info(
-        "Validation %s: %.4g for the mean, %.4g for the best checkpoint; kept %s", name, score, best_score, kept
-    )
+    logger.info("Validation %s: %s for the mean, %s for the best checkpoint; kept %s", name, score, best_score, kept)
 
 
 def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, has_stopped_early: bool = False) -> None:

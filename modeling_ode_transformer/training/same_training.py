@@ -24,15 +24,15 @@ from transformers import TrainingArguments
 
 from ..hub.model_card import held_out, split_sources, training_arguments, versions
 from ..text_files import parse_overrides
-from .arguments import DATA_FILES, BaseDataArguments, BaseModelArguments, needed_splits
+from .arguments import DATA_FILES, MERGED, BaseDataArguments, BaseModelArguments, needed_splits
 from .data import read_dataset
 
 
 # Data arguments of all tasks that no training depends on: of evaluations, of outputs, and of the call.
 NOT_OF_A_TRAINING = {
     *("max_eval_samples", "max_predict_samples", "early_stopping_patience", "overwrite_output_dir", "seeds"),
-    *("pad_to_multiple_of", "average_last_checkpoints", "num_beams", "length_penalty", "min_target_length"),
-    *("no_repeat_ngram_size", "samples", "bleu_tokenize", "bleu_moses_language", "errant"),
+    *("average_last_checkpoints", "num_beams", "length_penalty", "min_target_length", "no_repeat_ngram_size"),
+    *("samples", "bleu_tokenize", "bleu_moses_language", "errant"),
     *("prepared_dir", "num_workers", "local_data"),
     *("prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature"),
 }
@@ -107,11 +107,13 @@ def run_arguments(
     task: str, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
 ) -> dict:
     """What a run is: its task, arguments, data, number of processes, versions and date, as JSON has them."""
+    imported = [Path(path) for path in model_args.import_schemes or []]
     arguments = {
         "task": task,
         "model": vars(model_args),
         "data": vars(data_args),
         "files": shared_data_note(data_args, args),
+        "imports": [f"{path.name} ({file_hash(path, path.stat())})" for path in imported],
         "training": args.to_sanitized_dict(),
         "processes": args.world_size,
         "versions": versions(),
@@ -132,7 +134,8 @@ def training_data(data: dict) -> dict:
 def training_model(model: dict) -> dict:
     """The model arguments that a training depends on; of files and folders, only the names."""
     values = {name: value for name, value in model.items() if name != "trust_remote_code"}
-    values["config_overrides"] = parse_overrides(values.get("config_overrides"))
+    for name in MERGED:
+        values[name] = parse_overrides(values.get(name))
     return {name: Path(value).name if isinstance(value, str) else value for name, value in values.items()}
 
 
@@ -147,6 +150,10 @@ def training_models(noted: dict, asked: dict) -> tuple[dict, ...]:
     starts = [run.get("model", {}).get("model_name_or_path") for run in (noted, asked)]
     if all(map(is_of_the_hub, starts)):
         old["model_name_or_path"], new["model_name_or_path"] = starts
+    are_noted = all("imports" in run for run in (noted, asked))  # older runs did not
+    for values, run in ((old, noted), (new, asked)):
+        files = [Path(path).name for path in values.get("import_schemes") or []]
+        values["import_schemes"] = run["imports"] if are_noted else files
     return old, new
 
 

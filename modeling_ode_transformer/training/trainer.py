@@ -222,10 +222,10 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         losses = losses_by_row(logits, labels, smoothing) if smoothing else nll
         rows = torch.stack([losses, nll, (labels != -100).sum(-1)], dim=-1)
         # Drops the examples that processes repeat to fill their last batch.
-        self.loss_sums += self.accelerator.gather_for_metrics(rows).sum(0)
+        self.loss_sums += self.accelerator.gather_for_metrics(rows).sum(0).cpu()
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
-        self.loss_sums = torch.zeros(3, device=self.args.device)
+        self.loss_sums = torch.zeros(3, dtype=torch.float64)
         recording = nullcontext(dict)
         if self.args.log_coefficients or (self.is_in_train and not self.args.torch_compile):
             recording = mean_coefficients(self.model, is_left_out=lambda: self._generates)
@@ -361,7 +361,7 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
         log_coefficients: Add the mean stage weights to the metrics of evaluations.
 
     Raises:
-        ValueError: a value is out of its range, or `max_tokens_per_batch` meets `group_by_length`.
+        ValueError: a value is out of its range, or `max_tokens_per_batch` meets another sampling strategy.
     """
 
     max_tokens_per_batch: int | None = field(
@@ -393,6 +393,11 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
                 f"--max_tokens_per_batch {self.max_tokens_per_batch} already groups pairs by length: leave out "
                 "--train_sampling_strategy group_by_length."
             )
+        if self.train_sampling_strategy == "sequential":
+            raise ValueError(
+                f"--max_tokens_per_batch {self.max_tokens_per_batch} draws batches in random order: leave it out to "
+                "train with --train_sampling_strategy sequential."
+            )
 
 
 class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
@@ -420,12 +425,13 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         self._asked_of_generate = {}
         self._stream: TokenBudgetStream | None = None
         self._stream_epochs = None
-        given = signature(Seq2SeqTrainer).bind(*args, **kwargs).arguments
-        arguments, dataset = given.get("args"), given.get("train_dataset")
+        given = signature(Seq2SeqTrainer).bind(*args, **kwargs)
+        arguments, dataset = given.arguments.get("args"), given.arguments.get("train_dataset")
         if isinstance(dataset, datasets.IterableDataset) and arguments.max_steps <= 0:
             # Trainer needs a number of updates for a stream; it is counted before training.
+            given.arguments["args"] = arguments = copy.copy(arguments)
             self._stream_epochs, arguments.max_steps = math.ceil(arguments.num_train_epochs), 1
-        super().__init__(*args, **kwargs)
+        super().__init__(*given.args, **given.kwargs)
         if self.compute_metrics is not None and not self.args.predict_with_generate:
             raise ValueError(
                 "compute_metrics needs generated tokens: give predict_with_generate=True, or leave it out."
@@ -528,8 +534,9 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             epochs=self._stream_epochs,
         )
         if self._stream_epochs is not None:
-            args.max_steps = self._stream.count() // args.gradient_accumulation_steps
-            logger.info("%d epochs of the stream make %d updates", self._stream_epochs, args.max_steps)
+            updates = self._stream.count() // args.gradient_accumulation_steps
+            args.max_steps = math.ceil(updates * args.num_train_epochs / self._stream_epochs)
+            logger.info("%g epochs of the stream make %d updates", args.num_train_epochs, args.max_steps)
         collator = self._get_collator_with_removed_columns(collator, description="training")
         # The stream already picked this process's batches.
         dataloader = DataLoader(

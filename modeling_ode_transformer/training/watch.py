@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
+from .checkpoints import numbered_checkpoints, update_number
+
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +47,14 @@ class PlanCheck(TrainerCallback):
 
 
 def planned_checkpoints(args: TrainingArguments, state: TrainerState) -> int | None:
-    """Returns the number of checkpoints that a training saves; None if it depends on metrics."""
+    """Returns the number of checkpoints that a training has in the end, among them those in its folder if it is
+    resumed; None if it depends on metrics."""
+    done = [path for path in numbered_checkpoints(args.output_dir) if update_number(path) <= state.global_step]
     if args.save_strategy == "epoch":
-        return state.num_train_epochs
+        return len(done) + state.num_train_epochs - math.floor(state.epoch or 0)
     if args.save_strategy == "steps":
         # Trainer saves the last update, too.
-        return math.ceil(state.max_steps / state.save_steps)
+        return len(done) + math.ceil(state.max_steps / state.save_steps) - state.global_step // state.save_steps
     return None
 
 

@@ -424,6 +424,16 @@ def test_pairs(tmp_path, suffix):
     assert classify({"text": "who is", "text_pair": "the ?"})["label"] in ("entailment", "neutral")
 
 
+def test_files_that_a_call_does_not_read_take_no_share_of_the_training_examples():
+    args = classification_examples.DataArguments(test_file="a.txt", test_size=0.5, validation_size=0.25)
+    given = {"train": classification_examples.Examples(list("abcdefgh"), None, list("01010101"))}
+    for is_tested in (False, True):
+        given |= {"test": given["train"]} if is_tested else {}
+        needed = {"train": True, "validation": True, "test": is_tested}
+        splits = classification_examples.make_splits(given, args, needed, None)
+        assert (len(splits["train"].labels), len(splits["validation"].labels)) == (6, 2)
+
+
 def test_the_learning_rate_rises_linearly_and_falls_exponentially(files, tmp_path):
     options = {"max_steps": 10, "warmup_steps": 4, "learning_rate": 0.01, "learning_rate_ratio": 0.01}
     run_classification.main(arguments(files[0], tmp_path, do_predict=None, **options))
@@ -495,6 +505,7 @@ def test_recipe_holds_the_numbers_of_the_paper(tmp_path):
 
 BAD_FILES = {"empty.txt": "", "no_text.txt": "1 a b\n0\n", "columns.csv": "text,class\na,1\n", "bad.jsonl": "{\n"}
 BAD_FILES["table.tsv"] = "who is it ?\t1\n"
+BAD_FILES["open.csv"] = 'text,label\n"who is it,1\nwhat,0\n'
 
 
 @pytest.mark.parametrize(
@@ -504,6 +515,7 @@ BAD_FILES["table.tsv"] = "who is it ?\t1\n"
         ({"train_file": "{bad}/empty.txt"}, ValueError, r"empty\.txt has no examples"),
         ({"train_file": "{bad}/no_text.txt"}, ValueError, r"no_text\.txt, record 2 has no text or no label"),
         ({"train_file": "{bad}/columns.csv"}, ValueError, r"columns\.csv, record 1 lacks one of text, label"),
+        ({"train_file": "{bad}/open.csv"}, ValueError, r"open\.csv, after line 1: unexpected end of data"),
         ({"train_file": "{bad}/table.tsv"}, ValueError, r"table\.tsv: examples are in a \.txt .*, not '\.tsv'"),
         ({"train_file": "{bad}/bad.jsonl"}, ValueError, r"bad\.jsonl, line 1: not a JSON object"),
         ({"text_pair_column": "b"}, ValueError, r"has no columns: --text_pair_column b needs a \.csv or \.jsonl"),
@@ -523,6 +535,8 @@ BAD_FILES["table.tsv"] = "who is it ?\t1\n"
         ),
         ({"do_train": None, "do_predict": None}, ValueError, "Nothing to do"),
         ({"do_train": None}, ValueError, "give --model_name_or_path"),
+        ({"optim": "sgd"}, ValueError, "--optim sgd: classifiers are trained by Adam"),
+        ({"lr_scheduler_type": "constant"}, ValueError, "--lr_scheduler_type constant: .* leave it out"),
         ({"learning_rate_ratio": 0}, ValueError, "--learning_rate_ratio 0.0 must be more than 0"),
         ({"output_dir": "{bad}", "test_size": 0.1}, ValueError, "is not empty and holds no checkpoint"),
     ],

@@ -3,6 +3,7 @@
 
 import gzip
 import json
+import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -270,6 +271,13 @@ def test_malformed_file_is_named_with_its_line(tmp_path):
             ValueError,
             r"two\.ref has 2 lines, but --test_file .*a\.src has 1 sentences",
         ),
+        ("test", {"test_file": ["{tmp}/pipe"]}, ValueError, "pipe is a pipe, .* need a file"),
+        (
+            "validation",
+            {"validation_file": ["{tmp}/a.src"], "validation_reference_files": ["{tmp}/pipe"]},
+            ValueError,
+            "pipe is a pipe",
+        ),
         ("train", {"dataset_name": "jfleg"}, ValueError, "--dataset_name jfleg: sentences come from files"),
     ],
 )
@@ -277,6 +285,7 @@ def test_errors_name_the_value_and_the_fix(split, values, error, message, tmp_pa
     write(tmp_path / "a.src", "A line .")
     write(tmp_path / "two.ref", "A line .", "Another line .")
     write(tmp_path / "right.m2", CORRECT)
+    os.mkfifo(tmp_path / "pipe")
 
     def filled(value):
         if isinstance(value, list):

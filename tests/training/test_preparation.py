@@ -16,7 +16,13 @@ from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training import preparation
 from modeling_ode_transformer.training.cleaning import Cleaning
 from modeling_ode_transformer.training.encoding import PairEncoder, TextEncoder, tokenizer_hash
-from modeling_ode_transformer.training.preparation import open_pairs, prepare_pairs, prepared_folder, sample_pairs
+from modeling_ode_transformer.training.preparation import (
+    open_pairs,
+    prepare_pairs,
+    prepared_folder,
+    sample_pairs,
+    save_once,
+)
 from modeling_ode_transformer.training.smoke import articles, learner_sentences
 from modeling_ode_transformer.training.smoke.number_names import write_corpus
 from modeling_ode_transformer.training.tasks import translation
@@ -265,3 +271,27 @@ def test_other_processes_map_the_shards(texts, tokenizer, tmp_path):
     assert isinstance(dataset.data, datasets.table.MemoryMappedTable)
     folder = prepared_folder(tmp_path, "train", {"a": 1})
     assert folder == prepared_folder(tmp_path, "train", {"a": 1}) != prepared_folder(tmp_path, "train", {"a": 2})
+
+
+def test_each_side_keeps_its_own_limit(texts, tokenizer):
+    """A source that is cut comes before words and texts that the tokenizer itself reads: a long word, two spaces."""
+    source, target = (" ".join(texts[0][i][side] for i in range(9)) for i, side in ((0, 0), (0, 1)))
+    encoder = PairEncoder(tokenizer, tokenizer, 10, 4000)
+    for text in (target.replace(" ", ""), target.replace(" ", "  ")):
+        columns, cut = encoder([source], [text])
+        assert cut == {"source": 1, "target": 0} and len(columns["input_ids"][0]) == 10
+        assert columns["labels"].to_pylist() == [tokenizer(text_target=text)["input_ids"]]
+        assert len(columns["labels"][0]) > 10
+
+
+def test_data_whose_note_was_not_written_are_saved_again(tmp_path):
+    """As after a kill between the two."""
+    for values in ([1, 2], [3]):
+        found = save_once(tmp_path / "data", {}, lambda: datasets.Dataset.from_dict({"a": values}))  # noqa: B023
+        assert found["a"][:] == values
+        (tmp_path / "data" / preparation.PREPARED).unlink()
+
+
+def test_rules_that_leave_no_pair_are_named(texts):
+    with pytest.raises(ValueError, match=r"no pair to train on \(20000 lines read, .*\d+ removed by max_words 0"):
+        sample_pairs(training_pairs(texts[1]), Cleaning(max_words=0), 10, 1)

@@ -27,6 +27,10 @@ TRANSLATIONS = [
     ({"label_smoothing_factor": -1}, "--label_smoothing_factor -1.0 must be at least 0"),
     ({"label_smoothing_factor": 1}, "--label_smoothing_factor 1.0 must be less than 1"),
     ({"label_smoothing_factor": "nan"}, "--label_smoothing_factor nan must be at least 0"),
+    (
+        {"train_sampling_strategy": "sequential", "max_tokens_per_batch": 200},
+        "--max_tokens_per_batch 200 draws batches in random order",
+    ),
     ({"output_dir": "{file}"}, "--output_dir .*file is a file"),
     ({"config_overrides": "encoder_solver=none.json"}, "--config_overrides encoder_solver=none.json: no such file"),
     ({"config_overrides": "d_model=31"}, "error: d_model=31 is not a multiple of encoder_attention_heads"),

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import datasets
@@ -16,7 +17,7 @@ from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
 from modeling_ode_transformer.training.same_training import changed_data, data_note, different_training
-from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
+from modeling_ode_transformer.training.tasks import seq2seq, seq2seq_texts, translation
 from modeling_ode_transformer.training.tasks.seq2seq_arguments import Seq2SeqModelArguments
 
 from .runs import MODEL, arguments, losses
@@ -112,6 +113,8 @@ def test_another_training_in_the_folder_of_one_is_refused(corpus, tmp_path, capl
         run_translation.main(arguments(corpus, tmp_path, **options, learning_rate=5) + ["--config_overrides", rk4])
     with pytest.raises(ValueError, match=r"this one has max_source_length=7 in place of 256\."):
         run_translation.main(arguments(corpus, tmp_path, **options, max_source_length=7))
+    with pytest.raises(ValueError, match=r"this one has pad_to_multiple_of=8 in place of None\."):
+        run_translation.main(arguments(corpus, tmp_path, **options, pad_to_multiple_of=8))
     run_translation.main(arguments(corpus, tmp_path, **options, do_predict=True, num_beams=1, max_predict_samples=2))
     last = tmp_path / "checkpoint-3"
     with pytest.raises(
@@ -165,16 +168,43 @@ def test_training_data_that_changed_are_refused_by_name(corpus, tmp_path, caplog
 
     # The caller may want it, and a run of before files were noted says nothing about them.
     (moved / "train.de").write_text(changed)
+    sources = (moved / "train.en").read_text()
+    (moved / "train.en").write_text(f"{sources.splitlines()[0]} {sources}")  # the longest source is another one
     options |= {"max_steps": 4}
     asked = options | {"resume_from_checkpoint": out / "checkpoint-3"}
     shutil.copytree(out, tmp_path / "older")
     run_translation.main(arguments(moved, out, **asked))
-    assert "with other arguments: another content of train.de" in caplog.text
+    assert "with other arguments: another content of train.en" in caplog.text
     noted = json.loads((tmp_path / "older" / "arguments.json").read_text())
     del noted["files"]
     (tmp_path / "older" / "arguments.json").write_text(json.dumps(noted))
     run_translation.main(arguments(moved, tmp_path / "older", **options))
     assert len(losses(tmp_path / "older")) == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_same"),
+    [(["s.py (1)"], ["s.py (1)"], True), (["s.py (1)"], ["s.py (2)"], False), (None, ["s.py (2)"], True)],
+)
+def test_files_of_schemes_are_compared_by_their_content(before, now, is_same):
+    """Older runs noted no content."""
+    noted, asked = ({"model": {"import_schemes": [f"{folder}/s.py"]}} for folder in ("a", "b"))
+    noted |= {"imports": before} if before else {}
+    different = different_training(noted, asked | {"imports": now})
+    assert different["model"] == ([] if is_same else ["import_schemes=['s.py (2)'] in place of ['s.py (1)']"])
+
+
+def test_two_tokenizers_with_other_special_ids_are_refused_in_training(monkeypatch):
+    """A model has one id of each mark, and Trainer takes those of the sources."""
+    marks = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    for changed, message in (({"eos_token_id": 62}, "eos_token_id 2 and 62"), ({"bos_token_id": None}, None)):
+        both = SimpleNamespace(**marks), SimpleNamespace(**marks | changed)
+        monkeypatch.setattr(seq2seq, "load_tokenizers", lambda *args, both=both, **options: both)
+        for is_training in (True, False):
+            run = SimpleNamespace(model_args=Seq2SeqModelArguments(), args=SimpleNamespace(do_train=is_training))
+            refused = pytest.raises(ValueError, match=message) if message and is_training else nullcontext()
+            with refused:
+                assert seq2seq.load_tokenizers_of_run(run, "somewhere") == both
 
 
 def test_changed_data_are_noticed_in_folders_and_on_the_hub(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Token-budget batches of streams."""
 
+import dataclasses
 import json
 import threading
 from pathlib import Path
@@ -195,3 +196,24 @@ def test_what_a_stream_cannot_do_is_said(files, tmp_path):
     empty._gather = lambda value: [value, False]
     with pytest.raises(ValueError, match="A process got no pair from the stream"):
         next(iter(empty))
+
+
+def test_each_trainer_counts_the_updates_of_its_own_stream(files, tmp_path):
+    """With the arguments of another one; half an epoch has half of the updates."""
+    trainer = trainer_for(tmp_path, files[:1], num_train_epochs=1, save_strategy="no")
+    trainer.train()
+    counts = [trainer.state.max_steps]
+    for epochs in (1, 0.5):
+        arguments = dataclasses.replace(trainer.args, num_train_epochs=epochs, max_steps=-1)
+        for _ in range(2):
+            other = TokenSeq2SeqTrainer(
+                model=trainer.model,
+                args=arguments,
+                data_collator=trainer.data_collator,
+                train_dataset=stream_of(files),
+            )
+            other.train()
+            assert arguments.max_steps == -1
+        counts.append(other.state.max_steps)
+    short, whole, half = counts
+    assert short < whole == other._stream.count() // 2 and half == -(-whole // 2)

@@ -538,3 +538,26 @@ def test_mean_coefficients_are_over_tokens_and_not_over_what_is_generated(genera
     values = {"log_coefficients": True, "predict_with_generate": generates, "generation_max_length": 9}
     metrics = trainer_for(tmp_path, model, **values, per_device_eval_batch_size=3).evaluate()
     assert {name: metrics[name] for name in metrics if "coefficient" in name} == pytest.approx(expected, abs=1e-6)
+
+
+def test_linked_checkpoints_are_removed_and_what_they_link_to_stays(tmp_path):
+    """Moved to another disk, say; also where a removal was interrupted."""
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    for path in (folder, elsewhere / "2", elsewhere / "4"):
+        path.mkdir(parents=True)
+    (folder / "checkpoint-2").symlink_to(elsewhere / "2")
+    (folder / "_temporary_checkpoint-4").symlink_to(elsewhere / "4")
+    (folder / "checkpoint-6").mkdir()
+    rotate_checkpoints(folder, 1, None, folder / "checkpoint-6")
+    assert [path.name for path in folder.iterdir()] == ["checkpoint-6"]
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["2", "4"]
+
+
+def test_no_example_of_an_evaluation_is_dropped(tmp_path):
+    """Four examples in batches of three."""
+    values = {"per_device_eval_batch_size": 3, "dataloader_drop_last": True, "max_steps": 1}
+    trainer = trainer_for(tmp_path, new_model(dropout=0.0, attention_dropout=0.0, activation_dropout=0.0), **values)
+    assert len(trainer.get_train_dataloader()) == 3 and trainer.args.dataloader_drop_last
+    expected = trainer_for(tmp_path, trainer.model, max_steps=1, per_device_eval_batch_size=4).evaluate()["eval_loss"]
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-6)
+    assert len(trainer.predict(trainer.eval_dataset).label_ids) == 4

@@ -77,3 +77,15 @@ def test_a_run_warns_of_empty_outputs_once(corpus, tmp_path, caplog, monkeypatch
     options = {"do_eval": True, "do_predict": True, "eval_strategy": "steps", "eval_steps": 2}
     run_translation.main(arguments(corpus, tmp_path / "out", **options))
     assert len([line for line in warnings(caplog) if "are empty" in line]) == 1
+
+
+def test_a_resumed_run_with_too_few_checkpoints_is_refused_before_training(corpus, tmp_path):
+    """Those of before count where they are in its folder."""
+    values = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+    first, other = tmp_path / "first", tmp_path / "other"
+    run_translation.main(arguments(corpus, first, **values | {"max_steps": 4}))
+    resumed = values | {"resume_from_checkpoint": first / "checkpoint-4", "average_last_checkpoints": 2}
+    with pytest.raises(ValueError, match="_checkpoints 2: the run of 6 updates will save 1 "):
+        run_translation.main(arguments(corpus, other, **resumed))
+    run_translation.main(arguments(corpus, first, **resumed))
+    assert (first / "model.safetensors").is_file()

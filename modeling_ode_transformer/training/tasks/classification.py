@@ -2,6 +2,7 @@
 """Classification of sentences and pairs of sentences, scored by accuracy."""
 
 import logging
+from argparse import SUPPRESS
 from dataclasses import dataclass, field
 
 import datasets
@@ -36,6 +37,7 @@ from .classification_examples import (
 
 logger = logging.getLogger(__name__)
 
+OPTIMIZER = str(TrainingArguments.__dataclass_fields__["optim"].default)
 # In the order of their ids.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>"}
 
@@ -82,6 +84,20 @@ class ClassificationTrainingArguments(ResumableTrainingArguments):
         default=0.1,
         metadata={"help": "Last learning rate divided by the highest; the decay between them is exponential."},
     )
+
+    # Refused: the optimizer is Adam, and the decay is exponential.
+    optim: str = field(default=OPTIMIZER, metadata={"help": SUPPRESS})
+    lr_scheduler_type: str = field(default="linear", metadata={"help": SUPPRESS})
+
+    def __post_init__(self):
+        for name, default in {"optim": OPTIMIZER, "lr_scheduler_type": "linear"}.items():
+            value = getattr(self, name)
+            if value != default:
+                raise ValueError(
+                    f"--{name} {getattr(value, 'value', value)}: classifiers are trained by Adam, with L2 "
+                    "regularization and an exponentially falling learning rate (--learning_rate_ratio): leave it out."
+                )
+        super().__post_init__()
 
     def to_sanitized_dict(self) -> dict:
         """The recorded arguments, with the optimizer and schedule of `ClassificationTrainer`."""

@@ -4,7 +4,7 @@
 import csv
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -99,7 +99,7 @@ def read_examples(path: str, args: DataArguments) -> Examples:
     """
     suffix = Path(path.removesuffix(".gz")).suffix
     if suffix == ".csv":
-        return examples_of(csv.DictReader(f"{line}\n" for line in read_lines(path)), path, args)
+        return examples_of(read_csv(path), path, args)
     if suffix in (".json", ".jsonl"):
         return examples_of(read_json_lines(path), path, args)
     if suffix != ".txt":
@@ -114,6 +114,18 @@ def read_examples(path: str, args: DataArguments) -> Examples:
             f"{path} has no columns: --text_pair_column {args.text_pair_column} needs a .csv or .jsonl file."
         )
     return examples_of(records, path, args)
+
+
+def read_csv(path: str) -> Iterator[dict]:
+    """The records of a .csv file; ValueError if it is malformed."""
+    reader = csv.DictReader((f"{line}\n" for line in read_lines(path)), strict=True)
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, after line {reader.line_num}: {error}. Put a text with commas or quotes in quotes, and double "
+            "its own ones."
+        ) from error
 
 
 def examples_of(records: Iterable[dict], name: str, args: DataArguments) -> Examples:
@@ -172,7 +184,8 @@ def make_splits(
             order = np.setdiff1d(order, parts["test"], assume_unique=True)
             order = np.random.default_rng((args.split_seed, fold)).permutation(order)
         for split in ("test", "validation"):
-            if split not in splits and getattr(args, f"{split}_size"):
+            is_of_file = getattr(args, f"{split}_file") is not None
+            if split not in splits and not is_of_file and getattr(args, f"{split}_size"):
                 number = round(getattr(args, f"{split}_size") * len(splits["train"].labels))
                 parts[split], order = order[:number], order[number:]
         whole = splits["train"]

@@ -296,6 +296,10 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
     if not names:
         raise ValueError(f"No {split} data: give --{split}_file.")
     files = find_files(names, split)
+    references_of = getattr(args, f"{split}_reference_files")
+    for path in [*files, *map(Path, references_of or [])]:
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path} is a pipe, which can be read once; corrections need a file, to be scored later.")
     kinds = sorted({kind(path) for path in files})
     if len(kinds) > 1:
         raise ValueError(f"--{split}_file {' '.join(names)}: give files of one kind, not {' and '.join(kinds)}.")
@@ -322,12 +326,11 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
         sources += texts
         counts[path] = len(sources) - sum(counts.values())
 
-    reference_files = getattr(args, f"{split}_reference_files")
-    if reference_files:
-        lines = [list(map(one_space, lines)) for lines in zip(*read_aligned_lines(reference_files))]
+    if references_of:
+        lines = [list(map(one_space, lines)) for lines in zip(*read_aligned_lines(references_of))]
         if len(lines) != len(sources):
             raise ValueError(
-                f"{reference_files[0]} has {len(lines)} lines, but --{split}_file {' '.join(names)} has "
+                f"{references_of[0]} has {len(lines)} lines, but --{split}_file {' '.join(names)} has "
                 f"{len(sources)} sentences."
             )
         references = [own + others for own, others in zip(references or [[]] * len(sources), lines)]

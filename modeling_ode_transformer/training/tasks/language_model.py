@@ -164,6 +164,10 @@ def read_column(args: DataArguments, split: str) -> Iterator[str]:
         )
     for batch in records.select_columns([args.text_column]).iter(BATCH_ROWS):
         for text in batch[args.text_column]:
+            if not isinstance(text, str):
+                raise ValueError(
+                    f"{args.dataset_name} ({split}): {args.text_column!r} holds {text!r}, which is no text."
+                )
             yield from text.removesuffix("\n").split("\n")
 
 

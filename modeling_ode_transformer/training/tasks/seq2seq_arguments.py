@@ -55,8 +55,8 @@ class Seq2SeqModelArguments(BaseModelArguments):
     tokenizer_options: str | None = field(
         default=None,
         metadata={
-            "help": "SentencePiece options for a new tokenizer, such as split_digits=true,character_coverage=0.99; "
-            "default: none."
+            "help": "SentencePiece options for a new tokenizer, such as split_digits=true,character_coverage=0.99. "
+            "On the command line they are merged into a recipe's or preset's; default: none."
         },
     )
 
