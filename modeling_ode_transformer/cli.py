@@ -12,6 +12,7 @@ help and errors in the arguments come at once.
 """
 
 import gc
+import gzip
 import json
 import logging
 import sys
@@ -553,13 +554,15 @@ def add_card(commands: Any) -> None:
         "run_folder", metavar="RUN", help="output folder of a training run, or a record of one (.json)"
     )
     parser.add_argument("--repo_id", help="name of the repository, NAME or OWNER/NAME; default: the record's")
-    parser.add_argument("--record", help="also write the record to this file")
+    parser.add_argument("--record", help="also write the record to this new file")
     add_card_options(parser)
 
 
 def card(args: Namespace) -> None:
     from .hub.model_card import model_card, run_record
 
+    if args.record:
+        check_new_file("--record", args.record)
     is_record = args.run_folder.endswith(".json")
     if args.task and is_record:
         raise ValueError(f"{args.run_folder} is a record and already states its task: leave out --task {args.task}.")
@@ -836,7 +839,8 @@ def perplexity(args: Namespace) -> None:
         check_new_file("--nll_file", args.nll_file)
     of_lines = score_lines(*load_model(args.model), read_lines(args.texts), args.block_size, args.batch_size)
     if args.nll_file:
-        args.nll_file.write_text("".join(f"{nll}\n" for nll in of_lines["nll"].tolist()), encoding="utf-8")
+        with (gzip.open if args.nll_file.suffix == ".gz" else open)(args.nll_file, "wt", encoding="utf-8") as file:
+            file.writelines(f"{nll}\n" for nll in of_lines["nll"].tolist())
     print_scores(sum_lines(of_lines), args.json)
 
 

@@ -9,6 +9,7 @@ transformers' own search. Everything else, such as sampling, is left to transfor
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -57,7 +58,7 @@ def added_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def check_max_len(max_len_a: float, max_len_b: float) -> None:
     """Raises a ValueError unless both are finite numbers of at least 0 and one is positive."""
     for name, value in zip(MAX_LEN_OPTIONS, (max_len_a, max_len_b)):
-        if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
             raise ValueError(f"{name}={value!r} must be a number of at least 0.")
     if max_len_a == max_len_b == 0:
         raise ValueError("max_len_a=0 and max_len_b=0 allow no output: set one of them.")
@@ -126,7 +127,7 @@ class SourceLengthLogitsProcessor(LogitsProcessor):
         check_max_len(max_len_a, max_len_b)
         if eos_token_id is None:
             raise ValueError("max_len_a and max_len_b end outputs with the end-of-sequence token: set eos_token_id.")
-        self.eos_token_ids = [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
+        self.eos_token_ids = torch.as_tensor(eos_token_id).view(-1).tolist()
         self.prompt_length = prompt_length
         limits = (max_len_a * source_lengths.double() + max_len_b).long().clamp(min=min_new_tokens)
         self.limits = limits if max_new_tokens is None else limits.clamp(max=max_new_tokens - 1)
@@ -157,7 +158,9 @@ def source_mask(
     ids = input_ids if inputs is None else inputs
     if ids is not None and ids.ndim == 2 and pad_token_id is not None:
         return ids != pad_token_id
-    states = [each for each in (ids, inputs_embeds) if each is not None] or [encoder_outputs[0]]
+    states = [each for each in (ids, inputs_embeds) if each is not None] or [(encoder_outputs or [None])[0]]
+    if states[0] is None:
+        raise ValueError("max_len_a and max_len_b count the tokens of sources, but there are none: give input_ids.")
     return torch.ones(states[0].shape[:2], device=states[0].device)
 
 
@@ -225,7 +228,7 @@ class SourceLengthGenerationMixin(RecomputedGenerationMixin):
         if limits != [None, None]:
             limits = [limit or 0 for limit in limits]
             check_max_len(*limits)
-            sources = source_mask(value("pad_token_id"), inputs, **kwargs)
+            sources = source_mask(**kwargs | {"pad_token_id": value("pad_token_id"), "inputs": inputs})
             prompt_length = prepared_prompt_length(value, kwargs.get("decoder_input_ids"))
             shortest = value("min_new_tokens")
             shortest = max((value("min_length") or 0) - prompt_length, 0) if shortest is None else shortest
@@ -241,6 +244,8 @@ class SourceLengthGenerationMixin(RecomputedGenerationMixin):
                 sources.sum(1), *limits, value("eos_token_id"), prompt_length, shortest, longest
             )
             logits_processor = LogitsProcessorList([*(logits_processor or []), processor])
+        if isinstance(assistant := kwargs.get("assistant_model"), SourceLengthGenerationMixin):
+            kwargs["assistant_model"] = assistant._with_target_vocabulary()
         model = self._with_target_vocabulary()
         return super(SourceLengthGenerationMixin, model).generate(
             inputs, generation_config, logits_processor, *args, **kwargs
@@ -413,6 +418,7 @@ class BeamSearch:
         steps: Any = None,
     ):
         self.model, self.config, self.logits_processor = model, config, logits_processor
+        prompt = prompt.long()
         self.steps = steps = EagerSteps() if steps is None else steps
         self.model_options: dict[str, Any] = {}  # further arguments of the model
         self.encoder_outputs, self.attention_mask = encoder_outputs, None
@@ -453,7 +459,7 @@ class BeamSearch:
         # Positions count the prompt's padding or skip it; generated padding has no position.
         counting = getattr(model.config, "position_counting", "absolute")
         mask = torch.ones_like(prompt) if decoder_attention_mask is None else decoder_attention_mask
-        self.position_offset = torch.zeros_like(mask[:, :1])
+        self.position_offset = torch.zeros_like(prompt[:, :1])
         if counting == "mask":
             self.position_offset += (mask != 0).sum(dim=1, keepdim=True) - self.prompt_length
         skips_padding = counting == "ids" or (counting == "mask" and decoder_attention_mask is None)

@@ -323,10 +323,10 @@ class OdeTransformerFusedProjection(nn.Linear):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it computes a plain product, without an adapter, a hook or a replaced `forward`."""
+        """Whether it computes a plain product, without an adapter, a hook, quantization or a replaced `forward`."""
         is_linear = type(self).forward is nn.Linear.forward and "forward" not in vars(self)
         hooks = self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks
-        return is_linear and not any(hooks)
+        return is_linear and not hasattr(self.weight, "__tensor_flatten__") and not any(hooks)
 
 
 class OdeTransformerAttention(nn.Module):

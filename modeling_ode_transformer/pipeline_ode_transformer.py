@@ -10,6 +10,7 @@ translator("Two dogs run.")  # [{"translation_text": "Zwei Hunde laufen."}]
 """
 
 import copy
+import operator
 import os
 import re
 from collections.abc import Iterator, Sequence, Sized
@@ -44,7 +45,11 @@ TARGET_TOKENIZER = "target_tokenizer"
 # The arguments of pipeline() that say what to load from the Hub.
 HUB_OPTIONS = ("revision", "token", "trust_remote_code", "local_files_only", "code_revision")
 LINE_BREAKS = re.compile(r"(\s*\n\s*)")
-SENTENCE_BREAKS = re.compile(r"((?<=[.!?…。！？])\s+|(?<=[.!?…][\"'”»)\]])\s+)")
+SENTENCE_BREAKS = re.compile(
+    r"((?<=[.!?…])\s+|(?<=[.!?…][\"'”»)\]])\s+|(?<=[。！？])\s*(?=[^\s。！？”’」』）])|(?<=[。！？][”’」』）])\s*(?=\S))"
+)
+# Sentences that follow without white space.
+UNSPACED = re.compile(r"[。！？][”’」』）]?\Z")
 # Configuration field: the length in tokens of the longest source in training.
 TRAINED_LENGTH = "trained_source_length"
 # The name of a module loaded from the Hub ends in the commit and the file.
@@ -88,6 +93,11 @@ def without_truncation(tokenizer: Any) -> Any:
         backend.no_truncation()
         backend.no_padding()
     return tokenizer
+
+
+def spaces_after(sentence: str) -> str:
+    """What is between a sentence and the next one of a text: nothing in Chinese and Japanese."""
+    return "" if UNSPACED.search(sentence) else " "
 
 
 class TextToTextPipeline(ChunkPipeline):
@@ -358,8 +368,9 @@ class TextToTextPipeline(ChunkPipeline):
                     "split_lines=True and split_sentences=True join the outputs of several parts into one text. Leave "
                     f"out return_scores and return_tensors, and generate one output per part, not {len(lines[0])}."
                 )
-            texts = [text + line["line_break"] for line, ((text, _, _),) in zip(model_outputs, lines)]
-            return [{f"{self.return_name}_text": "".join(texts)}]
+            texts = [text for ((text, _, _),) in lines]
+            gaps = [line["line_break"] or spaces_after(text) for line, text in zip(model_outputs[:-1], texts)]
+            return [{f"{self.return_name}_text": "".join(map(operator.add, texts, [*gaps, ""]))}]
         results = []
         for text, ids, score in lines[0]:
             result = {f"{self.return_name}_token_ids": ids} if return_tensors else {f"{self.return_name}_text": text}

@@ -69,7 +69,12 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(
-        cls, name, *args, use_safetensors: bool | None = True, output_loading_info: bool = False, **kwargs
+        cls,
+        pretrained_model_name_or_path,
+        *args,
+        use_safetensors: bool | None = True,
+        output_loading_info: bool = False,
+        **kwargs,
     ):
         """As in transformers, but reads only safetensors unless `use_safetensors=False` allows files of `torch.save`
         (with `weights_only=True`, so that no code runs). `None`, transformers' default, counts as True.
@@ -78,7 +83,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             OSError: there are no safetensors files.
             ValueError: the model has another type, or is an encoder-decoder and the class a language model.
         """
-        use_safetensors = use_safetensors is not False
+        name, use_safetensors = pretrained_model_name_or_path, use_safetensors is not False
         try:
             model, report = super().from_pretrained(
                 name, *args, use_safetensors=use_safetensors, output_loading_info=True, **kwargs

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 
-# The white space between two sentences.
-SENTENCE_END = re.compile(r"(?<=[.!?…。！？])\s+|(?<=[.!?…][\"'”»)\]])\s+")
+# What is between two sentences: white space, or nothing after the stops of Chinese and Japanese.
+SENTENCE_BREAKS = re.compile(
+    r"((?<=[.!?…])\s+|(?<=[.!?…][\"'”»)\]])\s+|(?<=[。！？])\s*(?=[^\s。！？”’」』）])|(?<=[。！？][”’」』）])\s*(?=\S))"
+)
 
 
 @contextmanager
@@ -91,21 +93,22 @@ def split_text(text: str, limit: int, count: Callable[[str], int]) -> list[str]:
     """
     if count(text) <= limit:
         return [text]
-    sentences = [(sentence, count(sentence)) for sentence in SENTENCE_END.split(text.strip())]
-    units = [
-        unit
-        for sentence, length in sentences
-        for unit in ([(sentence, length)] if length <= limit else [(word, count(word)) for word in sentence.split()])
-    ]
-    parts, room = [], 0
-    for unit, length in units:
+    pieces = SENTENCE_BREAKS.split(text.strip())
+    units = []
+    for sentence, before in zip(pieces[::2], ["", *pieces[1::2]]):
+        words = [sentence] if count(sentence) <= limit else sentence.split()
+        units += [(word, " " if i or before else "") for i, word in enumerate(words)]
+    parts: list[str] = []
+    room = 0
+    for unit, before in units:
+        length = count(unit)
         if length <= room:
-            parts[-1].append(unit)
+            parts[-1] += before + unit
             room -= length
         else:
-            parts.append([unit])
+            parts.append(unit)
             room = limit - length
-    return [" ".join(part) for part in parts]
+    return parts
 
 
 def parse_overrides(text: str | dict | None) -> dict:

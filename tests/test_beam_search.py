@@ -231,6 +231,9 @@ def test_a_left_padded_prompt_of_the_decoder_is_searched_on_as_alone(source, wat
     options = {"num_beams": 3, "min_new_tokens": 8, "max_new_tokens": 8, "suppress_tokens": [1]}
     together = generate(model, three, decoder_input_ids=padded, decoder_attention_mask=mask, **options)
     assert watched.moves
+    for other in ({"decoder_input_ids": padded.int()}, {"decoder_attention_mask": mask.bool()}):  # of other dtypes
+        given = {"decoder_input_ids": padded, "decoder_attention_mask": mask} | other
+        assert torch.equal(generate(model, three, **given, **options), together)
     for i, prompt in enumerate(prompts):
         one = {name: tensor[i : i + 1] for name, tensor in source.items()}
         alone = generate(model, one, decoder_input_ids=torch.tensor([prompt]), use_cache=False, **options)

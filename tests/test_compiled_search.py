@@ -183,6 +183,9 @@ def test_a_warm_up_on_a_cpu_is_for_padded_sources_too(source, tracing):  # noqa:
     graphs = len(tracing.graphs)
     model.generate(**source, num_beams=4, max_new_tokens=12, **tracing.options)
     assert len(tracing.graphs) == graphs == 1
+    for options in ({}, {"num_beams": 4, "return_dict_in_generate": True}):
+        with pytest.raises(ValueError, match="warm_up compiles beam searches that return only sequences, but"):
+            model.warm_up(max_new_tokens=12, **options)
 
 
 def test_first_steps_are_logged_with_their_time(source, tracing, caplog):  # noqa: F811

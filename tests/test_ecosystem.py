@@ -26,6 +26,7 @@ from transformers.generation import CompileConfig
 from transformers.modeling_outputs import BaseModelOutput
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer.inference.generate import plain_tensors
 from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
@@ -454,15 +455,20 @@ def test_eight_bits_hold_the_linear_layers_and_nothing_else(form, activations, t
         assert smaller < 0.7 * size
         again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "quantized")
         assert torch.equal(again(**batch).logits, logits)
+        parts = plain_tensors(again.model.encoder.layers[0].fc1.weight)
+        assert {torch.int8} < {part.dtype for part in parts} and {type(part) for part in parts} == {torch.Tensor}
         assert torch.equal(again.generate(**sources(9, 7, 4), num_beams=2, max_new_tokens=6), tokens)
 
 
-def test_an_adapter_is_trained_on_a_model_of_eight_bits(peft, tmp_path):
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj"], ["fc1", "fc2"]])
+def test_an_adapter_is_trained_on_a_model_of_eight_bits(targets, peft, tmp_path):
+    """Also where projections of one input stay without an adapter: training would join their weights."""
     torchao = pytest.importorskip("torchao.quantization")
     build(encoder_solver="pcformer", normalize_stages=True).save_pretrained(tmp_path)
     config = TorchAoConfig(torchao.Int8WeightOnlyConfig())
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, quantization_config=config)
-    adapted = peft.get_peft_model(peft.prepare_model_for_kbit_training(model), peft.LoraConfig(**LORA)).train()
+    lora = peft.LoraConfig(**LORA | {"target_modules": targets})
+    adapted = peft.get_peft_model(peft.prepare_model_for_kbit_training(model), lora).train()
     data = torch.utils.data.default_collate(list(Pairs(16)))
     optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=0.02)
     losses = []
@@ -471,7 +477,7 @@ def test_an_adapter_is_trained_on_a_model_of_eight_bits(peft, tmp_path):
         losses[-1].backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert losses[-1] < 0.9 * losses[0]
+    assert losses[-1] < 0.95 * losses[0]
 
 
 # transformers' example scripts

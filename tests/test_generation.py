@@ -1,8 +1,10 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """generate(): against sequences found by brute force or by another of its methods."""
 
+import copy
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -377,8 +379,23 @@ def test_limits_that_are_none_are_refused(options, message, batch):
         build().generate(batch["input_ids"], **options)
 
 
-def test_limits_need_an_end_token(batch):
+@pytest.mark.parametrize(
+    ("options", "plain"),
+    [
+        ({"pad_token_id": 1, "max_len_b": 3}, {"max_len_b": 3}),
+        ({"eos_token_id": torch.tensor(2), "max_len_b": 3}, {"max_len_b": 3}),
+        ({"max_len_a": np.float32(0.5), "max_len_b": np.int64(3)}, {"max_len_a": 0.5, "max_len_b": 3}),
+    ],
+)
+def test_limits_stand_beside_what_else_generate_takes(options, plain, batch):
     model = build()
+    assert torch.equal(model.generate(batch["input_ids"], **options), model.generate(batch["input_ids"], **plain))
+
+
+def test_limits_need_sources_and_an_end_token(batch):
+    model = build()
+    with pytest.raises(ValueError, match="count the tokens of sources, but there are none: give input_ids"):
+        model.generate(max_len_b=3)
     model.generation_config.eos_token_id = None
     with pytest.raises(ValueError, match="set eos_token_id"):
         model.generate(batch["input_ids"], max_len_b=3)
@@ -444,7 +461,9 @@ def test_prompts_are_looked_up_in_targets_with_a_vocabulary_of_their_own(decoder
     model = build(share_encoder_decoder_embeddings=False, decoder_vocab_size=decoder_vocab_size)
     model.lm_head.weight = torch.nn.Parameter(torch.randn(decoder_vocab_size, 32))
     source = {"input_ids": batch["input_ids"][:1], "attention_mask": batch["attention_mask"][:1]}
-    assert torch.equal(model.generate(**source, prompt_lookup_num_tokens=3), model.generate(**source))
+    greedy = model.generate(**source)
+    assert torch.equal(model.generate(**source, prompt_lookup_num_tokens=3), greedy)
+    assert torch.equal(model.generate(**source, assistant_model=copy.deepcopy(model)), greedy)
 
 
 def test_an_own_vocabulary_of_targets_excludes_options_that_read_the_tokens_of_sources(batch):

@@ -241,6 +241,8 @@ def test_loading_unpickles_nothing_unless_asked_and_then_runs_nothing(tmp_path):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     with pytest.raises(OSError, match="only read with use_safetensors=False"):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path, use_safetensors=None)
+    with pytest.raises(OSError, match="only read with use_safetensors=False"):
+        OdeTransformerForConditionalGeneration.from_pretrained(pretrained_model_name_or_path=tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, use_safetensors=False)
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor)

@@ -185,7 +185,16 @@ def with_compiled_steps(model: GenerationMixin, inputs: torch.Tensor | None, opt
 def warm_up(
     model: GenerationMixin, batch_sizes: Sequence[int], source_lengths: Sequence[int], options: dict[str, Any]
 ) -> None:
-    """Compiles the steps of searches with these numbers and lengths of sources, and these options."""
+    """Compiles the steps of searches with these numbers and lengths of sources, and these options.
+
+    Raises:
+        ValueError: `generate()` makes no compiled beam search for these options.
+    """
+    if not model.searches_beams(cache_implementation="static", **options):
+        raise ValueError(
+            f"warm_up compiles beam searches that return only sequences, but {options} ask for another one: give "
+            "num_beams=4, say."
+        )
     device = model.get_input_embeddings().weight.device
     token = next(i for i in range(model.config.vocab_size) if i != model.config.pad_token_id)
     for number in batch_sizes:

@@ -20,6 +20,7 @@ import hashlib
 import json
 import logging
 import math
+import operator
 import shutil
 import sys
 import tempfile
@@ -36,7 +37,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, Pr
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
 from ..hub.model_card import versions
-from ..pipeline_ode_transformer import TRAINED_LENGTH
+from ..pipeline_ode_transformer import TRAINED_LENGTH, spaces_after
 from ..scores_ode_transformer import n_best
 from ..text_files import parse_overrides, read_json, read_lines, split_text
 from .cpu import optimize_for_cpu
@@ -219,6 +220,13 @@ def make_batches(lengths: list[int], batch_size: int | None, max_tokens: int | N
     return batches
 
 
+def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold the values of a tensor: several if it is quantized."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    return [each for name in tensor.__tensor_flatten__()[0] for each in plain_tensors(getattr(tensor, name))]
+
+
 class TextGenerator:
     """A model or an ensemble, with its tokenizers and the arguments of the search."""
 
@@ -302,7 +310,8 @@ class TextGenerator:
                 for i, each in groupby(zip(parts, found), key=lambda pair: pair[0][0]):
                     outputs = [output for _, output in each]
                     # The parts of one source have one output each.
-                    text = " ".join(output[0][0] for output in outputs)
+                    texts = [output[0][0] for output in outputs]
+                    text = "".join(map(operator.add, texts, [*map(spaces_after, texts[:-1]), ""]))
                     results[i - start] = outputs[0] if len(outputs) == 1 else [(text, 0.0)]
                 yield results
                 start = end
@@ -320,7 +329,8 @@ class TextGenerator:
             hashes["models"].update(model.config.to_json_string().encode())
             for name, tensor in model.state_dict().items():
                 hashes["models"].update(name.encode())
-                hashes["models"].update(tensor.cpu().flatten().view(torch.uint8).numpy())
+                for part in plain_tensors(tensor):
+                    hashes["models"].update(part.cpu().flatten().view(torch.uint8).numpy())
         hashes["models"].update(self.model.generation_config.to_json_string().encode())
         with tempfile.TemporaryDirectory() as folder:
             for side, tokenizer in (("source", self.tokenizer), ("target", self.target_tokenizer)):

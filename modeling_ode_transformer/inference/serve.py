@@ -28,7 +28,7 @@ try:
     from fastapi import FastAPI, HTTPException
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse
-    from pydantic import BaseModel, Field
+    from pydantic import BaseModel, ConfigDict, Field
     from starlette.exceptions import HTTPException as StarletteHTTPException
 except ImportError as error:
     raise ImportError(
@@ -156,13 +156,16 @@ class Batcher:
 
 def checked_generate(generator: TextGenerator) -> Callable[[list[str]], list[Outputs]]:
     """Wraps `generator` so that it raises a ValueError instead of cutting a text."""
+    splits = generator.args.split_sentences
 
     def generate(texts: list[str]) -> list[Outputs]:
-        lengths = [len(generator.tokenizer(text, verbose=False)["input_ids"]) for text in texts]
-        if max(lengths) > generator.limit and not generator.args.split_sentences:
+        parts = [part for text in texts for part in (generator.split(text) if splits else [text])]
+        longest = max(len(generator.tokenizer(part, verbose=False)["input_ids"]) for part in parts)
+        if longest > generator.limit:
+            advice = "" if splits else ", or start the server with --split_sentences"
             raise ValueError(
-                f"A text has {max(lengths)} tokens, but the model takes at most {generator.limit}: split it, or start "
-                "the server with --split_sentences."
+                f"A {'sentence' if splits else 'text'} has {longest} tokens, but the model takes at most "
+                f"{generator.limit}: split it{advice}."
             )
         return generator(texts)
 
@@ -189,6 +192,7 @@ def make_app(
     Text = Annotated[str, Field(max_length=args.max_characters)]
 
     class Request(BaseModel):
+        model_config = ConfigDict(extra="forbid")
         texts: Annotated[list[Text], Field(min_length=1, max_length=args.max_texts, examples=[["Two dogs run."]])]
 
     @asynccontextmanager

@@ -163,6 +163,8 @@ def test_a_language_model_and_a_folder_without_records(tmp_path, capsys):
     text = capsys.readouterr().out
     assert 'AutoModelForCausalLM.from_pretrained("lm"' in text and "pipeline(" not in text
     assert "| decoder | rk2, coefficients: gate;" in text and "encoder" not in text.partition("## Use")[0]
+    with pytest.raises(FileExistsError, match=r"--record .*record\.json exists: choose another one"):
+        cli.run(["card", str(tmp_path / "record.json"), "--record", str(tmp_path / "record.json")])
     # The record alone makes the same card.
     cli.run(["card", str(tmp_path / "record.json")])
     assert capsys.readouterr().out == text

@@ -18,6 +18,8 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
     cli,
+    pipeline_ode_transformer,
+    text_files,
 )
 from modeling_ode_transformer.inference import generate
 from modeling_ode_transformer.text_files import split_text
@@ -284,6 +286,25 @@ def test_texts_are_split_at_the_ends_of_sentences_or_else_between_words():
     assert split_text(text, 4, count) == parts
     assert split_text(text, 6, count)[0] == 'One two. "Three four!"'
     assert split_text("word " * 5, 1, count) == ["word"] * 5
+
+
+def test_chinese_and_japanese_texts_are_split_at_their_stops():
+    """After the marks that close a quotation; outputs in these languages follow each other without a space."""
+    text = "我们去公园。天气很好！！他问：“你想来吗？”「行く。」はい。 終わり"
+    sentences = ["我们去公园。", "天气很好！！", "他问：“你想来吗？”", "「行く。」", "はい。", "終わり"]
+    assert split_text(text, 10, len) == [
+        "我们去公园。",
+        "天气很好！！",
+        "他问：“你想来吗？”",
+        "「行く。」はい。",
+        "終わり",
+    ]
+    assert split_text(text, 14, len)[-1] == "「行く。」はい。 終わり"
+    assert pipeline_ode_transformer.SENTENCE_BREAKS.split(text)[::2] == sentences
+    assert pipeline_ode_transformer.SENTENCE_BREAKS == text_files.SENTENCE_BREAKS
+    assert [pipeline_ode_transformer.spaces_after(each) for each in ("Ja.", "Ja", *sentences)] == [" "] * 2 + [
+        ""
+    ] * 5 + [" "]
 
 
 def test_without_any_limit_outputs_have_fairseqs(models, tmp_path):

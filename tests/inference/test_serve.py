@@ -210,6 +210,7 @@ def test_no_request_fails_by_anothers_fault():
         ("POST", "/generate", {"json": {"texts": []}}, 422, "texts: List should have at least 1 item"),
         ("POST", "/generate", {"json": {"texts": ["a"] * 4}}, 422, "texts: List should have at most 3 items"),
         ("POST", "/generate", {"json": {"texts": ["a" * 9]}}, 422, "texts.0: String should have at most 8 characters"),
+        ("POST", "/generate", {"json": {"texts": ["a"], "num_beams": 8}}, 422, "num_beams: Extra inputs are not"),
         ("POST", "/generate", {"json": {"texts": [7]}}, 422, "texts.0: Input should be a valid string"),
         ("POST", "/generate", {"content": rb'{"texts": ["\ud800"]}'}, 422, "texts.0: Input should be a valid string"),
         ("GET", "/generate", {}, 405, "Method Not Allowed"),
@@ -224,12 +225,17 @@ def test_errors_are_json(method, path, options, status, message):
     assert response.status_code == status and message in response.json()["error"] and not upper.calls
 
 
+WITHOUT_SPACES = "seven" * 400
+
+
 def test_a_text_that_would_be_cut_is_refused_or_split(folder):
     text = " ".join([english(7), "."] * 20)
     for options, status in (({}, 422), ({"split_sentences": True}, 200)):
         app = make_app(checked_generate(generator_of(folder, **options)), ServeArguments(), ["tiny"])
         response = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", text, ""]}))
         assert response.status_code == status, response.text
+        refused = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", WITHOUT_SPACES]}))
+        assert refused.status_code == 422 and "tokens, but the model takes at most" in refused.json()["error"]
     assert texts_of(response)[2] == "" and all(texts_of(response)[:2])
     assert response.json()["outputs"][0][0]["score"] is None
 

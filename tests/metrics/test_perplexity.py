@@ -208,6 +208,8 @@ def test_the_command_writes_the_log_likelihood_of_each_line(folder, tokenizer, t
     found = [float(line) for line in read_lines(tmp_path / "blocks")]
     assert len(found) == len(LINES)
     assert sum(found) == pytest.approx(json.loads(capsys.readouterr().out)["nll"])
+    cli.run([*command, "--nll_file", str(tmp_path / "nll.gz")])
+    assert gzip.decompress((tmp_path / "nll.gz").read_bytes()) == (tmp_path / "nll").read_bytes()
     with pytest.raises(FileExistsError, match=r"--nll_file .*nll exists: choose another one"):
         cli.run([*command, "--nll_file", str(tmp_path / "nll")])
 
