@@ -99,6 +99,7 @@ class Pipelines(dict):
         raise KeyError(task)
 
 
+IDLE = "has no effect: a causal language model has a decoder only."
 # Functions `(fields, config_class) -> fields` that translate saved fields. The package adds one for older versions.
 READERS: list[Callable[[dict[str, Any], type], dict[str, Any]]] = []
 
@@ -237,6 +238,10 @@ class OdeTransformerConfig(PreTrainedConfig):
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
     }
+    # A language model has a decoder only; transformers reads some of these.
+    fields_of_encoder = dict.fromkeys(
+        f"encoder_{name}" for name in ("layers", "attention_heads", "ffn_dim", "solver", "coefficients")
+    ).keys()
     # The Auto classes that open a saved encoder-decoder ("model") or language model ("decoder").
     model_classes = {
         "model": {
@@ -326,6 +331,13 @@ class OdeTransformerConfig(PreTrainedConfig):
         for name in kwargs.keys() - cls.former_fields:
             if not hasattr(cls, name) and (field := get_close_matches(name, cls.__dataclass_fields__, 1, 0.85)):
                 raise ValueError(f"{name}={kwargs[name]!r} is not a field: did you mean {field[0]}?")
+        if kwargs.get("is_encoder_decoder") is False and "transformers_version" not in kwargs:
+            # Those with other values than the defaults are named when the language model is made.
+            given = {field: kwargs[name] for name, field in cls.attribute_map.items() if name in kwargs} | kwargs
+            for name in cls.fields_of_encoder & given.keys():
+                own = name.replace("encoder_", "decoder_")
+                if given[name] == getattr(cls, name) != given.get(own, getattr(cls, own)):
+                    logger.warning(f"{name}={given[name]!r} {IDLE}")
         return super().__new__(cls)
 
     def __setattr__(self, name, value):
@@ -360,6 +372,13 @@ class OdeTransformerConfig(PreTrainedConfig):
                 return relative.from_dict(config_dict, **kwargs)
         for read in READERS:
             config_dict = read(config_dict, cls)
+        if not kwargs.get("is_encoder_decoder", config_dict.get("is_encoder_decoder", True)):
+            # In a language model, transformers' names of sizes are those of the decoder.
+            of_decoder = {name: field.replace("encoder_", "decoder_") for name, field in cls.attribute_map.items()}
+            kwargs = {of_decoder.get(name, name): value for name, value in kwargs.items()}
+            idle = [f"{name}={kwargs.pop(name)!r}" for name in cls.fields_of_encoder if name in kwargs]
+            if idle:
+                logger.warning(f"{', '.join(idle)} {IDLE}")
         return super().from_dict(config_dict, **kwargs)
 
     @classmethod
@@ -443,6 +462,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         """
         if name not in PRESETS:
             raise ValueError(f"Unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
+        kwargs = {cls.attribute_map.get(field, field): value for field, value in kwargs.items()}
         best = {} if "encoder_solver" in kwargs else {"encoder_solver": "rk2", "encoder_coefficients": "gate"}
         return cls(**{**PRESETS[name], **best, **kwargs})
 
@@ -501,13 +521,14 @@ class OdeTransformerConfig(PreTrainedConfig):
         is_saved = bool(config.name_or_path) and not config.is_encoder_decoder
         config.is_encoder_decoder = False
         idle = []
-        for size in ("layers", "attention_heads", "ffn_dim", "solver", "coefficients"):
-            name, own = f"encoder_{size}", getattr(config, f"decoder_{size}")
+        for name in self.fields_of_encoder:
+            size = name.removeprefix("encoder_")
+            own = getattr(config, f"decoder_{size}")
             if (value := getattr(config, name)) not in (getattr(type(self), name), own):
                 idle.append(f"{name}={value!r} (beside decoder_{size}={own!r})")
             setattr(config, name, own)
         if idle and not is_saved:
-            logger.warning(f"{', '.join(idle)} has no effect: a causal language model has a decoder only.")
+            logger.warning(f"{', '.join(idle)} {IDLE}")
         if config.decoder_tableau.num_stages == 1:  # nothing to weigh, whatever the encoder's coefficients were
             config.coefficient_sharing, config.coefficient_start = "stack", "ones"
         if config.decoder_vocab_size is not None:

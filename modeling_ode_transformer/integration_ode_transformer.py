@@ -66,8 +66,9 @@ def weighted_sum(
 
 
 def add_terms(y: torch.Tensor, weights: Sequence[float | torch.Tensor], terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`weighted_sum`."""
+    """`weighted_sum`. Terms may be on other devices: layers and what they share may be placed apart."""
     for weight, term in zip(weights, terms, strict=True):
+        term = term.to(y.device)
         if isinstance(weight, torch.Tensor):
             weight = weight.to(term.device)
             # Without gradients one operation is enough; with them, the backward pass of `addcmul` is slower.

@@ -58,7 +58,8 @@ def multiple(x: torch.Tensor, weight: float, dtype: torch.dtype) -> torch.Tensor
 def add_terms_in_training(y, weights, terms):
     """`add_terms`, with a backward pass of fewer operations if weights are floats other than 1. Compilers fuse."""
     are_floats = all(isinstance(weight, float) for weight in weights)
-    if not are_floats or set(weights) <= {0.0, 1.0} or not torch.is_grad_enabled() or is_torchdynamo_compiling():
+    is_simple = not are_floats or set(weights) <= {0.0, 1.0} or any(term.device != y.device for term in terms)
+    if is_simple or not torch.is_grad_enabled() or is_torchdynamo_compiling():
         return add_terms(y, weights, terms)
     weights, terms = zip(*[pair for pair in zip(weights, terms, strict=True) if pair[0] != 0.0])
     return SumOfFloatMultiples.apply(weights, y, *terms)

@@ -130,19 +130,36 @@ def count_positions(
     Raises:
         ValueError: the sequence is longer than the learned positions.
     """
-    length = inputs_embeds.shape[1]
-    if config.position_embedding_type == "learned" and not is_torchdynamo_compiling():
-        limit = config.max_position_embeddings
-        if isinstance(past_length, int) and past_length + length > limit:
+    args = config, inputs_embeds, input_ids, attention_mask, position_ids, past_length, counts_padding
+    positions, first = index_positions(*args)
+    limit, is_known = config.max_position_embeddings, isinstance(past_length, int) and not is_torchdynamo_compiling()
+    if config.position_embedding_type == "learned" and is_known and past_length + inputs_embeds.shape[1] > limit:
+        # Positions may be fewer than tokens: padding has none, and packed sequences share theirs.
+        if (used := int(positions.max()) + 1 - first) > limit:
             raise ValueError(
-                f"A sequence of {past_length + length} tokens is longer than max_position_embeddings={limit}: "
-                "cut it, or use a model with sinusoidal positions."
+                f"A sequence of {used} tokens is longer than max_position_embeddings={limit}: cut it, or use a model "
+                "with sinusoidal positions."
             )
+    return positions
+
+
+def index_positions(
+    config: OdeTransformerConfig,
+    inputs_embeds: torch.Tensor,
+    input_ids: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    past_length: int | torch.Tensor,
+    counts_padding: bool,
+) -> tuple[torch.Tensor, int]:
+    """Returns the result of `count_positions`, unchecked, and the index of the first position."""
+    length = inputs_embeds.shape[1]
     if config.position_counting == "absolute":
         every = torch.arange(length, device=inputs_embeds.device).unsqueeze(0) + past_length
-        return every if position_ids is None else position_ids
+        return every if position_ids is None else position_ids, 0
+    first = config.padding_position + 1
     if position_ids is not None:
-        return position_ids + config.padding_position + 1
+        return position_ids + first, first
     is_mask = attention_mask is not None and attention_mask.ndim == 2 and attention_mask.shape[1] >= length
     if is_mask and config.position_counting == "mask":
         counts = (attention_mask != 0).cumsum(dim=1)[:, -length:]
@@ -154,7 +171,7 @@ def count_positions(
             is_token = input_ids != config.pad_token_id
             if not counts_padding:
                 counts = is_token.cumsum(dim=1) + past_length
-    return counts * is_token + config.padding_position
+    return counts * is_token + config.padding_position, first
 
 
 def attended_positions(
@@ -497,7 +514,7 @@ def make_stage_norms(config: OdeTransformerConfig, stack: str) -> nn.ModuleList 
 
 def normalized(vector_field: Callable, norms: nn.ModuleList, z: torch.Tensor, evaluation: int) -> torch.Tensor:
     """A vector field that normalizes each stage by its norm at once: later stages start from normalized ones."""
-    return norms[evaluation % len(norms)](vector_field(z, evaluation))
+    return norms[evaluation % len(norms)](vector_field(z, evaluation)).to(z.device)
 
 
 def relative_distances(limit: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:

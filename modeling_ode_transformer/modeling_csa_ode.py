@@ -257,12 +257,13 @@ class CsaOdeModel(CsaOdePreTrainedModel):
 
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
+        mask = mask.to(inputs_embeds.device)
         embeddings = self.dropout(inputs_embeds) * mask.unsqueeze(-1)
         local_states = embeddings if self.convolution is None else self.convolution(embeddings, mask)
         recorded = [] if self._option(output_attentions, "output_attentions") else None
         global_states, evaluations = self._integrate(local_states, mask, recorded)
         fused, euclidean_attention = self.fusion(local_states, global_states, mask)
-        is_padding = ~mask.unsqueeze(-1)
+        is_padding = ~mask.unsqueeze(-1).to(fused.device)
         outputs = CsaOdeModelOutput(
             last_hidden_state=fused.masked_fill(is_padding, 0.0),
             pooler_output=fused.masked_fill(is_padding, torch.finfo(fused.dtype).min).amax(dim=1),
@@ -303,7 +304,7 @@ class CsaOdeModel(CsaOdePreTrainedModel):
             output, attention = block(states, positions, mask)
             if recorded is not None:
                 recorded.append((attention, time))
-            return output.to(states.dtype)
+            return output.to(states)
 
         if self.config.solver == NO_SOLVER:
             first, *others = self.blocks

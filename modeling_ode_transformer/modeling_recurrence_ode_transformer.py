@@ -214,7 +214,7 @@ class OdeTransformerRecurrenceModel(OdeTransformerRecurrencePreTrainedModel, Ode
                 f"recurrence_last_hidden_state has {others.shape[1]} states for {states.shape[1]} states of the "
                 f"encoder, but this model expects {expected}: give what its encoder returns as encoder_outputs."
             )
-        return torch.cat([states, others], dim=1)
+        return torch.cat([states, others.to(states.device)], dim=1)
 
 
 @auto_docstring(custom_intro="The ODE Transformer with a recurrence encoder and a language modeling head.")

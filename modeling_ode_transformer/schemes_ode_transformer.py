@@ -91,13 +91,16 @@ class NesterovScheme(MultistepScheme):
         return torch.tensor([[0.0], [0.0], [1.0]]).repeat(1, self.num_steps)
 
     def increment(self, vector_field, y, steps):
-        mu, beta, gamma = self.weight[:, len(steps)].to(y.device).unbind()
+        mu, beta, gamma = self(steps, at=y)  # by a call, which loads offloaded weights
         if not steps:
             return gamma * vector_field(y)
         velocity = steps[-1][1]
         return beta * velocity + gamma * vector_field(y + mu * velocity)
 
-    def forward(self, steps):
+    def forward(self, steps, at=None):
+        """The next state, or the numbers of the step `at` a state."""
+        if at is not None:
+            return self.weight[:, len(steps)].to(at.device).unbind()
         state, velocity = steps[-1]
         return state + velocity
 
@@ -141,7 +144,7 @@ class AttentionLayerHistory(LayerHistory):
         return (state * query).sum(dim=-1) * (state.square().mean(dim=-1) + self.eps).rsqrt()
 
     def extend(self, states, y, output):
-        return [*states, clamp_half(output - y)]
+        return [*states, clamp_half(output - y.to(output.device))]
 
 
 class CorrectorHistory(LearnedDenseLayerHistory):
@@ -170,7 +173,7 @@ class CorrectorHistory(LearnedDenseLayerHistory):
         """
         newest = self.extend(states, y, clamp_half(prediction))
         for iteration in range(num_iterations):
-            output = clamp_half(evaluate(self(newest), iteration))
+            output = clamp_half(evaluate(self(newest).to(prediction.device), iteration))
             if iteration < num_iterations - 1:
                 newest = history.extend(states, y, output)
         return output

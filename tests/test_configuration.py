@@ -12,7 +12,12 @@ import pytest
 import torch
 from transformers import AutoConfig, DynamicCache, StaticCache
 
-from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer import (
+    OdeTransformerConfig,
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    configuration_ode_transformer,
+)
 from modeling_ode_transformer.integration_ode_transformer import TABLEAUS, ButcherTableau
 
 from .conftest import tiny_config
@@ -323,3 +328,26 @@ def test_defaults_are_those_of_the_documentation():
     assert len(documented) > 40
     fields = {field.name: field.default for field in dataclasses.fields(OdeTransformerConfig)}
     assert {name: fields[name] for name in documented} == documented
+
+
+def test_names_of_transformers_replace_fields_of_presets():
+    config = OdeTransformerConfig.from_preset("small-18", hidden_size=512, num_hidden_layers=3)
+    assert (config.d_model, config.encoder_layers) == (512, 3)
+
+
+def test_a_saved_language_model_takes_the_names_of_transformers_for_its_decoder(tmp_path, monkeypatch):
+    """What is said of an encoder has no effect, which is said, also where it is the default of an encoder-decoder."""
+    messages = []
+    monkeypatch.setattr(configuration_ode_transformer.logger, "warning", messages.append)
+    sizes = {"decoder_layers": 2, "decoder_solver": "midpoint", "layer_history": "none"}
+    sizes |= {"vocab_size": 61, "d_model": 32, "decoder_attention_heads": 2, "decoder_ffn_dim": 40}
+    OdeTransformerForCausalLM(OdeTransformerConfig(is_encoder_decoder=False, **sizes)).save_pretrained(tmp_path)
+    assert not messages
+    assert len(OdeTransformerForCausalLM.from_pretrained(tmp_path, num_hidden_layers=1).model.layers) == 1
+    assert AutoConfig.from_pretrained(tmp_path, num_attention_heads=4).decoder_attention_heads == 4
+    assert not messages
+    loaded = OdeTransformerForCausalLM.from_pretrained(tmp_path, encoder_solver="rk4")
+    assert loaded.config.decoder_solver == "midpoint"
+    OdeTransformerConfig(is_encoder_decoder=False, encoder_solver="rk2")
+    of_decoder = "has no effect: a causal language model has a decoder only."
+    assert messages == [f"encoder_solver={name!r} {of_decoder}" for name in ("rk4", "rk2")]

@@ -249,6 +249,7 @@ def test_an_adapter_that_transformers_adds_is_saved_and_found(peft, tmp_path):
         {},
         {"coefficients": "learned", "decoder_solver": "rk2"},
         {"encoder_solver": "pcformer", "normalize_stages": True, "decoder_solver": "dlcl"},
+        {"encoder_solver": "nesterov", "layer_history": "attention"},
         {
             "share_encoder_decoder_embeddings": False,
             "tie_word_embeddings": False,

@@ -344,6 +344,23 @@ def test_learned_positions_have_a_limit_that_is_named():
         model.decoder(ids[:, 40:], past_key_values=cache)
 
 
+def test_learned_positions_are_limited_by_those_that_are_used():
+    """Packed sequences count anew, and padding has no position."""
+    model = build(OdeTransformerForCausalLM, position_embedding_type="learned", max_position_embeddings=8)
+    sequences = [torch.randint(4, 61, (1, 6)) for _ in range(3)]
+    alone = [model(ids).logits for ids in sequences]
+    packed = torch.cat(sequences, dim=1)
+    position_ids = torch.arange(6).repeat(3)[None]
+    own = torch.block_diag(*torch.ones(3, 6, 6)).tril().bool()[None, None]
+    together = model(packed, position_ids=position_ids, attention_mask=own, use_cache=False).logits
+    assert_close(together, torch.cat(alone, dim=1))
+    padded = torch.cat([torch.ones(1, 4, dtype=torch.long), sequences[0]], dim=1)
+    assert_close(model(padded, attention_mask=(padded != 1).long()).logits[:, 4:], alone[0])
+    for wrong in ({}, {"position_ids": torch.arange(18)[None]}):
+        with pytest.raises(ValueError, match="18 tokens is longer than max_position_embeddings=8"):
+            model(packed, **wrong)
+
+
 def test_without_positions_the_encoder_is_equivariant():
     torch.manual_seed(0)
     model = randomize(OdeTransformerModel(tiny_config(position_embedding_type="none", max_relative_position=0)))

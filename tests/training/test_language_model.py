@@ -310,6 +310,18 @@ def test_the_search_is_as_wide_as_asked_for(run, saved, tmp_path):
     assert outputs[1] != outputs[4]
 
 
+def test_continuations_end_where_positions_do(corpus, tmp_path):
+    """A prompt that leaves no room is refused before the training."""
+    overrides = json.dumps(MODEL | {"position_embedding_type": "learned", "max_position_embeddings": 16})
+    options = {"config_overrides": overrides, "prompt": "a " * 14, "block_size": 16, "max_steps": 1}
+    options |= {"do_predict": None}
+    run_language_modeling.main(arguments(corpus, tmp_path / "out", **options, do_eval=None))
+    assert 14 <= len((tmp_path / "out" / "generated.txt").read_text().split()) <= 16
+    with pytest.raises(ValueError, match=r"The prompt 'a a .* has 16 tokens, but the model has 16 positions.*shorten"):
+        run_language_modeling.main(arguments(corpus, tmp_path / "other", **options | {"prompt": "a " * 16}))
+    assert not (tmp_path / "other" / "trainer_state.json").exists()
+
+
 def test_what_is_drawn_right_after_training_is_drawn_again_from_the_saved_model(corpus, tmp_path):
     options = {"prompt": ["the company", "a"], "do_sample": True, "max_new_tokens": 12, "seed": 5}
     run_language_modeling.main(arguments(corpus, tmp_path / "a", **options))

@@ -2,6 +2,7 @@
 """Language modeling: running text in blocks of words, scored by word perplexity, and continuations of prompts."""
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -315,7 +316,27 @@ def load_model(run: Run) -> PreTrainedModel:
     words, parameters = f"{len(run.tokenizer):,}", f"{model.num_parameters():,}"
     logger.info("%s words in the vocabulary, %s parameters", words, parameters)
     model.generation_config.update(**generation_options(run.data_args))
+    for prompt in run.inputs or ():
+        encode_prompt(prompt, run.tokenizer, model.config)
     return model
+
+
+def encode_prompt(prompt: str, tokenizer, config: PreTrainedConfig) -> tuple[list[int], int | None]:
+    """The ids of a prompt, and how many more the model has positions for; None: any number.
+
+    Raises:
+        ValueError: there is no room for another one.
+    """
+    (ids,) = encode_lines([prompt], "prompt", tokenizer)
+    if (limit := position_limit(config)) is None:
+        return ids, None
+    # An end mark comes before the prompt; the last token needs no position.
+    if (room := limit - len(ids)) < 1:
+        raise ValueError(
+            f"The prompt {prompt[:80]!r} has {len(ids)} tokens, but the model has {limit} positions, the first one "
+            "for the end mark before it: shorten it."
+        )
+    return ids, room
 
 
 def encode(run: Run, split: str) -> datasets.Dataset:
@@ -425,11 +446,13 @@ def generation_options(args: DataArguments) -> dict:
 def continue_text(model: PreTrainedModel, tokenizer, prompt: str) -> str:
     """The prompt with a continuation, up to the end of the sentence, by the model's generation configuration."""
     eos = tokenizer.eos_token_id
-    (ids,) = encode_lines([prompt], "prompt", tokenizer)
+    ids, room = encode_prompt(prompt, tokenizer, model.config)
     unknown = unknown_words([prompt], [ids], tokenizer)
     log_unknown(f"prompt {prompt!r}", unknown.total(), len(unknown), list(unknown)[:5], tokenizer)
     inputs = torch.tensor([[eos, *ids]], device=model.device)
-    output = model.generate(inputs, attention_mask=torch.ones_like(inputs))[0, inputs.shape[1] :].tolist()
+    most = min(model.generation_config.max_new_tokens, math.inf if room is None else room)
+    output = model.generate(inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=most)
+    output = output[0, inputs.shape[1] :].tolist()
     words = output[: output.index(eos)] if eos in output else output
     # Not `decode`, which also removes <unk> when it skips special tokens.
     return " ".join([*split_words(prompt), *tokenizer.convert_ids_to_tokens(words)])

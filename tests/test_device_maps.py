@@ -1,0 +1,111 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Models whose modules are placed on two devices, cut between any two: fake tensors, and hooks that move a module's
+arguments to its device, as accelerate's do."""
+
+import pytest
+import torch
+from accelerate.utils import send_to_device
+from accelerate.utils.modeling import clean_device_map
+from torch import nn
+from torch._subclasses import FakeTensorMode
+
+from modeling_ode_transformer import (
+    CsaOdeConfig,
+    CsaOdeForSequenceClassification,
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+    OdeTransformerRecurrenceForConditionalGeneration,
+)
+
+from .conftest import build
+
+
+DEVICES = [torch.device("cpu", 0), torch.device("cpu", 1)]
+# Modules that accelerate does not cut.
+SHARED = ("history", "corrector", "multistep", "solver_coefficients", "stage_norms", "recurrence")
+
+
+def sequence_to_sequence(model_class=OdeTransformerForConditionalGeneration, **fields):
+    return lambda: build(model_class, **fields)
+
+
+def language_model(**fields):
+    return lambda: build(OdeTransformerForCausalLM, is_encoder_decoder=False, decoder_layers=3, **fields)
+
+
+def classifier(**fields):
+    sizes = {"vocab_size": 61, "embedding_size": 8, "hidden_size": 8}
+    return lambda: CsaOdeForSequenceClassification(CsaOdeConfig(**sizes, **fields))
+
+
+MODELS = {
+    "residual and RK2": sequence_to_sequence(),
+    "RK4": sequence_to_sequence(encoder_solver="rk4", decoder_solver="rk2", layer_history="depth_weighted"),
+    "stage norms": sequence_to_sequence(normalize_stages=True),
+    "stage norms at once": language_model(decoder_solver="rk2", normalize_stages="released"),
+    "PCformer": sequence_to_sequence(encoder_solver="pcformer", encoder_coefficients="ema"),
+    "IIET": language_model(decoder_solver="iiet"),
+    "attention": sequence_to_sequence(layer_history="attention"),
+    "nesterov": language_model(decoder_solver="nesterov", layer_history="none"),
+    "multistep": language_model(decoder_solver="multistep", layer_history="none"),
+    "BiARN": sequence_to_sequence(OdeTransformerRecurrenceForConditionalGeneration),
+    "CSAODE": classifier(),
+    "CSAODE, adaptive": classifier(solver="rk"),
+    "CSAODE, blocks": classifier(solver="none", num_blocks=3),
+}
+
+
+def names_of_parts(model, module, name=""):
+    """The modules, by name and in order, that a device map places as wholes."""
+    is_whole = type(module).__name__ in model._no_split_modules or name.rpartition(".")[2] in SHARED
+    children = [(child, each) for child, each in module.named_children() if len(each.state_dict())]
+    if is_whole or not children:
+        return [name]
+    return [part for child, each in children for part in names_of_parts(model, each, f"{name}.{child}".lstrip("."))]
+
+
+def place(model, device_map):
+    """Gives each module its parameters, fake ones, on its device, and moves its arguments there."""
+
+    def device_of(name):
+        found = [part for part in device_map if part == "" or f"{name}.".startswith(f"{part}.")]
+        return device_map[max(found, key=len)] if found else None
+
+    tensors = {}  # tied parameters on one device stay one
+    for name, module in model.named_modules():
+        device = device_of(name)
+        for key, parameter in list(module._parameters.items()):
+            if parameter is not None:
+                fake = tensors.setdefault((parameter, device), torch.empty(parameter.shape, device=device))
+                module._parameters[key] = nn.Parameter(fake, requires_grad=False)
+        for key, buffer in module._buffers.items():
+            module._buffers[key] = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
+        if name and device is not None and len(module.state_dict()):
+            module.register_forward_pre_hook(
+                lambda module, args, kwargs, device=device: (
+                    send_to_device(args, device),
+                    send_to_device(kwargs, device),
+                ),
+                with_kwargs=True,
+            )
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_model_may_be_cut_between_any_two_parts(kind):
+    model = MODELS[kind]()
+    parts = names_of_parts(model, model)
+    assert len(parts) > 4
+    for cut in range(1, len(parts)):
+        model = MODELS[kind]().eval()
+        device_map = {part: DEVICES[i >= cut] for i, part in enumerate(parts)}
+        if "lm_head" in device_map:  # with the embeddings, to which it is tied
+            device_map["lm_head"] = next(device_map[part] for part in parts if "embed_tokens" in part)
+        clean_device_map(device_map)
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            place(model, device_map)
+            inputs = {"input_ids": torch.randint(4, 61, (2, 6)), "attention_mask": torch.ones(2, 6, dtype=torch.long)}
+            if model.config.is_encoder_decoder:
+                inputs["decoder_input_ids"] = inputs["input_ids"]
+            if "CSAODE" not in kind:
+                inputs["use_cache"] = False
+            assert model(**send_to_device(inputs, DEVICES[0])).logits.shape[0] == 2, (cut, device_map)
