@@ -449,6 +449,8 @@ def check_output(args: GenerateArguments) -> PartialOutput | None:
         raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}.")
     if path.exists() and not path.is_file():
         raise ValueError(f"--output {path} is a folder or a device: give a file.")
+    if path.exists() and Path(args.input).exists() and path.samefile(args.input):
+        raise ValueError(f"--output {path} is the file of the sources: choose another file.")
     if path.exists() and not args.overwrite:
         raise FileExistsError(f"--output {path} exists: choose another file, or give --overwrite.")
     return PartialOutput(path)

@@ -23,6 +23,7 @@ def load_tokenizers(
         hub_options: Options for `AutoTokenizer.from_pretrained`.
 
     Raises:
+        OSError: a tokenizer does not exist or cannot be read.
         ValueError: the tokenizer does not know a language or has no language marks; or there are two tokenizers and
             one is multilingual.
     """
@@ -30,10 +31,7 @@ def load_tokenizers(
     if target_name is not None:
         target_tokenizer = AutoTokenizer.from_pretrained(target_name, **hub_options)
     else:
-        try:
-            target_tokenizer = load_target_tokenizer(name, **hub_options)
-        except OSError:
-            target_tokenizer = None
+        target_tokenizer = load_target_tokenizer(name, **hub_options)
     if target_tokenizer is None:
         target_tokenizer = tokenizer
     elif marks_languages(tokenizer) or marks_languages(target_tokenizer):

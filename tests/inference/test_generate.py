@@ -473,6 +473,15 @@ def test_a_file_that_cannot_be_written_is_an_error_before_the_work(translate, tm
         translate("ode")
 
 
+def test_the_output_does_not_replace_the_sources(models, tmp_path):
+    source = tmp_path / "source.txt"
+    source.write_text("one\n")
+    files = ["--input", str(source), "--output", str(source), "--overwrite"]
+    with pytest.raises(ValueError, match=r"--output .*source\.txt is the file of the sources: choose another"):
+        run(["--model_name_or_path", str(models / "ode"), *files])
+    assert source.read_text() == "one\n"
+
+
 def test_standard_output_is_utf8_in_any_locale(translate, monkeypatch, models, tmp_path):
     expected = translate("ode")
     assert not "".join(expected).isascii()

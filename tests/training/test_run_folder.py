@@ -12,7 +12,9 @@ import datasets
 import pytest
 import run_translation
 
+from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.hub.model_card import run_record
+from modeling_ode_transformer.inference import tokenizers
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
@@ -192,6 +194,20 @@ def test_files_of_schemes_are_compared_by_their_content(before, now, is_same):
     noted |= {"imports": before} if before else {}
     different = different_training(noted, asked | {"imports": now})
     assert different["model"] == ([] if is_same else ["import_schemes=['s.py (2)'] in place of ['s.py (1)']"])
+
+
+def test_an_unreachable_target_tokenizer_is_an_error(tmp_path, monkeypatch):
+    """Else the tokenizer of the sources would decode the outputs."""
+
+    def unreachable(*args, **options):
+        raise OSError("no connection")
+
+    OdeTransformerTokenizer.train(["a b"], 300, hard_vocab_limit=False).save_pretrained(tmp_path)
+    source, target = load_tokenizers(str(tmp_path))
+    assert source is target
+    monkeypatch.setattr(tokenizers, "load_target_tokenizer", unreachable)
+    with pytest.raises(OSError, match="no connection"):
+        load_tokenizers(str(tmp_path))
 
 
 def test_two_tokenizers_with_other_special_ids_are_refused_in_training(monkeypatch):
