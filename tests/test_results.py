@@ -124,6 +124,27 @@ def test_gates_are_as_open_as_was_seen(part, heading, columns):
             assert row[column] == f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
 
+def test_trainings_on_tatoeba_are_those_of_the_queue():
+    """The scores of each run; the difference that the page tells is that of the bootstrap, of sentences only."""
+    runs, compared = read_runs("queue/tatoeba_en_de_small.json"), read_runs("queue/tatoeba_bootstrap.json")
+    rows = {(row[""], row["seed"]): row for row in table_below(PAGE, "## Translation: Tatoeba")}
+    assert len(rows) == len(runs)
+    for (model, seed), row in rows.items():
+        metrics = runs[f"{model.lower()}_{seed}"]["metrics"]
+        assert row["validation BLEU"] == f"{metrics['validation']['bleu']:.2f}"
+        assert row["test BLEU"] == f"{metrics['test']['bleu']:.2f}"
+        assert row["test perplexity"] == f"{metrics['test']['perplexity']:.2f}"
+    low, high = compared["confidence_interval"]
+    assert compared["score_b"] == pytest.approx(runs["rk2_1"]["metrics"]["test"]["bleu"]) and compared["differs"]
+    assert not compared["counts_seeds"]
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert text.count(f"{compared['difference']:.2f} BLEU more") == 2
+    assert (
+        f"interval over sentences {low:.2f} to {high:.2f}" in text
+        and f"(95% interval {low:.2f} to {high:.2f})" in text
+    )
+
+
 def test_language_models_of_three_seeds_differ_as_the_bootstrap_says():
     """Means and deviations of the perplexities, and the interval of a difference that is called one."""
     runs, compared = read_runs("queue/ptb.json"), read_runs("queue/ptb_bootstrap.json")
