@@ -239,9 +239,8 @@ class OdeTransformerConfig(PreTrainedConfig):
         "num_hidden_layers": "encoder_layers",
     }
     # A language model has a decoder only; transformers reads some of these.
-    fields_of_encoder = dict.fromkeys(
-        f"encoder_{name}" for name in ("layers", "attention_heads", "ffn_dim", "solver", "coefficients")
-    ).keys()
+    fields_of_encoder = ("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim")
+    fields_of_encoder += ("encoder_solver", "encoder_coefficients")
     # The Auto classes that open a saved encoder-decoder ("model") or language model ("decoder").
     model_classes = {
         "model": {
@@ -334,7 +333,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         if kwargs.get("is_encoder_decoder") is False and "transformers_version" not in kwargs:
             # Those with other values than the defaults are named when the language model is made.
             given = {field: kwargs[name] for name, field in cls.attribute_map.items() if name in kwargs} | kwargs
-            for name in cls.fields_of_encoder & given.keys():
+            for name in (name for name in cls.fields_of_encoder if name in given):
                 own = name.replace("encoder_", "decoder_")
                 if given[name] == getattr(cls, name) != given.get(own, getattr(cls, own)):
                     logger.warning(f"{name}={given[name]!r} {IDLE}")
@@ -373,10 +372,10 @@ class OdeTransformerConfig(PreTrainedConfig):
         for read in READERS:
             config_dict = read(config_dict, cls)
         if not kwargs.get("is_encoder_decoder", config_dict.get("is_encoder_decoder", True)):
-            # In a language model, transformers' names of sizes are those of the decoder.
-            of_decoder = {name: field.replace("encoder_", "decoder_") for name, field in cls.attribute_map.items()}
-            kwargs = {of_decoder.get(name, name): value for name, value in kwargs.items()}
             idle = [f"{name}={kwargs.pop(name)!r}" for name in cls.fields_of_encoder if name in kwargs]
+            # In a language model, transformers' names of sizes are those of the decoder too.
+            of_decoder = {name: field.replace("encoder_", "decoder_") for name, field in cls.attribute_map.items()}
+            kwargs |= {of_decoder[name]: kwargs[name] for name in of_decoder.keys() & kwargs.keys()}
             if idle:
                 logger.warning(f"{', '.join(idle)} {IDLE}")
         return super().from_dict(config_dict, **kwargs)
@@ -462,9 +461,11 @@ class OdeTransformerConfig(PreTrainedConfig):
         """
         if name not in PRESETS:
             raise ValueError(f"Unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
-        kwargs = {cls.attribute_map.get(field, field): value for field, value in kwargs.items()}
-        best = {} if "encoder_solver" in kwargs else {"encoder_solver": "rk2", "encoder_coefficients": "gate"}
-        return cls(**{**PRESETS[name], **best, **kwargs})
+        has_own_scheme = "encoder_solver" in kwargs or kwargs.get("is_encoder_decoder") is False
+        best = {} if has_own_scheme else {"encoder_solver": "rk2", "encoder_coefficients": "gate"}
+        replaced = {cls.attribute_map.get(field, field) for field in kwargs}
+        preset = {field: value for field, value in PRESETS[name].items() if field not in replaced}
+        return cls(**preset, **{**best, **kwargs})
 
     @property
     def encoder_tableau(self) -> ButcherTableau:

@@ -71,8 +71,10 @@ def add_terms(y: torch.Tensor, weights: Sequence[float | torch.Tensor], terms: S
         term = term.to(y.device)
         if isinstance(weight, torch.Tensor):
             weight = weight.to(term.device)
-            # Without gradients one operation is enough; with them, the backward pass of `addcmul` is slower.
-            y = y + weight * term if torch.is_grad_enabled() else torch.addcmul(y, weight, term)
+            # Without gradients one operation is enough; with them, the backward pass of `addcmul` is slower. Traces
+            # are compared with and without.
+            is_split = torch.is_grad_enabled() or torch.jit.is_tracing()
+            y = y + weight * term if is_split else torch.addcmul(y, weight, term)
         elif weight != 0.0:
             y = torch.add(y, term, alpha=weight)
     return y

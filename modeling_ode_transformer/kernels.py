@@ -14,6 +14,11 @@ from .integration_ode_transformer import KERNELS, add_terms, combine
 from .layers_ode_transformer import biases
 
 
+def is_traced() -> bool:
+    """Whether operations are compiled or recorded, by `torch.jit.trace`, say."""
+    return is_torchdynamo_compiling() or torch.jit.is_tracing()
+
+
 def without_autocast(device: str) -> AbstractContextManager:
     has_autocast = torch.amp.is_autocast_available(device)
     return torch.autocast(device, enabled=False) if has_autocast else nullcontext()
@@ -56,12 +61,16 @@ def multiple(x: torch.Tensor, weight: float, dtype: torch.dtype) -> torch.Tensor
 
 
 def add_terms_in_training(y, weights, terms):
-    """`add_terms`, with a backward pass of fewer operations if weights are floats other than 1. Compilers fuse."""
-    are_floats = all(isinstance(weight, float) for weight in weights)
-    is_simple = not are_floats or set(weights) <= {0.0, 1.0} or any(term.device != y.device for term in terms)
-    if is_simple or not torch.is_grad_enabled() or is_torchdynamo_compiling():
+    """`add_terms`, with a backward pass of fewer operations if weights are floats other than 1, and are equal or those
+    of terms of another dtype. Compilers fuse."""
+    if not torch.is_grad_enabled() or is_traced() or not all(isinstance(weight, float) for weight in weights):
         return add_terms(y, weights, terms)
-    weights, terms = zip(*[pair for pair in zip(weights, terms, strict=True) if pair[0] != 0.0])
+    used = [pair for pair in zip(weights, terms, strict=True) if pair[0] != 0.0]
+    numbers = {weight for weight, _ in used}
+    saves = len(numbers) < len(used) or any(term.dtype != y.dtype for _, term in used)
+    if not saves or numbers == {1.0} or any(term.device != y.device for _, term in used):
+        return add_terms(y, weights, terms)
+    weights, terms = zip(*used)
     return SumOfFloatMultiples.apply(weights, y, *terms)
 
 
@@ -113,7 +122,7 @@ class LinearCombination(torch.autograd.Function):
 
 def combine_in_training(matrix, row, terms):
     """`combine`, as one product with gradients. Compilers fuse the plain loop."""
-    if torch.is_grad_enabled() and not is_torchdynamo_compiling():
+    if torch.is_grad_enabled() and not is_traced():
         return LinearCombination.apply(matrix.to(terms[0].device), row, *terms)
     return combine(matrix, row, terms)
 
@@ -167,7 +176,7 @@ class OrderedBiasesWithTangents(OrderedBiases):
 def biases_in_training(scores, distances, mask, head_dim):
     """`biases`, without a scatter in the gradient if tokens are in order."""
     is_ordered = distances.ndim == 2 and torch.is_grad_enabled() and (mask is None or not mask.requires_grad)
-    if not is_ordered:
+    if not is_ordered or torch.jit.is_tracing():
         return biases(scores, distances, mask, head_dim)
     function = OrderedBiases if torch.compiler.is_compiling() else OrderedBiasesWithTangents
     return function.apply(scores, distances, mask, head_dim)

@@ -10,10 +10,9 @@ translator("Two dogs run.")  # [{"translation_text": "Zwei Hunde laufen."}]
 """
 
 import copy
-import operator
 import os
 import re
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import torch
@@ -46,10 +45,10 @@ TARGET_TOKENIZER = "target_tokenizer"
 HUB_OPTIONS = ("revision", "token", "trust_remote_code", "local_files_only", "code_revision")
 LINE_BREAKS = re.compile(r"(\s*\n\s*)")
 SENTENCE_BREAKS = re.compile(
-    r"((?<=[.!?…])\s+|(?<=[.!?…][\"'”»)\]])\s+|(?<=[。！？])\s*(?=[^\s。！？”’」』）])|(?<=[。！？][”’」』）])\s*(?=\S))"
+    r"((?<=[.!?…。！？])\s+|(?<=[.!?…。！？][”’」』）》】〉〕»\"')\]])\s+|(?<=[。！？])(?=[^\s。！？…～”’」』）》】〉〕»\"')\[\]]))"
 )
 # Sentences that follow without white space.
-UNSPACED = re.compile(r"[。！？][”’」』）]?\Z")
+UNSPACED = re.compile(r"[。！？][”’」』）》】〉〕»\"')\]]*\Z")
 # Configuration field: the length in tokens of the longest source in training.
 TRAINED_LENGTH = "trained_source_length"
 # The name of a module loaded from the Hub ends in the commit and the file.
@@ -95,9 +94,11 @@ def without_truncation(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def spaces_after(sentence: str) -> str:
-    """What is between a sentence and the next one of a text: nothing in Chinese and Japanese."""
-    return "" if UNSPACED.search(sentence) else " "
+def join_sentences(sentences: Sequence[str], gaps: Iterable[str]) -> str:
+    """Joins sentences to a text. A gap with a line break stays; otherwise a space follows a sentence, or nothing if it
+    ends as in Chinese and Japanese."""
+    spaces = (gap if "\n" in gap else "" if UNSPACED.search(text) else " " for text, gap in zip(sentences, gaps))
+    return "".join(map("".join, zip(sentences, (*spaces, ""))))
 
 
 class TextToTextPipeline(ChunkPipeline):
@@ -368,9 +369,10 @@ class TextToTextPipeline(ChunkPipeline):
                     "split_lines=True and split_sentences=True join the outputs of several parts into one text. Leave "
                     f"out return_scores and return_tensors, and generate one output per part, not {len(lines[0])}."
                 )
-            texts = [text for ((text, _, _),) in lines]
-            gaps = [line["line_break"] or spaces_after(text) for line, text in zip(model_outputs[:-1], texts)]
-            return [{f"{self.return_name}_text": "".join(map(operator.add, texts, [*gaps, ""]))}]
+            text = join_sentences(
+                [text for ((text, _, _),) in lines], [each["line_break"] for each in model_outputs[:-1]]
+            )
+            return [{f"{self.return_name}_text": text}]
         results = []
         for text, ids, score in lines[0]:
             result = {f"{self.return_name}_token_ids": ids} if return_tensors else {f"{self.return_name}_text": text}

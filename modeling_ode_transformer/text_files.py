@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 # What is between two sentences: white space, or nothing after the stops of Chinese and Japanese.
 SENTENCE_BREAKS = re.compile(
-    r"((?<=[.!?…])\s+|(?<=[.!?…][\"'”»)\]])\s+|(?<=[。！？])\s*(?=[^\s。！？”’」』）])|(?<=[。！？][”’」』）])\s*(?=\S))"
+    r"((?<=[.!?…。！？])\s+|(?<=[.!?…。！？][”’」』）》】〉〕»\"')\]])\s+|(?<=[。！？])(?=[^\s。！？…～”’」』）》】〉〕»\"')\[\]]))"
 )
 
 
@@ -96,12 +96,12 @@ def split_text(text: str, limit: int, count: Callable[[str], int]) -> list[str]:
     pieces = SENTENCE_BREAKS.split(text.strip())
     units = []
     for sentence, before in zip(pieces[::2], ["", *pieces[1::2]]):
-        words = [sentence] if count(sentence) <= limit else sentence.split()
-        units += [(word, " " if i or before else "") for i, word in enumerate(words)]
+        length = count(sentence)
+        words = [(sentence, length)] if length <= limit else [(word, count(word)) for word in sentence.split()]
+        units += [(*word, " " if i or before else "") for i, word in enumerate(words)]
     parts: list[str] = []
     room = 0
-    for unit, before in units:
-        length = count(unit)
+    for unit, length, before in units:
         if length <= room:
             parts[-1] += before + unit
             room -= length

@@ -333,6 +333,9 @@ def test_defaults_are_those_of_the_documentation():
 def test_names_of_transformers_replace_fields_of_presets():
     config = OdeTransformerConfig.from_preset("small-18", hidden_size=512, num_hidden_layers=3)
     assert (config.d_model, config.encoder_layers) == (512, 3)
+    for given in ({"d_model": 512, "hidden_size": 256}, {"hidden_size": 256, "d_model": 512}):
+        with pytest.raises(ValueError, match="hidden_size=256 contradicts d_model=512"):
+            OdeTransformerConfig.from_preset("base", **given)
 
 
 def test_a_saved_language_model_takes_the_names_of_transformers_for_its_decoder(tmp_path, monkeypatch):
@@ -344,7 +347,9 @@ def test_a_saved_language_model_takes_the_names_of_transformers_for_its_decoder(
     OdeTransformerForCausalLM(OdeTransformerConfig(is_encoder_decoder=False, **sizes)).save_pretrained(tmp_path)
     assert not messages
     assert len(OdeTransformerForCausalLM.from_pretrained(tmp_path, num_hidden_layers=1).model.layers) == 1
-    assert AutoConfig.from_pretrained(tmp_path, num_attention_heads=4).decoder_attention_heads == 4
+    config = AutoConfig.from_pretrained(tmp_path, num_attention_heads=4)
+    assert config.num_attention_heads == config.decoder_attention_heads == 4
+    OdeTransformerConfig.from_preset("base", is_encoder_decoder=False)
     assert not messages
     loaded = OdeTransformerForCausalLM.from_pretrained(tmp_path, encoder_solver="rk4")
     assert loaded.config.decoder_solver == "midpoint"

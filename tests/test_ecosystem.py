@@ -461,8 +461,8 @@ def test_eight_bits_hold_the_linear_layers_and_nothing_else(form, activations, t
         assert torch.equal(again.generate(**sources(9, 7, 4), num_beams=2, max_new_tokens=6), tokens)
 
 
-@pytest.mark.parametrize("targets", ["all-linear", ["q_proj"], ["fc1", "fc2"]])
-def test_an_adapter_is_trained_on_a_model_of_eight_bits(targets, peft, tmp_path):
+@pytest.mark.parametrize(("targets", "share"), [("all-linear", 0.9), (["q_proj"], 0.95), (["fc1", "fc2"], 0.95)])
+def test_an_adapter_is_trained_on_a_model_of_eight_bits(targets, share, peft, tmp_path):
     """Also where projections of one input stay without an adapter: training would join their weights."""
     torchao = pytest.importorskip("torchao.quantization")
     build(encoder_solver="pcformer", normalize_stages=True).save_pretrained(tmp_path)
@@ -478,7 +478,7 @@ def test_an_adapter_is_trained_on_a_model_of_eight_bits(targets, peft, tmp_path)
         losses[-1].backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert losses[-1] < 0.95 * losses[0]
+    assert losses[-1] < share * losses[0]
 
 
 # transformers' example scripts

@@ -20,7 +20,6 @@ import hashlib
 import json
 import logging
 import math
-import operator
 import shutil
 import sys
 import tempfile
@@ -37,7 +36,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, Pr
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
 from ..hub.model_card import versions
-from ..pipeline_ode_transformer import TRAINED_LENGTH, spaces_after
+from ..pipeline_ode_transformer import TRAINED_LENGTH, join_sentences
 from ..scores_ode_transformer import n_best
 from ..text_files import parse_overrides, read_json, read_lines, split_text
 from .cpu import optimize_for_cpu
@@ -310,8 +309,7 @@ class TextGenerator:
                 for i, each in groupby(zip(parts, found), key=lambda pair: pair[0][0]):
                     outputs = [output for _, output in each]
                     # The parts of one source have one output each.
-                    texts = [output[0][0] for output in outputs]
-                    text = "".join(map(operator.add, texts, [*map(spaces_after, texts[:-1]), ""]))
+                    text = join_sentences([output[0][0] for output in outputs], [" "] * (len(outputs) - 1))
                     results[i - start] = outputs[0] if len(outputs) == 1 else [(text, 0.0)]
                 yield results
                 start = end

@@ -68,6 +68,12 @@ def file_hash(path: Path, *state) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
+def state_of(path: Path) -> tuple[int, int]:
+    """What says whether a file is still the same: its size and when it was written."""
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
 def data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str, list[dict]]:
     """What the data of a training are, by split: of each file its name, size and hash, of a dataset of the Hub its
     fingerprint. A pipe can be read only once, and is left out."""
@@ -88,7 +94,7 @@ def data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str
             files = {path: str(path.relative_to(folder)) for path in found}
         stats = {path: path.stat() for path in files if path.is_file()}
         note[split] = [
-            {"name": files[path], "size": stat.st_size, "blake2b": file_hash(path, stat.st_size, stat.st_mtime_ns)}
+            {"name": files[path], "size": stat.st_size, "blake2b": file_hash(path, *state_of(path))}
             for path, stat in stats.items()
         ]
     return note
@@ -113,7 +119,7 @@ def run_arguments(
         "model": vars(model_args),
         "data": vars(data_args),
         "files": shared_data_note(data_args, args),
-        "imports": [f"{path.name} ({file_hash(path, path.stat())})" for path in imported],
+        "imports": [f"{path.name} ({file_hash(path, *state_of(path))})" for path in imported],
         "training": args.to_sanitized_dict(),
         "processes": args.world_size,
         "versions": versions(),
@@ -150,9 +156,18 @@ def training_models(noted: dict, asked: dict) -> tuple[dict, ...]:
     starts = [run.get("model", {}).get("model_name_or_path") for run in (noted, asked)]
     if all(map(is_of_the_hub, starts)):
         old["model_name_or_path"], new["model_name_or_path"] = starts
-    are_noted = all("imports" in run for run in (noted, asked))  # older runs did not
+    if "imports" not in noted:  # nor were the options of a tokenizer merged
+        old.pop("tokenizer_options", None)
+        new.pop("tokenizer_options", None)
+    return with_schemes(noted, asked, old, new)
+
+
+def with_schemes(noted: dict, asked: dict, old: dict, new: dict) -> tuple[dict, dict]:
+    """The model arguments of two runs, with the files of schemes by name and content, or by name if the noted run is
+    an older one, which did not note the content."""
+    are_noted = all("imports" in run for run in (noted, asked))
     for values, run in ((old, noted), (new, asked)):
-        files = [Path(path).name for path in values.get("import_schemes") or []]
+        files = [Path(path).name for path in run.get("model", {}).get("import_schemes") or []]
         values["import_schemes"] = run["imports"] if are_noted else files
     return old, new
 
@@ -180,7 +195,8 @@ def trainer_arguments(noted: dict, asked: dict) -> tuple[dict, ...]:
 def result_arguments(kind: str, noted: dict, asked: dict) -> tuple[dict, ...]:
     """The arguments of a kind, as the run asked for has them, that a result depends on."""
     names = asked[kind].keys() - NOT_OF_A_RESULT
-    return tuple({name: run[kind].get(name) for name in names} for run in (noted, asked))
+    old, new = ({name: run[kind].get(name) for name in names} for run in (noted, asked))
+    return with_schemes(noted, asked, old, new) if kind == "model" else (old, new)
 
 
 def held_out_examples(noted: dict, asked: dict) -> tuple[dict, ...]:

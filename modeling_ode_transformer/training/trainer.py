@@ -222,10 +222,10 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         losses = losses_by_row(logits, labels, smoothing) if smoothing else nll
         rows = torch.stack([losses, nll, (labels != -100).sum(-1)], dim=-1)
         # Drops the examples that processes repeat to fill their last batch.
-        self.loss_sums += self.accelerator.gather_for_metrics(rows).sum(0).cpu()
+        self.loss_sums.append(self.accelerator.gather_for_metrics(rows).sum(0))
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
-        self.loss_sums = torch.zeros(3, dtype=torch.float64)
+        self.loss_sums: list[torch.Tensor] = []
         recording = nullcontext(dict)
         if self.args.log_coefficients or (self.is_in_train and not self.args.torch_compile):
             recording = mean_coefficients(self.model, is_left_out=lambda: self._generates)
@@ -236,7 +236,8 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             self._coefficient_watch.look(means, self.state.epoch or 0.0)
         if self.args.log_coefficients:
             output.metrics.update({f"{metric_key_prefix}_coefficient_{name}": mean for name, mean in means.items()})
-        loss, nll, tokens = self.loss_sums.tolist()
+        sums = torch.stack(self.loss_sums or [torch.zeros(3)]).cpu().double().sum(0)
+        loss, nll, tokens = sums.tolist()
         if tokens:
             output.metrics[f"{metric_key_prefix}_loss"] = loss / tokens
             output.metrics[f"{metric_key_prefix}_nll_loss"] = nll / tokens

@@ -289,22 +289,23 @@ def test_texts_are_split_at_the_ends_of_sentences_or_else_between_words():
 
 
 def test_chinese_and_japanese_texts_are_split_at_their_stops():
-    """After the marks that close a quotation; outputs in these languages follow each other without a space."""
-    text = "我们去公园。天气很好！！他问：“你想来吗？”「行く。」はい。 終わり"
-    sentences = ["我们去公园。", "天气很好！！", "他问：“你想来吗？”", "「行く。」", "はい。", "終わり"]
-    assert split_text(text, 10, len) == [
-        "我们去公园。",
-        "天气很好！！",
-        "他问：“你想来吗？”",
-        "「行く。」はい。",
-        "終わり",
-    ]
-    assert split_text(text, 14, len)[-1] == "「行く。」はい。 終わり"
+    """Not before or after the marks that close a quotation or a title, where a sentence may go on."""
+    text = "我们去公园。天气很好！！他问：“你想来吗？”「行く。」と言った。 終わり"
+    sentences = ["我们去公园。", "天气很好！！", "他问：“你想来吗？”「行く。」と言った。", "終わり"]
     assert pipeline_ode_transformer.SENTENCE_BREAKS.split(text)[::2] == sentences
     assert pipeline_ode_transformer.SENTENCE_BREAKS == text_files.SENTENCE_BREAKS
-    assert [pipeline_ode_transformer.spaces_after(each) for each in ("Ja.", "Ja", *sentences)] == [" "] * 2 + [
-        ""
-    ] * 5 + [" "]
+    assert split_text(text, 26, len) == ["我们去公园。天气很好！！", "他问：“你想来吗？”「行く。」と言った。 終わり"]
+    for whole in (
+        "《你好吗？》这本书很好",
+        '他说"好。"然后走了',
+        "【注意！】ここです",
+        "「え？」と彼は言った",
+        "你好。[1]后来",
+    ):
+        assert pipeline_ode_transformer.SENTENCE_BREAKS.split(whole) == [whole]
+    join = pipeline_ode_transformer.join_sentences
+    assert join(sentences, [" ", "", " "]) == text.replace(" ", "")
+    assert join(["Ja.", "Er sagt: „So.“", "Nein."], ["", "\n"]) == "Ja. Er sagt: „So.“\nNein."
 
 
 def test_without_any_limit_outputs_have_fairseqs(models, tmp_path):

@@ -96,6 +96,24 @@ def test_a_step_of_float_weights_has_exactly_the_gradients_of_the_formula(weight
     assert torch.autograd.gradgradcheck(step, inputs)
 
 
+def test_a_model_is_traced_with_gradients():
+    """With plain operations: `torch.jit.trace` compares two traces."""
+    model = build(encoder_coefficients="fixed", max_relative_position=3).eval()
+
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids, mask):
+            return self.model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids, use_cache=False).logits
+
+    ids, mask = torch.randint(4, 61, (2, 5)), torch.tensor([[1] * 5, [1] * 3 + [0] * 2])
+    traced = torch.jit.trace(Logits(), (ids, mask))
+    assert_close(traced(ids, mask), Logits()(ids, mask))
+    assert "SumOfFloatMultiples" not in str(traced.inlined_graph)
+
+
 @pytest.mark.parametrize("length", [1, 3, 4, 9])
 @pytest.mark.parametrize("has_mask", [False, True])
 def test_relative_keys_have_the_gradients_of_a_gather(length, has_mask):

@@ -515,7 +515,7 @@ BAD_FILES["open.csv"] = 'text,label\n"who is it,1\nwhat,0\n'
         ({"train_file": "{bad}/empty.txt"}, ValueError, r"empty\.txt has no examples"),
         ({"train_file": "{bad}/no_text.txt"}, ValueError, r"no_text\.txt, record 2 has no text or no label"),
         ({"train_file": "{bad}/columns.csv"}, ValueError, r"columns\.csv, record 1 lacks one of text, label"),
-        ({"train_file": "{bad}/open.csv"}, ValueError, r"open\.csv, after line 1: unexpected end of data"),
+        ({"train_file": "{bad}/open.csv"}, ValueError, r"open\.csv: unexpected end of data. A quote is not closed"),
         ({"train_file": "{bad}/table.tsv"}, ValueError, r"table\.tsv: examples are in a \.txt .*, not '\.tsv'"),
         ({"train_file": "{bad}/bad.jsonl"}, ValueError, r"bad\.jsonl, line 1: not a JSON object"),
         ({"text_pair_column": "b"}, ValueError, r"has no columns: --text_pair_column b needs a \.csv or \.jsonl"),

@@ -18,7 +18,7 @@ from modeling_ode_transformer.inference import tokenizers
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
-from modeling_ode_transformer.training.same_training import changed_data, data_note, different_training
+from modeling_ode_transformer.training.same_training import RESULT, changed_data, data_note, different_training
 from modeling_ode_transformer.training.tasks import seq2seq, seq2seq_texts, translation
 from modeling_ode_transformer.training.tasks.seq2seq_arguments import Seq2SeqModelArguments
 
@@ -194,9 +194,12 @@ def test_files_of_schemes_are_compared_by_their_content(before, now, is_same):
     noted |= {"imports": before} if before else {}
     different = different_training(noted, asked | {"imports": now})
     assert different["model"] == ([] if is_same else ["import_schemes=['s.py (2)'] in place of ['s.py (1)']"])
+    for run in (noted, asked):
+        run |= {"data": {}, "training": {}}
+    assert different_training(noted, asked | {"imports": now}, RESULT)["model"] == different["model"]
 
 
-def test_an_unreachable_target_tokenizer_is_an_error(tmp_path, monkeypatch):
+def test_an_error_in_opening_a_target_tokenizer_is_not_hidden(tmp_path, monkeypatch):
     """Else the tokenizer of the sources would decode the outputs."""
 
     def unreachable(*args, **options):

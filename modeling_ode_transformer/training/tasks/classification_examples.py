@@ -4,7 +4,7 @@
 import csv
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -116,16 +116,23 @@ def read_examples(path: str, args: DataArguments) -> Examples:
     return examples_of(records, path, args)
 
 
-def read_csv(path: str) -> Iterator[dict]:
-    """The records of a .csv file; ValueError if it is malformed."""
-    reader = csv.DictReader((f"{line}\n" for line in read_lines(path)), strict=True)
+def read_csv(path: str) -> list[dict]:
+    """The records of a .csv file. Texts that continue after their closing quote are taken as they are.
+
+    Raises:
+        ValueError: a quote is not closed, or a text is longer than the csv module reads.
+    """
+    lines = [f"{line}\n" for line in read_lines(path)]
     try:
-        yield from reader
-    except csv.Error as error:
-        raise ValueError(
-            f"{path}, after line {reader.line_num}: {error}. Put a text with commas or quotes in quotes, and double "
-            "its own ones."
-        ) from error
+        return list(csv.DictReader(lines, strict=True))
+    except csv.Error as strict_error:
+        try:
+            if "unexpected end" not in str(strict_error):
+                return list(csv.DictReader(lines))
+            raise
+        except csv.Error as error:
+            advice = " A quote is not closed; those within a text are doubled." * ("unexpected end" in str(error))
+            raise ValueError(f"{path}: {error}.{advice}") from error
 
 
 def examples_of(records: Iterable[dict], name: str, args: DataArguments) -> Examples:

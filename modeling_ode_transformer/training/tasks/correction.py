@@ -298,7 +298,7 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
     files = find_files(names, split)
     references_of = getattr(args, f"{split}_reference_files")
     for path in [*files, *map(Path, references_of or [])]:
-        if path.exists() and not path.is_file():
+        if path.exists() and not (path.is_file() or path.is_dir()):
             raise ValueError(f"{path} is a pipe, which can be read once; corrections need a file, to be scored later.")
     kinds = sorted({kind(path) for path in files})
     if len(kinds) > 1:

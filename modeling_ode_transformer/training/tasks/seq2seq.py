@@ -118,7 +118,7 @@ def load_tokenizers_of_run(run: Run, name: str):
             f"{type(tokenizer).__name__} ({tokenizer.name_or_path}) marks every text with its language: give "
             "--src_lang and --tgt_lang."
         )
-    for mark in ("pad_token_id", "bos_token_id", "eos_token_id"):
+    for mark in ("pad_token_id", "eos_token_id"):
         ids = [getattr(each, mark) for each in (tokenizer, tokenizers[-1])]
         if run.args.do_train and None not in ids and ids[0] != ids[1]:
             # A model has one id of each, and Trainer sets the sources'.
