@@ -46,6 +46,7 @@ HOOKS = {
     TokenSeq2SeqTrainer: {
         "_evaluate": "a resumed run does not repeat the evaluation of `eval_on_start`",
         "_finalize_training": "the last checkpoint is removed by its number",
+        "_get_dataloader": "evaluations drop no examples",
         "_get_eval_sampler": "batches of similar lengths, for evaluations too",
         "_get_grad_norm": "stops at a gradient that is not finite, and names the examples",
         "_get_train_sampler": "the order of examples follows from seed and epoch",
