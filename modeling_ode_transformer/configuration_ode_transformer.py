@@ -331,7 +331,7 @@ class OdeTransformerConfig(PreTrainedConfig):
             if not hasattr(cls, name) and (field := get_close_matches(name, cls.__dataclass_fields__, 1, 0.85)):
                 raise ValueError(f"{name}={kwargs[name]!r} is not a field: did you mean {field[0]}?")
         if kwargs.get("is_encoder_decoder") is False and "transformers_version" not in kwargs:
-            # Those with other values than the defaults are named when the language model is made.
+            # Values that differ from the defaults are reported when the language model is made.
             given = {field: kwargs[name] for name, field in cls.attribute_map.items() if name in kwargs} | kwargs
             for name in (name for name in cls.fields_of_encoder if name in given):
                 own = name.replace("encoder_", "decoder_")

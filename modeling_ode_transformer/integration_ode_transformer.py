@@ -70,11 +70,7 @@ def add_terms(y: torch.Tensor, weights: Sequence[float | torch.Tensor], terms: S
     for weight, term in zip(weights, terms, strict=True):
         term = term.to(y.device)
         if isinstance(weight, torch.Tensor):
-            weight = weight.to(term.device)
-            # Without gradients one operation is enough; with them, the backward pass of `addcmul` is slower. Traces
-            # are compared with and without.
-            is_split = torch.is_grad_enabled() or torch.jit.is_tracing()
-            y = y + weight * term if is_split else torch.addcmul(y, weight, term)
+            y = y + weight.to(term.device) * term
         elif weight != 0.0:
             y = torch.add(y, term, alpha=weight)
     return y

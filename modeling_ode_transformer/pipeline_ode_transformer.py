@@ -44,11 +44,14 @@ TARGET_TOKENIZER = "target_tokenizer"
 # The arguments of pipeline() that say what to load from the Hub.
 HUB_OPTIONS = ("revision", "token", "trust_remote_code", "local_files_only", "code_revision")
 LINE_BREAKS = re.compile(r"(\s*\n\s*)")
+# Marks that close a quotation, a title or a parenthesis.
+CLOSING = r"""”’」』）》】〉〕»"')\]"""
+# The white space between two sentences; nothing after the stops of Chinese and Japanese.
 SENTENCE_BREAKS = re.compile(
-    r"((?<=[.!?…。！？])\s+|(?<=[.!?…。！？][”’」』）》】〉〕»\"')\]])\s+|(?<=[。！？])(?=[^\s。！？…～”’」』）》】〉〕»\"')\[\]]))"
+    rf"((?<=[.!?…。！？])\s+|(?<=[.!?…。！？][{CLOSING}])\s+|(?<=[。！？])(?=[^\s。！？…～\[{CLOSING}]))"
 )
-# Sentences that follow without white space.
-UNSPACED = re.compile(r"[。！？][”’」』）》】〉〕»\"')\]]*\Z")
+# The end of a sentence that the next one follows without white space.
+UNSPACED = re.compile(rf"[。！？][{CLOSING}]*\Z")
 # Configuration field: the length in tokens of the longest source in training.
 TRAINED_LENGTH = "trained_source_length"
 # The name of a module loaded from the Hub ends in the commit and the file.

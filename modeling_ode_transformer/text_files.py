@@ -3,19 +3,12 @@
 
 import gzip
 import json
-import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO
-
-
-# What is between two sentences: white space, or nothing after the stops of Chinese and Japanese.
-SENTENCE_BREAKS = re.compile(
-    r"((?<=[.!?…。！？])\s+|(?<=[.!?…。！？][”’」』）》】〉〕»\"')\]])\s+|(?<=[。！？])(?=[^\s。！？…～”’」』）》】〉〕»\"')\[\]]))"
-)
 
 
 @contextmanager
@@ -81,34 +74,6 @@ def read_json(path: str | Path) -> dict:
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds a {type(values).__name__}, not a JSON object.")
     return values
-
-
-def split_text(text: str, limit: int, count: Callable[[str], int]) -> list[str]:
-    """Splits a text into parts of at most `limit` tokens: at sentence ends, and within longer sentences at words.
-
-    Args:
-        text: Any number of sentences.
-        limit: At least 1.
-        count: Returns the number of tokens of a text, its end mark included. For several texts, the sum is assumed.
-    """
-    if count(text) <= limit:
-        return [text]
-    pieces = SENTENCE_BREAKS.split(text.strip())
-    units = []
-    for sentence, before in zip(pieces[::2], ["", *pieces[1::2]]):
-        length = count(sentence)
-        words = [(sentence, length)] if length <= limit else [(word, count(word)) for word in sentence.split()]
-        units += [(*word, " " if i or before else "") for i, word in enumerate(words)]
-    parts: list[str] = []
-    room = 0
-    for unit, length, before in units:
-        if length <= room:
-            parts[-1] += before + unit
-            room -= length
-        else:
-            parts.append(unit)
-            room = limit - length
-    return parts
 
 
 def parse_overrides(text: str | dict | None) -> dict:

@@ -212,7 +212,8 @@ def test_a_run_that_continues_waits_for_its_start(queue, tmp_path):
 
 def test_list_says_what_is_done(queue, tmp_path, capsys):
     (tmp_path / "runs" / "ptb" / "rk2_1" / "checkpoint-227").mkdir(parents=True)
-    (tmp_path / "runs" / "ptb" / "rk2_1" / "checkpoint-1135").mkdir()
+    for name in ("checkpoint-1135", "checkpoint-1362.bak"):
+        (tmp_path / "runs" / "ptb" / "rk2_1" / name).mkdir()
     queue.main(["--output_dir", "runs", "--only", "ptb/residual_1"])
     queue.main(["--output_dir", "runs", "--only", "ptb/*_1", "--list"])
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("ptb")]

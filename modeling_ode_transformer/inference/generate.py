@@ -24,7 +24,7 @@ import shutil
 import sys
 import tempfile
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
@@ -36,9 +36,9 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, Pr
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
 from ..hub.model_card import versions
-from ..pipeline_ode_transformer import TRAINED_LENGTH, join_sentences
+from ..pipeline_ode_transformer import SENTENCE_BREAKS, TRAINED_LENGTH, join_sentences
 from ..scores_ode_transformer import n_best
-from ..text_files import parse_overrides, read_json, read_lines, split_text
+from ..text_files import parse_overrides, read_json, read_lines
 from .cpu import optimize_for_cpu
 from .ensemble import EnsembleForConditionalGeneration
 from .tokenizers import begin_with_language, check_target_tokenizer, encode_texts, load_tokenizers, marks_languages
@@ -217,6 +217,34 @@ def make_batches(lengths: list[int], batch_size: int | None, max_tokens: int | N
         else:
             batches.append([index])
     return batches
+
+
+def split_text(text: str, limit: int, count: Callable[[str], int]) -> list[str]:
+    """Splits a text into parts of at most `limit` tokens: at sentence ends, and within longer sentences at words.
+
+    Args:
+        text: Any number of sentences.
+        limit: At least 1.
+        count: Returns the number of tokens of a text, its end mark included. For several texts, the sum is assumed.
+    """
+    if count(text) <= limit:
+        return [text]
+    pieces = SENTENCE_BREAKS.split(text.strip())
+    units = []
+    for sentence, before in zip(pieces[::2], ["", *pieces[1::2]]):
+        length = count(sentence)
+        words = [(sentence, length)] if length <= limit else [(word, count(word)) for word in sentence.split()]
+        units += [(*word, " " if i or before else "") for i, word in enumerate(words)]
+    parts: list[str] = []
+    room = 0
+    for unit, length, before in units:
+        if length <= room:
+            parts[-1] += before + unit
+            room -= length
+        else:
+            parts.append(unit)
+            room = limit - length
+    return parts
 
 
 def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -448,7 +476,7 @@ def check_output(args: GenerateArguments) -> PartialOutput | None:
     if path.exists() and not path.is_file():
         raise ValueError(f"--output {path} is a folder or a device: give a file.")
     if path.exists() and Path(args.input).exists() and path.samefile(args.input):
-        raise ValueError(f"--output {path} is the file of the sources: choose another file.")
+        raise ValueError(f"--output {path} is the source file: choose another file.")
     if path.exists() and not args.overwrite:
         raise FileExistsError(f"--output {path} exists: choose another file, or give --overwrite.")
     return PartialOutput(path)

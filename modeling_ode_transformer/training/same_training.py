@@ -69,7 +69,7 @@ def file_hash(path: Path, *state) -> str:
 
 
 def state_of(path: Path) -> tuple[int, int]:
-    """What says whether a file is still the same: its size and when it was written."""
+    """A file's size in bytes and its modification time, which tell whether it has changed."""
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns
 
@@ -92,10 +92,10 @@ def data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str
             output_dir = Path(args.output_dir).resolve()
             found = [path for path in sorted(folder.rglob("*")) if not path.resolve().is_relative_to(output_dir)]
             files = {path: str(path.relative_to(folder)) for path in found}
-        stats = {path: path.stat() for path in files if path.is_file()}
+        states = {path: state_of(path) for path in files if path.is_file()}
         note[split] = [
-            {"name": files[path], "size": stat.st_size, "blake2b": file_hash(path, *state_of(path))}
-            for path, stat in stats.items()
+            {"name": files[path], "size": state[0], "blake2b": file_hash(path, *state)}
+            for path, state in states.items()
         ]
     return note
 
@@ -195,8 +195,12 @@ def trainer_arguments(noted: dict, asked: dict) -> tuple[dict, ...]:
 def result_arguments(kind: str, noted: dict, asked: dict) -> tuple[dict, ...]:
     """The arguments of a kind, as the run asked for has them, that a result depends on."""
     names = asked[kind].keys() - NOT_OF_A_RESULT
-    old, new = ({name: run[kind].get(name) for name in names} for run in (noted, asked))
-    return with_schemes(noted, asked, old, new) if kind == "model" else (old, new)
+    return tuple({name: run[kind].get(name) for name in names} for run in (noted, asked))
+
+
+def result_models(noted: dict, asked: dict) -> tuple[dict, ...]:
+    """The model arguments that a result depends on."""
+    return with_schemes(noted, asked, *result_arguments("model", noted, asked))
 
 
 def held_out_examples(noted: dict, asked: dict) -> tuple[dict, ...]:
@@ -217,7 +221,7 @@ def measured_data(split: str, noted: dict, asked: dict) -> tuple[dict, ...]:
 
 
 TRAINING: Views = {"model": training_models, "data": training_datasets, "training": trainer_arguments}
-RESULT: Views = {kind: partial(result_arguments, kind) for kind in ("model", "data", "training")}
+RESULT: Views = {kind: partial(result_arguments, kind) for kind in ("data", "training")} | {"model": result_models}
 HELD_OUT: Views = {"data": held_out_examples}
 
 

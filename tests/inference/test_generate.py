@@ -19,10 +19,9 @@ from modeling_ode_transformer import (
     OdeTransformerTokenizer,
     cli,
     pipeline_ode_transformer,
-    text_files,
 )
 from modeling_ode_transformer.inference import generate
-from modeling_ode_transformer.text_files import split_text
+from modeling_ode_transformer.inference.generate import split_text
 
 from ..conftest import TINY, killed_at_each_operation, randomize, tiny_config
 
@@ -293,7 +292,6 @@ def test_chinese_and_japanese_texts_are_split_at_their_stops():
     text = "我们去公园。天气很好！！他问：“你想来吗？”「行く。」と言った。 終わり"
     sentences = ["我们去公园。", "天气很好！！", "他问：“你想来吗？”「行く。」と言った。", "終わり"]
     assert pipeline_ode_transformer.SENTENCE_BREAKS.split(text)[::2] == sentences
-    assert pipeline_ode_transformer.SENTENCE_BREAKS == text_files.SENTENCE_BREAKS
     assert split_text(text, 26, len) == ["我们去公园。天气很好！！", "他问：“你想来吗？”「行く。」と言った。 終わり"]
     for whole in (
         "《你好吗？》这本书很好",
@@ -478,7 +476,7 @@ def test_the_output_does_not_replace_the_sources(models, tmp_path):
     source = tmp_path / "source.txt"
     source.write_text("one\n")
     files = ["--input", str(source), "--output", str(source), "--overwrite"]
-    with pytest.raises(ValueError, match=r"--output .*source\.txt is the file of the sources: choose another"):
+    with pytest.raises(ValueError, match=r"--output .*source\.txt is the source file: choose another"):
         run(["--model_name_or_path", str(models / "ode"), *files])
     assert source.read_text() == "one\n"
 

@@ -424,6 +424,12 @@ def test_pairs(tmp_path, suffix):
     assert classify({"text": "who is", "text_pair": "the ?"})["label"] in ("entailment", "neutral")
 
 
+def test_a_text_of_a_csv_file_may_go_on_after_its_closing_quote(tmp_path):
+    (tmp_path / "a.csv").write_text('text,label\n"so" what,1\n"a, b" ,0\n')
+    found = classification_examples.read_examples(str(tmp_path / "a.csv"), classification_examples.DataArguments())
+    assert (found.texts, found.labels) == (["so what", "a, b"], ["1", "0"])
+
+
 def test_files_that_a_call_does_not_read_take_no_share_of_the_training_examples():
     args = classification_examples.DataArguments(test_file="a.txt", test_size=0.5, validation_size=0.25)
     given = {"train": classification_examples.Examples(list("abcdefgh"), None, list("01010101"))}

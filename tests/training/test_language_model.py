@@ -310,6 +310,13 @@ def test_the_search_is_as_wide_as_asked_for(run, saved, tmp_path):
     assert outputs[1] != outputs[4]
 
 
+def test_a_row_of_a_dataset_without_text_is_an_error(monkeypatch):
+    rows = datasets.Dataset.from_dict({"text": ["a b", None]})
+    monkeypatch.setattr(language_model, "read_dataset", lambda args, split: rows)
+    with pytest.raises(ValueError, match=r"name \(train\): 'text' holds None, which is not a text"):
+        list(language_model.read_column(language_model.DataArguments(dataset_name="name"), "train"))
+
+
 def test_continuations_end_where_positions_do(corpus, tmp_path):
     """A prompt that leaves no room is refused before the training."""
     overrides = json.dumps(MODEL | {"position_embedding_type": "learned", "max_position_embeddings": 16})

@@ -116,23 +116,19 @@ def read_examples(path: str, args: DataArguments) -> Examples:
     return examples_of(records, path, args)
 
 
-def read_csv(path: str) -> list[dict]:
+def read_csv(path: str, is_strict: bool = True) -> list[dict]:
     """The records of a .csv file. Texts that continue after their closing quote are taken as they are.
 
     Raises:
         ValueError: a quote is not closed, or a text is longer than the csv module reads.
     """
-    lines = [f"{line}\n" for line in read_lines(path)]
     try:
-        return list(csv.DictReader(lines, strict=True))
-    except csv.Error as strict_error:
-        try:
-            if "unexpected end" not in str(strict_error):
-                return list(csv.DictReader(lines))
-            raise
-        except csv.Error as error:
-            advice = " A quote is not closed; those within a text are doubled." * ("unexpected end" in str(error))
-            raise ValueError(f"{path}: {error}.{advice}") from error
+        return list(csv.DictReader((f"{line}\n" for line in read_lines(path)), strict=is_strict))
+    except csv.Error as error:
+        if is_strict and "expected after" in str(error):
+            return read_csv(path, is_strict=False)
+        advice = " A quote is not closed; those within a text are doubled." * ("unexpected end" in str(error))
+        raise ValueError(f"{path}: {error}.{advice}") from error
 
 
 def examples_of(records: Iterable[dict], name: str, args: DataArguments) -> Examples:

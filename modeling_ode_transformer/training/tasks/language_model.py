@@ -167,7 +167,7 @@ def read_column(args: DataArguments, split: str) -> Iterator[str]:
         for text in batch[args.text_column]:
             if not isinstance(text, str):
                 raise ValueError(
-                    f"{args.dataset_name} ({split}): {args.text_column!r} holds {text!r}, which is no text."
+                    f"{args.dataset_name} ({split}): {args.text_column!r} holds {text!r}, which is not a text."
                 )
             yield from text.removesuffix("\n").split("\n")
 
@@ -325,7 +325,7 @@ def encode_prompt(prompt: str, tokenizer, config: PreTrainedConfig) -> tuple[lis
     """The ids of a prompt, and how many more the model has positions for; None: any number.
 
     Raises:
-        ValueError: there is no room for another one.
+        ValueError: the prompt leaves no position for another token.
     """
     (ids,) = encode_lines([prompt], "prompt", tokenizer)
     if (limit := position_limit(config)) is None:
