@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Steps of fewer operations: a GPU waits for Python at each of them. Importing the package puts these functions
+"""Training with fewer operations: a GPU waits for Python at each of them. Importing the package puts these functions
 into `KERNELS`, in the place of the plain ones that saved models bring along. Results are the same up to rounding.
 """
 
@@ -60,23 +60,14 @@ def multiple(x: torch.Tensor, weight: float, dtype: torch.dtype) -> torch.Tensor
     return (x if weight == 1.0 else weight * x).to(dtype)
 
 
-def add_terms_without_gradients(y, weights, terms):
-    """`add_terms`, with one operation for each weight that is a tensor. Its backward pass would be slower."""
-    for weight, term in zip(weights, terms, strict=True):
-        if isinstance(weight, torch.Tensor):
-            y = torch.addcmul(y, weight.to(y.device), term.to(y.device))
-        else:
-            y = add_terms(y, (weight,), (term,))
-    return y
-
-
-def add_terms_in_fewer_operations(y, weights, terms):
+def add_terms_in_training(y, weights, terms):
     """`add_terms`, with a backward pass of fewer operations if weights are floats other than 1, and are equal or those
     of terms of another dtype. Compilers fuse."""
-    if is_traced():
+    if torch.jit.is_tracing():
+        with torch.enable_grad():  # so that traces with and without gradients agree
+            return add_terms(y, weights, terms)
+    if is_torchdynamo_compiling() or not torch.is_grad_enabled():
         return add_terms(y, weights, terms)
-    if not torch.is_grad_enabled():
-        return add_terms_without_gradients(y, weights, terms)
     if not all(isinstance(weight, float) for weight in weights):
         return add_terms(y, weights, terms)
     used = [pair for pair in zip(weights, terms, strict=True) if pair[0] != 0.0]
@@ -196,4 +187,4 @@ def biases_in_training(scores, distances, mask, head_dim):
     return function.apply(scores, distances, mask, head_dim)
 
 
-KERNELS |= {"add_terms": add_terms_in_fewer_operations, "combine": combine_in_training, "biases": biases_in_training}
+KERNELS |= {"add_terms": add_terms_in_training, "combine": combine_in_training, "biases": biases_in_training}
