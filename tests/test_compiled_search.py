@@ -14,7 +14,7 @@ from torch._inductor.utils import run_and_get_code
 from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
-from modeling_ode_transformer.inference import compiled_search
+from modeling_ode_transformer.inference import compiled_search, cpu
 from modeling_ode_transformer.inference.cpu import FastLinear, PackedLinear, optimize_for_cpu
 from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
 
@@ -100,7 +100,7 @@ def test_what_inductor_makes_finds_the_same(source):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    "weights, product", [("keep", "few_rows_linear"), ("packed", "packed_linear"), ("int8", "packed_linear")]
+    "weights, product", [("keep", "copied_linear"), ("packed", "packed_linear"), ("int8", "packed_linear")]
 )
 def test_faster_products_are_in_the_graph(weights, product, source, tracing):  # noqa: F811
     model = optimize_for_cpu(lively(tie_word_embeddings=True), weights)
@@ -113,6 +113,122 @@ def test_faster_products_are_in_the_graph(weights, product, source, tracing):  #
     called = [str(node.target) for node in tracing.graphs[0].graph.nodes]
     assert sum(f"ode_transformer.{product}" in name for name in called) > 8
     assert not any(name.endswith("linear") and "ode_transformer" not in name for name in called)
+
+
+# Packed copies of weights
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
+def copying(request):
+    """A model on a CPU whose compiled searches multiply by packed copies of its weights."""
+    model = optimize_for_cpu(lively(**RK2).to(request.param))
+    if cpu.packed_class(model, int8=False)[0] is None or not any(
+        isinstance(each, FastLinear) for each in model.modules()
+    ):
+        pytest.skip("weights cannot be packed on this machine")
+    return model
+
+
+def copies_of(model):
+    return [copy for copy, _ in vars(model)["compiled_steps"].copies.values()]
+
+
+def changes_of_weights():
+    """Ways to change a weight, in place or not, seen by autograd or not."""
+
+    def swapped(weight):
+        weight.data[[0, 1]] = weight.data[[1, 0]]
+
+    def assigned(weight):
+        weight.data = weight.data.flip(0).clone()
+
+    return {
+        "an update": lambda weight: weight.add_(0.5 * torch.randn_like(weight)),
+        "behind autograd": lambda weight: weight.data.mul_(-1),
+        "rows that change places": swapped,
+        "other memory": assigned,
+    }
+
+
+@pytest.mark.parametrize("way", changes_of_weights())
+@pytest.mark.parametrize("name", ["lm_head", "model.decoder.layers.0.self_attn.k_proj", "model.encoder.layers.0.fc1"])
+def test_copies_follow_their_weights(name, way, copying, source, shared_tracing):  # noqa: F811
+    """Copies that no longer fit are made anew, others are kept."""
+    options = {"num_beams": 4, "max_new_tokens": 8}
+    copying.generate(**source, **options, **shared_tracing.options)
+    before = copies_of(copying)
+    copying.generate(**source, **options, **shared_tracing.options)
+    assert list(map(id, copies_of(copying))) == list(map(id, before))
+    with torch.no_grad():
+        changes_of_weights()[way](copying.get_submodule(name).weight)
+    tokens, scores = generate_with_scores(copying, source, **options, **shared_tracing.options)
+    assert sum(new is not old for new, old in zip(copies_of(copying), before)) == 1
+    expected, others = generate_with_scores(copying, source, **options)
+    if copying.dtype == torch.float32:
+        assert torch.equal(tokens, expected)
+        torch.testing.assert_close(scores, others, rtol=1e-5, atol=1e-5)
+
+
+def test_a_bias_that_changes_is_in_the_copy(copying, source, tracing):  # noqa: F811
+    layer = copying.model.decoder.layers[0].self_attn.k_proj
+    copying.generate(**source, num_beams=4, **tracing.options)
+    with torch.no_grad():
+        layer.bias.fill_(3)
+    copying.generate(**source, num_beams=4, **tracing.options)
+    biases = [copy.bias for copy in copies_of(copying) if copy.bias is not None]
+    assert sum(bool((bias == 3).sum() >= len(layer.bias)) for bias in biases) == 1
+
+
+def test_copies_serve_searches_only(copying, source, tracing):  # noqa: F811
+    """Code that a user compiles, another thread, a copy of the model and a model without kernels for CPUs compute with
+    the weights, whatever a search has packed before."""
+    copying.generate(**source, num_beams=4, **tracing.options)
+    inputs = {"input_ids": source["input_ids"], "decoder_input_ids": source["input_ids"], "use_cache": False}
+    compiled = torch.compile(copying.forward, backend="eager")
+    copied = copy.deepcopy(copying)
+    assert not [module for module in copied.modules() if getattr(module, "key", None) is not None]
+    for factor in (2, -1):
+        with torch.no_grad():
+            copying.lm_head.weight.mul_(factor)
+            expected = copying(**inputs).logits
+            assert (compiled(**inputs).logits - expected).abs().max() < 0.2 * expected.abs().max()
+    restored = cpu.restore(copied)
+    assert not [module for module in restored.modules() if isinstance(module, cpu.Replacement)]
+    assert not cpu.COPIES.of_modules
+
+
+@pytest.mark.parametrize("place", ["hook", "adapter"])
+def test_copies_leave_hooks_and_adapters_alone(place, copying, source, tracing):  # noqa: F811
+    """Layers with hooks are called one by one. An adapter beside a layer counts after as before the first search."""
+    options = {"num_beams": 4, "max_new_tokens": 8}
+    copying.generate(**source, **options, **tracing.options)
+    attention, called = copying.model.decoder.layers[0].self_attn, []
+    if place == "hook":
+        attention.q_proj.register_forward_hook(lambda module, inputs, output: called.append(1) or -output)
+    else:
+        peft = pytest.importorskip("peft")
+        config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False, r=4, lora_alpha=64)
+        peft.inject_adapter_in_model(config, copying)
+    tokens, scores = generate_with_scores(copying, source, **options, **tracing.options)
+    expected, others = generate_with_scores(copying, source, **options)
+    assert place == "adapter" or called
+    if copying.dtype == torch.float32:
+        assert torch.equal(tokens, expected)
+        torch.testing.assert_close(scores, others, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [7, 8])
+def test_sums_of_rows_notice_every_changed_number_and_row(width, dtype):
+    weight = torch.randn(5, width).to(dtype)
+    sums = cpu.row_sums(weight)
+    assert torch.equal(cpu.row_sums(weight.clone()), sums)
+    for row in range(5):
+        for column in range(width):
+            changed = weight.clone()
+            changed[row, column] = torch.nextafter(changed[row, column], torch.tensor(torch.inf, dtype=dtype))
+            assert (cpu.row_sums(changed) != sums).nonzero().tolist() == [[row]]
+    assert not torch.equal(cpu.row_sums(weight.flip(0)), sums)
 
 
 # What is compiled

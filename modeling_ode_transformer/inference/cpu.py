@@ -8,8 +8,10 @@ dtypes, traced, compiled or differentiated by `torch.func`. Only packed weights 
 
 import itertools
 import math
+import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 from weakref import WeakValueDictionary
@@ -41,7 +43,9 @@ def optimize_for_cpu(model: nn.Module, weights: str = "keep") -> nn.Module:
 
     With `weights="keep"` the model trains, generates, saves and loads as before, with the same parameters and names.
     On another device or in another dtype, it runs as if it had not been optimized. In float32, outputs and gradients
-    are the same up to rounding; dropout draws other random numbers. `restore` undoes it.
+    are the same up to rounding; dropout draws other random numbers. For compiled beam searches
+    (`cache_implementation="static"`), this package's models keep packed copies of their weights, which take as much
+    memory again. `restore` undoes it.
 
     In any model, three things are replaced: linear layers (on x86, without gradients, oneDNN multiplies few rows),
     dropout (16 random bits per entry), and the loss of language models (computed for some of the tokens at a time).
@@ -208,12 +212,11 @@ def onednn_linear(
 ) -> torch.Tensor:
     """A product by oneDNN. It compiles code for each number of rows and keeps it, half a megabyte each. Rows of zeros
     are therefore added, so that only a few numbers of rows occur."""
-    x = x.reshape(-1, x.shape[-1]) if (shape := x.shape[:-1]) else x.unsqueeze(0)
-    rows = len(x)
+    shape, rows = x.shape[:-1], x.numel() // x.shape[-1]
     if missing := padded_rows(rows) - rows:
-        x = nn.functional.pad(x, (0, 0, 0, missing))
+        x = nn.functional.pad(x.reshape(rows, -1), (0, 0, 0, missing))
     product = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, activation, [], "")
-    return product[:rows].view(*shape, product.shape[-1])
+    return product[:rows].view(*shape, -1) if missing else product
 
 
 def padded_rows(rows: int) -> int:
@@ -226,23 +229,37 @@ def padded_rows(rows: int) -> int:
 
 
 def few_rows_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """A product by oneDNN if it has few rows, as in a step of generation. With many rows, PyTorch's default, MKL, is
-    as fast and keeps nothing."""
-    few = x.numel() <= 64 * x.shape[-1]
+    """A product by oneDNN if it has few rows in float32, as in a step of generation. With many rows, PyTorch's
+    default, MKL, is as fast and keeps nothing."""
+    few = x.dtype is torch.float32 and 0 < x.numel() <= 64 * x.shape[-1]
     return onednn_linear(x, weight, bias) if few else nn.functional.linear(x, weight, bias)
+
+
+def copied_linear(x: torch.Tensor, key: int) -> torch.Tensor:
+    """A product with a packed copy, if this thread has one for the module."""
+    copy = COPIES.of_modules.get(key)
+    has_copy = copy is not None and x.dtype is copy.dtype and x.numel() > 0
+    return copy.product(x) if has_copy else USERS[key].product(x)
 
 
 # Inductor accepts oneDNN's products only if their weights are constants; it calls other operators unchanged.
 OPERATORS = torch.library.Library("ode_transformer", "FRAGMENT")
 OPERATORS.define("few_rows_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+OPERATORS.define("copied_linear(Tensor x, int key) -> Tensor")
 OPERATORS.define("packed_linear(Tensor x, int key) -> Tensor")
 OPERATORS.impl("few_rows_linear", few_rows_linear, "CPU")
+OPERATORS.impl("copied_linear", copied_linear, "CPU")
 OPERATORS.impl("packed_linear", lambda x, key: PACKED[key].product(x), "CPU")
 
 
 @torch.library.register_fake("ode_transformer::few_rows_linear", lib=OPERATORS)
 def fake_few_rows_linear(x, weight, bias):
     return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@torch.library.register_fake("ode_transformer::copied_linear", lib=OPERATORS)
+def fake_copied_linear(x, key):
+    return x.new_empty(*x.shape[:-1], USERS[key].num_outputs())
 
 
 @torch.library.register_fake("ode_transformer::packed_linear", lib=OPERATORS)
@@ -278,20 +295,30 @@ def few_queries_attention(
     Returns:
         (batch, queries, heads, head_dim).
     """
-    if key.dtype != torch.float32:
+    if key.dtype != torch.float32 and not torch.compiler.is_compiling():
         key = key.contiguous()  # in 16 bits oneDNN multiplies, which is slower for a part of a cache
-    scores = torch.bmm(query.flatten(0, 1) * scaling, key.flatten(0, 1).transpose(1, 2)).unflatten(0, query.shape[:2])
+    scores = batched_product(query * scaling, key.transpose(2, 3))
     if position_bias is not None:
         scores += position_bias
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         scores.masked_fill_(~attention_mask, torch.finfo(scores.dtype).min)
     elif attention_mask is not None:
         scores += attention_mask
-    output = torch.bmm(scores.softmax(dim=-1).flatten(0, 1), value.flatten(0, 1))
-    return output.unflatten(0, query.shape[:2]).transpose(1, 2)
+    return batched_product(scores.softmax(dim=-1), value).to(value.dtype).transpose(1, 2)
+
+
+def batched_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The products of matrices (batch, heads, n, k) and (batch, heads, k, m). Compiled code sums in float32 by itself:
+    to call a library takes longer than so little arithmetic."""
+    if torch.compiler.is_compiling():
+        return (a.float().unsqueeze(4) * b.float().unsqueeze(2)).sum(3)
+    return torch.bmm(a.flatten(0, 1), b.flatten(0, 1)).unflatten(0, a.shape[:2])
 
 
 # Replacements that keep the weights
+
+
+KEYS = itertools.count()
 
 
 class Replacement:
@@ -320,12 +347,46 @@ def new_module(original: type[nn.Module], replacement: type[Replacement]) -> nn.
     return cls.__new__(cls)
 
 
-class FastLinear(Replacement):
+class UserOfCopies(Replacement):
+    """Multiplies by a packed copy of the weights of one or more layers while `packed_copies` lasts."""
+
+    key: int | None = None
+
+    def copied(self) -> list["FastLinear"]:
+        """The layers, whose outputs are concatenated. There are none if the module cannot multiply by a copy."""
+        raise NotImplementedError
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """The same without a copy."""
+        raise NotImplementedError
+
+    def num_outputs(self) -> int:
+        raise NotImplementedError
+
+    def may_have_copy(self, x: torch.Tensor) -> bool:
+        if self.key is None or not x.is_cpu or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+            return False
+        return is_compiled_for_inference() or (self.key in COPIES.of_modules and runs_on_cpu(x))
+
+    def product_with_copy(self, x: torch.Tensor) -> torch.Tensor:
+        compiling = torch.compiler.is_compiling()
+        return torch.ops.ode_transformer.copied_linear(x, self.key) if compiling else copied_linear(x, self.key)
+
+    def forget(self):
+        vars(self).pop("key", None)
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "key"}
+
+
+class FastLinear(UserOfCopies):
     """A linear layer. In float32, without gradients, oneDNN multiplies few rows instead of PyTorch's slower default,
     MKL. With other dtypes, devices and weights it is `nn.Linear`: under autocast, with quantized or tensor-parallel
     weights, and in exported models."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.may_have_copy(x):
+            return self.product_with_copy(x)
         if (
             x.is_cpu
             and x.dtype is torch.float32
@@ -341,6 +402,15 @@ class FastLinear(Replacement):
             product = torch.ops.ode_transformer.few_rows_linear if torch.compiler.is_compiling() else few_rows_linear
             return product(x, self.weight, self.bias)
         return super().forward(x)
+
+    def copied(self):
+        return [self]
+
+    def product(self, x):
+        return few_rows_linear(x, self.weight, self.bias)
+
+    def num_outputs(self):
+        return self.out_features
 
 
 class FastDropout(Replacement):
@@ -375,8 +445,36 @@ class KeptPositions(Replacement):
         return {name: value for name, value in vars(self).items() if name != "kept"}
 
 
-class FewQueriesAttention(Replacement):
-    """Attention of this package's models, faster if a source has few queries, such as the beams of a search."""
+class FewQueriesAttention(UserOfCopies):
+    """Attention of this package's models, faster if a source has few queries, such as the beams of a search. With a
+    packed copy, projections of the same input are one product."""
+
+    def project(self, hidden_states, names, joined=None):
+        if joined is None and names == self.joint_names() and self.may_have_copy(hidden_states):
+            projected = self.product_with_copy(hidden_states).chunk(len(names), dim=-1)
+            return tuple(map(self.split_heads, projected))
+        return super().project(hidden_states, names, joined)
+
+    def joint_names(self) -> str:
+        """Which projections have the same input."""
+        return "kv" if self.is_cross_attention else "qkv"
+
+    def joint_linears(self) -> list[nn.Module | None]:
+        return [getattr(self, f"{name}_proj", None) for name in self.joint_names()]
+
+    def copied(self):
+        linears = self.joint_linears()
+        are_plain = (
+            isinstance(linear, FastLinear) and not linear._forward_hooks and not linear._forward_pre_hooks
+            for linear in linears
+        )
+        return linears if all(are_plain) else []
+
+    def product(self, x):
+        return torch.cat([linear(x) for linear in self.joint_linears()], dim=-1)
+
+    def num_outputs(self):
+        return sum(linear.out_features for linear in self.joint_linears())
 
     def attend(self, query, key, value, attention_mask, relative_distances, **kwargs):
         if not self.has_few_queries(query, key, attention_mask):
@@ -399,7 +497,7 @@ class FewQueriesAttention(Replacement):
             and not (self.training and self.dropout)
             and not (attention_mask is None and self.is_causal)
             and (
-                is_compiled_for_inference()
+                (query.is_cpu and is_compiled_for_inference())
                 or (
                     query.shape[2] * key.shape[2] <= 512
                     and query.shape[0] * query.shape[1] >= 32
@@ -447,12 +545,74 @@ def is_linear(module: nn.Module) -> bool:
     return cls is nn.Linear or (is_own and cls.forward is nn.Linear.forward)
 
 
+# Packed copies of weights
+
+
+# The modules that can have copies, and these copies for a thread, by the key of the module: compiled code then has
+# neither as its inputs.
+USERS: "WeakValueDictionary[int, UserOfCopies]" = WeakValueDictionary()
+
+
+class Copies(threading.local):
+    def __init__(self):
+        self.of_modules: dict[int, OneDnnLinear] = {}
+
+
+COPIES = Copies()
+
+
+@contextmanager
+def packed_copies(model: nn.Module, kept: dict[int, tuple]) -> Iterator[None]:
+    """While this lasts, an optimized model without gradients multiplies by packed copies of its weights in this
+    thread. The copies are in `kept`, and take as much memory as the weights. They are used again as long as the rows
+    of the weights have the same sums. Nothing is done if the weights cannot be packed."""
+    users = users_of_copies(model)
+    if not users or packed_class(model, int8=False)[0] is not OneDnnLinear:
+        kept.clear()
+        yield
+        return
+    copies = {}
+    for user in users:
+        if user.key is None:
+            user.key = next(KEYS)
+            USERS[user.key] = user
+        sums = [row_sums(each.detach().contiguous()) for linear in user.copied() for each in linear.parameters()]
+        copy, old_sums = kept.get(user.key, (None, []))
+        is_same = len(sums) == len(old_sums) and all(map(torch.equal, sums, old_sums))
+        copies[user.key] = copy if is_same else OneDnnLinear(user.copied()), sums
+    kept.clear()
+    kept.update(copies)
+    others, COPIES.of_modules = COPIES.of_modules, {key: copy for key, (copy, _) in copies.items()}
+    try:
+        yield
+    finally:
+        COPIES.of_modules = others
+
+
+def row_sums(weight: torch.Tensor) -> torch.Tensor:
+    """The sum of each row's bits, read as integers: (rows,), int64. Any change of the weight changes them, unless it
+    only moves numbers within rows. They take the time of reading the weight."""
+    is_even = (weight.shape[-1] * weight.element_size()) % 8 == weight.data_ptr() % 8 == 0
+    return weight.view(torch.int64 if is_even else getattr(torch, f"int{8 * weight.element_size()}")).sum(-1)
+
+
+def users_of_copies(model: nn.Module) -> list[UserOfCopies]:
+    """The modules of an optimized model that can have copies: its attentions, and the layers that are in none."""
+
+    def can_have_copy(user):
+        linears = user.copied()
+        return bool(linears) and all(can_be_packed(linear) and linear.weight.is_cpu for linear in linears)
+
+    users = [module for module in model.modules() if isinstance(module, UserOfCopies) and can_have_copy(module)]
+    joint = {linear for user in users if isinstance(user, FewQueriesAttention) for linear in user.copied()}
+    return [user for user in users if user not in joint]
+
+
 # Packed weights
 
 
 # All existing packed layers, by number: compiled code has no tensors of an unknown layout.
 PACKED: "WeakValueDictionary[int, PackedLinear]" = WeakValueDictionary()
-KEYS = itertools.count()
 
 
 def refuse_to_move(*args, **kwargs):
@@ -591,8 +751,7 @@ def pack_weights(model: nn.Module, int8: bool) -> nn.Module:
 
 def join_projections(attention: nn.Module, packed: type[PackedLinear]) -> None:
     """Replaces the projections of one input by one packed layer."""
-    names = "kv" if attention.is_cross_attention else "qkv"
-    linears = [getattr(attention, f"{name}_proj", None) for name in names]
+    names, linears = attention.joint_names(), attention.joint_linears()
     if all(can_be_packed(linear) for linear in linears):
         attention.joint_projections = nn.ModuleDict({names: packed(linears)})
         attention.__class__ = replaced(attention.original, PackedAttention)
