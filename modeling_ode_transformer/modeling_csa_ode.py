@@ -274,7 +274,7 @@ class CsaOdeModel(CsaOdePreTrainedModel):
         if recorded is not None:
             outputs.attentions = tuple(attention.unsqueeze(1) for attention, _ in recorded)
             times = [torch.as_tensor(time, dtype=torch.float32, device=mask.device) for _, time in recorded]
-            outputs.evaluation_times = torch.stack([time.expand(len(mask)) for time in times])
+            outputs.evaluation_times = torch.stack([time.expand(mask.shape[0]) for time in times])
             outputs.euclidean_attention = euclidean_attention
         return outputs
 
@@ -311,7 +311,7 @@ class CsaOdeModel(CsaOdePreTrainedModel):
             states = evaluate(first, states, 0.0)
             for number, block in enumerate(others, 1):
                 states = states + evaluate(block, states, float(number))
-            return states.to(dtype), mask.new_full((len(mask),), len(self.blocks), dtype=torch.int64)
+            return states.to(dtype), mask.new_full((mask.shape[0],), len(self.blocks), dtype=torch.int64)
         block = self.blocks[0]
         parameters = None
         if self.config.gradient == "adjoint":
@@ -420,7 +420,7 @@ class CsaOdeForSequenceClassification(CsaOdePreTrainedModel):
         # The words of each sentence come first, in order.
         order = (~masks).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(masks.sum(dim=1).max())]
         ids, embeddings = (
-            None if each is None else torch.cat([each, each])[torch.arange(len(order))[:, None], order]
+            None if each is None else torch.cat([each, each])[torch.arange(order.shape[0])[:, None], order]
             for each in (input_ids, inputs_embeds)
         )
         return ids, masks.gather(1, order), embeddings

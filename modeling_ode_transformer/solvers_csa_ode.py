@@ -175,7 +175,7 @@ def solve_adaptive(
     error_weights = [weight - lower for weight, lower in zip(tableau.b, RKF45.lower)]
     mask = y.new_ones(y.shape[:2]) if mask is None else mask.to(y.dtype)
     share = (mask / (mask.sum(dim=1, keepdim=True) * y.shape[-1])).unsqueeze(-1)
-    time = y.new_zeros(len(y))
+    time = y.new_zeros(y.shape[0])
     step_size = torch.full_like(time, min(options.step_size, 1.0))
     evaluations = counts(y, 0)
     for _ in range(options.max_steps):
@@ -208,7 +208,7 @@ def solve_adaptive(
 
 
 def counts(y: torch.Tensor, number: int) -> torch.Tensor:
-    return torch.full((len(y),), number, dtype=torch.int64, device=y.device)
+    return torch.full((y.shape[0],), number, dtype=torch.int64, device=y.device)
 
 
 class Solver(NamedTuple):

@@ -438,7 +438,8 @@ def model_card(record: dict) -> ModelCard:
         if value not in known:
             raise ValueError(f"The record's {name} is {value!r}: give one of {', '.join(known)}.")
     card, task, model_type = record["card"], TASKS[record["task"]], MODEL_CLASSES[class_name].model_type
-    config = record["model"]["config"]
+    if not isinstance(config := record["model"].get("config"), dict):
+        raise ValueError("The record's model has no 'config': make the record with `run_record`.")
     solvers = [config[field] for field in ("encoder_solver", "decoder_solver") if field in config]
     tableaus = map(resolve_tableau, solvers)
     validate_repo_id(card["repo_id"])

@@ -329,6 +329,17 @@ def test_auto_classes_and_files(tmp_path, batch):
         assert json.loads((tmp_path / name / "config.json").read_text())["auto_map"] == auto_map
 
 
+@pytest.mark.parametrize("solver", ["rk", "ark", "none"])
+def test_an_exported_model_takes_any_number_and_length_of_sentences(solver, batch):
+    model = tiny_model(solver=solver).eval()
+    sizes = {name: dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC) for name in batch}
+    exported = torch.export.export(model, (), batch, dynamic_shapes=sizes, strict=False).module()
+    for shape in ((1, 9), (5, 4)):
+        ids = torch.randint(2, 50, shape)
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        assert_close(exported(**inputs).logits, model(**inputs).logits)
+
+
 def test_new_models_start_as_the_paper_says():
     """Xavier's matrices, zero biases, a gate of halves, a zero padding row."""
     torch.manual_seed(0)

@@ -260,6 +260,7 @@ def test_a_dataset_of_this_machine_is_no_dataset_of_the_hub(tmp_path, monkeypatc
         ({"model": []}, "record's 'model' is a list: give a mapping"),
         ({"card": 3}, "record's 'card' is a int: give a mapping"),
         (None, "holds a list, not a JSON object"),
+        ({"model": {"class": "OdeTransformerForCausalLM"}}, "The record's model has no 'config'"),
     ],
 )
 def test_a_record_that_is_none_is_refused_in_words(change, message, tmp_path):
