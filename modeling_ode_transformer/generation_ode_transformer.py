@@ -719,8 +719,8 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
             # transformers would make a static cache for the cross-attention of each beam.
             generation_config, kwargs = with_option("cache_implementation", "dynamic", generation_config, kwargs)
             if cache == "static" and (compiled := compiled_search()) is not None:
-                with compiled.compiled_steps(self, inputs, kwargs) as (inputs, kwargs):
-                    return super().generate(inputs, generation_config, **kwargs)
+                with compiled.with_compiled_steps(self, inputs, kwargs) as (inputs, kwargs):
+                    return super().generate(inputs, generation_config, *args, **kwargs)
         return super().generate(inputs, generation_config, *args, **kwargs)
 
     def warm_up(self, batch_sizes: Sequence[int] = (1,), source_lengths: Sequence[int] = (8,), **options: Any) -> None:

@@ -46,12 +46,12 @@ def choosing_step(search: BeamSearch, log_probs: torch.Tensor, tokens: torch.Lon
 
 
 class KeptSteps:
-    """What a model keeps for compiled beam searches: the compiled steps, by function and options of `torch.compile`;
-    the tensors of searches, by name and shape, since CUDA graphs need them to stay in place; and packed copies of
-    weights. A copy of a model starts anew."""
+    """What a model keeps for compiled beam searches: the compiled steps, by function and options of `torch.compile`,
+    and the tensors of searches, by name and shape. CUDA graphs need these tensors to stay in place. A copy of a model
+    starts anew."""
 
     def __init__(self):
-        self.steps, self.buffers, self.sizes, self.copies = {}, {}, set(), {}
+        self.steps, self.buffers, self.sizes = {}, {}, set()
         self.lock = threading.Lock()
 
     def __deepcopy__(self, memo):
@@ -59,10 +59,6 @@ class KeptSteps:
 
     def __reduce__(self):
         return KeptSteps, ()
-
-
-def kept_steps(model: GenerationMixin) -> KeptSteps:
-    return vars(model).setdefault("compiled_steps", KeptSteps())
 
 
 class CompiledSteps:
@@ -78,7 +74,7 @@ class CompiledSteps:
 
     def __init__(self, model: GenerationMixin):
         self.records = model.device.type in RECORDING_DEVICES
-        self.kept = kept_steps(model)
+        self.kept = vars(model).setdefault("compiled_steps", KeptSteps())
         self.buffers: dict[tuple, torch.Tensor] = {}
 
     def run(self, search: BeamSearch) -> None:
@@ -174,15 +170,15 @@ class FirstSteps(CompiledSteps):
 
 
 @contextmanager
-def compiled_steps(model: GenerationMixin, inputs: torch.Tensor | None, options: dict) -> Iterator[tuple]:
+def with_compiled_steps(model: GenerationMixin, inputs: torch.Tensor | None, options: dict) -> Iterator[tuple]:
     """Gives the inputs and the options by name of `generate()`, for a search with compiled steps, which is made while
     this lasts. If graphs are recorded, sources are padded to a multiple of 8 tokens. On a CPU, a model that is
     optimized for it multiplies by packed copies of its weights, which it keeps."""
-    with packed_copies(model, kept_steps(model).copies):
-        yield padded(model, inputs, {"steps": CompiledSteps(model)} | options)
+    with packed_copies(model):
+        yield with_padding(model, inputs, {"steps": CompiledSteps(model)} | options)
 
 
-def padded(model: GenerationMixin, inputs: torch.Tensor | None, options: dict) -> tuple:
+def with_padding(model: GenerationMixin, inputs: torch.Tensor | None, options: dict) -> tuple:
     ids = options.get("input_ids") if inputs is None else inputs
     pad_token_id = model.config.pad_token_id
     if ids is None or ids.ndim != 2 or pad_token_id is None or ids.device.type not in RECORDING_DEVICES:

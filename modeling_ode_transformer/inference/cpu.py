@@ -228,38 +228,26 @@ def padded_rows(rows: int) -> int:
     return -(-rows // step) * step
 
 
-def few_rows_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """A product by oneDNN if it has few rows in float32, as in a step of generation. With many rows, PyTorch's
-    default, MKL, is as fast and keeps nothing."""
-    few = x.dtype is torch.float32 and 0 < x.numel() <= 64 * x.shape[-1]
-    return onednn_linear(x, weight, bias) if few else nn.functional.linear(x, weight, bias)
-
-
-def copied_linear(x: torch.Tensor, key: int) -> torch.Tensor:
-    """A product with a packed copy, if this thread has one for the module."""
-    copy = COPIES.of_modules.get(key)
-    has_copy = copy is not None and x.dtype is copy.dtype and x.numel() > 0
-    return copy.product(x) if has_copy else USERS[key].product(x)
+def fast_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """A product by oneDNN if this thread has a packed copy of the weight, or if it has few rows in float32, as in a
+    step of generation. With many rows PyTorch's default, MKL, is as fast and keeps nothing."""
+    packed = COPIES.of_weights.get(place(weight))
+    if packed is None and (x.dtype is not torch.float32 or x.numel() > 64 * x.shape[-1]):
+        return nn.functional.linear(x, weight, bias)
+    return onednn_linear(x, weight if packed is None else packed, bias)
 
 
 # Inductor accepts oneDNN's products only if their weights are constants; it calls other operators unchanged.
 OPERATORS = torch.library.Library("ode_transformer", "FRAGMENT")
-OPERATORS.define("few_rows_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
-OPERATORS.define("copied_linear(Tensor x, int key) -> Tensor")
+OPERATORS.define("fast_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 OPERATORS.define("packed_linear(Tensor x, int key) -> Tensor")
-OPERATORS.impl("few_rows_linear", few_rows_linear, "CPU")
-OPERATORS.impl("copied_linear", copied_linear, "CPU")
+OPERATORS.impl("fast_linear", fast_linear, "CPU")
 OPERATORS.impl("packed_linear", lambda x, key: PACKED[key].product(x), "CPU")
 
 
-@torch.library.register_fake("ode_transformer::few_rows_linear", lib=OPERATORS)
-def fake_few_rows_linear(x, weight, bias):
+@torch.library.register_fake("ode_transformer::fast_linear", lib=OPERATORS)
+def fake_fast_linear(x, weight, bias):
     return x.new_empty(*x.shape[:-1], weight.shape[0])
-
-
-@torch.library.register_fake("ode_transformer::copied_linear", lib=OPERATORS)
-def fake_copied_linear(x, key):
-    return x.new_empty(*x.shape[:-1], USERS[key].num_outputs())
 
 
 @torch.library.register_fake("ode_transformer::packed_linear", lib=OPERATORS)
@@ -284,8 +272,8 @@ def few_queries_attention(
     scaling: float,
     position_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Computes what "sdpa" does, without gradients and dropout; in 16 bits what "eager" does, whose softmax rounds. On
-    CPUs, batched matrix products are faster here than a fused kernel per head.
+    """Computes what "sdpa" does, without gradients and dropout; uncompiled in 16 bits what "eager" does, whose softmax
+    rounds. On CPUs, batched matrix products are faster here than a fused kernel per head.
 
     Args:
         query, key, value: (batch, heads, queries or keys, head_dim).
@@ -308,17 +296,14 @@ def few_queries_attention(
 
 
 def batched_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The products of matrices (batch, heads, n, k) and (batch, heads, k, m). Compiled code sums in float32 by itself:
-    to call a library takes longer than so little arithmetic."""
-    if torch.compiler.is_compiling():
+    """The products of matrices (batch, heads, n, k) and (batch, heads, k, m). Compiled code sums few rows itself, in
+    float32: to call a library takes longer than so little arithmetic."""
+    if torch.compiler.is_compiling() and a.shape[2] <= 16:
         return (a.float().unsqueeze(4) * b.float().unsqueeze(2)).sum(3)
     return torch.bmm(a.flatten(0, 1), b.flatten(0, 1)).unflatten(0, a.shape[:2])
 
 
 # Replacements that keep the weights
-
-
-KEYS = itertools.count()
 
 
 class Replacement:
@@ -347,70 +332,57 @@ def new_module(original: type[nn.Module], replacement: type[Replacement]) -> nn.
     return cls.__new__(cls)
 
 
-class UserOfCopies(Replacement):
-    """Multiplies by a packed copy of the weights of one or more layers while `packed_copies` lasts."""
-
-    key: int | None = None
-
-    def copied(self) -> list["FastLinear"]:
-        """The layers, whose outputs are concatenated. There are none if the module cannot multiply by a copy."""
-        raise NotImplementedError
-
-    def product(self, x: torch.Tensor) -> torch.Tensor:
-        """The same without a copy."""
-        raise NotImplementedError
-
-    def num_outputs(self) -> int:
-        raise NotImplementedError
-
-    def may_have_copy(self, x: torch.Tensor) -> bool:
-        if self.key is None or not x.is_cpu or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
-            return False
-        return is_compiled_for_inference() or (self.key in COPIES.of_modules and runs_on_cpu(x))
-
-    def product_with_copy(self, x: torch.Tensor) -> torch.Tensor:
-        compiling = torch.compiler.is_compiling()
-        return torch.ops.ode_transformer.copied_linear(x, self.key) if compiling else copied_linear(x, self.key)
-
-    def forget(self):
-        vars(self).pop("key", None)
-
-    def __getstate__(self):
-        return {name: value for name, value in vars(self).items() if name != "key"}
-
-
-class FastLinear(UserOfCopies):
-    """A linear layer. In float32, without gradients, oneDNN multiplies few rows instead of PyTorch's slower default,
-    MKL. With other dtypes, devices and weights it is `nn.Linear`: under autocast, with quantized or tensor-parallel
-    weights, and in exported models."""
+class FastLinear(Replacement):
+    """A linear layer. Without gradients, oneDNN multiplies few rows in float32 instead of PyTorch's slower default,
+    MKL, and all where `packed_copies` are used. On other devices and with other dtypes and weights it is `nn.Linear`:
+    under autocast, with quantized or tensor-parallel weights, and in exported models."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.may_have_copy(x):
-            return self.product_with_copy(x)
         if (
             x.is_cpu
-            and x.dtype is torch.float32
+            and x.dtype in PACKED_DTYPES
             and not torch.is_grad_enabled()
             and type(self.weight) is nn.Parameter
-            and self.weight.dtype is torch.float32
+            and self.weight.dtype is x.dtype
             and self.weight.is_cpu
             and x.shape[-1:] == self.weight.shape[1:]
             and not torch.is_autocast_enabled("cpu")
             and (runs_on_cpu(x) or is_compiled_for_inference())
             and x.numel()
         ):
-            product = torch.ops.ode_transformer.few_rows_linear if torch.compiler.is_compiling() else few_rows_linear
+            product = torch.ops.ode_transformer.fast_linear if torch.compiler.is_compiling() else fast_linear
             return product(x, self.weight, self.bias)
         return super().forward(x)
 
-    def copied(self):
-        return [self]
+    def packed_copy(self) -> torch.Tensor:
+        """The weight, packed for oneDNN. It is packed when the weight has changed since the last call: by the count
+        that autograd has of changes, or, for those made through `.data`, by the sums of its bits. So the only
+        changes not seen are made through `.data`, and move numbers within rows or change pairs of signs."""
+        weight = self.weight.detach()
+        state = place(weight), -1 if weight.is_inference() else self.weight._version
+        sums = row_sums(weight)
+        kept = vars(self).get("kept")
+        if kept is None or kept[0] != state or not torch.equal(kept[1], sums):
+            kept = self.kept = state, sums, torch.ops.mkldnn._reorder_linear_weight(weight, OneDnnLinear.rows)
+        return kept[2]
 
-    def product(self, x):
-        return few_rows_linear(x, self.weight, self.bias)
+    def forget(self):
+        vars(self).pop("kept", None)
 
-    def num_outputs(self):
-        return self.out_features
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "kept"}
+
+
+def place(weight: torch.Tensor) -> tuple:
+    return weight.data_ptr(), weight.shape, weight.stride()
+
+
+def row_sums(weight: torch.Tensor) -> torch.Tensor:
+    """The sum of each row's bits, read as integers, of 8 bytes if they fit: (rows,), int64. They take the time of
+    reading the weight."""
+    size = weight.element_size()
+    fits = all(number * size % 8 == 0 for number in (weight.shape[1], weight.stride(0), weight.storage_offset()))
+    return weight.view(torch.int64 if fits else getattr(torch, f"int{8 * size}")).sum(1)
 
 
 class FastDropout(Replacement):
@@ -445,36 +417,8 @@ class KeptPositions(Replacement):
         return {name: value for name, value in vars(self).items() if name != "kept"}
 
 
-class FewQueriesAttention(UserOfCopies):
-    """Attention of this package's models, faster if a source has few queries, such as the beams of a search. With a
-    packed copy, projections of the same input are one product."""
-
-    def project(self, hidden_states, names, joined=None):
-        if joined is None and names == self.joint_names() and self.may_have_copy(hidden_states):
-            projected = self.product_with_copy(hidden_states).chunk(len(names), dim=-1)
-            return tuple(map(self.split_heads, projected))
-        return super().project(hidden_states, names, joined)
-
-    def joint_names(self) -> str:
-        """Which projections have the same input."""
-        return "kv" if self.is_cross_attention else "qkv"
-
-    def joint_linears(self) -> list[nn.Module | None]:
-        return [getattr(self, f"{name}_proj", None) for name in self.joint_names()]
-
-    def copied(self):
-        linears = self.joint_linears()
-        are_plain = (
-            isinstance(linear, FastLinear) and not linear._forward_hooks and not linear._forward_pre_hooks
-            for linear in linears
-        )
-        return linears if all(are_plain) else []
-
-    def product(self, x):
-        return torch.cat([linear(x) for linear in self.joint_linears()], dim=-1)
-
-    def num_outputs(self):
-        return sum(linear.out_features for linear in self.joint_linears())
+class FewQueriesAttention(Replacement):
+    """Attention of this package's models, faster if a source has few queries, such as the beams of a search."""
 
     def attend(self, query, key, value, attention_mask, relative_distances, **kwargs):
         if not self.has_few_queries(query, key, attention_mask):
@@ -548,64 +492,35 @@ def is_linear(module: nn.Module) -> bool:
 # Packed copies of weights
 
 
-# The modules that can have copies, and these copies for a thread, by the key of the module: compiled code then has
-# neither as its inputs.
-USERS: "WeakValueDictionary[int, UserOfCopies]" = WeakValueDictionary()
+PACKED_DTYPES = (torch.float32, torch.bfloat16)
 
 
 class Copies(threading.local):
+    """The packed copies that products of this thread use, by the place of the weight."""
+
     def __init__(self):
-        self.of_modules: dict[int, OneDnnLinear] = {}
+        self.of_weights: dict[tuple, torch.Tensor] = {}
 
 
 COPIES = Copies()
 
 
 @contextmanager
-def packed_copies(model: nn.Module, kept: dict[int, tuple]) -> Iterator[None]:
-    """While this lasts, an optimized model without gradients multiplies by packed copies of its weights in this
-    thread. The copies are in `kept`, and take as much memory as the weights. They are used again as long as the rows
-    of the weights have the same sums. Nothing is done if the weights cannot be packed."""
-    users = users_of_copies(model)
-    if not users or packed_class(model, int8=False)[0] is not OneDnnLinear:
-        kept.clear()
-        yield
-        return
+def packed_copies(model: nn.Module) -> Iterator[None]:
+    """While this lasts, the linear layers of an optimized model multiply by packed copies of their weights in this
+    thread, without gradients. The layers keep the copies, which take as much memory as the weights. Nothing is done if
+    the weights cannot be packed."""
+    layers = [module for module in model.modules() if isinstance(module, FastLinear) and can_be_packed(module)]
     copies = {}
-    for user in users:
-        if user.key is None:
-            user.key = next(KEYS)
-            USERS[user.key] = user
-        sums = [row_sums(each.detach().contiguous()) for linear in user.copied() for each in linear.parameters()]
-        copy, old_sums = kept.get(user.key, (None, []))
-        is_same = len(sums) == len(old_sums) and all(map(torch.equal, sums, old_sums))
-        copies[user.key] = copy if is_same else OneDnnLinear(user.copied()), sums
-    kept.clear()
-    kept.update(copies)
-    others, COPIES.of_modules = COPIES.of_modules, {key: copy for key, (copy, _) in copies.items()}
+    if layers and packed_class(model, int8=False)[0] is OneDnnLinear:
+        for layer in layers:
+            if layer.weight.is_cpu and layer.weight.is_contiguous() and place(layer.weight) not in copies:
+                copies[place(layer.weight)] = layer.packed_copy()
+    others, COPIES.of_weights = COPIES.of_weights, copies
     try:
         yield
     finally:
-        COPIES.of_modules = others
-
-
-def row_sums(weight: torch.Tensor) -> torch.Tensor:
-    """The sum of each row's bits, read as integers: (rows,), int64. Any change of the weight changes them, unless it
-    only moves numbers within rows. They take the time of reading the weight."""
-    is_even = (weight.shape[-1] * weight.element_size()) % 8 == weight.data_ptr() % 8 == 0
-    return weight.view(torch.int64 if is_even else getattr(torch, f"int{8 * weight.element_size()}")).sum(-1)
-
-
-def users_of_copies(model: nn.Module) -> list[UserOfCopies]:
-    """The modules of an optimized model that can have copies: its attentions, and the layers that are in none."""
-
-    def can_have_copy(user):
-        linears = user.copied()
-        return bool(linears) and all(can_be_packed(linear) and linear.weight.is_cpu for linear in linears)
-
-    users = [module for module in model.modules() if isinstance(module, UserOfCopies) and can_have_copy(module)]
-    joint = {linear for user in users if isinstance(user, FewQueriesAttention) for linear in user.copied()}
-    return [user for user in users if user not in joint]
+        COPIES.of_weights = others
 
 
 # Packed weights
@@ -613,6 +528,7 @@ def users_of_copies(model: nn.Module) -> list[UserOfCopies]:
 
 # All existing packed layers, by number: compiled code has no tensors of an unknown layout.
 PACKED: "WeakValueDictionary[int, PackedLinear]" = WeakValueDictionary()
+KEYS = itertools.count()
 
 
 def refuse_to_move(*args, **kwargs):
@@ -751,7 +667,8 @@ def pack_weights(model: nn.Module, int8: bool) -> nn.Module:
 
 def join_projections(attention: nn.Module, packed: type[PackedLinear]) -> None:
     """Replaces the projections of one input by one packed layer."""
-    names, linears = attention.joint_names(), attention.joint_linears()
+    names = "kv" if attention.is_cross_attention else "qkv"
+    linears = [getattr(attention, f"{name}_proj", None) for name in names]
     if all(can_be_packed(linear) for linear in linears):
         attention.joint_projections = nn.ModuleDict({names: packed(linears)})
         attention.__class__ = replaced(attention.original, PackedAttention)

@@ -123,7 +123,7 @@ def test_a_layer_multiplies_by_onednn_only_where_that_can(onednn_calls):
 def test_onednn_sees_few_numbers_of_rows_whatever_the_lengths(packed, most):
     """It keeps code for each, so that memory would grow with the number of shapes."""
     layer = nn.Linear(3, 5)
-    product = cpu.OneDnnLinear([layer]) if packed else partial(cpu.few_rows_linear, weight=layer.weight, bias=None)
+    product = cpu.OneDnnLinear([layer]) if packed else partial(cpu.fast_linear, weight=layer.weight, bias=None)
     with torch.no_grad(), CountOperators() as operators:
         for rows in range(1, 4097):
             assert product(torch.zeros(rows, 3)).shape == (rows, 5)
