@@ -342,79 +342,83 @@ def add_generate(commands: Any) -> None:
 
 
 def add_search_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
+    sources = parser.add_argument_group("sources")
+    sources.add_argument(
         "--batch_size", type=int, help="number of sources per batch; default: up to 32 sources with up to 4096 tokens"
     )
-    parser.add_argument(
+    sources.add_argument(
         "--max_tokens_per_batch",
         type=int,
         help="maximum number of source tokens per batch, padding included; replaces --batch_size",
     )
-    parser.add_argument(
+    sources.add_argument(
         "--max_source_length",
         type=int,
         help="maximum length of a source in tokens, end mark included; longer ones are cut, with a warning; "
         "default: the model's limit, or 1024 if it has none",
     )
-    add_flag(parser, "--split_sentences", "split longer sources into sentences and join the outputs")
-    parser.add_argument(
+    add_flag(sources, "--split_sentences", "split longer sources into sentences and join the outputs")
+    sources.add_argument(
         "--src_lang",
         help="language of the sources, as named by a multilingual tokenizer: en (M2M100), eng_Latn (NLLB), en_XX "
         "(mBART); default: as saved with the tokenizer",
     )
-    parser.add_argument(
+    sources.add_argument(
         "--tgt_lang", help="language of the outputs, named like --src_lang; default: as saved with the tokenizer"
     )
-    parser.add_argument("--num_beams", type=int, help="number of beams; default: as saved with the (first) model")
-    parser.add_argument(
+    search = parser.add_argument_group("search")
+    search.add_argument("--num_beams", type=int, help="number of beams; default: as saved with the (first) model")
+    search.add_argument(
         "--length_penalty",
         type=float,
         help="exponent p of the score of a finished beam, log probability / length ** p; default: as saved with the "
         "model",
     )
-    parser.add_argument(
+    search.add_argument(
         "--max_len_a",
         type=float,
         help="limits an output to max_len_a * source tokens + max_len_b tokens (a saved max_length still applies); if "
         "only one is given, the other is 0; default: 0 and 200 if no limit is set or saved",
     )
-    parser.add_argument("--max_len_b", type=float, help="see --max_len_a")
-    parser.add_argument(
+    search.add_argument("--max_len_b", type=float, help="see --max_len_a")
+    search.add_argument(
         "--generation_options",
-        help="more options of generate(), such as no_repeat_ngram_size=3,do_sample=true, or a JSON object; default: "
-        "none",
+        help="more options of generate(), such as no_repeat_ngram_size=3,do_sample=true, or a JSON object; with "
+        "cache_implementation=static a beam search is compiled, which takes minutes at first; default: none",
     )
-    parser.add_argument(
+    search.add_argument(
         "--num_return_sequences", type=int, default=1, help="number of outputs per source; default: %(default)s"
     )
     add_flag(
-        parser,
+        search,
         "--scores",
         "write the score of each output; outside the beam search of this package's models, this takes 4 bytes * "
         "vocabulary * beams * sources * output length of memory",
     )
-    parser.add_argument(
+    search.add_argument("--seed", type=int, default=42, help="random seed for sampling; default: %(default)s")
+    speed = parser.add_argument_group("device and speed")
+    speed.add_argument(
         "--device", help="device, such as cpu, cuda or cuda:1; default: cuda if there is a GPU, else cpu"
     )
-    parser.add_argument(
+    speed.add_argument(
         "--dtype", default="auto", choices=DTYPES, help="precision of the models; default: %(default)s (as saved)"
     )
-    add_flag(parser, "--optimize_for_cpu", "on a CPU, use faster kernels than PyTorch's defaults", default=True)
+    add_flag(speed, "--optimize_for_cpu", "on a CPU, use faster kernels than PyTorch's defaults", default=True)
     add_flag(
-        parser,
+        speed,
         "--packed",
         "on a CPU, store the weights in the layout its matrix products need; the tokens stay the same",
     )
-    add_flag(parser, "--int8", "on a CPU, round the packed weights to 8 bits; this is faster, but tokens may change")
-    parser.add_argument("--seed", type=int, default=42, help="random seed for sampling; default: %(default)s")
-    parser.add_argument(
+    add_flag(speed, "--int8", "on a CPU, round the packed weights to 8 bits; this is faster, but tokens may change")
+    hub = parser.add_argument_group("models of the Hub, and own code")
+    hub.add_argument(
         "--model_revision", default="main", help="branch, tag or commit of a Hub model; default: %(default)s"
     )
-    add_flag(parser, "--trust_remote_code", "run modeling code stored with the model")
-    add_import(parser)
+    add_flag(hub, "--trust_remote_code", "run modeling code stored with the model")
+    add_import(hub)
 
 
-def add_flag(parser: ArgumentParser, name: str, description: str, default: bool = False) -> None:
+def add_flag(parser: Any, name: str, description: str, default: bool = False) -> None:
     """Adds an option that is true without a value, or takes true or false, so that one set in a recipe can be turned
     off."""
     parser.add_argument(
@@ -462,28 +466,29 @@ def add_serve(commands: Any) -> None:
         nargs="+",
         help="model folder or Hub name; with several, their probabilities are averaged (an ensemble)",
     )
-    parser.add_argument(
+    server = parser.add_argument_group("server")
+    server.add_argument(
         "--host", default="127.0.0.1", help="address to listen on, or 0.0.0.0 for all; default: %(default)s"
     )
-    parser.add_argument(
+    server.add_argument(
         "--port", type=int, default=8000, help="port to listen on, or 0 for any free one; default: %(default)s"
     )
-    parser.add_argument(
+    server.add_argument(
         "--max_texts", type=int, default=64, help="maximum number of texts in a request; default: %(default)s"
     )
-    parser.add_argument(
+    server.add_argument(
         "--max_characters",
         type=int,
         default=20_000,
         help="maximum length of a text in characters; default: %(default)s",
     )
-    parser.add_argument(
+    server.add_argument(
         "--max_waiting",
         type=int,
         default=256,
         help="maximum number of waiting texts; a request beyond it gets status 503; default: %(default)s",
     )
-    parser.add_argument(
+    server.add_argument(
         "--timeout",
         type=float,
         default=60.0,

@@ -307,13 +307,17 @@ def batched_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 class Replacement:
-    """A class placed before the class `original` of a module; it computes the same."""
+    """A class placed before the class `original` of a module; it computes the same. What it computes once is stored in
+    the module as `kept`, which is neither saved nor copied."""
 
     original: type[nn.Module]
     replacement: type["Replacement"]
 
     def forget(self) -> None:
-        """Deletes what the replacement stored in the module."""
+        vars(self).pop("kept", None)
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "kept"}
 
     def __reduce_ex__(self, protocol):
         _, _, *state = super().__reduce_ex__(protocol)
@@ -359,18 +363,12 @@ class FastLinear(Replacement):
         that autograd has of changes, or, for those made through `.data`, by the sums of its bits. So the only
         changes not seen are made through `.data`, and move numbers within rows or change pairs of signs."""
         weight = self.weight.detach()
-        state = place(weight), -1 if weight.is_inference() else self.weight._version
+        state = place(weight), None if self.weight.is_inference() else self.weight._version
         sums = row_sums(weight)
         kept = vars(self).get("kept")
         if kept is None or kept[0] != state or not torch.equal(kept[1], sums):
             kept = self.kept = state, sums, torch.ops.mkldnn._reorder_linear_weight(weight, OneDnnLinear.rows)
         return kept[2]
-
-    def forget(self):
-        vars(self).pop("kept", None)
-
-    def __getstate__(self):
-        return {name: value for name, value in vars(self).items() if name != "kept"}
 
 
 def place(weight: torch.Tensor) -> tuple:
@@ -409,12 +407,6 @@ class KeptPositions(Replacement):
             kept = super().forward(torch.arange(max(last + 1, 2 * len(kept)), device=positions.device))
             self.kept = max(kept, vars(self).get("kept", ()), key=len)
         return kept[positions]
-
-    def forget(self):
-        vars(self).pop("kept", None)
-
-    def __getstate__(self):
-        return {name: value for name, value in vars(self).items() if name != "kept"}
 
 
 class FewQueriesAttention(Replacement):
