@@ -171,14 +171,14 @@ class FirstSteps(CompiledSteps):
 
 @contextmanager
 def with_compiled_steps(model: GenerationMixin, inputs: torch.Tensor | None, options: dict) -> Iterator[tuple]:
-    """Gives the inputs and the options by name of `generate()`, for a search with compiled steps, which is made while
-    this lasts. If graphs are recorded, sources are padded to a multiple of 8 tokens. On a CPU, a model that is
-    optimized for it multiplies by packed copies of its weights, which it keeps."""
+    """A context for a call of `generate()` whose search has compiled steps; gives its inputs and its options by name.
+    On a CPU, an optimized model multiplies by packed copies of its weights in this context, and keeps them."""
     with packed_copies(model):
         yield with_padding(model, inputs, {"steps": CompiledSteps(model)} | options)
 
 
 def with_padding(model: GenerationMixin, inputs: torch.Tensor | None, options: dict) -> tuple:
+    """The inputs and options; if graphs are recorded, sources are padded to a multiple of 8 tokens."""
     ids = options.get("input_ids") if inputs is None else inputs
     pad_token_id = model.config.pad_token_id
     if ids is None or ids.ndim != 2 or pad_token_id is None or ids.device.type not in RECORDING_DEVICES:
