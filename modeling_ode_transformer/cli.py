@@ -164,7 +164,7 @@ def train(args: Namespace) -> None:
     run_process(lambda: run(task, args.arguments))
 
 
-def add_import(parser: ArgumentParser) -> None:
+def add_import(parser: Any) -> None:
     parser.add_argument(
         "--import",
         dest="import_schemes",

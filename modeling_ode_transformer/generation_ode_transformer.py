@@ -355,8 +355,8 @@ class BeamCache(Cache):
 def top_log_probs(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The k largest log-probabilities, in float32, of each row of `logits` (rows, vocabulary), and their tokens."""
     # On CPUs, a few rows at a time stay in the cache.
-    in_parts = logits.device.type == "cpu" and not torch.compiler.is_compiling()
-    best = [part.float().log_softmax(-1).topk(k) for part in (logits.split(16) if in_parts else [logits])]
+    parts = logits.split(16) if logits.device.type == "cpu" else [logits]
+    best = [part.float().log_softmax(-1).topk(k) for part in parts]
     return tuple(torch.cat(each) for each in zip(*best))
 
 
@@ -367,9 +367,13 @@ class EagerSteps:
     # The fewest positions to have room for; whether a step computes with all of them, and always with a mask.
     least_positions = 16
     keeps_shapes = False
+    top_log_probs = staticmethod(top_log_probs)
 
     def run(self, search: "BeamSearch") -> None:
         search.run_to_the_end()
+
+    def first_step(self, search: "BeamSearch") -> None:
+        search.first_step()
 
     def step(self, search: "BeamSearch") -> None:
         search.step()
@@ -467,9 +471,9 @@ class BeamSearch:
         self.cache = EncoderDecoderCache(BeamCache(mask, num_beams, model.dtype), cross_attention_cache)
         self.resize(0)
 
-    def pass_prompt(self) -> None:
-        """Passes the prompt through the decoder, once per source, and chooses the first tokens."""
-        self.advance(*self.best_tokens(self._decode(self.prompt, self.prompt_mask, logits_to_keep=1)))
+    def pass_prompt(self) -> torch.Tensor:
+        """Passes the prompt through the decoder, once per source. Returns the logits (sources, 1, vocabulary)."""
+        return self._decode(self.prompt, self.prompt_mask, logits_to_keep=1)
 
     def pass_last_tokens(self) -> torch.Tensor:
         """Passes the beams' last tokens through the decoder. Returns the logits (sources, beams, vocabulary)."""
@@ -532,7 +536,7 @@ class BeamSearch:
         k = min(self.num_candidates, logits.shape[2])
         if self.logits_processor:
             return self.processed(logits.expand(-1, self.num_beams, -1)).topk(k)
-        best = top_log_probs(logits.flatten(0, 1), k)
+        best = self.steps.top_log_probs(logits.flatten(0, 1), k)
         return tuple(each.view(len(logits), -1, k).expand(-1, self.num_beams, -1) for each in best)
 
     def processed(self, logits: torch.Tensor) -> torch.Tensor:
@@ -597,12 +601,17 @@ class BeamSearch:
         if num_positions > 0:
             self.steps.hold(self)
 
+    def first_step(self) -> None:
+        """The step that chooses the first tokens."""
+        self.advance(*self.best_tokens(self.pass_prompt()))
+
     def step(self) -> None:
-        """One step, the forward pass included: the tensors change in place, and nothing else."""
+        """A later step, the forward pass included: the tensors change in place, and nothing else."""
         self.advance(*self.best_tokens(self.pass_last_tokens()))
 
     def run_to_the_end(self) -> None:
         """Runs steps until all sources are finished, and stores the results."""
+        self.steps.first_step(self)
         limit = position_limit(self.model.config) or math.inf
         interval = STEPS_BETWEEN_LOOKS.get(self.prompt.device.type, 4)
         for steps in range(1, self.config.max_length - self.prompt_length):
@@ -686,7 +695,6 @@ def beam_search(
         *(None if mask is None else mask[::num_beams] for mask in masks),
         steps,
     )
-    search.pass_prompt()
     search.steps.run(search)
     number = generation_config.num_return_sequences
     tokens, scores, lengths = (each[:, :number].flatten(0, 1) for each in search.results)
@@ -719,7 +727,7 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
             # transformers would make a static cache for the cross-attention of each beam.
             generation_config, kwargs = with_option("cache_implementation", "dynamic", generation_config, kwargs)
             if cache == "static" and (compiled := compiled_search()) is not None:
-                with compiled.with_compiled_steps(self, inputs, kwargs) as (inputs, kwargs):
+                with compiled.compiled_parts(self, inputs, generation_config, kwargs) as (inputs, kwargs):
                     return super().generate(inputs, generation_config, *args, **kwargs)
         return super().generate(inputs, generation_config, *args, **kwargs)
 

@@ -1,22 +1,24 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Beam searches with compiled steps: `generate(num_beams=N, cache_implementation="static")`.
+"""Beam searches with compiled parts: `generate(num_beams=N, cache_implementation="static")`.
 
 `BeamSearch` of `generation_ode_transformer` travels with published models and runs its steps with `EagerSteps`. Where
-this package is installed, it can use `CompiledSteps` from here.
+this package is installed, it can use `CompiledSteps` from here. The encoder is compiled, too.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from transformers.generation import GenerationMixin
-from transformers.utils import logging
+from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.utils import ModelOutput, logging
 
-from ..generation_ode_transformer import BeamSearch, source_mask
+from ..generation_ode_transformer import BeamSearch, option, position_limit, source_mask
 from .cpu import packed_copies
 
 
@@ -28,6 +30,27 @@ RECORDING_DEVICES = {"cuda"}
 MOST_GRAPHS = 64
 # Tensors of a search that its steps do not read.
 OUTSIDE_OF_STEPS = ("prompt", "prompt_mask")
+# The logits in a part of which the largest is found first, and the fewest parts to do so.
+PART, FEWEST_PARTS = 128, 32
+# For what runs once in a search, with tensors that are not in one place: the modes of `torch.compile` without CUDA
+# graphs.
+MODES_OF_SINGLE_CALLS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+
+
+# The parts that are compiled
+
+
+def encode(model: GenerationMixin, ids: torch.LongTensor, mask: torch.Tensor) -> ModelOutput:
+    return model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)
+
+
+def first_step(search: BeamSearch) -> None:
+    search.first_step()
+
+
+def first_pass(search: BeamSearch) -> torch.Tensor:
+    """The first half of the first step, if processors change the scores between the halves."""
+    return search.pass_prompt()
 
 
 def whole_step(search: BeamSearch) -> None:
@@ -43,6 +66,61 @@ def decoding_step(search: BeamSearch) -> torch.Tensor:
 def choosing_step(search: BeamSearch, log_probs: torch.Tensor, tokens: torch.LongTensor) -> None:
     """The second half of a step."""
     search.advance(log_probs, tokens)
+
+
+def top_log_probs(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As in `generation_ode_transformer`, but of many logits only the largest of each part are compared at first, and
+    then the logits of the best parts. A selection takes longer than the maxima, which compiled code finds in the pass
+    that the softmax makes anyway."""
+    size = logits.shape[1]
+    if size < FEWEST_PARTS * PART or k > FEWEST_PARTS:
+        return logits.float().log_softmax(-1).topk(k)
+    maxima = nn.functional.pad(logits, (0, -size % PART), value=-math.inf).unflatten(1, (-1, PART)).amax(2)
+    largest = maxima.amax(1, keepdim=True).float()
+    log_sum = (logits.float() - largest).exp().sum(1, keepdim=True).log()
+    parts = maxima.topk(k, sorted=False).indices
+    tokens = (parts.unsqueeze(2) * PART + torch.arange(PART, device=logits.device)).flatten(1)
+    is_missing, tokens = tokens >= size, tokens.clamp(max=size - 1)
+    values, chosen = logits.gather(1, tokens).float().masked_fill(is_missing, -math.inf).topk(k)
+    return values - largest - log_sum, tokens.gather(1, chosen)
+
+
+class LastCall(threading.local):
+    """What the compiled code of a `RememberingBackend` ran last in this thread: its function and its inputs."""
+
+    call: tuple[Callable, tuple] | None = None
+
+
+LAST = LastCall()
+
+
+@dataclass
+class RememberingBackend:
+    """A backend of `torch.compile` whose compiled code remembers its last call. To repeat the call takes no time for
+    Dynamo's guards.
+
+    Args:
+        backend, mode, options: as for `torch.compile`.
+    """
+
+    backend: str | Callable = "inductor"
+    mode: str | None = None
+    options: dict[str, Any] | None = None
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list) -> Callable:
+        options, mode = self.options or {}, self.mode or "default"
+        if self.backend == "inductor":
+            run = torch._inductor.compile(graph, inputs, {**torch._inductor.list_mode_options(mode), **options})
+        else:
+            given = {"mode": None if mode == "default" else mode, "options": options}
+            backend = torch._dynamo.lookup_backend(self.backend)
+            run = backend(graph, inputs, **{name: each for name, each in given.items() if each})
+
+        def remembered(*inputs):
+            LAST.call = run, inputs
+            return run(*inputs)
+
+        return remembered
 
 
 class KeptSteps:
@@ -66,30 +144,34 @@ class CompiledSteps:
     Steps compute with all available room, so that shapes seldom change.
 
     `compile_config` of the generation configuration gives the options of `torch.compile`. By default one graph serves
-    all shapes, and on GPUs it is recorded as CUDA graphs.
+    all shapes, and on GPUs that of a later step is recorded as CUDA graphs.
     """
 
     least_positions = 32
     keeps_shapes = True
+    top_log_probs = staticmethod(top_log_probs)
 
-    def __init__(self, model: GenerationMixin):
+    def __init__(self, model: GenerationMixin, compile_config: Any = None):
         self.records = model.device.type in RECORDING_DEVICES
+        # Inductor's checks of sizes, which Dynamo's guards repeat, take a CPU 5% of a search.
+        self.options: dict[str, Any] = {"fullgraph": True, "dynamic": True, "options": {"size_asserts": False}}
+        self.options |= {"mode": "reduce-overhead"} if self.records else {}
+        if compile_config is not None:
+            self.options = compile_config.to_dict()
         self.kept = vars(model).setdefault("compiled_steps", KeptSteps())
         self.buffers: dict[tuple, torch.Tensor] = {}
+        # The compiled code that ran last, with its inputs; that of a step is repeated while its tensors stay the same.
+        self.last_call: tuple[Callable, tuple] | None = None
+        self.repeated: tuple[Callable, tuple] | None = None
 
     def run(self, search: BeamSearch) -> None:
-        options: dict[str, Any] = {"fullgraph": True, "dynamic": True}
-        options |= {"mode": "reduce-overhead"} if self.records else {}
-        compile_config = search.config.compile_config
-        self.options = options if compile_config is None else compile_config.to_dict()
         has_lock = self.kept.lock.acquire(blocking=False)
         if has_lock:
             self.buffers = self.kept.buffers
         try:
             if self.records:
                 search.model_options["joined_projections"] = self.joined_projections(search.model)
-            with torch._dynamo.config.patch(recompile_limit=MOST_GRAPHS):
-                self.make_steps(search)
+            self.make_steps(search)
         finally:
             if has_lock:
                 self.kept.lock.release()
@@ -115,6 +197,7 @@ class CompiledSteps:
 
     def hold(self, search: BeamSearch) -> None:
         """Moves the state of a search to buffers."""
+        self.repeated = None
         own, cross = search.cache.self_attention_cache, search.cache.cross_attention_cache
         state = {"": vars(search), "encoder ": search.encoder_outputs, "own ": vars(own)}
         state |= {f"cross {i} ": vars(layer) for i, layer in enumerate(cross.layers)}
@@ -136,33 +219,68 @@ class CompiledSteps:
         buffer = self.buffers[key]
         return buffer if buffer is tensor else buffer.copy_(tensor)
 
-    def compiled(self, step: Callable, *args: Any) -> Any:
-        key = step, str(self.options)
+    def compiled(self, part: Callable, *args: Any) -> Any:
+        key = part, str(self.options)
         if key not in self.kept.steps:
-            self.kept.steps[key] = torch.compile(step, **self.options)
-        return self.kept.steps[key](*args)
+            options = self.options.copy()
+            if part is encode:
+                options["fullgraph"] = False  # a recurrence is not traced
+            if part in (encode, first_step, first_pass):
+                options["mode"] = MODES_OF_SINGLE_CALLS.get(options.get("mode"), options.get("mode"))
+            of_backend = {name: options.pop(name) for name in ("backend", "mode", "options") if name in options}
+            self.kept.steps[key] = torch.compile(part, backend=RememberingBackend(**of_backend), **options)
+        LAST.call = None
+        try:
+            with torch._dynamo.config.patch(recompile_limit=MOST_GRAPHS):
+                return self.kept.steps[key](*args)
+        finally:
+            self.last_call, LAST.call = LAST.call, None
+
+    def encode(self, model: GenerationMixin, ids: torch.LongTensor, mask: torch.Tensor) -> ModelOutput:
+        with torch.no_grad(), self.first_time(f"encoding of {len(ids)} sources"):
+            return self.compiled(encode, model, ids, mask)
+
+    def first_step(self, search: BeamSearch) -> None:
+        if not self.records:
+            search.first_step()  # on a CPU it takes no less time if it is compiled
+            return
+        with self.first_time(f"first step of {len(search.running)} sources and {search.num_beams} beams"):
+            self.make_step(search, first_step, first_pass)
 
     def step(self, search: BeamSearch) -> None:
-        sizes = tuple(search.running.shape), search.num_positions, bool(search.logits_processor)
-        start = time.perf_counter()
         torch.compiler.cudagraph_mark_step_begin()
+        if self.repeated is not None:
+            function, inputs = self.repeated
+            function(*inputs)
+            return
+        (num_sources, num_beams), positions = search.running.shape[:2], search.num_positions
+        with self.first_time(f"step of {num_sources} sources, {num_beams} beams and {positions} positions"):
+            self.make_step(search, whole_step, decoding_step)
+
+    def make_step(self, search: BeamSearch, whole: Callable, first_half: Callable) -> None:
         if search.logits_processor:
-            logits = self.compiled(decoding_step, search)
+            logits = self.compiled(first_half, search)
             self.compiled(choosing_step, search, *search.best_tokens(logits))
-        else:
-            self.compiled(whole_step, search)
-        if sizes not in self.kept.sizes:
-            self.kept.sizes.add(sizes)
-            logger.info(
-                f"The first step of a compiled search of {sizes[0][0]} sources, {sizes[0][1]} beams and "
-                f"{sizes[1]} positions took {time.perf_counter() - start:.1f} seconds."
-            )
+            return
+        self.compiled(whole, search)
+        if whole is whole_step and self.options.get("fullgraph"):
+            self.repeated = self.last_call
+
+    @contextmanager
+    def first_time(self, what: str) -> Iterator[None]:
+        """Logs how long something takes that the model has not done before."""
+        start = time.perf_counter()
+        yield
+        if what not in self.kept.sizes:
+            self.kept.sizes.add(what)
+            logger.info(f"Compiled search: the first {what} took {time.perf_counter() - start:.1f} seconds.")
 
 
 class FirstSteps(CompiledSteps):
     """Runs only one step for each number of positions that a search can have room for."""
 
     def make_steps(self, search):
+        self.first_step(search)
         while search.num_positions < search.config.max_length - search.prompt_length - 1:
             search.num_tokens = search.prompt_length + search.num_positions
             search.make_room()
@@ -170,24 +288,50 @@ class FirstSteps(CompiledSteps):
 
 
 @contextmanager
-def with_compiled_steps(model: GenerationMixin, inputs: torch.Tensor | None, options: dict) -> Iterator[tuple]:
-    """A context for a call of `generate()` whose search has compiled steps; gives its inputs and its options by name.
+def compiled_parts(
+    model: GenerationMixin, inputs: torch.Tensor | None, generation_config: GenerationConfig | None, options: dict
+) -> Iterator[tuple]:
+    """A context for a call of `generate()` whose search has compiled parts; gives its inputs and its options by name.
     On a CPU, an optimized model multiplies by packed copies of its weights in this context, and keeps them."""
+
+    def value(name):
+        return option(model, name, generation_config, options)
+
+    options = {"steps": CompiledSteps(model, value("compile_config"))} | options
     with packed_copies(model):
-        yield with_padding(model, inputs, {"steps": CompiledSteps(model)} | options)
+        ids = options.get("input_ids") if inputs is None else inputs
+        if can_be_encoded(model, ids, options, value):
+            inputs, options = encoded(model, ids, options, value("pad_token_id"))
+        yield inputs, options
 
 
-def with_padding(model: GenerationMixin, inputs: torch.Tensor | None, options: dict) -> tuple:
-    """The inputs and options; if graphs are recorded, sources are padded to a multiple of 8 tokens."""
-    ids = options.get("input_ids") if inputs is None else inputs
-    pad_token_id = model.config.pad_token_id
-    if ids is None or ids.ndim != 2 or pad_token_id is None or ids.device.type not in RECORDING_DEVICES:
-        return inputs, options
-    padding = (0, -ids.shape[1] % 8)
-    mask = source_mask(pad_token_id, ids, attention_mask=options.pop("attention_mask", None))
-    options["attention_mask"] = nn.functional.pad(mask.to(torch.long), padding)
-    options.pop("input_ids", None)
-    return nn.functional.pad(ids, padding, value=pad_token_id), options
+def can_be_encoded(model: GenerationMixin, ids: torch.Tensor | None, options: dict, value: Callable) -> bool:
+    """Whether the compiled encoder takes these inputs of `generate()`. Others are left to transformers: for example
+    sequences that are too long, with its error."""
+    ends = torch.as_tensor([] if value("eos_token_id") is None else value("eos_token_id")).view(-1).tolist()
+    return (
+        ids is not None
+        and ids.ndim == 2
+        and ids.shape[1] <= (position_limit(model.config) or math.inf)
+        and options.get("encoder_outputs") is None
+        and options.get("inputs_embeds") is None
+        and (options.get("attention_mask") is not None or value("pad_token_id") not in (None, *ends))
+        and not hasattr(model, "hf_device_map")
+    )
+
+
+def encoded(model: GenerationMixin, ids: torch.LongTensor, options: dict, pad_token_id: int) -> tuple:
+    """The ids and the options, with the encoder's outputs. If graphs are recorded, sources are padded to a multiple of
+    8 tokens."""
+    mask = source_mask(pad_token_id, ids, attention_mask=options.get("attention_mask")).to(torch.long)
+    if options["steps"].records:
+        padding = (0, -ids.shape[1] % 8)
+        ids, mask = nn.functional.pad(ids, padding, value=pad_token_id or 0), nn.functional.pad(mask, padding)
+    # Copies: for views, Dynamo would guard what they are views of.
+    copies = (each.clone(memory_format=torch.contiguous_format) for each in (ids, mask))
+    outputs = options["steps"].encode(model, *copies)
+    options = {name: each for name, each in options.items() if name != "input_ids"}
+    return ids, options | {"attention_mask": mask, "encoder_outputs": outputs}
 
 
 def warm_up(
@@ -205,7 +349,8 @@ def warm_up(
         )
     device = model.get_input_embeddings().weight.device
     token = next(i for i in range(model.config.vocab_size) if i != model.config.pad_token_id)
+    compile_config = option(model, "compile_config", None, options)
     for number in batch_sizes:
         for length in source_lengths:
             ids = torch.full((number, length), token, device=device)
-            model.generate(ids, cache_implementation="static", steps=FirstSteps(model), **options)
+            model.generate(ids, cache_implementation="static", steps=FirstSteps(model, compile_config), **options)

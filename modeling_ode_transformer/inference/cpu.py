@@ -31,6 +31,7 @@ logger = logging.get_logger(__name__)
 
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+ONEDNN_PRODUCT = torch.ops.mkldnn._linear_pointwise.default if HAS_ONEDNN else None
 IS_X86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 WEIGHTS = ("keep", "packed", "int8")
 
@@ -212,11 +213,12 @@ def onednn_linear(
 ) -> torch.Tensor:
     """A product by oneDNN. It compiles code for each number of rows and keeps it, half a megabyte each. Rows of zeros
     are therefore added, so that only a few numbers of rows occur."""
-    shape, rows = x.shape[:-1], x.numel() // x.shape[-1]
-    if missing := padded_rows(rows) - rows:
-        x = nn.functional.pad(x.reshape(rows, -1), (0, 0, 0, missing))
-    product = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, activation, [], "")
-    return product[:rows].view(*shape, -1) if missing else product
+    rows = x.numel() // x.shape[-1]
+    missing = padded_rows(rows) - rows
+    if missing == 0:
+        return ONEDNN_PRODUCT(x, weight, bias, activation, [], "")
+    padded = nn.functional.pad(x.reshape(rows, -1), (0, 0, 0, missing))
+    return ONEDNN_PRODUCT(padded, weight, bias, activation, [], "")[:rows].view(*x.shape[:-1], -1)
 
 
 def padded_rows(rows: int) -> int:
@@ -425,7 +427,7 @@ class FewQueriesAttention(Replacement):
 
     def has_few_queries(self, query, key, attention_mask) -> bool:
         """Whether `few_queries_attention` applies and is faster: for many sources and heads, each with several queries
-        and few keys. In a compiled step, made for all sizes, it is used for any number."""
+        and few keys. In the compiled step of a search, made for all sizes, it is used for any number."""
         return (
             1 < query.shape[2]
             and not torch.is_grad_enabled()
@@ -433,7 +435,7 @@ class FewQueriesAttention(Replacement):
             and not (self.training and self.dropout)
             and not (attention_mask is None and self.is_causal)
             and (
-                (query.is_cpu and is_compiled_for_inference())
+                (query.is_cpu and is_compiled_for_inference() and (self.is_causal or self.is_cross_attention))
                 or (
                     query.shape[2] * key.shape[2] <= 512
                     and query.shape[0] * query.shape[1] >= 32
@@ -585,7 +587,8 @@ class OneDnnLinear(PackedLinear):
         self.bias = bias
 
     def product(self, x):
-        return onednn_linear(x.to(self.dtype), self.weight, self.bias, "relu" if self.rectify else "none")
+        x = x if x.dtype is self.dtype else x.to(self.dtype)  # a search's step saves the time of 40 calls
+        return onednn_linear(x, self.weight, self.bias, "relu" if self.rectify else "none")
 
 
 class Int8Linear(PackedLinear):
