@@ -424,6 +424,7 @@ class BeamSearch:
         self.model, self.config, self.logits_processor = model, config, logits_processor
         prompt = prompt.long()
         self.steps = steps = EagerSteps() if steps is None else steps
+        self.top_log_probs = steps.top_log_probs
         self.model_options: dict[str, Any] = {}  # further arguments of the model
         self.encoder_outputs, self.attention_mask = encoder_outputs, None
         if attention_mask is None and steps.keeps_shapes:
@@ -536,7 +537,7 @@ class BeamSearch:
         k = min(self.num_candidates, logits.shape[2])
         if self.logits_processor:
             return self.processed(logits.expand(-1, self.num_beams, -1)).topk(k)
-        best = self.steps.top_log_probs(logits.flatten(0, 1), k)
+        best = self.top_log_probs(logits.flatten(0, 1), k)
         return tuple(each.view(len(logits), -1, k).expand(-1, self.num_beams, -1) for each in best)
 
     def processed(self, logits: torch.Tensor) -> torch.Tensor:
@@ -727,7 +728,7 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
             # transformers would make a static cache for the cross-attention of each beam.
             generation_config, kwargs = with_option("cache_implementation", "dynamic", generation_config, kwargs)
             if cache == "static" and (compiled := compiled_search()) is not None:
-                with compiled.compiled_parts(self, inputs, generation_config, kwargs) as (inputs, kwargs):
+                with compiled.with_compiled_steps(self, inputs, kwargs, generation_config) as (inputs, kwargs):
                     return super().generate(inputs, generation_config, *args, **kwargs)
         return super().generate(inputs, generation_config, *args, **kwargs)
 

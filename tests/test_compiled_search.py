@@ -429,26 +429,68 @@ def test_steps_of_several_graphs_and_of_none_are_not_repeated(source):  # noqa: 
         assert torch.equal(model.generate(**source, **options), expected)
 
 
+def test_hooks_run_in_every_step_and_change_what_is_found(source, tracing):  # noqa: F811
+    """Also those added to a model that has searched, and one of another model of the form."""
+
+    def negative(module, inputs, output):
+        return (-output[0], *output[1:])
+
+    calls = []
+    for model in (lively(encoder_layers=1), lively(encoder_layers=1, seed=1)):
+        for stack in ("encoder", "decoder"):
+            options = {**source, "num_beams": 4, "max_new_tokens": 10, "eos_token_id": None}
+            assert torch.equal(model.generate(**options, **tracing.options), model.generate(**options))
+            layer = model.get_submodule(f"model.{stack}.layers.0")
+            hooks = [layer.register_forward_hook(each) for each in (negative, lambda *args: calls.append(1))]
+            expected, number = model.generate(**options), len(calls)
+            calls.clear()
+            assert torch.equal(model.generate(**options, **tracing.options), expected)
+            assert len(calls) == number == (1 if stack == "encoder" else 10)
+            calls.clear()
+            for hook in hooks:
+                hook.remove()
+
+
+@pytest.mark.parametrize("records", [False, True], ids=["cpu", "recording"])
+def test_inputs_with_and_without_a_mask(records, source, shared_tracing, monkeypatch):  # noqa: F811
+    """As without compiling: generate() makes no mask for the sources, even if they are padded."""
+    monkeypatch.setattr(compiled_search, "RECORDING_DEVICES", {"cpu"} if records else set())
+    model, ids, mask = lively(encoder_layers=1), source["input_ids"], source["attention_mask"]
+    options = {"num_beams": 4, "max_new_tokens": 6}
+    penalty = {"encoder_repetition_penalty": 1.5, "pad_token_id": 17, "attention_mask": torch.ones_like(ids)}
+    for args, inputs in (
+        ((ids,), {}),
+        ((), {"input_ids": ids, "max_len_a": 0.5, "max_len_b": 1, "max_new_tokens": None}),
+        ((), {"inputs": ids, "attention_mask": mask.bool()}),
+        ((), {"input_ids": ids, "attention_mask": 0.5 * mask}),
+        ((), {"input_ids": ids.clamp(min=20), **penalty}),
+    ):
+        given = {name: each for name, each in {**options, **inputs}.items() if each is not None}
+        given |= {"custom_generate": beam_search, "return_scores": True}
+        expected, scores = model.generate(*args, **given)
+        tokens, others = model.generate(*args, **given, **shared_tracing.options)
+        assert torch.equal(tokens, expected)
+        torch.testing.assert_close(others, scores, rtol=1e-5, atol=1e-5)
+
+
 def test_inputs_that_the_compiled_encoder_does_not_take(source, tracing):  # noqa: F811
-    """States and embeddings; ids without a mask whose padding is the end of sentences; and what is too long, with the
-    error of the uncompiled encoder."""
+    """States, embeddings, and what is refused: ids given twice, and too many, with the errors of the uncompiled
+    search."""
     model = lively(position_embedding_type="learned", max_position_embeddings=9)
     options = {"num_beams": 4, "max_new_tokens": 6}
     ids, mask = source["input_ids"], source["attention_mask"]
     states = model.get_encoder()(**source)
     embeds = model.get_input_embeddings()(ids)
-    for inputs in (
-        {"encoder_outputs": states, "attention_mask": mask},
-        {"inputs_embeds": embeds, "attention_mask": mask},
-        {"input_ids": ids.masked_fill(mask == 0, 2), "pad_token_id": 2},
-    ):
+    for inputs in ({"encoder_outputs": states}, {"inputs_embeds": embeds}):
         tracing.graphs.clear()
-        expected = model.generate(**inputs, **options)
-        assert torch.equal(model.generate(**inputs, **options, **tracing.options), expected)
+        expected = model.generate(**inputs, attention_mask=mask, **options)
+        assert torch.equal(model.generate(**inputs, attention_mask=mask, **options, **tracing.options), expected)
         assert len(tracing.graphs) <= 1
     longer = torch.cat([ids, ids], dim=1).clamp(min=9)
     with pytest.raises(ValueError, match="A sequence of 18 tokens is longer than max_position_embeddings=9"):
         model.generate(longer, **options, **tracing.options)
+    with pytest.raises(ValueError, match="`inputs`"):
+        model.generate(ids, input_ids=ids, **options, **tracing.options)
 
 
 def test_searches_at_the_same_time_have_tensors_of_their_own(source, tracing, recording):  # noqa: F811

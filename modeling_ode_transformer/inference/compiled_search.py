@@ -2,7 +2,8 @@
 """Beam searches with compiled parts: `generate(num_beams=N, cache_implementation="static")`.
 
 `BeamSearch` of `generation_ode_transformer` travels with published models and runs its steps with `EagerSteps`. Where
-this package is installed, it can use `CompiledSteps` from here. The encoder is compiled, too.
+this package is installed, it can use `CompiledSteps` from here. The encoder is compiled, too, and on GPUs the first
+step.
 """
 
 import math
@@ -10,15 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.generation import CompileConfig, GenerationConfig, GenerationMixin
 from transformers.utils import ModelOutput, logging
 
-from ..generation_ode_transformer import BeamSearch, option, position_limit, source_mask
+from ..generation_ode_transformer import BeamSearch, option, position_limit
 from .cpu import packed_copies
 
 
@@ -40,7 +40,7 @@ MODES_OF_SINGLE_CALLS = {"reduce-overhead": "default", "max-autotune": "max-auto
 # The parts that are compiled
 
 
-def encode(model: GenerationMixin, ids: torch.LongTensor, mask: torch.Tensor) -> ModelOutput:
+def encode(model: GenerationMixin, ids: torch.LongTensor, mask: torch.Tensor | None) -> ModelOutput:
     return model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)
 
 
@@ -94,33 +94,35 @@ class LastCall(threading.local):
 LAST = LastCall()
 
 
-@dataclass
 class RememberingBackend:
     """A backend of `torch.compile` whose compiled code remembers its last call. To repeat the call takes no time for
-    Dynamo's guards.
+    Dynamo's guards. Models of one form share their graphs where their backends are equal.
 
     Args:
-        backend, mode, options: as for `torch.compile`.
+        backend, mode, options, dynamic: as for `torch.compile`.
     """
 
-    backend: str | Callable = "inductor"
-    mode: str | None = None
-    options: dict[str, Any] | None = None
+    def __init__(self, backend: str | Callable = "inductor", mode=None, options=None, dynamic=None):
+        # As `torch.compile` does.
+        if backend == "inductor":
+            self.backend = torch._TorchCompileInductorWrapper(mode or "default", options, dynamic)
+        else:
+            self.backend = torch._TorchCompileWrapper(backend, mode, options, dynamic)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RememberingBackend) and self.backend == other.backend
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list) -> Callable:
-        options, mode = self.options or {}, self.mode or "default"
-        if self.backend == "inductor":
-            run = torch._inductor.compile(graph, inputs, {**torch._inductor.list_mode_options(mode), **options})
-        else:
-            given = {"mode": None if mode == "default" else mode, "options": options}
-            backend = torch._dynamo.lookup_backend(self.backend)
-            run = backend(graph, inputs, **{name: each for name, each in given.items() if each})
+        run = self.backend(graph, inputs)
 
         def remembered(*inputs):
             LAST.call = run, inputs
             return run(*inputs)
 
         return remembered
+
+    def reset(self) -> None:
+        self.backend.reset()
 
 
 class KeptSteps:
@@ -156,15 +158,20 @@ class CompiledSteps:
         # Inductor's checks of sizes, which Dynamo's guards repeat, take a CPU 5% of a search.
         self.options: dict[str, Any] = {"fullgraph": True, "dynamic": True, "options": {"size_asserts": False}}
         self.options |= {"mode": "reduce-overhead"} if self.records else {}
-        if compile_config is not None:
-            self.options = compile_config.to_dict()
+        self.use(compile_config)
         self.kept = vars(model).setdefault("compiled_steps", KeptSteps())
         self.buffers: dict[tuple, torch.Tensor] = {}
-        # The compiled code that ran last, with its inputs; that of a step is repeated while its tensors stay the same.
-        self.last_call: tuple[Callable, tuple] | None = None
+        # The compiled code of a step and its inputs, repeated while the tensors stay where they are. Hooks may do more
+        # than compute: they run in every step.
         self.repeated: tuple[Callable, tuple] | None = None
+        self.has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+    def use(self, compile_config: Any) -> None:
+        if isinstance(compile_config, CompileConfig):
+            self.options = compile_config.to_dict()
 
     def run(self, search: BeamSearch) -> None:
+        self.use(search.config.compile_config)
         has_lock = self.kept.lock.acquire(blocking=False)
         if has_lock:
             self.buffers = self.kept.buffers
@@ -197,7 +204,7 @@ class CompiledSteps:
 
     def hold(self, search: BeamSearch) -> None:
         """Moves the state of a search to buffers."""
-        self.repeated = None
+        self.repeated = None  # it has the former tensors
         own, cross = search.cache.self_attention_cache, search.cache.cross_attention_cache
         state = {"": vars(search), "encoder ": search.encoder_outputs, "own ": vars(own)}
         state |= {f"cross {i} ": vars(layer) for i, layer in enumerate(cross.layers)}
@@ -228,23 +235,25 @@ class CompiledSteps:
             if part in (encode, first_step, first_pass):
                 options["mode"] = MODES_OF_SINGLE_CALLS.get(options.get("mode"), options.get("mode"))
             of_backend = {name: options.pop(name) for name in ("backend", "mode", "options") if name in options}
-            self.kept.steps[key] = torch.compile(part, backend=RememberingBackend(**of_backend), **options)
+            backend = RememberingBackend(**of_backend, dynamic=options.get("dynamic"))
+            self.kept.steps[key] = torch.compile(part, backend=backend, **options)
         LAST.call = None
-        try:
-            with torch._dynamo.config.patch(recompile_limit=MOST_GRAPHS):
-                return self.kept.steps[key](*args)
-        finally:
-            self.last_call, LAST.call = LAST.call, None
+        with torch._dynamo.config.patch(recompile_limit=MOST_GRAPHS, skip_nnmodule_hook_guards=False):
+            return self.kept.steps[key](*args)
 
-    def encode(self, model: GenerationMixin, ids: torch.LongTensor, mask: torch.Tensor) -> ModelOutput:
+    def encode(self, model: GenerationMixin, ids: torch.LongTensor, mask: torch.Tensor | None) -> ModelOutput:
+        # Copies: for views, Dynamo would guard what they are views of.
+        args = (None if each is None else each.clone(memory_format=torch.contiguous_format) for each in (ids, mask))
         with torch.no_grad(), self.first_time(f"encoding of {len(ids)} sources"):
-            return self.compiled(encode, model, ids, mask)
+            outputs = self.compiled(encode, model, *args)
+            LAST.call = None
+            return outputs
 
     def first_step(self, search: BeamSearch) -> None:
         if not self.records:
             search.first_step()  # on a CPU it takes no less time if it is compiled
             return
-        with self.first_time(f"first step of {len(search.running)} sources and {search.num_beams} beams"):
+        with self.first_time(f"pass of {len(search.running)} prompts for {search.num_beams} beams", search):
             self.make_step(search, first_step, first_pass)
 
     def step(self, search: BeamSearch) -> None:
@@ -254,25 +263,28 @@ class CompiledSteps:
             function(*inputs)
             return
         (num_sources, num_beams), positions = search.running.shape[:2], search.num_positions
-        with self.first_time(f"step of {num_sources} sources, {num_beams} beams and {positions} positions"):
+        with self.first_time(f"step of {num_sources} sources, {num_beams} beams and {positions} positions", search):
             self.make_step(search, whole_step, decoding_step)
 
     def make_step(self, search: BeamSearch, whole: Callable, first_half: Callable) -> None:
         if search.logits_processor:
             logits = self.compiled(first_half, search)
             self.compiled(choosing_step, search, *search.best_tokens(logits))
-            return
-        self.compiled(whole, search)
-        if whole is whole_step and self.options.get("fullgraph"):
-            self.repeated = self.last_call
+        else:
+            self.compiled(whole, search)
+            # Without `fullgraph` a step may be several graphs, and code between them.
+            if whole is whole_step and self.options.get("fullgraph") and not self.has_hooks:
+                self.repeated = LAST.call
+        LAST.call = None
 
     @contextmanager
-    def first_time(self, what: str) -> Iterator[None]:
+    def first_time(self, what: str, search: BeamSearch | None = None) -> Iterator[None]:
         """Logs how long something takes that the model has not done before."""
         start = time.perf_counter()
         yield
-        if what not in self.kept.sizes:
-            self.kept.sizes.add(what)
+        what += " with processors of scores" if search is not None and search.logits_processor else ""
+        if (key := (what, str(self.options))) not in self.kept.sizes:
+            self.kept.sizes.add(key)
             logger.info(f"Compiled search: the first {what} took {time.perf_counter() - start:.1f} seconds.")
 
 
@@ -280,7 +292,8 @@ class FirstSteps(CompiledSteps):
     """Runs only one step for each number of positions that a search can have room for."""
 
     def make_steps(self, search):
-        self.first_step(search)
+        if hasattr(search, "first_step"):  # older copies of the search, saved with models, have made it
+            self.first_step(search)
         while search.num_positions < search.config.max_length - search.prompt_length - 1:
             search.num_tokens = search.prompt_length + search.num_positions
             search.make_room()
@@ -288,50 +301,53 @@ class FirstSteps(CompiledSteps):
 
 
 @contextmanager
-def compiled_parts(
-    model: GenerationMixin, inputs: torch.Tensor | None, generation_config: GenerationConfig | None, options: dict
+def with_compiled_steps(
+    model: GenerationMixin,
+    inputs: torch.Tensor | None,
+    options: dict,
+    generation_config: GenerationConfig | None = None,
 ) -> Iterator[tuple]:
     """A context for a call of `generate()` whose search has compiled parts; gives its inputs and its options by name.
-    On a CPU, an optimized model multiplies by packed copies of its weights in this context, and keeps them."""
-
-    def value(name):
-        return option(model, name, generation_config, options)
-
-    options = {"steps": CompiledSteps(model, value("compile_config"))} | options
+    On a CPU, an optimized model multiplies by packed copies of its weights in this context, and keeps them. Models are
+    saved with code that calls this."""
+    if options.get("steps") is None:
+        compile_config = option(model, "compile_config", generation_config, options)
+        options = options | {"steps": CompiledSteps(model, compile_config)}
     with packed_copies(model):
-        ids = options.get("input_ids") if inputs is None else inputs
-        if can_be_encoded(model, ids, options, value):
-            inputs, options = encoded(model, ids, options, value("pad_token_id"))
+        if can_be_encoded(model, inputs, options):
+            options = encoded(model, inputs, options, option(model, "pad_token_id", generation_config, options))
         yield inputs, options
 
 
-def can_be_encoded(model: GenerationMixin, ids: torch.Tensor | None, options: dict, value: Callable) -> bool:
+def can_be_encoded(model: GenerationMixin, inputs: torch.Tensor | None, options: dict) -> bool:
     """Whether the compiled encoder takes these inputs of `generate()`. Others are left to transformers: for example
     sequences that are too long, with its error."""
-    ends = torch.as_tensor([] if value("eos_token_id") is None else value("eos_token_id")).view(-1).tolist()
+    given = [each for each in (inputs, options.get("input_ids")) if each is not None]
     return (
-        ids is not None
-        and ids.ndim == 2
-        and ids.shape[1] <= (position_limit(model.config) or math.inf)
+        isinstance(options["steps"], CompiledSteps)
+        and len(given) == 1
+        and given[0].ndim == 2
+        and given[0].shape[1] <= (position_limit(model.config) or math.inf)
         and options.get("encoder_outputs") is None
         and options.get("inputs_embeds") is None
-        and (options.get("attention_mask") is not None or value("pad_token_id") not in (None, *ends))
+        and (options.get("attention_mask") is None or options["attention_mask"].shape == given[0].shape)
         and not hasattr(model, "hf_device_map")
     )
 
 
-def encoded(model: GenerationMixin, ids: torch.LongTensor, options: dict, pad_token_id: int) -> tuple:
-    """The ids and the options, with the encoder's outputs. If graphs are recorded, sources are padded to a multiple of
-    8 tokens."""
-    mask = source_mask(pad_token_id, ids, attention_mask=options.get("attention_mask")).to(torch.long)
-    if options["steps"].records:
-        padding = (0, -ids.shape[1] % 8)
-        ids, mask = nn.functional.pad(ids, padding, value=pad_token_id or 0), nn.functional.pad(mask, padding)
-    # Copies: for views, Dynamo would guard what they are views of.
-    copies = (each.clone(memory_format=torch.contiguous_format) for each in (ids, mask))
-    outputs = options["steps"].encode(model, *copies)
-    options = {name: each for name, each in options.items() if name != "input_ids"}
-    return ids, options | {"attention_mask": mask, "encoder_outputs": outputs}
+def encoded(model: GenerationMixin, inputs: torch.Tensor | None, options: dict, pad_token_id: int | None) -> dict:
+    """The options, with the encoder's outputs. If graphs are recorded, these and the mask are padded to a multiple of
+    8 tokens; without a mask, only if no ids are padded, because then the encoder finds padding by the ids."""
+    ids = options["input_ids"] if inputs is None else inputs
+    mask = options.get("attention_mask")
+    mask = None if mask is None else (mask != 0).long()
+    is_padded = mask is None and pad_token_id is not None and bool((ids == pad_token_id).any())
+    if not options["steps"].records or is_padded:
+        return options | {"encoder_outputs": options["steps"].encode(model, ids, mask)}
+    mask = torch.ones_like(ids, dtype=torch.long) if mask is None else mask
+    padding = (0, -ids.shape[1] % 8)
+    ids, mask = nn.functional.pad(ids, padding, value=pad_token_id or 0), nn.functional.pad(mask, padding)
+    return options | {"encoder_outputs": options["steps"].encode(model, ids, mask), "attention_mask": mask}
 
 
 def warm_up(
@@ -353,4 +369,6 @@ def warm_up(
     for number in batch_sizes:
         for length in source_lengths:
             ids = torch.full((number, length), token, device=device)
-            model.generate(ids, cache_implementation="static", steps=FirstSteps(model, compile_config), **options)
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            steps = FirstSteps(model, compile_config)
+            model.generate(**inputs, cache_implementation="static", steps=steps, **options)
