@@ -90,7 +90,7 @@ TINY = {
 # Dense bfloat16 operations per second; the first key contained in the GPU's name counts.
 PEAKS = {"H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "A100": 312e12}
 # Expected seconds of a contender's first call, until one of the same mode has been timed.
-EXPECTED = {"eager": 5, "static": 5, "graphs": 60, "compiled": 60}
+EXPECTED = {"eager": 5, "static": 5, "graphs": 90, "compiled": 90}
 COLUMNS = {
     "contender": "{}",
     "sequences a second": "{:.4g}",
