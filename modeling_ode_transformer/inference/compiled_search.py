@@ -49,7 +49,7 @@ def first_step(search: BeamSearch) -> None:
 
 
 def first_pass(search: BeamSearch) -> torch.Tensor:
-    """The first half of the first step, if processors change the scores between the halves."""
+    """The first half of the first step, if logits processors run between the halves."""
     return search.pass_prompt()
 
 
@@ -59,7 +59,7 @@ def whole_step(search: BeamSearch) -> None:
 
 
 def decoding_step(search: BeamSearch) -> torch.Tensor:
-    """The first half of a step, if processors change the scores between the halves."""
+    """The first half of a step, if logits processors run between the halves."""
     return search.pass_last_tokens()
 
 
@@ -155,7 +155,7 @@ class CompiledSteps:
 
     def __init__(self, model: GenerationMixin, compile_config: Any = None):
         self.records = model.device.type in RECORDING_DEVICES
-        # Inductor's checks of sizes, which Dynamo's guards repeat, take a CPU 5% of a search.
+        # Inductor's checks of sizes repeat Dynamo's guards and cost time in every step.
         self.options: dict[str, Any] = {"fullgraph": True, "dynamic": True, "options": {"size_asserts": False}}
         self.options |= {"mode": "reduce-overhead"} if self.records else {}
         self.use(compile_config)
@@ -282,7 +282,7 @@ class CompiledSteps:
         """Logs how long something takes that the model has not done before."""
         start = time.perf_counter()
         yield
-        what += " with processors of scores" if search is not None and search.logits_processor else ""
+        what += " with logits processors" if search is not None and search.logits_processor else ""
         if (key := (what, str(self.options))) not in self.kept.sizes:
             self.kept.sizes.add(key)
             logger.info(f"Compiled search: the first {what} took {time.perf_counter() - start:.1f} seconds.")

@@ -126,7 +126,8 @@ def runs_on_cpu(x: torch.Tensor) -> bool:
 
 def is_compiled_for_inference() -> bool:
     """Whether the code is being compiled without gradients, and not exported."""
-    return torch.compiler.is_compiling() and not torch.compiler.is_exporting() and not torch.is_grad_enabled()
+    # Not `is_exporting()`, which in torch 2.11 is always true where Dynamo traces it.
+    return torch.compiler.is_compiling() and not torch.compiler._is_exporting_flag and not torch.is_grad_enabled()
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
@@ -587,7 +588,7 @@ class OneDnnLinear(PackedLinear):
         self.bias = bias
 
     def product(self, x):
-        x = x if x.dtype is self.dtype else x.to(self.dtype)  # a search's step saves the time of 40 calls
+        x = x if x.dtype is self.dtype else x.to(self.dtype)  # a call of `to` for each product would slow a search
         return onednn_linear(x, self.weight, self.bias, "relu" if self.rectify else "none")
 
 
