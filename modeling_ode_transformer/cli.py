@@ -34,9 +34,10 @@ SENTENCE_ENDS = ("newline", "period")
 ERRANT_CRITERIA = ("cs", "cse", "ds", "dt")
 ERRANT_TYPES = ("operation", "main", "all")
 DTYPES = ("auto", "fp32", "bf16", "fp16")
-BOOTSTRAP_METRICS = ("bleu", "tokenized_bleu", "compound_split_bleu", "m2", "perplexity")
+BOOTSTRAP_METRICS = ("bleu", "tokenized_bleu", "compound_split_bleu", "chrf", "m2", "perplexity")
 
 BLEU_DEFAULTS = {"tokenize": "13a", "lowercase": False, "moses_language": None}
+M2_DEFAULTS = {"max_unchanged_words": 2, "ignore_whitespace_casing": False}
 # What a run does not know about its model card.
 CARD_VALUES = {
     "title": "title of the card; default: the repository's name",
@@ -705,10 +706,14 @@ def add_m2(metrics: Any) -> None:
     )
     parser.add_argument("--references", required=True, help="M2 file of the same sentences, UTF-8 (.gz accepted)")
     parser.add_argument("--beta", type=float, default=0.5, help="weight of recall in F_beta; default: %(default)s")
+    add_m2_options(parser)
+
+
+def add_m2_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--max_unchanged_words",
         type=int,
-        default=2,
+        default=M2_DEFAULTS["max_unchanged_words"],
         help="maximum number of unchanged words within an edit; default: %(default)s",
     )
     parser.add_argument(
@@ -876,9 +881,10 @@ def add_bootstrap(metrics: Any) -> None:
     parser.add_argument(
         "--sentences_only",
         action="store_true",
-        help="resample sentences only; by default, the files of systems with several seeds are resampled too",
+        help="leave the differences between seeds out; by default they count if both systems have several files",
     )
     add_bleu_options(parser)
+    add_m2_options(parser)
 
 
 def bootstrap(args: Namespace) -> None:
@@ -892,7 +898,8 @@ def bootstrap(args: Namespace) -> None:
             f"{args.system_a[0]} has {len(system_a[0])} lines, but {args.references[0]} has {len(references)} "
             "sentences: they must match line by line."
         )
-    given = {name: value for name, default in BLEU_DEFAULTS.items() if (value := getattr(args, name)) != default}
+    defaults = BLEU_DEFAULTS | M2_DEFAULTS
+    given = {name: value for name, default in defaults.items() if (value := getattr(args, name)) != default}
     scores = compare(
         system_a, system_b, references, args.metric, args.num_samples, args.seed, args.sentences_only, **given
     )

@@ -170,6 +170,7 @@ def test_choices_are_those_of_the_modules():
     assert set(cli.DTYPES) == set(DTYPES)
     assert set(cli.BOOTSTRAP_METRICS) == set(bootstrap.METRICS)
     assert set(cli.BLEU_DEFAULTS) == set(bootstrap.METRICS["bleu"].options)
+    assert set(cli.M2_DEFAULTS) == set(bootstrap.METRICS["m2"].options)
 
 
 def generate_arguments(monkeypatch, *argv):

@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """examples/results/run_queue.py, with a stub in place of the training scripts."""
 
+import gzip
 import importlib.util
 import json
 import os
@@ -45,8 +46,10 @@ if (queue / "slow").exists():
     signal.sigwait([signal.SIGTERM])
     (folder / "stopped").touch()
     sys.exit(1)
+(folder / "generated_predictions.txt").write_text("translated\\n")
 (folder / "all_results.json").write_text(json.dumps({"predict_samples": 2}))
 """
+SCORE_STUB = "import sys; open(sys.argv[-1], 'w').write(' '.join(sys.argv[1:]))"
 COLLECT_STUB = """
 import json, sys
 from pathlib import Path
@@ -77,6 +80,7 @@ def queue(module, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "EXAMPLES", tmp_path)
     monkeypatch.setattr(module, "RECORDS", tmp_path / "records")
     monkeypatch.setattr(module, "CONVERT", "")
+    monkeypatch.setattr(module, "SCORE", ["-c", SCORE_STUB])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     return module
@@ -116,6 +120,9 @@ def test_first_seeds_come_first_and_what_is_done_is_not_repeated(queue, tmp_path
     assert called(runs) == [f"tatoeba_en_de_small/{name}" for name in ("rk2_1", "residual_2", *waiting)]
     recorded = json.loads((tmp_path / "records" / "tatoeba_en_de_small.json").read_text())
     assert sorted(recorded) == sorted({*order, "rk2_1", "residual_2", *waiting})
+    kept = {path.name.partition(".")[0]: path for path in (tmp_path / "records" / "tatoeba_en_de_small").iterdir()}
+    assert sorted(kept) == sorted(recorded)
+    assert gzip.decompress(kept["rk2_1"].read_bytes()) == b"translated\n"
 
 
 def test_what_is_recorded_is_done_where_its_folder_is_lost(queue, tmp_path):
@@ -124,7 +131,11 @@ def test_what_is_recorded_is_done_where_its_folder_is_lost(queue, tmp_path):
     queue.main(["--output_dir", str(tmp_path / "others"), "--only", "gates/ptb/*"])
     assert called(tmp_path / "others") == [f"gates/ptb/{name}_{seed}" for seed in (2, 3) for name in queue.GATES]
     assert first == [f"gates/{recipe}/{name}_1" for recipe in ("ptb", "multi30k_en_de") for name in queue.GATES]
-    assert {path.name for path in (tmp_path / "records").iterdir()} == {"gates_ptb.json", "gates_multi30k_en_de.json"}
+    records = tmp_path / "records"
+    assert {path.name for path in records.glob("*.json")} == {"gates_ptb.json", "gates_multi30k_en_de.json"}
+    kept = records / "gates_ptb" / "rk2_gate_2.nll.gz"
+    folder, texts = tmp_path / "others" / "gates" / "ptb" / "rk2_gate_2", Path("data", "ptb", "ptb.test.txt.gz")
+    assert kept.read_text().split() == ["--model", str(folder), "--texts", str(texts), "--nll_file", str(kept)]
 
 
 def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):

@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+import scipy.stats
 
 
 ROOT = Path(__file__).parent.parent
@@ -71,7 +72,7 @@ def test_the_page_has_all_runs_and_their_scores(file, heading, columns):
 def test_means_and_deviations_are_those_of_the_seeds():
     """And the parameters and evaluations are those of the models, differences those of the bootstrap."""
     runs, columns = read_runs("multi30k/runs.json"), ["validation BLEU", "test BLEU", "test chrF", "test perplexity"]
-    bootstrap = read_runs("multi30k/bootstrap.json")["residual"]
+    bootstrap = read_runs("multi30k/bootstrap.json")["bleu"]["residual"]
     rows = table_below(PAGE, "## Translation: Multi30k")
     assert [f"{row['']}, seed {seed}" for row in rows for seed in (1, 2, 3)] == list(runs)
     for row in rows:
@@ -86,6 +87,7 @@ def test_means_and_deviations_are_those_of_the_seeds():
             interval = "{:.2f} to {:.2f}".format(*compared["confidence_interval"])
             difference, power = f"{compared['difference']:.2f} ({interval})", compared["detectable_difference"]
             assert shown == (difference, f"{compared['p_value']:.2f}", f"{power:.2f}") and not compared["differs"]
+            assert compared["counts_seeds"]
         else:
             assert (row[""], *shown) == ("residual", "", "", "")
         model = seeds[0]["model"]
@@ -124,69 +126,123 @@ def test_gates_are_as_open_as_was_seen(part, heading, columns):
             assert row[column] == f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
 
+def words_of(page: Path, heading: str = "# ") -> str:
+    """A section of a page, of this heading up to the next of its level, with single spaces."""
+    text = f"\n{page.read_text(encoding='utf-8')}".partition(f"\n{heading}")[2]
+    level = heading.partition(" ")[0]
+    return " ".join(text.partition(f"\n{level} ")[0].split())
+
+
 def test_trainings_on_tatoeba_are_those_of_the_queue():
-    """The scores of each run; the difference that the pages tell is that of the bootstrap, of seeds and sentences."""
+    """The scores of each run, by beam search; differences and intervals are those of the comparison."""
     runs, compared = read_runs("queue/tatoeba_en_de_small.json"), read_runs("queue/tatoeba_bootstrap.json")
     rows = {(row[""], row["seed"]): row for row in table_below(PAGE, "## Translation: Tatoeba")}
     assert len(rows) == len(runs)
-    for (model, seed), row in rows.items():
-        metrics = runs[f"{model.lower()}_{seed}"]["metrics"]
-        assert row["validation BLEU"] == f"{metrics['validation']['bleu']:.2f}"
-        assert row["test BLEU"] == f"{metrics['test']['bleu']:.2f}"
-        assert row["test perplexity"] == f"{metrics['test']['perplexity']:.2f}"
-    low, high = compared["confidence_interval"]
-    assert compared["differs"] and compared["counts_seeds"]
     values = {}
-    for name, run in runs.items():
-        for split, metric in (("test", "bleu"), ("validation", "bleu"), ("test", "perplexity")):
-            values.setdefault((name.split("_")[0], split, metric), []).append(run["metrics"][split][metric])
-    text = " ".join(PAGE.read_text(encoding="utf-8").split())
-    for model, score in (("residual", "score_a"), ("rk2", "score_b")):
-        assert compared[score] == pytest.approx(statistics.mean(values[model, "test", "bleu"]), abs=0.001)
-        assert f"{statistics.stdev(values[model, 'test', 'bleu']):.2f} " in text
-    for split, metric in (("validation", "bleu"), ("test", "perplexity")):
-        means = " and ".join(f"{statistics.mean(values[model, split, metric]):.2f}" for model in ("residual", "rk2"))
-        assert means in text
+    for (model, seed), row in rows.items():
+        run = runs[f"{model.lower()}_{seed}"]
+        assert all("num_beams 4" in run["generation"][split] for split in ("validation", "test"))
+        for column in ("validation BLEU", "test BLEU", "test perplexity"):
+            split, metric, digits = SCORES[column]
+            score = run["metrics"][split][metric]
+            assert row[column] == f"{score:.{digits}f}"
+            values.setdefault((model, column), []).append(score)
+    bleu, chrf = (compared[metric]["residual"]["RK2"] for metric in ("bleu", "chrf"))
+    assert bleu["differs"] and bleu["counts_seeds"] and chrf["differs"]
+    section = words_of(PAGE, "## Translation: Tatoeba")
+    deviations = []
+    for model, score in (("residual", "score_a"), ("RK2", "score_b")):
+        assert bleu[score] == pytest.approx(statistics.mean(values[model, "test BLEU"]), abs=0.001)
+        deviations.append(f"{statistics.stdev(values[model, 'test BLEU']):.2f}")
+    assert "test is {} BLEU for the residual model and {} for RK2".format(*deviations) in section
+    for column in ("validation BLEU", "test perplexity"):
+        assert (
+            " and ".join(f"{statistics.mean(values[model, column]):.2f}" for model in ("residual", "RK2")) in section
+        )
+    assert values["residual", "validation BLEU"][1] > max(values["RK2", "validation BLEU"])
+    assert f"{bleu['detectable_difference']:.2f} is detectable" in section
+    assert (
+        "chrF is {:.2f} higher ({:.2f} to {:.2f})".format(chrf["difference"], *chrf["confidence_interval"]) in section
+    )
     for page in (PAGE, ROOT / "README.md", ROOT / "docs" / "faq.md"):
-        text = " ".join(page.read_text(encoding="utf-8").split())
-        assert f"{compared['difference']:.2f} BLEU more" in text
-        assert f"95% interval {low:.2f} to {high:.2f}" in text
+        text = words_of(page)
+        assert f"{bleu['difference']:.2f} BLEU more" in text
+        assert "95% interval {:.2f} to {:.2f}".format(*bleu["confidence_interval"]) in text
 
 
-def test_language_models_of_three_seeds_differ_as_the_bootstrap_says():
-    """Means and deviations of the perplexities, and the interval of a difference that is called one."""
-    runs, compared = read_runs("queue/ptb.json"), read_runs("queue/ptb_bootstrap.json")
-    bootstrap, of_rk2 = compared["residual"], compared["RK2"]["RK2 (gate)"]
+def test_differences_in_english_french_are_those_of_the_comparison():
+    compared = read_runs("multi30k_en_fr/bootstrap.json")["bleu"]["residual"]
+    section = words_of(PAGE, "### English-French")
+    for name, says in (("RK2 (gate)", "RK2 (gate) has {:.2f} BLEU less"), ("residual, 6 layers", "has {:.2f} less")):
+        result = compared[name]
+        assert says.format(-result["difference"]) in section and not result["differs"]
+        assert "{:.2f} to {:.2f}".format(*result["confidence_interval"]) in section
+        assert f"p {result['p_value']:.2f}" in section
+
+
+def test_language_models_of_three_seeds_differ_by_welchs_test():
+    """Means and deviations of the perplexities, and scipy's interval of each difference."""
+    runs = read_runs("queue/ptb.json")
     folders = {"residual": "residual", "RK2": "rk2", "RK2 (gate)": "rk2_gate"}
     rows = {row[""]: row for row in table_below(PAGE, "### Three seeds")}
+    assert list(rows) == list(folders)
+    tested = {}
     for name, row in rows.items():
         for column, (split, metric, digits) in PERPLEXITIES.items():
             values = [runs[f"{folders[name]}_{seed}"]["metrics"][split][metric] for seed in (1, 2, 3)]
             assert row[column] == f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
-    assert (rows["residual"]["difference of test perplexity"], list(rows)) == ("", ["residual", *bootstrap])
-    for name, compared in bootstrap.items():
-        low, high = compared["confidence_interval"]
-        assert compared["differs"] and compared["counts_seeds"]
-        assert rows[name]["difference of test perplexity"] == f"{compared['difference']:.2f} ({low:.2f} to {high:.2f})"
-        assert rows[name]["detectable (80% power)"] == f"{compared['detectable_difference']:.2f}"
-    low, high, difference = (
-        -100 * each / bootstrap["RK2"]["score_a"]
-        for each in (*bootstrap["RK2"]["confidence_interval"], bootstrap["RK2"]["difference"])
+        tested[name] = values
+
+    def compare(name, other):
+        """Difference, interval and detectable difference of two models."""
+        welch = scipy.stats.ttest_ind(tested[other], tested[name], equal_var=False)
+        difference = statistics.mean(tested[other]) - statistics.mean(tested[name])
+        quantiles = scipy.stats.t(welch.df).ppf([0.975, 0.8])
+        return difference, *welch.confidence_interval(), sum(quantiles) * difference / welch.statistic
+
+    for name in ("RK2", "RK2 (gate)"):
+        difference, low, high, power = compare("residual", name)
+        assert high < 0
+        assert rows[name]["difference of test perplexity"] == f"{difference:.2f} ({low:.2f} to {high:.2f})"
+        assert rows[name]["detectable (80% power)"] == f"{power:.2f}"
+    difference, low, high = (
+        -100 * each / statistics.mean(tested["residual"]) for each in compare("residual", "RK2")[:3]
     )
     for page in (PAGE, ROOT / "README.md"):
-        text = " ".join(page.read_text(encoding="utf-8").split())
+        text = words_of(page)
         assert f"{difference:.1f}% less" in text and f"95% interval {high:.1f}% to {low:.1f}%" in text
-    low, high = of_rk2["confidence_interval"]
-    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    section = words_of(PAGE, "### Three seeds")
     name = "eval_coefficient_decoder_0_stage_1"
     logs = [runs[f"rk2_gate_{seed}"]["log_history"] for seed in (1, 2, 3)]
     weights = [[entry[name] for entry in log if name in entry] for log in logs]
     last = [each[-1] for each in weights]
     assert max(each[0] for each in weights) < 0.04
-    assert f"and {min(last):.2f} to {max(last):.2f} after the last" in text
-    assert not of_rk2["differs"]
-    assert f"({of_rk2['difference']:.2f} more test perplexity, 95% interval {low:.2f} to {high:.2f}; " in text
-    assert f"{of_rk2['detectable_difference']:.2f} is detectable" in text
+    assert f"and {min(last):.2f} to {max(last):.2f} after the last" in section
+    difference, low, high, power = compare("RK2", "RK2 (gate)")
+    assert low < 0 < high
+    assert f"({difference:.2f} more test perplexity, 95% interval {low:.2f} to {high:.2f}; " in section
+    assert f"{power:.2f} is detectable" in section
+
+
+def test_accuracies_on_trec_are_means_of_the_runs():
+    runs = read_runs("csa_ode/trec.json")["runs"]
+    titles = {"one block": "one block without ODE", "five blocks": "five stacked blocks"}
+    rows = table_below(PAGE, "## Classification: TREC")
+    assert sorted(titles.get(row["test accuracy"], row["test accuracy"]) for row in rows) == sorted(runs)
+    for row in rows:
+        each = runs[titles.get(row["test accuracy"], row["test accuracy"])]["runs"]
+        scores = [run["predict_accuracy"] for run in each]
+        assert row["ours"] == f"{statistics.mean(scores):.1f} ± {statistics.stdev(scores):.1f}"
+
+
+def test_what_continues_from_a_residual_model_has_the_scores_of_its_record():
+    models = read_runs("multi30k_from_residual.json")["models"]
+    columns = ("residual, 10 epochs", "residual, 4 more", "RK2 (learned), 4 more")
+    rows = {row[""]: row for row in table_below(PAGE, "### From a trained residual model")}
+    for column, model in zip(columns, models.values(), strict=True):
+        for split, title in (("validation", "validation"), ("test_2016", "test 2016")):
+            scores = f"{model[f'{split}_bleu']:.2f} / {model[f'{split}_perplexity']:.2f}"
+            assert rows[f"{title} BLEU / perplexity"][column] == scores
 
 
 @pytest.mark.parametrize("size", ["base", "big"])
@@ -300,6 +356,7 @@ def test_the_table_of_the_compiled_search_is_that_of_its_record():
     measured = read_runs("compiled_search.json")["rows"]
     for row, each in zip(rows, measured, strict=True):
         assert row[""] in each["measure"] and row["ratio"] == f"{each['ratio']:.2f}"
+        assert row["contender"] == each["contender"]
         assert row["reached"].strip("*") == {None: "", True: "yes", False: "no"}[each["reached"]]
-        value = f"{each['values'][1]:.2f} s" if each["unit"] == "s" else f"{each['values'][1]:.1f} a second"
-        assert row["M2M100"] == value
+        unit, digits = ("s", 2) if each["unit"] == "s" else ("a second", 1)
+        assert [row["its value"], row["M2M100"]] == [f"{value:.{digits}f} {unit}" for value in each["values"]]

@@ -8,6 +8,7 @@
 
 A run is a folder of `--output_dir` and has its log beside it. When its metrics hold those of the test set it is done,
 and joins the records of its part in `--record_dir`, which outlive the folder: what is recorded is not trained again.
+Beside the record is what `compare_runs.py` compares: translations of the test set, or log-likelihoods of its lines.
 Else it starts, or resumes from its last checkpoint. Runs have one thread and the lowest priority. `--gpu` is for those
 that a CPU would train for days: a small model leaves most of a GPU idle, so that `--jobs` share it. Arguments that are
 not of this script go to every training: `--bf16 False` on a CPU without bfloat16, which it computes several times
@@ -15,6 +16,7 @@ slower than float32.
 """
 
 import fcntl
+import gzip
 import json
 import os
 import signal
@@ -107,6 +109,8 @@ with torch.no_grad():
 model.save_pretrained(converted)
 AutoTokenizer.from_pretrained(residual).save_pretrained(converted)
 """
+# Writes the log-likelihood of each line of a text, in the recipe's blocks.
+SCORE = ["-m", "modeling_ode_transformer", "score", "perplexity", "--block_size", "128"]
 
 
 def data_arguments(recipe: str, data_dir: Path) -> list[str]:
@@ -141,6 +145,11 @@ class Run:
     def record(self, record_dir: Path) -> Path:
         """The file that has all finished runs of its part."""
         return record_dir / f"{self.name.rpartition('/')[0].replace('/', '_')}.json"
+
+    def outputs(self, record_dir: Path) -> Path:
+        """The file that has what its model made of the test set."""
+        kind = "nll" if self.recipe == "ptb" else "txt"
+        return self.record(record_dir).with_suffix("") / f"{self.title}.{kind}.gz"
 
     def commands(self, data_dir: Path, output_dir: Path, more: list[str]) -> list[list[str]]:
         """What is to be run, in this order, each without the interpreter."""
@@ -278,8 +287,8 @@ class Queue:
         commands = [] if is_done(folder) else run.commands(self.data_dir, self.output_dir, self.more)
         statuses = (self.run_child(command, log_file) for command in commands)
         status = next((status for status in statuses if status), 0)
+        status = status or self.keep_outputs(run, log_file)
         if not status:
-            record.parent.mkdir(parents=True, exist_ok=True)
             collect = [str(EXAMPLES / "analysis" / "collect_runs.py"), str(folder)]
             with self.recording:
                 status = self.run_child([*collect, "--names", run.title, "--output_file", str(record)], log_file)
@@ -291,6 +300,19 @@ class Queue:
             return False
         say(f"{time.strftime('%F %T')} {run.name}: done, {(time.time() - begin) / 60:.0f} minutes")
         return True
+
+    def keep_outputs(self, run: Run, log_file: Path) -> int:
+        """Puts what a finished run's model makes of the test set beside the record; returns 0 if that succeeds."""
+        folder, file = self.output_dir / run.name, run.outputs(self.record_dir)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if run.recipe != "ptb":
+            file.write_bytes(gzip.compress((folder / "generated_predictions.txt").read_bytes(), mtime=0))
+            return 0
+        file.unlink(missing_ok=True)  # of a command that was stopped
+        texts = self.data_dir / FILES["ptb"][0].format(split="test")
+        return self.run_child(
+            [*SCORE, "--model", str(folder), "--texts", str(texts), "--nll_file", str(file)], log_file
+        )
 
     def run_child(self, command: list[str], log_file: Path) -> int:
         """Runs Python with one thread and the lowest priority; returns its status."""

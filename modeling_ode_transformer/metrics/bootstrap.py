@@ -4,38 +4,49 @@
     ode-transformer score bootstrap --metric bleu --references test.de --system_a a.txt --system_b b.txt
 
 Resamples of the test set's size are drawn from its sentences with replacement, and both systems are scored on each.
-The resamples and scores equal those of `sacrebleu --paired-bs` with its default seed. The p-value is Koehn's, with its
-usual correction. It is the share of resamples in which the system with the higher score on the test set is not ahead,
-with one added to both counts. sacreBLEU's p-value differs: it calls a system significantly different from itself.
+The resamples and scores equal those of `sacrebleu --paired-bs` with its default seed. Their differences give the
+standard error. The 95% interval and the p-value follow from it by Student's t, so that the interval leaves out 0 just
+where p < 0.05. The p-value is two-sided. sacreBLEU's differs: it calls a system significantly different from itself.
 
 A system may have several outputs, from trainings with different seeds: `--system_a a1.txt a2.txt a3.txt`. They are
-scored together. If both systems have several, outputs are drawn as well as sentences (a hierarchical bootstrap). The
-interval and the p-value then include both kinds of chance. Of n outputs, n - 1 are drawn with replacement; drawing n
-would make the variance too small (Rao and Wu, 1988). `--sentences_only` draws only sentences, each with all outputs.
+scored together. If both systems have several, the standard error counts the differences between seeds as well as
+between sentences. The scores of n outputs have the variance s^2 / n in their mean. A part of it is the sentences'
+chance, which is in the resamples already. It is estimated by how differently the outputs' scores move in a resample,
+and taken out. (Drawing outputs and sentences together would count this part three times: Owen, The pigeonhole
+bootstrap, 2007.) A few seeds say little about their own spread: the degrees of freedom are Satterthwaite's (1946).
+`--sentences_only` leaves seeds out.
 
 Two language models are compared by the files that `score perplexity --nll_file` writes, one for each seed:
 
     ode-transformer score bootstrap --metric perplexity --references test.txt --system_a a.nll --system_b b.nll
 """
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from statistics import NormalDist
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
+import sacrebleu
+from scipy import special
 
-from modeling_ode_transformer.metrics.bleu import bleu_scorers
+from modeling_ode_transformer.metrics.bleu import bleu_scorers, is_tokenized
 from modeling_ode_transformer.metrics.m2 import m2_score_statistics, m2_statistics, parse_sentences, read_m2
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
     check_counts,
     check_lists,
     metric_of_evaluate,
+    reference_lists,
     text_features,
 )
 from modeling_ode_transformer.text_files import read_aligned_lines
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,13 +56,14 @@ class PairedBootstrap:
     Attributes:
         score_a, score_b: Scores on the test set.
         difference: score_b - score_a.
-        confidence_interval: The middle 95% of the differences on the resamples.
+        standard_error: Of the difference; see the module's docstring.
+        degrees_of_freedom: Of Student's t; None for the normal distribution, if seeds do not count or differ.
+        confidence_interval: 95%, two-sided.
         differs: Whether the interval leaves out 0.
-        standard_error: Standard deviation of the differences on the resamples.
-        detectable_difference: The power of the comparison: intervals of this width would exclude 0 with a probability
-            of 80% at this difference, (1.960 + 0.842) * standard_error.
-        counts_seeds: Whether outputs were drawn as well as sentences.
-        p_value: See the module's docstring; 1 if both systems score the same.
+        p_value: Two-sided: how probable a difference of at least this size is between systems that do not differ.
+        detectable_difference: The power of the comparison: at this true difference, the interval leaves out 0 with a
+            probability of about 80%.
+        counts_seeds: Whether the standard error counts the differences between seeds.
         wins_a, wins_b, ties: Number of resamples in which A, B or neither has the better score.
         num_samples, seed: Number of resamples, and their seed.
         samples_a, samples_b: Scores on the resamples, (num_samples,).
@@ -60,12 +72,13 @@ class PairedBootstrap:
     score_a: float
     score_b: float
     difference: float
+    standard_error: float
+    degrees_of_freedom: float | None
     confidence_interval: list[float]
     differs: bool
-    standard_error: float
+    p_value: float
     detectable_difference: float
     counts_seeds: bool
-    p_value: float
     wins_a: int
     wins_b: int
     ties: int
@@ -97,8 +110,9 @@ def paired_bootstrap(
             their items.
         num_samples: Number of resamples.
         seed: Seed of the resamples: the same seed and number of sentences give the same resamples.
-        counts_seeds: Whether to draw outputs too; statistics are then arrays (sentences, outputs, ...) with at least
-            two outputs each.
+        counts_seeds: Whether to count the differences between outputs; statistics are then arrays (sentences, outputs,
+            ...) with at least two outputs each.
+        lower_is_better: Whether the system with the lower score wins.
 
     Raises:
         ValueError: the systems have different numbers of sentences, or none; `num_samples` is less than 1; with
@@ -112,41 +126,64 @@ def paired_bootstrap(
         raise ValueError(
             f"statistics_{single[0]} has one output, but the differences between seeds need several: give more."
         )
-    of_sentences, of_outputs = np.random.default_rng(seed), np.random.default_rng([seed, 1])
-    everything = np.arange(len(statistics_a))
-
-    def sample_scores() -> list[float]:
-        drawn = of_sentences.choice(everything.size, size=everything.size)
-        samples = [select(statistics, drawn) for statistics in systems]
-        if counts_seeds:
-            samples = [rows[:, of_outputs.choice(rows.shape[1], size=rows.shape[1] - 1)] for rows in samples]
-        return [score(rows) for rows in samples]
-
-    score_a, score_b = (score(select(statistics, everything)) for statistics in systems)
-    samples_a, samples_b = np.array([sample_scores() for _ in range(num_samples)], dtype=np.float64).T
-    differences = samples_b - samples_a
-    higher_a, higher_b = int((differences < 0).sum()), int((differences > 0).sum())
-    ahead = {-1: higher_a, 0: 0, 1: higher_b}[int(np.sign(score_b - score_a))]
-    low, high = np.quantile(differences, [0.025, 0.975]).tolist()
-    standard_error = float(differences.std())
+    everything, generator = np.arange(len(statistics_a)), np.random.default_rng(seed)
+    rows = [everything, *(generator.choice(everything.size, size=everything.size) for _ in range(num_samples))]
+    scores_a, scores_b = (np.array([score(select(each, drawn)) for drawn in rows], float) for each in systems)
+    difference, *differences = scores_b - scores_a
+    variance, degrees = float(np.var(differences)), math.inf
+    if counts_seeds:
+        variance, degrees = add_seeds(variance, [seed_variances(each, score, rows) for each in systems])
+    error = math.sqrt(variance)
+    bound, power = (float(special.stdtrit(degrees, share)) for share in (0.975, 0.8))
+    # 0 / 0: no sentence tells the systems apart.
+    distance = abs(difference) / error if error else math.inf if difference else 0.0
+    higher_a, higher_b = int(np.less(differences, 0).sum()), int(np.greater(differences, 0).sum())
     return PairedBootstrap(
-        score_a=float(score_a),
-        score_b=float(score_b),
-        difference=float(score_b - score_a),
-        confidence_interval=[low, high],
-        differs=not low <= 0 <= high,
-        standard_error=standard_error,
-        detectable_difference=sum(map(NormalDist().inv_cdf, (0.975, 0.8))) * standard_error,
+        score_a=float(scores_a[0]),
+        score_b=float(scores_b[0]),
+        difference=float(difference),
+        standard_error=error,
+        degrees_of_freedom=None if math.isinf(degrees) else degrees,
+        confidence_interval=[float(difference - bound * error), float(difference + bound * error)],
+        differs=bool(distance > bound),
+        p_value=float(2 * special.stdtr(degrees, -distance)),
+        detectable_difference=(bound + power) * error,
         counts_seeds=counts_seeds,
-        p_value=(num_samples - ahead + 1) / (num_samples + 1),
         wins_a=higher_b if lower_is_better else higher_a,
         wins_b=higher_a if lower_is_better else higher_b,
         ties=num_samples - higher_a - higher_b,
         num_samples=num_samples,
         seed=seed,
-        samples_a=samples_a,
-        samples_b=samples_b,
+        samples_a=scores_a[1:],
+        samples_b=scores_b[1:],
     )
+
+
+class SeedVariances(NamedTuple):
+    """Variances of the mean score of a system's outputs: all of it that outputs show, and what sentences add to that
+    by moving each output's score its own way."""
+
+    of_outputs: float
+    of_sentences: float
+    degrees_of_freedom: int
+
+
+def seed_variances(statistics: np.ndarray, score: Callable[[Any], float], rows: Sequence[np.ndarray]) -> SeedVariances:
+    """Returns the variances of a system from the scores of each output, on the test set and then on each resample."""
+    number = statistics.shape[1]
+    scores = np.array([[score(statistics[drawn, i : i + 1]) for i in range(number)] for drawn in rows])
+    moves = scores[1:] - scores[0]
+    return SeedVariances(
+        scores[0].var(ddof=1) / number, moves.var(axis=1, ddof=1).mean() / number, degrees_of_freedom=number - 1
+    )
+
+
+def add_seeds(variance: float, systems: Sequence[SeedVariances]) -> tuple[float, float]:
+    """Adds to the variance over sentences what seeds add to it, if anything. Returns the sum and Satterthwaite's
+    degrees of freedom, infinite if no seeds differ."""
+    variance += max(0.0, sum(each.of_outputs - each.of_sentences for each in systems))
+    uncertain = sum(each.of_outputs**2 / each.degrees_of_freedom for each in systems)
+    return float(variance), float(variance**2 / uncertain) if uncertain else math.inf
 
 
 def select(statistics: Any, indices: np.ndarray) -> Any:
@@ -161,10 +198,34 @@ def read_references(paths: Sequence[str]) -> list[list[str]]:
 def bleu_statistics(
     name: str, systems: Sequence[Sequence[str]], references: Sequence[str | Sequence[str]], **options
 ) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
-    """Returns each system's statistics for one of `bleu_scorers`, the score function, and its signature."""
+    """Returns each system's statistics for one of `bleu_scorers`, the score function, and its signature; warns of text
+    that is not tokenized where it should be."""
     scorer = bleu_scorers(**options)[name]
+    if name != "sacrebleu" and not options.get("moses_language") and not is_tokenized(chain(*systems)):
+        logger.warning(
+            "%s is meant for tokenized text, which these outputs do not seem to be: give moses_language "
+            "(--moses_language) to tokenize them, or compare by bleu.",
+            name,
+        )
     statistics = [scorer.statistics(texts, references) for texts in systems]
     return statistics, scorer.score_statistics, scorer.score(systems[0], references)["signature"]
+
+
+def chrf_statistics(
+    systems: Sequence[Sequence[str]], references: Sequence[str | Sequence[str]]
+) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
+    """Returns each system's statistics for sacreBLEU's chrF, that function, and its signature."""
+    chrf = sacrebleu.CHRF()
+    statistics = []
+    for texts in systems:
+        streams = list(map(list, zip_longest(*reference_lists(texts, references))))
+        # What sacreBLEU's own bootstrap uses.
+        statistics.append(np.array(chrf._extract_corpus_statistics(texts, streams)))
+    return (
+        statistics,
+        lambda rows: chrf._compute_score_from_stats(rows.sum(0).tolist()).score,
+        str(chrf.get_signature()),
+    )
 
 
 def read_m2_references(paths: Sequence[str]) -> list:
@@ -239,6 +300,7 @@ METRICS = {
     "bleu": ComparedMetric(partial(bleu_statistics, "sacrebleu")),
     "tokenized_bleu": ComparedMetric(partial(bleu_statistics, "tokenized_bleu")),
     "compound_split_bleu": ComparedMetric(partial(bleu_statistics, "compound_split_bleu")),
+    "chrf": ComparedMetric(chrf_statistics, options=()),
     "m2": ComparedMetric(
         f_half_statistics, read_m2_references, options=("max_unchanged_words", "ignore_whitespace_casing")
     ),
@@ -269,11 +331,12 @@ def compare(
             scored together.
         predictions_b: The same for the other system.
         references: The reference of each sentence, or a list of references; for "m2" the sentences of `m2.read_m2`.
-        metric: "bleu" (sacreBLEU), "tokenized_bleu", "compound_split_bleu", "m2": F0.5 of the M2 score, or
-            "perplexity": predictions are then the references' negative log-likelihoods in nats, as text.
+        metric: "bleu" (sacreBLEU), "tokenized_bleu", "compound_split_bleu", "chrf" (sacreBLEU's), "m2": F0.5 of
+            the M2 score, or "perplexity": predictions are then the references' negative log-likelihoods in nats, as
+            text.
         num_samples: Number of resamples.
         seed: Seed of the resamples.
-        sentences_only: Whether to draw only sentences even if both systems have several outputs.
+        sentences_only: Whether to leave the differences between seeds out even if both systems have several outputs.
         options: Options of the metric (`bleu.bleu`; `m2.m2_statistics`).
 
     Returns:

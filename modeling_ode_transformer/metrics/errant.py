@@ -7,8 +7,9 @@
 The first makes an M2 file from a text and its correction. It needs spaCy's model `en_core_web_sm`, which is not on
 PyPI: `python -m spacy download en_core_web_sm`. The second compares two M2 files of the same sentences and prints the
 table of error types (figure 7 of the ODE Transformer paper). It needs no model. Both agree with the package `errant`,
-with two exceptions. A deletion may be written `-NONE-`, as in other M2 files; ERRANT takes it for a correction. Edits
-beyond the end of their sentence are skipped with a warning, as in the M2 scorer; ERRANT counts them.
+with three exceptions. A deletion may be written `-NONE-`, as in other M2 files; ERRANT takes it for a correction.
+Edits beyond the end of their sentence are skipped with a warning, as in the M2 scorer; ERRANT counts them. An
+annotator's duplicate edits count once; ERRANT counts each.
 
 An edit is correct if the reference corrects the same tokens in the same way. With several annotators, each sentence
 uses the annotator who gives the highest F over all sentences so far. Edits of type UNK correct nothing and do not

@@ -3,11 +3,12 @@
 
     ode-transformer score m2 --hypotheses output.txt --references official-2014.combined.m2
 
-The score equals that of the official scorer (nusnlp/m2scorer) to the last edit. It chooses the edits of a hypothesis
-that match an annotator's best (Dahlmeier and Ng, 2012; `maxmatch`). With several annotators, it goes through the
-sentences in order and takes the annotator who gives the highest F over all sentences so far. Ties go to more correct
-edits, then to fewer edits, then to the lowest number. Precision is 1 if the hypothesis has no edits; recall is 1 if
-the annotator has none. Texts are tokens separated by white space, as in the M2 file.
+The score equals that of the official scorer (nusnlp/m2scorer) to the last edit, unless an annotator has duplicate
+edits (see below). It chooses the edits of a hypothesis that match an annotator's best (Dahlmeier and Ng, 2012;
+`maxmatch`). With several annotators, it goes through the sentences in order and takes the annotator who gives the
+highest F over all sentences so far. Ties go to more correct edits, then to fewer edits, then to the lowest number.
+Precision is 1 if the hypothesis has no edits; recall is 1 if the annotator has none. Texts are tokens separated by
+white space, as in the M2 file.
 
 In an M2 file, each sentence is a line with `S` and its tokens, then a line for each edit, then an empty line:
 

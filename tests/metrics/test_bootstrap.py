@@ -4,11 +4,11 @@
 import itertools
 import json
 import random
-from statistics import NormalDist
 
 import numpy as np
 import pytest
 import sacrebleu
+import scipy.stats
 from sacrebleu.significance import PairedTest
 
 from modeling_ode_transformer import cli
@@ -42,8 +42,11 @@ def test_shares_of_wins_are_those_of_all_resamples():
     ):
         assert wins / 20000 == pytest.approx(share, abs=4 * (share * (1 - share) / 20000) ** 0.5)
     assert (result.score_a, result.score_b, result.difference) == (2.25, 2.75, 0.5)
-    assert result.p_value == (result.wins_a + result.ties + 1) / 20001
-    assert result.confidence_interval == np.quantile(differences, [0.025, 0.975]).tolist()
+    assert result.standard_error == pytest.approx(differences.std(), rel=0.03)
+    interval = scipy.stats.norm.interval(0.95, 0.5, result.standard_error)
+    assert result.confidence_interval == pytest.approx(interval)
+    assert result.p_value == pytest.approx(2 * scipy.stats.norm.sf(0.5 / result.standard_error))
+    assert result.degrees_of_freedom is None
 
 
 def test_systems_can_change_places():
@@ -83,6 +86,7 @@ def test_resamples_of_bleu_are_those_of_sacrebleu():
         # sacreBLEU sums in float32.
         assert expected.mean == pytest.approx(samples.mean(), abs=1e-4)
         assert expected.ci == pytest.approx((ordered[-8] - ordered[7]) / 2, abs=1e-4)
+    assert result.standard_error == pytest.approx((result.samples_b - result.samples_a).std())
     # Its p-value is defined otherwise, from the same resamples.
     distances = abs(result.samples_b - result.samples_a)
     larger = (distances - distances.mean() > abs(result.difference)).sum()
@@ -115,7 +119,7 @@ def test_outputs_of_several_seeds_are_drawn_and_scored_together(tmp_path, capsys
         )
         differences.append(b["sacrebleu"] - a["sacrebleu"])
     assert 0 < result["wins_b"] == sum(difference > 0 for difference in differences) < 20
-    assert result["confidence_interval"] == pytest.approx(np.quantile(differences, [0.025, 0.975]).tolist())
+    assert result["standard_error"] == pytest.approx(np.std(differences))
     together = bleu([*SYSTEM_A, *SYSTEM_B, *SYSTEM_A], REFERENCES * 3)
     assert result["score_a"] == pytest.approx(together["sacrebleu"], abs=1e-9)
 
@@ -132,42 +136,68 @@ def test_outputs_of_several_seeds_are_drawn_and_scored_together(tmp_path, capsys
     assert json.loads(capsys.readouterr().out) == compare(seeds_a, seeds_b, REFERENCES, num_samples=20, seed=5)
 
 
-def draw_systems(generator, number, sentences=100, spread=0.5):
-    """Scores of sentences (sentences, seeds) of two systems without a difference but in their seeds' luck."""
+def draw_systems(generator, numbers=(3, 3), sentences=100, of_seeds=0.0, of_both=2.0):
+    """Scores of sentences (sentences, seeds) of two systems that differ only by chance: that of the sentences, of the
+    seeds (standard deviation `of_seeds`), and of each sentence with each seed (`of_both`)."""
     difficulty = generator.normal(0, 3, (sentences, 1))
     return [
-        difficulty + generator.normal(0, spread, number) + generator.normal(0, 2, (sentences, number))
-        for _ in range(2)
+        difficulty
+        + generator.normal(0, 1, (sentences, 1))
+        + generator.normal(0, 1, number) * of_seeds
+        + generator.normal(0, of_both, (sentences, number))
+        for number in numbers
     ]
 
 
-def test_the_standard_error_counts_sentences_and_seeds():
-    """Of means of independent scores it is known: the sum of the variances of both kinds, each by its number."""
-    a, b = (each + [[0.0, 1.0, 3.0]] for each in draw_systems(np.random.default_rng(0), 3, spread=0))
-    drawn = np.var((b - a).mean(axis=1)) / len(a)
-    only = paired_bootstrap(a, b, np.mean, num_samples=4000)
-    assert only.standard_error**2 == pytest.approx(drawn, rel=0.1) and not only.counts_seeds
-    result = paired_bootstrap(a, b, np.mean, num_samples=4000, counts_seeds=True)
-    of_seeds = sum(np.var(each.mean(axis=0), ddof=1) / 3 for each in (a, b))
-    # What is left after the means of sentences and outputs is drawn with both.
-    rest = [each - each.mean(axis=0) - each.mean(axis=1, keepdims=True) + each.mean() for each in (a, b)]
-    of_rest = sum(np.mean(each**2) / (len(a) * 2) for each in rest)
-    assert result.standard_error**2 == pytest.approx(drawn + of_seeds + of_rest, rel=0.1)
-    # The share of the resamples around a difference of this size that lie above 1.96 standard errors.
-    power = 1 - NormalDist().cdf(1.96 - result.detectable_difference / result.standard_error)
-    assert power == pytest.approx(0.8, abs=1e-3)
+def test_the_standard_error_counts_each_kind_of_chance_once():
+    """Of means it is known: the variance of the seeds' means, and that of the sentences', less what is in both, which
+    is what is left after the means of seeds and sentences."""
+    systems = draw_systems(np.random.default_rng(0), (3, 2), of_seeds=1)
+    sentences = np.var(systems[1].mean(axis=1) - systems[0].mean(axis=1)) / 100
+    only = paired_bootstrap(*systems, np.mean, num_samples=4000)
+    assert only.standard_error**2 == pytest.approx(sentences, rel=0.1) and not only.counts_seeds
+    result = paired_bootstrap(*systems, np.mean, num_samples=4000, counts_seeds=True)
+    of_seeds = [np.var(each.mean(axis=0), ddof=1) / each.shape[1] for each in systems]
+    left = [each - each.mean(axis=0) - each.mean(axis=1, keepdims=True) + each.mean() for each in systems]
+    in_both = sum((each**2).sum() / (100 * 100 * each.shape[1] * (each.shape[1] - 1)) for each in left)
+    variance = sentences + sum(of_seeds) - in_both
+    assert variance > 1.5 * sentences and in_both > 0.1 * sentences
+    assert result.standard_error**2 == pytest.approx(variance, rel=0.05)
+    degrees = result.standard_error**4 / (of_seeds[0] ** 2 / 2 + of_seeds[1] ** 2 / 1)
+    assert result.degrees_of_freedom == pytest.approx(degrees)
+
+    t = scipy.stats.t(degrees)
+    half = t.isf(0.025) * result.standard_error
+    assert result.confidence_interval == pytest.approx([result.difference - half, result.difference + half])
+    assert result.p_value == pytest.approx(2 * t.sf(abs(result.difference) / result.standard_error))
+    assert result.detectable_difference == pytest.approx(half + t.isf(0.2) * result.standard_error)
 
 
-def test_luck_of_three_seeds_is_not_called_a_difference():
-    """Sentences alone say so in a third of all cases, in place of one in twenty."""
-    generator = np.random.default_rng(0)
-    false = np.zeros(2)
-    for _ in range(120):
-        systems = draw_systems(generator, 3)
+def test_where_seeds_are_all_chance_it_is_welchs_test():
+    """Sentences that are all alike leave the seeds' scores, compared as scipy compares two small samples."""
+    a, b = np.array([1.0, 1.4, 0.9]), np.array([2.0, 1.8])
+    result = paired_bootstrap(np.tile(a, (50, 1)), np.tile(b, (50, 1)), np.mean, counts_seeds=True)
+    expected = scipy.stats.ttest_ind(b, a, equal_var=False)
+    assert (result.p_value, result.degrees_of_freedom) == pytest.approx((expected.pvalue, expected.df))
+    assert result.confidence_interval == pytest.approx(list(expected.confidence_interval()))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "of_seeds", "of_both"),
+    [((3, 3), 0.0, 1.0), ((3, 3), 1.0, 1.0), ((3, 2), 1.0, 1.0), ((3, 3), 0.2, 1.0)],
+)
+def test_chance_is_called_a_difference_in_one_case_of_twenty(numbers, of_seeds, of_both):
+    """Whichever kind of chance is the larger. 400 cases: their share has a standard deviation of 0.011."""
+    generator, false = np.random.default_rng(0), np.zeros(2)
+    for _ in range(400):
+        systems = draw_systems(generator, numbers, of_seeds=of_seeds, of_both=of_both)
         for i in range(2):
-            false[i] += paired_bootstrap(*systems, np.mean, num_samples=100, counts_seeds=bool(i)).differs
-    sentences_only, with_seeds = false / 120
-    assert sentences_only > 0.2 and with_seeds < 0.1
+            compared = paired_bootstrap(*systems, np.mean, num_samples=60, counts_seeds=bool(i))
+            false[i] += compared.differs
+            assert compared.differs == (compared.p_value < 0.05)
+    sentences_only, with_seeds = false / 400
+    assert 0.02 < with_seeds < 0.09
+    assert of_seeds < 1 or sentences_only > 0.3
 
 
 def test_outputs_that_are_the_same_add_no_chance():
@@ -176,6 +206,30 @@ def test_outputs_that_are_the_same_add_no_chance():
     assert three["counts_seeds"] and not one["counts_seeds"]
     for name in ("difference", "confidence_interval", "standard_error", "p_value"):
         assert three[name] == pytest.approx(one[name])
+    assert three["degrees_of_freedom"] > 1e9  # but for rounding, seeds do not differ
+
+
+def test_chrf_is_that_of_sacrebleu():
+    references = [[text, text[::-1]] if i % 3 else [text] for i, text in enumerate(REFERENCES)]
+    (a, b), score, signature = METRICS["chrf"].statistics((SYSTEM_A, SYSTEM_B), references)
+    first, second = (list(texts) for texts in itertools.zip_longest(*references))
+    chrf = sacrebleu.CHRF()
+    rows = np.random.default_rng(0).choice(60, size=60)
+    for system, statistics in ((SYSTEM_A, a), (SYSTEM_B, b)):
+        drawn = [[texts[i] for i in rows] for texts in (system, first, second)]
+        assert score(statistics[rows]) == pytest.approx(chrf.corpus_score(drawn[0], drawn[1:]).score)
+    chrf.corpus_score(SYSTEM_A, [first, second])
+    assert signature == str(chrf.get_signature()) and "nrefs:var" in signature
+
+
+def test_plain_text_is_not_compared_as_tokenized_in_silence(caplog):
+    texts = ["Two dogs, one cat.", "Well: a cat."]
+    compare(texts, texts, texts, "tokenized_bleu", num_samples=2, moses_language="en")
+    compare(texts, texts, texts, num_samples=2)
+    compare(*3 * [["Two dogs , one cat .", "Well : a cat ."]], "tokenized_bleu", num_samples=2)
+    assert not caplog.records
+    compare(texts, texts, texts, "tokenized_bleu", num_samples=2)
+    assert "tokenized_bleu is meant for tokenized text" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -190,7 +244,7 @@ def test_outputs_that_are_the_same_add_no_chance():
         ),
         (lambda: paired_bootstrap(A, B, mean, num_samples=0), "num_samples 0 must be at least 1"),
         (lambda: compare(["a"], ["a", "b"], ["a", "b"]), "1 predictions_a, 2 predictions_b, 2 references"),
-        (lambda: compare(["a"], ["a"], ["a"], metric="chrf"), "metric 'chrf' must be one of bleu, tokenized_bleu"),
+        (lambda: compare(["a"], ["a"], ["a"], metric="ter"), "metric 'ter' must be one of bleu, tokenized_bleu"),
         (lambda: compare(["a"], ["a"], ["a"], beta=2), "metric 'bleu' has no option beta, only tokenize, lowercase"),
     ],
 )
@@ -239,6 +293,11 @@ def test_f_half_of_m2_files(tmp_path, capsys):
     ]
     assert result["wins_b"] == sum(b > a for a, b in scores)
 
+    one_word = ["--max_unchanged_words", "0", "--num_samples", "30", "--json"]
+    cli.run(["score", "bootstrap", *command, *one_word])
+    assert json.loads(capsys.readouterr().out) == compare(
+        *systems, sentences, "m2", num_samples=30, max_unchanged_words=0
+    )
     with pytest.raises(ValueError, match=r"The metric 'm2' has no option lowercase"):
         cli.run(["score", "bootstrap", *command, "--lowercase"])
     with pytest.raises(ValueError, match=r"One M2 file holds all annotators, but 2 files are given"):
