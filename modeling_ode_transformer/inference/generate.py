@@ -11,8 +11,9 @@ these starts with the source's line number: `number<TAB>text` or `number<TAB>sco
 log-probability divided by the output's length; in a beam search, by the length to the power of `--length_penalty`. An
 empty line has an empty output, with score 0.
 
-Outputs are written to `NAME.partial` until all are finished. If it is interrupted, the same command continues and
-gives the same outputs as an uninterrupted run; `NAME.partial.json` records the options. Sampled outputs start anew.
+Outputs are written to `NAME.partial` until all are finished, by one call at a time. If it is interrupted, the same
+command continues and gives the same outputs as an uninterrupted run; `NAME.partial.json` records the options. With
+`--overwrite`, or if outputs are sampled, it starts anew.
 """
 
 import gzip
@@ -25,12 +26,14 @@ import sys
 import tempfile
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
@@ -448,8 +451,18 @@ class PartialOutput:
         with self.partial.open("ab") as file:
             file.write(text.encode("utf-8"))
 
-    def finish(self) -> None:
-        """Moves the finished output to its final name."""
+    def finish(self, lines: int) -> None:
+        """Moves the finished output, of so many lines, to its final name.
+
+        Raises:
+            ValueError: the partial file has another number of lines.
+        """
+        if (found := self.number_of_lines()) != lines:
+            self.note_file.unlink(missing_ok=True)  # the file is not continued
+            raise ValueError(
+                f"{self.partial} has {found} lines instead of {lines}: something else has changed it. Repeat the call "
+                "with --overwrite to start from scratch."
+            )
         if self.path.suffix == ".gz":
             packed = Path(f"{self.partial}.gz")
             with self.partial.open("rb") as file, packed.open("wb") as target:
@@ -461,25 +474,43 @@ class PartialOutput:
         self.remove()
 
 
-def check_output(args: GenerateArguments) -> PartialOutput | None:
-    """Opens the --output, which may be partly written; None for standard output.
+@contextmanager
+def opened_output(args: GenerateArguments) -> Iterator[PartialOutput | None]:
+    """Within the context, the --output, which may be partly written; None for standard output. No other call can write
+    to it. The lock ends with the process, however that ends.
 
     Raises:
         OSError: the output cannot be written, or already exists.
-        ValueError: the output is not a file.
+        ValueError: the output is not a file, or another call is writing to it.
     """
     path = Path(args.output)
     if args.output == "-":
-        return None
+        yield None
+        return
     if not path.parent.is_dir():
         raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}.")
     if path.exists() and not path.is_file():
         raise ValueError(f"--output {path} is a folder or a device: give a file.")
     if path.exists() and Path(args.input).exists() and path.samefile(args.input):
         raise ValueError(f"--output {path} is the source file: choose another file.")
-    if path.exists() and not args.overwrite:
-        raise FileExistsError(f"--output {path} exists: choose another file, or give --overwrite.")
-    return PartialOutput(path)
+    lock_file = Path(f"{path}.partial.lock")
+    lock = FileLock(lock_file, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ValueError(
+            f"Another call is writing to --output {path}: wait until it ends, or choose another file."
+        ) from error
+    try:
+        # Looked for in the lock: a call that has just ended may have left it.
+        if path.exists() and not args.overwrite:
+            raise FileExistsError(f"--output {path} exists: choose another file, or give --overwrite.")
+        yield PartialOutput(path)
+    finally:
+        # Removed while locked: whoever has it open sees that it has no name any more. Windows removes it later.
+        with suppress(PermissionError):
+            lock_file.unlink(missing_ok=True)
+        lock.release()
 
 
 def write_outputs(generator: TextGenerator, sources: list[str], output: PartialOutput | None) -> None:
@@ -515,7 +546,7 @@ def write_outputs(generator: TextGenerator, sources: list[str], output: PartialO
             output.remove()
         raise
     if output is not None:
-        output.finish()
+        output.finish(len(sources) * number)
     if 2 * empty > written:
         logger.warning(
             "%d of %d outputs are empty: the model ends them at once. Train it longer, or forbid empty outputs with "
@@ -541,10 +572,10 @@ def run(args: GenerateArguments) -> None:
         ValueError: the models do not fit together, or an option does not fit them.
     """
     set_seed(args.seed)
-    output = check_output(args)
-    sources = None if args.interactive else read_sources(args.input)
-    generator = TextGenerator(args)
-    if sources is None:
-        interact(generator)
-    else:
-        write_outputs(generator, sources, output)
+    with opened_output(args) as output:
+        sources = None if args.interactive else read_sources(args.input)
+        generator = TextGenerator(args)
+        if sources is None:
+            interact(generator)
+        else:
+            write_outputs(generator, sources, output)

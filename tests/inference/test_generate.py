@@ -425,15 +425,57 @@ def test_a_part_of_another_call_is_refused_or_replaced(command, tmp_path, models
     assert (tmp_path / "again").read_bytes() == (tmp_path / "drawn").read_bytes()
 
 
+def test_a_second_call_for_the_same_output_is_refused_while_the_first_lives(command, tmp_path, monkeypatch):
+    """Also with --overwrite; in a process of its own. The first is not disturbed."""
+    command(output="whole.txt")
+    write, statuses = generate.PartialOutput.write, []
+
+    def second_calls():
+        """The status of a process with them: 0 if they are refused."""
+        child = os.fork()
+        if child == 0:
+            try:
+                for options in ([], ["--overwrite"]):
+                    with pytest.raises(ValueError, match=r"Another call is writing to --output .*out\.txt: wait"):
+                        command(*options)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def disturbed(self, text):
+        statuses.append(second_calls())
+        write(self, text)
+
+    monkeypatch.setattr(generate.PartialOutput, "write", disturbed)
+    command()
+    assert statuses == [0, 0]
+    assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "source.txt", "whole.txt"]
+
+
+def test_a_partial_file_that_something_else_changed_is_neither_finished_nor_continued(command, tmp_path, monkeypatch):
+    write = generate.PartialOutput.write
+    with monkeypatch.context() as patch:
+        patch.setattr(generate.PartialOutput, "write", lambda self, text: write(self, f"foreign\n{text}"))
+        with pytest.raises(ValueError, match=r"out\.txt\.partial has 10 lines instead of 8: .*--overwrite"):
+            command()
+    assert not (tmp_path / "out.txt").exists()
+    with pytest.raises(ValueError, match=r"another call \(unknown differ\)"):
+        command()
+    assert command("--overwrite") == 3
+    assert (tmp_path / "out.txt").read_bytes().count(b"\n") == len(LINES)
+
+
 @pytest.mark.parametrize("name", ["out.txt", "out.gz"])
 def test_a_kill_while_the_output_is_put_in_its_place_loses_nothing(name, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / f"{name}.partial").write_bytes(b"one\n")
     (folder / f"{name}.partial.json").write_text("{}")
-    for _ in killed_at_each_operation(lambda: generate.PartialOutput(folder / name).finish(), folder):
+    for _ in killed_at_each_operation(lambda: generate.PartialOutput(folder / name).finish(1), folder):
         if not (folder / name).exists():
-            generate.PartialOutput(folder / name).finish()
+            generate.PartialOutput(folder / name).finish(1)
             assert [path.name for path in folder.iterdir()] == [name]
         with (gzip.open if name.endswith("gz") else open)(folder / name, "rb") as file:
             assert file.read() == b"one\n"
