@@ -30,7 +30,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, cast
+from types import UnionType
+from typing import Any, cast, get_args, get_type_hints
 
 import torch
 from filelock import FileLock, Timeout
@@ -54,7 +55,18 @@ WINDOW = 64
 # Defaults without --batch_size and --max_tokens_per_batch; and without --max_source_length if positions are unlimited.
 BATCH_SIZE, MAX_TOKENS, MAX_SOURCE_LENGTH = 32, 4096, 1024
 NOT_OF_THE_OUTPUTS = {"input", "output", "overwrite", "interactive"}
+# Types of options in words; and the options of generate() that may be text.
+TYPES = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", dict: "a JSON object"}
+TEXT_OPTIONS = {"cache_implementation", "early_stopping", "stop_strings", "num_assistant_tokens_schedule"}
+TEXT_OPTIONS |= {"dola_layers", "speculation_type"}
 DTYPES = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def is_of_type(value: Any, kind: type) -> bool:
+    """Whether JSON's `value` is of a type; whole numbers are numbers, too, but neither NaN nor true is one."""
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 @dataclass
@@ -97,6 +109,7 @@ class GenerateArguments:
             raise ValueError("There is no model to run: give --model_name_or_path.")
         if isinstance(self.model_name_or_path, str):  # in a recipe
             self.model_name_or_path = [self.model_name_or_path]
+        self.check_types()
         if self.dtype not in DTYPES:
             raise ValueError(f"--dtype {self.dtype} must be one of {', '.join(DTYPES)}.")
         if self.interactive and (self.input, self.output) != ("-", "-"):
@@ -117,10 +130,33 @@ class GenerateArguments:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name} {value} must be at least 1.")
+        if self.device is not None:
+            try:
+                torch.empty(1, device=self.torch_device).tolist()
+            except (RuntimeError, AssertionError, ImportError) as error:
+                raise ValueError(
+                    f"--device {self.device} cannot be used here ({str(error).splitlines()[0]}): give another one, "
+                    "such as cpu."
+                ) from error
+
+    def check_types(self) -> None:
+        """Raises a ValueError for a value of another type than its field's, which a recipe may give, or one that is
+        not finite."""
+        names = self.model_name_or_path
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"--model_name_or_path {json.dumps(names)} must be one name or a list of names.")
+        for name, kind in get_type_hints(type(self)).items():
+            value, kinds = getattr(self, name), get_args(kind) if isinstance(kind, UnionType) else (kind,)
+            if name != "model_name_or_path" and not any(is_of_type(value, each) for each in kinds):
+                words = " or ".join(TYPES[each] for each in kinds if each in TYPES)
+                raise ValueError(f"--{name} {json.dumps(value)} must be {words}.")
 
     @property
     def torch_device(self) -> torch.device:
-        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        try:
+            return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        except RuntimeError as error:
+            raise ValueError(f"--device {self.device} is no device: give cpu, cuda or cuda:1, say.") from error
 
     @property
     def weights(self) -> str:
@@ -189,10 +225,18 @@ def set_generation_options(config: GenerationConfig, args: GenerateArguments) ->
         raise ValueError("--generation_options: return_dict_in_generate does not change outputs: leave it out.")
     if unknown := sorted(options.keys() - vars(GenerationConfig()).keys() - set(MAX_LEN_OPTIONS)):
         raise ValueError(f"--generation_options: generate() has no option {', '.join(unknown)}.")
+    for name, value in options.items():
+        is_text = isinstance(value, str) and name not in TEXT_OPTIONS
+        if is_text or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"--generation_options: {name}={value} must {'not be text' if is_text else 'be finite'}.")
     for name in ("num_beams", "length_penalty", "num_return_sequences", *MAX_LEN_OPTIONS):
         if getattr(args, name) is not None:
             options[name] = getattr(args, name)
-    config.update(**options, allow_custom_entries=True)
+    try:
+        config.update(**options, allow_custom_entries=True)
+    except TypeError as error:
+        given = parse_overrides(args.generation_options)
+        raise ValueError(f"--generation_options {json.dumps(given)}: a value has a wrong type ({error}).") from error
     limits = ("max_length", "max_new_tokens", *MAX_LEN_OPTIONS)
     if all(getattr(config, name, None) is None for name in limits):
         config.max_len_a, config.max_len_b = 0, 200  # fairseq's
