@@ -5,11 +5,14 @@
     curl http://127.0.0.1:8000/generate --json '{"texts": ["Two dogs run."]}'
 
 Requests that arrive while the model is busy wait and are then generated together. Errors are JSON, `{"error": "..."}`:
-status 422 for a request that is malformed or too long, 503 if too many texts are waiting or a text waited too long.
+status 422 for a request that is malformed or has too many or too long texts, 400 for one that is not UTF-8 or nested
+too deeply, 413 for one of more bytes than any allowed texts have, 503 if too many texts are waiting or a text waited
+too long, 500 if the server fails. The tokenizer takes special tokens spelled in a text, such as `</s>`, for these.
 `/health` gives the number of waiting texts; `/docs` and `/openapi.json` document the API.
 """
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -93,11 +96,35 @@ class QueueFull(Exception):
     """Too many texts are waiting."""
 
 
+class TextTooLong(Exception):
+    """The model does not take a text whole; the message is for the client."""
+
+
+class BodyLimit:
+    """Middleware that answers a request by 413 once more than `limit` bytes of its body have come."""
+
+    def __init__(self, app: Any, limit: int):
+        self.app, self.limit = app, limit
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        size = 0
+
+        async def counted() -> Any:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.limit:
+                raise HTTPException(413, f"The request has over {self.limit} bytes: send fewer or shorter texts.")
+            return message
+
+        await self.app(scope, counted, send)
+
+
 class Batcher:
     """Generates outputs in one thread, for several requests at a time: all that arrived while it was busy.
 
     Args:
-        generate: Takes texts; returns the outputs of each. A ValueError it raises answers the request.
+        generate: Takes texts; returns the outputs of each. An error it raises answers the request.
         max_batch: A batch with this many texts takes no further requests.
         max_waiting: Largest number of waiting texts.
     """
@@ -155,7 +182,7 @@ class Batcher:
 
 
 def checked_generate(generator: TextGenerator) -> Callable[[list[str]], list[Outputs]]:
-    """Wraps `generator` so that it raises a ValueError instead of cutting a text."""
+    """Wraps `generator` so that it raises `TextTooLong` instead of cutting a text."""
     splits = generator.args.split_sentences
 
     def generate(texts: list[str]) -> list[Outputs]:
@@ -163,7 +190,7 @@ def checked_generate(generator: TextGenerator) -> Callable[[list[str]], list[Out
         longest = max(len(generator.tokenizer(part, verbose=False)["input_ids"]) for part in parts)
         if longest > generator.limit:
             advice = "" if splits else ", or start the server with --split_sentences"
-            raise ValueError(
+            raise TextTooLong(
                 f"A {'sentence' if splits else 'text'} has {longest} tokens, but the model takes at most "
                 f"{generator.limit}: split it{advice}."
             )
@@ -182,8 +209,8 @@ def make_app(
     """Makes the web application.
 
     Args:
-        generate: Takes texts; returns the outputs of each as (text, score). It raises a ValueError for texts that it
-            does not accept.
+        generate: Takes texts; returns the outputs of each as (text, score). It raises `TextTooLong` for texts that it
+            does not accept; other errors are the server's.
         args: The application's limits.
         models: The names that `/health` gives.
         max_batch: See `Batcher`.
@@ -204,7 +231,10 @@ def make_app(
 
     app = FastAPI(title="ode-transformer serve", description=__doc__.split("\n\n", 2)[2], lifespan=lifespan)
 
-    @app.post("/generate", responses={422: {"model": Error}, 500: {"model": Error}, 503: {"model": Error}})
+    # JSON may spell a character as two escapes, in 12 bytes.
+    app.add_middleware(BodyLimit, limit=1024 + args.max_texts * (12 * args.max_characters + 16))
+
+    @app.post("/generate", responses={status: {"model": Error} for status in (400, 413, 422, 500, 503)})
     async def generate_outputs(request: Request) -> Answer:
         """Translates, summarizes or corrects texts."""
         try:
@@ -214,7 +244,7 @@ def make_app(
             raise HTTPException(503, message, {"Retry-After": "1"}) from None
         except TimeoutError:
             raise HTTPException(503, f"No output after {args.timeout:g} seconds: try again.") from None
-        except ValueError as error:
+        except TextTooLong as error:
             raise HTTPException(422, str(error)) from error
         outputs = [[{"text": text, "score": score if scores else None} for text, score in each] for each in found]
         return Answer.model_validate({"outputs": outputs})
@@ -247,7 +277,7 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
     """Runs the server until it is interrupted.
 
     Raises:
-        OSError: the port is taken, or a model is missing.
+        OSError: the host is unknown, the port is taken, or a model is missing.
         ValueError: the models do not fit together, or an option does not fit them.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in args.host else socket.AF_INET)
@@ -255,7 +285,10 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
     try:
         listener.bind((args.host, args.port))
     except OSError as error:
-        raise OSError(f"--host {args.host} --port {args.port}: {error.strerror}. Give another --port.") from error
+        is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        raise OSError(
+            f"--host {args.host} --port {args.port}: {error.strerror}. Give another --{'host' if is_host else 'port'}."
+        ) from error
     with listener:
         set_seed(generate_args.seed)
         generator = TextGenerator(generate_args)
@@ -264,5 +297,6 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
         names, scores = generate_args.model_name_or_path, generate_args.scores
         app = make_app(checked_generate(generator), args, names, max_batch, scores)
         host, port = listener.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
         logger.warning("Serving %s at http://%s:%d/generate, documented at /docs", ", ".join(names), host, port)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
