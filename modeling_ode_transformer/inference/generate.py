@@ -583,8 +583,11 @@ def write_outputs(generator: TextGenerator, sources: list[str], output: PartialO
                 print("".join(lines), end="", flush=True)
             else:
                 output.write("".join(lines))
-            empty += sum(not outputs[0][0].strip() for outputs in window)
-            start, written = start + len(window), written + len(window)
+            # An empty source has no parts, and has to have an empty output.
+            sources_of_window = encoded[start : start + len(window)]
+            found = [outputs[0][0] for parts, outputs in zip(sources_of_window, window) if parts]
+            empty += sum(not text.strip() for text in found)
+            start, written = start + len(window), written + len(found)
     except BaseException:
         if output is not None and start == 0:
             output.remove()

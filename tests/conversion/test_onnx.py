@@ -49,7 +49,7 @@ def test_tokenizers_and_a_greedy_configuration_are_beside_the_graphs(
     model = build(
         vocab_size=300, decoder_vocab_size=290, share_encoder_decoder_embeddings=False, tie_word_embeddings=False
     )
-    model.generation_config.update(**saved)
+    model.generation_config.update(**saved, allow_custom_entries=True)
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     german.save_pretrained(tmp_path / "model" / "target_tokenizer")

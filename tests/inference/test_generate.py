@@ -222,6 +222,18 @@ def test_long_sources_are_cut_and_counted(translate, models, caplog):
     assert "4 of 6 sources were cut to 5 tokens" in caplog.text
 
 
+@pytest.mark.parametrize("model_is_silent", [False, True])
+def test_empty_outputs_are_warned_of_only_where_there_was_a_text(model_is_silent, translate, monkeypatch, caplog):
+    """Blank lines between paragraphs have to have empty outputs."""
+    if model_is_silent:
+        ended = lambda self, inputs: [[("", 0.0)]] * len(inputs["input_ids"])  # noqa: E731
+        monkeypatch.setattr(generate.TextGenerator, "generate", ended)
+    lines = translate("ode", lines=["one two", "", "", "", "three", ""])
+    assert [not line for line in lines] == [model_is_silent, True, True, True, model_is_silent, True]
+    warned = [message for message in caplog.messages if "outputs are empty" in message]
+    assert [message.partition(":")[0] for message in warned] == ["2 of 2 outputs are empty"] * model_is_silent
+
+
 def test_a_long_line_neither_fills_the_memory_nor_makes_others_pay(translate, monkeypatch, caplog):
     """Without options: batches by tokens, and a limit where positions have none; the line is cut or split."""
     long, batches = "nine hundred and one. " * 700, []
