@@ -15,6 +15,7 @@ import asyncio
 import errno
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -131,9 +132,14 @@ class Batcher:
 
     def __init__(self, generate: Callable[[list[str]], list[Outputs]], max_batch: int, max_waiting: int):
         self.generate, self.max_batch, self.max_waiting = generate, max_batch, max_waiting
-        self.waiting = 0
-        self.requests: asyncio.Queue[tuple[list[str], asyncio.Future]] = asyncio.Queue()
+        self.requests: deque[tuple[list[str], asyncio.Future]] = deque()
+        self.has_requests = asyncio.Event()
         self.thread = ThreadPoolExecutor(1)
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting texts. Nobody is waiting for a canceled request."""
+        return sum(len(texts) for texts, answer in self.requests if not answer.done())
 
     async def submit(self, texts: list[str], timeout: float) -> list[Outputs]:
         """Returns the outputs of each text.
@@ -145,32 +151,35 @@ class Batcher:
         """
         if self.waiting + len(texts) > self.max_waiting:
             raise QueueFull
-        self.waiting += len(texts)
         answer = asyncio.get_running_loop().create_future()
-        self.requests.put_nowait((texts, answer))
+        self.requests.append((texts, answer))
+        self.has_requests.set()
         return await asyncio.wait_for(answer, timeout)
 
     async def run(self) -> None:
         """Answers requests until it is canceled."""
         while True:
-            batch = [await self.requests.get()]
-            while not self.requests.empty() and sum(len(texts) for texts, _ in batch) < self.max_batch:
-                batch.append(self.requests.get_nowait())
-            self.waiting -= sum(len(texts) for texts, _ in batch)
-            # Nobody is waiting for canceled requests.
-            await self.answer([(texts, answer) for texts, answer in batch if not answer.done()])
+            await self.has_requests.wait()
+            batch: list[tuple[list[str], asyncio.Future]] = []
+            while self.requests and sum(len(texts) for texts, _ in batch) < self.max_batch:
+                texts, answer = self.requests.popleft()
+                if not answer.done():
+                    batch.append((texts, answer))
+            if not self.requests:
+                self.has_requests.clear()
+            if batch:
+                await self.answer(batch)
 
     async def answer(self, batch: list[tuple[list[str], asyncio.Future]]) -> None:
         """Answers requests together; if that fails, one by one, so that none fails because of another."""
         together = [text for texts, _ in batch for text in texts]
-        if not together:
-            return
         try:
             outputs = await asyncio.get_running_loop().run_in_executor(self.thread, self.generate, together)
         except Exception as error:
             if len(batch) > 1:
-                for each in batch:
-                    await self.answer([each])
+                for texts, answer in batch:
+                    if not answer.done():
+                        await self.answer([(texts, answer)])
             elif not batch[0][1].done():
                 batch[0][1].set_exception(error)
             return

@@ -184,6 +184,56 @@ def test_a_full_queue_and_a_long_wait_are_answered_by_503():
     assert texts_of(after) == ["NEXT"]
 
 
+def test_requests_that_nobody_waits_for_are_neither_counted_nor_generated():
+    """Neither in the queue, nor when a batch has failed and its requests are generated one by one."""
+    calls = []
+    # The calls that begin, then wait until they may go on.
+    held = {texts: (threading.Event(), threading.Event()) for texts in ("a", "e defect f")}
+
+    def generate(texts):
+        calls.append(" ".join(texts))
+        if calls[-1] in held:
+            begins, may_go = held[calls[-1]]
+            begins.set()
+            may_go.wait()
+        if "defect" in texts:
+            raise TypeError("a defect")
+        return [[(text.upper(), -1.0)] for text in texts]
+
+    async def talk():
+        batcher = Batcher(generate, max_batch=3, max_waiting=3)
+        worker = asyncio.create_task(batcher.run())
+
+        def ask(*texts):
+            return asyncio.create_task(batcher.submit(list(texts), 60))
+
+        async def cancel(task):
+            task.cancel()
+            await asyncio.wait([task])
+
+        first = ask("a")
+        await asyncio.to_thread(held["a"][0].wait)
+        gone = ask("b", "c", "d")
+        await asyncio.sleep(0)
+        assert batcher.waiting == 3
+        await cancel(gone)
+        assert batcher.waiting == 0
+        tasks = [ask("e"), ask("defect"), ask("f")]
+        await asyncio.sleep(0)
+        held["a"][1].set()
+        await asyncio.to_thread(held["e defect f"][0].wait)
+        await cancel(tasks[2])
+        held["e defect f"][1].set()
+        results = await asyncio.gather(first, *tasks, return_exceptions=True)
+        await cancel(worker)
+        return results
+
+    first, e, *errors = asyncio.run(talk())
+    assert (first, e) == ([[("A", -1.0)]], [[("E", -1.0)]])
+    assert [type(error) for error in errors] == [TypeError, asyncio.CancelledError]
+    assert calls == ["a", "e defect f", "e", "defect"]
+
+
 def test_no_request_fails_by_anothers_fault():
     upper = Upper()
 
