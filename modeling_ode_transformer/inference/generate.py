@@ -40,6 +40,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, Pr
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
 from ..hub.model_card import versions
+from ..integration_ode_transformer import OWN_CODE
 from ..pipeline_ode_transformer import SENTENCE_BREAKS, TRAINED_LENGTH, join_sentences
 from ..scores_ode_transformer import n_best
 from ..text_files import parse_overrides, read_json, read_lines
@@ -394,8 +395,11 @@ class TextGenerator:
         return [outputs for window in self.windows(self.encode(sources)) for outputs in window]
 
     def note(self, sources: list[str]) -> dict:
-        """Everything that outputs depend on; models, tokenizers and sources as hashes."""
-        hashes = {name: hashlib.blake2b(digest_size=16) for name in ("input", "models", "tokenizers")}
+        """Everything that outputs depend on; models, tokenizers, imported schemes and sources as hashes."""
+        names = ("input", "models", "tokenizers", *(["schemes"] if OWN_CODE else []))
+        hashes = {name: hashlib.blake2b(digest_size=16) for name in names}
+        for name, (_, code) in sorted(OWN_CODE.items()):
+            hashes["schemes"].update(f"{name}\n{code}".encode())
         for source in sources:
             hashes["input"].update(f"{source}\n".encode("utf-8", "surrogatepass"))
         for model in self.models:

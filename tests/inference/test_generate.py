@@ -22,6 +22,7 @@ from modeling_ode_transformer import (
 )
 from modeling_ode_transformer.inference import generate
 from modeling_ode_transformer.inference.generate import split_text
+from modeling_ode_transformer.integration_ode_transformer import OWN_CODE
 
 from ..conftest import TINY, killed_at_each_operation, randomize, tiny_config
 
@@ -406,7 +407,7 @@ def test_a_killed_command_goes_on_and_writes_what_an_unbroken_one_writes(output,
         (tmp_path / output).unlink()
 
 
-def test_a_part_of_another_call_is_refused_or_replaced(command, tmp_path, models, caplog):
+def test_a_part_of_another_call_is_refused_or_replaced(command, tmp_path, models, monkeypatch, caplog):
     command(batches=3)
     part = (tmp_path / "out.txt.partial").read_bytes()
     for options, different in (
@@ -419,6 +420,10 @@ def test_a_part_of_another_call_is_refused_or_replaced(command, tmp_path, models
     source = (tmp_path / "source.txt").read_text()
     (tmp_path / "source.txt").write_text(source.replace("seven", "eight", 1))
     with pytest.raises(ValueError, match=r"another call \(input differ\)"):
+        command()
+    (tmp_path / "source.txt").write_text(source)
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"another call \(schemes differ\)"):
+        patch.setitem(OWN_CODE, "mine", ([], "TABLEAUS['mine'] = ..."))  # as by --import mine.py
         command()
     note = (tmp_path / "out.txt.partial.json").rename(tmp_path / "note")
     with pytest.raises(ValueError, match=r"another call \(unknown differ\)"):
