@@ -7,7 +7,7 @@
 Requests that arrive while the model is busy wait and are then generated together. Errors are JSON, `{"error": "..."}`:
 status 422 for a request that is malformed or has too many or too long texts, 400 for one that is not UTF-8 or nested
 too deeply, 413 for one of more bytes than any allowed texts have, 503 if too many texts are waiting or a text waited
-too long, 500 if the server fails. The tokenizer takes special tokens spelled in a text, such as `</s>`, for these.
+too long, 500 if the server fails. Most tokenizers take special tokens spelled in a text, such as `</s>`, for these.
 `/health` gives the number of waiting texts; `/docs` and `/openapi.json` document the API.
 """
 
