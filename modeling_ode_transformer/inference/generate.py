@@ -145,12 +145,13 @@ class GenerateArguments:
         not finite."""
         names = self.model_name_or_path
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"--model_name_or_path {json.dumps(names)} must be one name or a list of names.")
+            given = json.dumps(names, default=str)
+            raise ValueError(f"--model_name_or_path {given} must be one name or a list of names.")
         for name, kind in get_type_hints(type(self)).items():
             value, kinds = getattr(self, name), get_args(kind) if isinstance(kind, UnionType) else (kind,)
             if name != "model_name_or_path" and not any(is_of_type(value, each) for each in kinds):
                 words = " or ".join(TYPES[each] for each in kinds if each in TYPES)
-                raise ValueError(f"--{name} {json.dumps(value)} must be {words}.")
+                raise ValueError(f"--{name} {json.dumps(value, default=str)} must be {words}.")
 
     @property
     def torch_device(self) -> torch.device:
@@ -236,8 +237,8 @@ def set_generation_options(config: GenerationConfig, args: GenerateArguments) ->
     try:
         config.update(**options, allow_custom_entries=True)
     except TypeError as error:
-        given = parse_overrides(args.generation_options)
-        raise ValueError(f"--generation_options {json.dumps(given)}: a value has a wrong type ({error}).") from error
+        given = json.dumps(parse_overrides(args.generation_options), default=str)
+        raise ValueError(f"--generation_options {given}: a value has a wrong type ({error}).") from error
     limits = ("max_length", "max_new_tokens", *MAX_LEN_OPTIONS)
     if all(getattr(config, name, None) is None for name in limits):
         config.max_len_a, config.max_len_b = 0, 200  # fairseq's
