@@ -38,7 +38,7 @@ except ImportError:  # without the package: --trust_remote_code
 
 TARGET_TOKENIZER = "target_tokenizer"  # subfolder of the model's folder with a separate target tokenizer
 MAX_TOKENS = 1024  # per text or output; fewer if the model has fewer positions
-# The end of a sentence, as in `modeling_ode_transformer.text_files`.
+# The end of a sentence before white space. The package's pipelines also know those of Chinese and Japanese.
 SENTENCE_END = re.compile(r"(?<=[.!?…。！？])\s+|(?<=[.!?…][\"'”»)\]])\s+")
 MAX_BEAMS = 16
 MAX_LENGTH_PENALTY = 3.0

@@ -527,7 +527,12 @@ def add_publish(commands: Any) -> None:
     parser = add_command(commands, "publish", summary, publish)
     parser.add_argument("run_folder", metavar="RUN", help="output folder of a training run")
     parser.add_argument("--repo_id", required=True, help="name of the repository, NAME or OWNER/NAME")
-    parser.add_argument("--private", action="store_true", help="make a new repository visible to its owner only")
+    parser.add_argument(
+        "--private",
+        action="store_true",
+        help="make a new repository visible to its owner only; default: public, unless the owner's settings on the "
+        "Hub make new repositories private",
+    )
     parser.add_argument("--dry_run", action="store_true", help="build and test the repository, but do not upload it")
     parser.add_argument("--output_dir", help="also write the repository to this folder")
     parser.add_argument("--update", action="store_true", help="add a commit to a repository that already holds files")

@@ -45,7 +45,10 @@ def message_of(error: Exception) -> str | None:
         is_full = getattr(each, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
         if is_full or any(text in str(each) for text in FULL_DISK):
             path = f" ({each.filename})" if getattr(each, "filename", None) else ""
-            return f"The disk is full{path}: make room and repeat the command. It continues where it stopped."
+            return (
+                f"The disk is full{path}: make room and repeat the command. train and generate continue where they "
+                "stopped; for others, first remove what they have begun to write."
+            )
     for each in chain:
         if isinstance(each, ModuleNotFoundError) and (extra := extra_of(each.name or "")):
             return f'{each.name.partition(".")[0]} is not installed: pip install "modeling-ode-transformer[{extra}]"'

@@ -23,6 +23,7 @@ from transformers.generation import (
     LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
+    PrefixConstrainedLogitsProcessor,
     StoppingCriteriaList,
 )
 from transformers.integrations import is_deepspeed_zero3_enabled
@@ -386,6 +387,13 @@ class EagerSteps:
         """Called when the tensors of a search have been replaced."""
 
 
+def is_of_the_caller(processor: LogitsProcessor) -> bool:
+    """Whether a logits processor runs code that the caller of `generate()` has written."""
+    kind = type(processor)
+    is_known = kind is SourceLengthLogitsProcessor or kind.__module__ == LogitsProcessor.__module__
+    return not is_known or kind is PrefixConstrainedLogitsProcessor
+
+
 class BeamSearch:
     """The state of a beam search: tensors that are written in place, so that a `step` is a function of tensors. A
     finished source no longer changes: steps after the end of a search do nothing.
@@ -422,6 +430,9 @@ class BeamSearch:
         steps: Any = None,
     ):
         self.model, self.config, self.logits_processor = model, config, logits_processor
+        # Code of the caller may not know what to do with a hypothesis that has ended. Beams that still run, as in
+        # transformers' search, have not.
+        self.drops_sources = not any(map(is_of_the_caller, logits_processor))
         prompt = prompt.long()
         self.steps = steps = EagerSteps() if steps is None else steps
         self.top_log_probs = steps.top_log_probs
@@ -629,12 +640,12 @@ class BeamSearch:
         self.store()
 
     def drop_finished(self) -> bool:
-        """Looks at the device, and drops finished sources if at least an eighth of the rows become free. Returns
-        whether any sources are left."""
+        """Looks at the device, and drops finished sources if at least an eighth of the rows become free and no code of
+        the caller looks at them. Returns whether any sources are left."""
         is_open = self.is_open[: self.num_kept].view(-1).tolist()
         kept = [i for i, each in enumerate(is_open) if each]
         num_sources = self.steps.num_sources(self, len(kept))
-        if kept and num_sources <= len(self.running) * 7 / 8:
+        if kept and self.drops_sources and num_sources <= len(self.running) * 7 / 8:
             self.store()
             self.num_kept = len(kept)
             self.resize(self.num_positions, torch.tensor(kept, device=self.sources.device), num_sources)

@@ -43,7 +43,8 @@ logger = logging.get_logger(__name__)
 TARGET_TOKENIZER = "target_tokenizer"
 # The arguments of pipeline() that say what to load from the Hub.
 HUB_OPTIONS = ("revision", "token", "trust_remote_code", "local_files_only", "code_revision")
-LINE_BREAKS = re.compile(r"(\s*\n\s*)")
+# Looked for only where white space begins: in a long run of it, from every place would be quadratic.
+LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*)")
 # Marks that close a quotation, a title or a parenthesis.
 CLOSING = r"""”’」』）》】〉〕»"')\]"""
 # The white space between two sentences; nothing after the stops of Chinese and Japanese.
@@ -133,7 +134,7 @@ class TextToTextPipeline(ChunkPipeline):
             tokenizer's `model_max_length`. None: it is cut, and a warning says so once, with the number of such texts
             in the first call. True: it is cut. False: a ValueError.
         split_lines (`bool`, *optional*, defaults to `False`): Whether the model processes each line of a text on its
-            own. The output keeps the line breaks.
+            own. The output keeps the line breaks between them.
         split_sentences (`bool`, *optional*, defaults to `False`): Whether the model processes each sentence on its
             own, if a text (or line) is longer than the model allows or was trained on.
         return_scores (`bool`, *optional*, defaults to `False`): Whether an output has its `score`, as defined by
@@ -445,8 +446,9 @@ def add_pipeline(config: PreTrainedConfig, task: str) -> None:
 
 
 def save_pipeline_code(config: PreTrainedConfig, folder: str | os.PathLike) -> None:
-    """Puts this file and `generation_ode_transformer.py` into a saved model's folder, if its configuration names a
-    pipeline of this file. Configurations of other packages do not do so themselves."""
+    """Puts this file and those that it imports, `generation_ode_transformer.py` and `scores_ode_transformer.py`, into
+    a saved model's folder, if its configuration names a pipeline of this file. Configurations of other packages do not
+    do so themselves."""
     named = [entry["impl"] for entry in (getattr(config, "custom_pipelines", None) or {}).values()]
     if any(entry["impl"] in named for entry in CUSTOM_PIPELINES.values()):
         custom_object_save(TextToTextPipeline, folder)

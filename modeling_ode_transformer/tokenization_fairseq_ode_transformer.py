@@ -11,6 +11,10 @@ from typing import Any
 from transformers import PreTrainedTokenizer
 
 
+# A tokenizer keeps the pieces of the words it has met, of a little more than so many characters: some 100 MB.
+MOST_CHARACTERS = 2**22
+
+
 class FairseqTokenizer(PreTrainedTokenizer):
     """
     Tokenizer of a fairseq model whose texts were split by subword-nmt (or fastBPE) with the separator `@@`.
@@ -67,6 +71,7 @@ class FairseqTokenizer(PreTrainedTokenizer):
         self.bpe_ranks = {pair: rank for rank, pair in enumerate(merges)}
         self.decoder = {i: token for token, i in self.encoder.items()}
         self.segmented: dict[str, str] = {}
+        self.segmented_characters = 0
         kwargs["special_tokens_pattern"] = "eos"
         super().__init__(
             bos_token=bos_token,
@@ -101,7 +106,11 @@ class FairseqTokenizer(PreTrainedTokenizer):
         pieces = []
         for word in re.split("[ \r\n]+", text):
             if word and word not in self.segmented:
+                if self.segmented_characters > MOST_CHARACTERS:
+                    self.segmented.clear()
+                    self.segmented_characters = 0
                 self.segmented[word] = self._segment(word)
+                self.segmented_characters += len(word)
             pieces.append(self.segmented.get(word, ""))
         # subword-nmt separates words only at spaces, but fairseq separates pieces at any white space.
         return " ".join(pieces).split()

@@ -538,6 +538,32 @@ def test_processors_see_the_rows_of_all_sources_whichever_are_left(source, watch
     assert watched.leaves
 
 
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+def test_code_of_the_caller_sees_what_transformers_search_shows_it(early_stopping, source):
+    """Of every source, the same hypotheses in the same steps. The function allows no token after an end, which is an
+    error in either search if it ever sees one."""
+    model, seen = lively(), []
+
+    def allowed(i, tokens):
+        seen.append((i, tokens.tolist()))
+        return [] if set(tokens.tolist()[1:]) & {2, 5, 7, 8} else range(2, 50)
+
+    class Recorder(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            seen.append(input_ids.tolist())
+            return scores
+
+    for option in ({"prefix_allowed_tokens_fn": allowed}, {"logits_processor": LogitsProcessorList([Recorder()])}):
+        options = {"num_beams": 4, "early_stopping": early_stopping, **option}
+        expected = search_of_transformers(model, source, **options).sequences
+        shown = seen.copy()
+        seen.clear()
+        assert model.searches_beams(**source, **options)
+        assert torch.equal(model.generate(**source, **options), expected)
+        assert seen == shown
+        seen.clear()
+
+
 def test_a_generation_inside_of_a_search_is_none_of_it(source):
     outer, inner = lively(), lively(seed=1)
     alone = outer.generate(**source, num_beams=4, early_stopping=True)

@@ -205,6 +205,13 @@ def test_the_command_line_of_generate_wins_over_its_recipe(monkeypatch, tmp_path
         ("[]", "recipe.json holds a list, not a JSON object"),
         ('{"dtype": "fp64", "model_name_or_path": ["one"]}', "--dtype fp64 must be one of auto, "),
         ("{}", "give --model_name_or_path"),
+        ('{"model_name_or_path": "one", "num_beams": [4]}', r"--num_beams \[4\] must be a whole number"),
+        ('{"model_name_or_path": "one", "num_beams": true}', "--num_beams true must be a whole number"),
+        ('{"model_name_or_path": "one", "num_return_sequences": null}', "--num_return_sequences null must be a whole"),
+        ('{"model_name_or_path": "one", "length_penalty": [1]}', r"--length_penalty \[1\] must be a finite number"),
+        ('{"model_name_or_path": "one", "scores": 1}', "--scores 1 must be true or false"),
+        ('{"model_name_or_path": ["one", 2]}', r'--model_name_or_path \["one", 2\] must be one name or a list'),
+        ('{"model_name_or_path": 3}', "--model_name_or_path 3 must be one name or a list"),
     ],
 )
 def test_a_wrong_recipe_is_an_error(text, message, tmp_path):

@@ -341,6 +341,20 @@ def test_compiled_parts_make_few_calls(recording):
     ]
 
 
+def test_searches_beyond_the_most_graphs_run_uncompiled(source, tracing, monkeypatch, caplog):  # noqa: F811
+    """Those that have a graph go on with it."""
+    monkeypatch.setattr(compiled_search, "MOST_GRAPHS", 1)
+    compiled_search.logger.warning_once.__func__.cache_clear()
+    model, graphs = lively(encoder_layers=1), []
+    for num_beams in (4, 3, 5, 4):
+        options = {"num_beams": num_beams, "max_new_tokens": 8}
+        expected = model.generate(**source, **options)
+        assert torch.equal(model.generate(**source, **options, **tracing.options), expected)
+        graphs.append(len(tracing.graphs))
+    assert graphs == [2] * 4  # the encoder's and the step's
+    assert sum("Other searches run uncompiled" in message for message in caplog.messages) == 1
+
+
 def test_processors_of_scores_run_between_two_graphs(source, tracing):  # noqa: F811
     """After the encoder's."""
     model = lively()

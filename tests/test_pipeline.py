@@ -3,6 +3,7 @@
 
 import copy
 import json
+import random
 import shutil
 
 import datasets
@@ -30,7 +31,12 @@ from modeling_ode_transformer import (
     n_best,
     pipeline_ode_transformer,
 )
-from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, TARGET_TOKENIZER, add_pipeline
+from modeling_ode_transformer.pipeline_ode_transformer import (
+    CUSTOM_PIPELINES,
+    LINE_BREAKS,
+    TARGET_TOKENIZER,
+    add_pipeline,
+)
 from modeling_ode_transformer.training.smoke.number_names import english, german
 
 from .conftest import TINY, randomize, tiny_config
@@ -188,6 +194,18 @@ def test_lines_are_texts_of_their_own_if_asked(translator):
     for options in ({"return_scores": True}, {"return_tensors": True}, {"num_return_sequences": 2}):
         with pytest.raises(ValueError, match="join the outputs of several parts into one text"):
             translator(text, split_lines=True, **options)
+
+
+def test_lines_are_found_in_one_pass():
+    """Also in long runs of white space without a line break, in which a search from every place would take minutes;
+    the same as by trimming the lines."""
+    generator = random.Random(0)
+    for _ in range(200):
+        text = "".join(generator.choices("ab \t\n\r", k=30)).strip()
+        pieces = LINE_BREAKS.split(text)
+        assert "".join(pieces) == text
+        assert pieces[::2] == [line for each in text.split("\n") if (line := each.strip())] or not text
+    assert LINE_BREAKS.split("a" + " " * 500_000 + "b\nc")[1:] == ["\n", "c"]
 
 
 def test_generate_takes_its_options_from_call_constructor_and_configuration(translator):

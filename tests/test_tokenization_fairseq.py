@@ -13,7 +13,7 @@ from subword_nmt.learn_bpe import learn_bpe
 from transformers import AutoTokenizer, TokenizersBackend
 
 import modeling_ode_transformer
-from modeling_ode_transformer import FairseqTokenizer, OdeTransformerConfig
+from modeling_ode_transformer import FairseqTokenizer, OdeTransformerConfig, tokenization_fairseq_ode_transformer
 from modeling_ode_transformer.conversion.fairseq_tokenizer import (
     make_tokenizer,
     pad_dictionary,
@@ -107,6 +107,20 @@ def test_ids_are_those_of_subword_nmt_and_the_dictionary(corpus, tmp_path, codes
             assert tokenizer(line).input_ids == look_up(corpus / "dict.txt", segmented), line
             met |= missing.intersection(segmented.split())
     assert met
+
+
+def test_words_met_long_ago_are_forgotten(corpus, monkeypatch):
+    """So that a server does not keep every word it ever saw."""
+    files = read_dictionary(corpus / "dict.txt"), read_bpe_codes(corpus / "codes")
+    lines, keeping = sentences(200, seed=0), make_tokenizer(*files)
+    expected = [keeping(line).input_ids for line in lines]
+    assert sum(map(len, keeping.segmented)) > 80
+    monkeypatch.setattr(tokenization_fairseq_ode_transformer, "MOST_CHARACTERS", 40)
+    tokenizer = make_tokenizer(*files)
+    for line, ids in zip(lines, expected):
+        assert tokenizer(line).input_ids == ids
+        words = list(tokenizer.segmented)
+        assert sum(map(len, words[:-1])) <= 40
 
 
 def test_ids_of_split_text_are_those_of_the_dictionary(corpus, tmp_path):

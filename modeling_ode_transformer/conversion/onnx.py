@@ -4,9 +4,11 @@
     ode-transformer export-onnx multi30k_en_de --output_dir onnx
 
 The folder holds `encoder/model.onnx`, `decoder/prefill.onnx` (the first step) and `decoder/decode.onnx` (all others),
-the tokenizer or tokenizers, and `generation_config.json` with the token ids and the longest output.
+the tokenizer or tokenizers, and `generation_config.json` with the token ids and the longest output. Other options that
+change the tokens of a greedy search, such as `min_new_tokens`, are not in the graphs: a warning names them.
 """
 
+import logging
 from pathlib import Path
 
 import torch
@@ -18,6 +20,16 @@ from ..inference.tokenizers import load_tokenizers
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, without_truncation
 
 
+logger = logging.getLogger(__name__)
+
+# Options that change the tokens of a greedy search, beside those of its length, with values that disable them.
+TOKEN_OPTIONS = {
+    **dict.fromkeys(("min_length", "min_new_tokens", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), 0),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "guidance_scale"), 1),
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id")),
+    **dict.fromkeys(("bad_words_ids", "sequence_bias", "exponential_decay_length_penalty", "stop_strings")),
+    **{"max_len_a": None, "max_len_b": None, "do_sample": False},
+}
 # The longest output of a model without a limit, the start token included.
 MAX_LENGTH = 256
 
@@ -52,12 +64,18 @@ def export_onnx(name: str | Path, output_dir: str | Path, **hub_options) -> None
     model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, **hub_options).eval()
     tokenizer, target_tokenizer = load_tokenizers(str(name), **hub_options)
     config = model.generation_config
-    limit = config.max_length or (config.max_new_tokens and config.max_new_tokens + 1) or MAX_LENGTH
+    limit = (config.max_new_tokens and config.max_new_tokens + 1) or config.max_length or MAX_LENGTH
     config.update(
         **{"num_beams": 1, "length_penalty": None, "early_stopping": None, "max_new_tokens": None},
         max_length=min(limit, position_limit(model.config) or limit),
         decoder_start_token_id=config.decoder_start_token_id or model.config.decoder_start_token_id,
     )
+    if others := [name for name, idle in TOKEN_OPTIONS.items() if getattr(config, name, None) not in (None, idle)]:
+        logger.warning(
+            "%s is saved with %s, which the graphs do not apply: where their program does not either, its tokens may "
+            "differ from those of generate()",
+            *(name, ", ".join(others)),
+        )
     model.config.custom_pipelines = {}
     # Two texts of different lengths: what differs between them is free in the graphs.
     examples = tokenizer(["one two three", "one"], padding=True, return_tensors="pt")

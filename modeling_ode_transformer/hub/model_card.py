@@ -11,7 +11,7 @@ not produce.
 import math
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
@@ -134,7 +134,8 @@ LICENSES = """
     openmdw-1.0 openrail++ osl-3.0 postgresql ofl-1.1 ncsa unlicense zlib pddl lgpl-lr deepfloyd-if-license
     fair-noncommercial-research-license llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 gemma unknown other
 """
-# A dataset of the Hub, and its configuration.
+# A model or dataset of the Hub; a dataset, and its configuration.
+HUB_NAME = re.compile(r"\w[\w.-]*(?:/[\w.-]+)?")
 HUB_DATASET = re.compile(r"([\w.-]+/[\w.-]+)(?: \(([\w.-]+)\))?")
 
 
@@ -225,19 +226,27 @@ def held_out(data: dict, split: str) -> dict:
     return {} if data.get(f"{split}_file") else {name: data[name] for name in names if data.get(name)}
 
 
-def shown_name(name: str) -> str:
-    """Shortens a folder to its name; Hub names stay whole."""
-    return Path(name).name if Path(name).is_absolute() or Path(name).is_dir() else name
+def shown_name(name: str, folders: Collection[str] | None = None) -> str:
+    """The name of a model or dataset: of the Hub's, the whole; of a folder, without its place.
+
+    Args:
+        name: As an argument of a run gives it.
+        folders: The names that were folders in the run; None for older runs, which noted none: those that are here.
+    """
+    is_folder = Path(name).is_dir() if folders is None else name in folders
+    if HUB_NAME.fullmatch(name) and ".." not in name and not is_folder:
+        return name
+    return next((part for part in reversed(Path(name).parts) if part.strip("./\\")), "a folder")
 
 
 def split_sources(data: dict, split: str) -> list[str]:
-    """The names of a split's files or dataset, without the folders of the machine."""
+    """The names of a split's files or dataset, without their places; for data["folders"], if any, see `shown_name`."""
     if held_out(data, split):
         return split_sources(data, "train")
     files = [value for name, value in data.items() if re.fullmatch(rf"{split}_(\w+_)?files?", name) and value]
     if data.get("dataset_name") and not files:
         config = data.get("dataset_config_name")
-        return [shown_name(data["dataset_name"]) + (f" ({config})" if config else "")]
+        return [shown_name(data["dataset_name"], data.get("folders")) + (f" ({config})" if config else "")]
     return [Path(path).name for value in files for path in ([value] if isinstance(value, str) else value)]
 
 
@@ -290,8 +299,9 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
     with torch.device("meta"):
         model = getattr(transformers, known.auto_classes[0]).from_config(AutoConfig.from_pretrained(folder))
     told, data, training = (arguments.get(name, {}) for name in ("model", "data", "training"))
+    folders, evaluated = arguments.get("folders"), arguments.get("evaluated", {})
     # A split may be evaluated later.
-    data_of = {split: arguments.get("evaluated", {}).get(split, data) for split in ("train", *PREFIXES)}
+    data_of = {split: evaluated.get(split, data | {"folders": folders}) for split in ("train", *PREFIXES)}
     start = told.get("model_name_or_path")
     takes_best = training.get("load_best_model_at_end") and not data.get("average_last_checkpoints")
     parts = held_out(data_of["validation"], "validation") | held_out(data_of["test"], "test")
@@ -304,7 +314,7 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         },
         "data": {},
         "training": {
-            "started_from": start and shown_name(start),
+            "started_from": start and shown_name(start, folders),
             # Unknown if the model started from another one.
             "pretrained_word_vectors": Path(told["word_vectors"] or "none").name
             if "word_vectors" in told and not start

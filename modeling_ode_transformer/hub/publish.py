@@ -237,7 +237,8 @@ def upload_repository(
     Args:
         folder: The folder to upload.
         repo_id: NAME or OWNER/NAME.
-        private: Whether only its owner may see a new repository.
+        private: Whether only its owner may see a new repository. Otherwise the owner's settings on the Hub decide:
+            public, unless an organization makes new repositories private.
         update: Whether the repository may hold files already. The commit deletes those that opening it would read and
             that are not in `folder`; other files are kept or replaced.
         revision: An existing branch.
@@ -266,7 +267,8 @@ def upload_repository(
         if repository is None:
             if revision != "main":
                 raise PublishError(f"{repo_id} is new, so it has no branch {revision!r}: leave out --revision.")
-            api.create_repo(repo_id, private=private)
+            # None leaves it to the owner: an organization may make new repositories private.
+            api.create_repo(repo_id, private=private or None)
         else:
             held = {file.rfilename for file in repository.siblings} - EMPTY_REPOSITORY
             if held and not update:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.exc import FailOnRecompileLimitHit
 from transformers.generation import CompileConfig, GenerationConfig, GenerationMixin
 from transformers.utils import ModelOutput, logging
 
@@ -26,7 +27,7 @@ logger = logging.get_logger(__name__)
 
 # Devices on which a compiled search is recorded and replayed as a whole (CUDA graphs).
 RECORDING_DEVICES = {"cuda"}
-# The most graphs kept of a compiled step: for one source and several, numbers of beams, and so on.
+# The most graphs kept of a compiled step, of all models: for one source and several, numbers of beams, and so on.
 MOST_GRAPHS = 64
 # Tensors of a search that its steps do not read.
 OUTSIDE_OF_STEPS = ("prompt", "prompt_mask")
@@ -239,7 +240,14 @@ class CompiledSteps:
             self.kept.steps[key] = torch.compile(part, backend=backend, **options)
         LAST.call = None
         with torch._dynamo.config.patch(recompile_limit=MOST_GRAPHS, skip_nnmodule_hook_guards=False):
-            return self.kept.steps[key](*args)
+            try:
+                return self.kept.steps[key](*args)
+            except FailOnRecompileLimitHit:  # raised before anything has run
+                logger.warning_once(
+                    f"Compiled search: this process has {MOST_GRAPHS} graphs of a step, for its models, numbers of "
+                    "beams and options. Other searches run uncompiled. To make room, call torch.compiler.reset()."
+                )
+                return part(*args)
 
     def encode(self, model: GenerationMixin, ids: torch.LongTensor, mask: torch.Tensor | None) -> ModelOutput:
         # Copies: for views, Dynamo would guard what they are views of.

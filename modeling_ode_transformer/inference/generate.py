@@ -11,8 +11,9 @@ these starts with the source's line number: `number<TAB>text` or `number<TAB>sco
 log-probability divided by the output's length; in a beam search, by the length to the power of `--length_penalty`. An
 empty line has an empty output, with score 0.
 
-Outputs are written to `NAME.partial` until all are finished. If it is interrupted, the same command continues and
-gives the same outputs as an uninterrupted run; `NAME.partial.json` records the options. Sampled outputs start anew.
+Outputs are written to `NAME.partial` until all are finished, by one call at a time. If it is interrupted, the same
+command continues and gives the same outputs as an uninterrupted run; `NAME.partial.json` records the options. With
+`--overwrite`, or if outputs are sampled, it starts anew.
 """
 
 import gzip
@@ -25,17 +26,21 @@ import sys
 import tempfile
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, cast
+from types import UnionType
+from typing import Any, cast, get_args, get_type_hints
 
 import torch
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
 from ..hub.model_card import versions
+from ..integration_ode_transformer import OWN_CODE
 from ..pipeline_ode_transformer import SENTENCE_BREAKS, TRAINED_LENGTH, join_sentences
 from ..scores_ode_transformer import n_best
 from ..text_files import parse_overrides, read_json, read_lines
@@ -51,7 +56,18 @@ WINDOW = 64
 # Defaults without --batch_size and --max_tokens_per_batch; and without --max_source_length if positions are unlimited.
 BATCH_SIZE, MAX_TOKENS, MAX_SOURCE_LENGTH = 32, 4096, 1024
 NOT_OF_THE_OUTPUTS = {"input", "output", "overwrite", "interactive"}
+# Types of options in words; and the options of generate() that may be text.
+TYPES = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", dict: "a JSON object"}
+TEXT_OPTIONS = {"cache_implementation", "early_stopping", "stop_strings", "num_assistant_tokens_schedule"}
+TEXT_OPTIONS |= {"dola_layers", "speculation_type"}
 DTYPES = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def is_of_type(value: Any, kind: type) -> bool:
+    """Whether JSON's `value` is of a type; whole numbers are numbers, too, but neither NaN nor true is one."""
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 @dataclass
@@ -94,6 +110,7 @@ class GenerateArguments:
             raise ValueError("There is no model to run: give --model_name_or_path.")
         if isinstance(self.model_name_or_path, str):  # in a recipe
             self.model_name_or_path = [self.model_name_or_path]
+        self.check_types()
         if self.dtype not in DTYPES:
             raise ValueError(f"--dtype {self.dtype} must be one of {', '.join(DTYPES)}.")
         if self.interactive and (self.input, self.output) != ("-", "-"):
@@ -114,10 +131,34 @@ class GenerateArguments:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name} {value} must be at least 1.")
+        if self.device is not None:
+            try:
+                torch.empty(1, device=self.torch_device).tolist()
+            except (RuntimeError, AssertionError, ImportError) as error:
+                raise ValueError(
+                    f"--device {self.device} cannot be used here ({str(error).splitlines()[0]}): give another one, "
+                    "such as cpu."
+                ) from error
+
+    def check_types(self) -> None:
+        """Raises a ValueError for a value of another type than its field's, which a recipe may give, or one that is
+        not finite."""
+        names = self.model_name_or_path
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            given = json.dumps(names, default=str)
+            raise ValueError(f"--model_name_or_path {given} must be one name or a list of names.")
+        for name, kind in get_type_hints(type(self)).items():
+            value, kinds = getattr(self, name), get_args(kind) if isinstance(kind, UnionType) else (kind,)
+            if name != "model_name_or_path" and not any(is_of_type(value, each) for each in kinds):
+                words = " or ".join(TYPES[each] for each in kinds if each in TYPES)
+                raise ValueError(f"--{name} {json.dumps(value, default=str)} must be {words}.")
 
     @property
     def torch_device(self) -> torch.device:
-        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        try:
+            return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        except RuntimeError as error:
+            raise ValueError(f"--device {self.device} is no device: give cpu, cuda or cuda:1, say.") from error
 
     @property
     def weights(self) -> str:
@@ -186,10 +227,18 @@ def set_generation_options(config: GenerationConfig, args: GenerateArguments) ->
         raise ValueError("--generation_options: return_dict_in_generate does not change outputs: leave it out.")
     if unknown := sorted(options.keys() - vars(GenerationConfig()).keys() - set(MAX_LEN_OPTIONS)):
         raise ValueError(f"--generation_options: generate() has no option {', '.join(unknown)}.")
+    for name, value in options.items():
+        is_text = isinstance(value, str) and name not in TEXT_OPTIONS
+        if is_text or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"--generation_options: {name}={value} must {'not be text' if is_text else 'be finite'}.")
     for name in ("num_beams", "length_penalty", "num_return_sequences", *MAX_LEN_OPTIONS):
         if getattr(args, name) is not None:
             options[name] = getattr(args, name)
-    config.update(**options, allow_custom_entries=True)
+    try:
+        config.update(**options, allow_custom_entries=True)
+    except TypeError as error:
+        given = json.dumps(parse_overrides(args.generation_options), default=str)
+        raise ValueError(f"--generation_options {given}: a value has a wrong type ({error}).") from error
     limits = ("max_length", "max_new_tokens", *MAX_LEN_OPTIONS)
     if all(getattr(config, name, None) is None for name in limits):
         config.max_len_a, config.max_len_b = 0, 200  # fairseq's
@@ -347,8 +396,11 @@ class TextGenerator:
         return [outputs for window in self.windows(self.encode(sources)) for outputs in window]
 
     def note(self, sources: list[str]) -> dict:
-        """Everything that outputs depend on; models, tokenizers and sources as hashes."""
-        hashes = {name: hashlib.blake2b(digest_size=16) for name in ("input", "models", "tokenizers")}
+        """Everything that outputs depend on; models, tokenizers, imported schemes and sources as hashes."""
+        names = ("input", "models", "tokenizers", *(["schemes"] if OWN_CODE else []))
+        hashes = {name: hashlib.blake2b(digest_size=16) for name in names}
+        for name, (_, code) in sorted(OWN_CODE.items()):
+            hashes["schemes"].update(f"{name}\n{code}".encode())
         for source in sources:
             hashes["input"].update(f"{source}\n".encode("utf-8", "surrogatepass"))
         for model in self.models:
@@ -448,8 +500,18 @@ class PartialOutput:
         with self.partial.open("ab") as file:
             file.write(text.encode("utf-8"))
 
-    def finish(self) -> None:
-        """Moves the finished output to its final name."""
+    def finish(self, lines: int) -> None:
+        """Moves the finished output, of so many lines, to its final name.
+
+        Raises:
+            ValueError: the partial file has another number of lines.
+        """
+        if (found := self.number_of_lines()) != lines:
+            self.note_file.unlink(missing_ok=True)  # the file is not continued
+            raise ValueError(
+                f"{self.partial} has {found} lines instead of {lines}: something else has changed it. Repeat the call "
+                "with --overwrite to start from scratch."
+            )
         if self.path.suffix == ".gz":
             packed = Path(f"{self.partial}.gz")
             with self.partial.open("rb") as file, packed.open("wb") as target:
@@ -461,25 +523,43 @@ class PartialOutput:
         self.remove()
 
 
-def check_output(args: GenerateArguments) -> PartialOutput | None:
-    """Opens the --output, which may be partly written; None for standard output.
+@contextmanager
+def opened_output(args: GenerateArguments) -> Iterator[PartialOutput | None]:
+    """Within the context, the --output, which may be partly written; None for standard output. No other call can write
+    to it. The lock ends with the process, however that ends.
 
     Raises:
         OSError: the output cannot be written, or already exists.
-        ValueError: the output is not a file.
+        ValueError: the output is not a file, or another call is writing to it.
     """
     path = Path(args.output)
     if args.output == "-":
-        return None
+        yield None
+        return
     if not path.parent.is_dir():
         raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}.")
     if path.exists() and not path.is_file():
         raise ValueError(f"--output {path} is a folder or a device: give a file.")
     if path.exists() and Path(args.input).exists() and path.samefile(args.input):
         raise ValueError(f"--output {path} is the source file: choose another file.")
-    if path.exists() and not args.overwrite:
-        raise FileExistsError(f"--output {path} exists: choose another file, or give --overwrite.")
-    return PartialOutput(path)
+    lock_file = Path(f"{path}.partial.lock")
+    lock = FileLock(lock_file, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ValueError(
+            f"Another call is writing to --output {path}: wait until it ends, or choose another file."
+        ) from error
+    try:
+        # Looked for in the lock: a call that has just ended may have left it.
+        if path.exists() and not args.overwrite:
+            raise FileExistsError(f"--output {path} exists: choose another file, or give --overwrite.")
+        yield PartialOutput(path)
+    finally:
+        # Removed while locked: whoever has it open sees that it has no name any more. Windows removes it later.
+        with suppress(PermissionError):
+            lock_file.unlink(missing_ok=True)
+        lock.release()
 
 
 def write_outputs(generator: TextGenerator, sources: list[str], output: PartialOutput | None) -> None:
@@ -508,14 +588,17 @@ def write_outputs(generator: TextGenerator, sources: list[str], output: PartialO
                 print("".join(lines), end="", flush=True)
             else:
                 output.write("".join(lines))
-            empty += sum(not outputs[0][0].strip() for outputs in window)
-            start, written = start + len(window), written + len(window)
+            # An empty source has no parts, and has to have an empty output.
+            sources_of_window = encoded[start : start + len(window)]
+            found = [outputs[0][0] for parts, outputs in zip(sources_of_window, window) if parts]
+            empty += sum(not text.strip() for text in found)
+            start, written = start + len(window), written + len(found)
     except BaseException:
         if output is not None and start == 0:
             output.remove()
         raise
     if output is not None:
-        output.finish()
+        output.finish(len(sources) * number)
     if 2 * empty > written:
         logger.warning(
             "%d of %d outputs are empty: the model ends them at once. Train it longer, or forbid empty outputs with "
@@ -541,10 +624,10 @@ def run(args: GenerateArguments) -> None:
         ValueError: the models do not fit together, or an option does not fit them.
     """
     set_seed(args.seed)
-    output = check_output(args)
-    sources = None if args.interactive else read_sources(args.input)
-    generator = TextGenerator(args)
-    if sources is None:
-        interact(generator)
-    else:
-        write_outputs(generator, sources, output)
+    with opened_output(args) as output:
+        sources = None if args.interactive else read_sources(args.input)
+        generator = TextGenerator(args)
+        if sources is None:
+            interact(generator)
+        else:
+            write_outputs(generator, sources, output)

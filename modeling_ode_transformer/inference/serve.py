@@ -5,13 +5,17 @@
     curl http://127.0.0.1:8000/generate --json '{"texts": ["Two dogs run."]}'
 
 Requests that arrive while the model is busy wait and are then generated together. Errors are JSON, `{"error": "..."}`:
-status 422 for a request that is malformed or too long, 503 if too many texts are waiting or a text waited too long.
+status 422 for a request that is malformed or has too many or too long texts, 400 for one that is not UTF-8 or nested
+too deeply, 413 for one of more bytes than any allowed texts have, 503 if too many texts are waiting or a text waited
+too long, 500 if the server fails. Most tokenizers take special tokens spelled in a text, such as `</s>`, for these.
 `/health` gives the number of waiting texts; `/docs` and `/openapi.json` document the API.
 """
 
 import asyncio
+import errno
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -93,20 +97,49 @@ class QueueFull(Exception):
     """Too many texts are waiting."""
 
 
+class TextTooLong(Exception):
+    """The model does not take a text whole; the message is for the client."""
+
+
+class BodyLimit:
+    """Middleware that answers a request by 413 once more than `limit` bytes of its body have come."""
+
+    def __init__(self, app: Any, limit: int):
+        self.app, self.limit = app, limit
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        size = 0
+
+        async def counted() -> Any:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.limit:
+                raise HTTPException(413, f"The request has over {self.limit} bytes: send fewer or shorter texts.")
+            return message
+
+        await self.app(scope, counted, send)
+
+
 class Batcher:
     """Generates outputs in one thread, for several requests at a time: all that arrived while it was busy.
 
     Args:
-        generate: Takes texts; returns the outputs of each. A ValueError it raises answers the request.
+        generate: Takes texts; returns the outputs of each. An error it raises answers the request.
         max_batch: A batch with this many texts takes no further requests.
         max_waiting: Largest number of waiting texts.
     """
 
     def __init__(self, generate: Callable[[list[str]], list[Outputs]], max_batch: int, max_waiting: int):
         self.generate, self.max_batch, self.max_waiting = generate, max_batch, max_waiting
-        self.waiting = 0
-        self.requests: asyncio.Queue[tuple[list[str], asyncio.Future]] = asyncio.Queue()
+        self.requests: deque[tuple[list[str], asyncio.Future]] = deque()
+        self.has_requests = asyncio.Event()
         self.thread = ThreadPoolExecutor(1)
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting texts. Nobody is waiting for a canceled request."""
+        return sum(len(texts) for texts, answer in self.requests if not answer.done())
 
     async def submit(self, texts: list[str], timeout: float) -> list[Outputs]:
         """Returns the outputs of each text.
@@ -118,32 +151,35 @@ class Batcher:
         """
         if self.waiting + len(texts) > self.max_waiting:
             raise QueueFull
-        self.waiting += len(texts)
         answer = asyncio.get_running_loop().create_future()
-        self.requests.put_nowait((texts, answer))
+        self.requests.append((texts, answer))
+        self.has_requests.set()
         return await asyncio.wait_for(answer, timeout)
 
     async def run(self) -> None:
         """Answers requests until it is canceled."""
         while True:
-            batch = [await self.requests.get()]
-            while not self.requests.empty() and sum(len(texts) for texts, _ in batch) < self.max_batch:
-                batch.append(self.requests.get_nowait())
-            self.waiting -= sum(len(texts) for texts, _ in batch)
-            # Nobody is waiting for canceled requests.
-            await self.answer([(texts, answer) for texts, answer in batch if not answer.done()])
+            await self.has_requests.wait()
+            batch: list[tuple[list[str], asyncio.Future]] = []
+            while self.requests and sum(len(texts) for texts, _ in batch) < self.max_batch:
+                texts, answer = self.requests.popleft()
+                if not answer.done():
+                    batch.append((texts, answer))
+            if not self.requests:
+                self.has_requests.clear()
+            if batch:
+                await self.answer(batch)
 
     async def answer(self, batch: list[tuple[list[str], asyncio.Future]]) -> None:
         """Answers requests together; if that fails, one by one, so that none fails because of another."""
         together = [text for texts, _ in batch for text in texts]
-        if not together:
-            return
         try:
             outputs = await asyncio.get_running_loop().run_in_executor(self.thread, self.generate, together)
         except Exception as error:
             if len(batch) > 1:
-                for each in batch:
-                    await self.answer([each])
+                for texts, answer in batch:
+                    if not answer.done():
+                        await self.answer([(texts, answer)])
             elif not batch[0][1].done():
                 batch[0][1].set_exception(error)
             return
@@ -155,7 +191,7 @@ class Batcher:
 
 
 def checked_generate(generator: TextGenerator) -> Callable[[list[str]], list[Outputs]]:
-    """Wraps `generator` so that it raises a ValueError instead of cutting a text."""
+    """Wraps `generator` so that it raises `TextTooLong` instead of cutting a text."""
     splits = generator.args.split_sentences
 
     def generate(texts: list[str]) -> list[Outputs]:
@@ -163,7 +199,7 @@ def checked_generate(generator: TextGenerator) -> Callable[[list[str]], list[Out
         longest = max(len(generator.tokenizer(part, verbose=False)["input_ids"]) for part in parts)
         if longest > generator.limit:
             advice = "" if splits else ", or start the server with --split_sentences"
-            raise ValueError(
+            raise TextTooLong(
                 f"A {'sentence' if splits else 'text'} has {longest} tokens, but the model takes at most "
                 f"{generator.limit}: split it{advice}."
             )
@@ -182,8 +218,8 @@ def make_app(
     """Makes the web application.
 
     Args:
-        generate: Takes texts; returns the outputs of each as (text, score). It raises a ValueError for texts that it
-            does not accept.
+        generate: Takes texts; returns the outputs of each as (text, score). It raises `TextTooLong` for texts that it
+            does not accept; other errors are the server's.
         args: The application's limits.
         models: The names that `/health` gives.
         max_batch: See `Batcher`.
@@ -204,7 +240,10 @@ def make_app(
 
     app = FastAPI(title="ode-transformer serve", description=__doc__.split("\n\n", 2)[2], lifespan=lifespan)
 
-    @app.post("/generate", responses={422: {"model": Error}, 500: {"model": Error}, 503: {"model": Error}})
+    # JSON may spell a character as two escapes, in 12 bytes.
+    app.add_middleware(BodyLimit, limit=1024 + args.max_texts * (12 * args.max_characters + 16))
+
+    @app.post("/generate", responses={status: {"model": Error} for status in (400, 413, 422, 500, 503)})
     async def generate_outputs(request: Request) -> Answer:
         """Translates, summarizes or corrects texts."""
         try:
@@ -214,7 +253,7 @@ def make_app(
             raise HTTPException(503, message, {"Retry-After": "1"}) from None
         except TimeoutError:
             raise HTTPException(503, f"No output after {args.timeout:g} seconds: try again.") from None
-        except ValueError as error:
+        except TextTooLong as error:
             raise HTTPException(422, str(error)) from error
         outputs = [[{"text": text, "score": score if scores else None} for text, score in each] for each in found]
         return Answer.model_validate({"outputs": outputs})
@@ -247,7 +286,7 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
     """Runs the server until it is interrupted.
 
     Raises:
-        OSError: the port is taken, or a model is missing.
+        OSError: the host is unknown, the port is taken, or a model is missing.
         ValueError: the models do not fit together, or an option does not fit them.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in args.host else socket.AF_INET)
@@ -255,7 +294,10 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
     try:
         listener.bind((args.host, args.port))
     except OSError as error:
-        raise OSError(f"--host {args.host} --port {args.port}: {error.strerror}. Give another --port.") from error
+        is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        raise OSError(
+            f"--host {args.host} --port {args.port}: {error.strerror}. Give another --{'host' if is_host else 'port'}."
+        ) from error
     with listener:
         set_seed(generate_args.seed)
         generator = TextGenerator(generate_args)
@@ -264,5 +306,6 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
         names, scores = generate_args.model_name_or_path, generate_args.scores
         app = make_app(checked_generate(generator), args, names, max_batch, scores)
         host, port = listener.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
         logger.warning("Serving %s at http://%s:%d/generate, documented at /docs", ", ".join(names), host, port)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])

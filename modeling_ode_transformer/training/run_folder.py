@@ -200,7 +200,8 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         results_file.unlink(missing_ok=True)
     else:
-        asked, data = {"validation": args.do_eval, "test": args.do_predict}, arguments["data"]
+        asked = {"validation": args.do_eval, "test": args.do_predict}
+        data = arguments["data"] | {"folders": arguments["folders"]}
         if noted_file.is_file():
             arguments = read_json(noted_file)
         else:

@@ -112,13 +112,16 @@ def shared_data_note(data_args: BaseDataArguments, args: TrainingArguments) -> d
 def run_arguments(
     task: str, model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments
 ) -> dict:
-    """What a run is: its task, arguments, data, number of processes, versions and date, as JSON has them."""
+    """What a run is: its task, arguments, data, number of processes, versions and date, as JSON has them. `folders`
+    are the names of models and datasets that are folders of the machine, which cards do not show whole."""
     imported = [Path(path) for path in model_args.import_schemes or []]
+    names = [model_args.model_name_or_path, data_args.dataset_name]
     arguments = {
         "task": task,
         "model": vars(model_args),
         "data": vars(data_args),
         "files": shared_data_note(data_args, args),
+        "folders": [name for name in names if name and Path(name).is_dir()],
         "imports": [f"{path.name} ({file_hash(path, *state_of(path))})" for path in imported],
         "training": args.to_sanitized_dict(),
         "processes": args.world_size,

@@ -45,7 +45,8 @@ class Answer(Exception):
 
 class HubServer(ThreadingHTTPServer):
     """Serves `repositories` (by "OWNER/NAME") and notes `requests`. A connection is cut where `cut(method, path)` is
-    true, without an answer; where `lose(method, path)` is, only the answer is lost."""
+    true, without an answer; where `lose(method, path)` is, only the answer is lost. `default_visibility` is that of
+    new repositories for which none is asked, as organizations set it."""
 
     daemon_threads = True
 
@@ -56,6 +57,7 @@ class HubServer(ThreadingHTTPServer):
         self.requests: list[tuple[str, str]] = []
         self.cut: Callable[[str, str], bool] = lambda method, path: False
         self.lose = self.cut
+        self.default_visibility = "public"
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def __enter__(self):
@@ -142,7 +144,8 @@ class Handler(BaseHTTPRequestHandler):
             raise Answer(403, {"error": f"You don't have the rights to create a model under {name!r}"})
         if name in self.server.repositories:
             raise Answer(409, {"error": "You already created this model repo", "url": f"{self.server.url}/{name}"})
-        repository = self.server.repositories[name] = Repository(values.get("visibility") == "private")
+        visibility = values.get("visibility", self.server.default_visibility)
+        repository = self.server.repositories[name] = Repository(visibility == "private")
         repository.commit("main", {".gitattributes": b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"})
         raise Answer(200, {"url": f"{self.server.url}/{name}", "id": name, "name": name})
 

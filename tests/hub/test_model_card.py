@@ -252,6 +252,30 @@ def test_a_dataset_of_this_machine_is_no_dataset_of_the_hub(tmp_path, monkeypatc
         assert split_sources({"dataset_name": name, **config}, "train") == shown
 
 
+def test_a_card_shows_no_place_of_the_machine_wherever_it_is_made(run, tmp_path, monkeypatch):
+    """What was a folder in the run is one on the card, though another folder is looked from. Runs from before that
+    was noted do not show what is no name on the Hub either."""
+    model = {"model_name_or_path": "../client_x/runs/base"}
+    data = {"dataset_name": "corpora/secret_client"}
+    monkeypatch.chdir(tmp_path)
+    for folders in ({"folders": ["../client_x/runs/base", "corpora/secret_client"]}, {}):
+        (run / "arguments.json").write_text(json.dumps(ARGUMENTS | {"model": model, "data": data} | folders))
+        card = card_of(run)
+        assert "client_x" not in str(card) and "| started_from | base |" in card.content
+        assert card.data.datasets == (None if folders else ["corpora/secret_client"])
+        assert ("corpora" in str(card)) != bool(folders)
+    # What was none stays whole, though a folder is here of that name. A split may be evaluated elsewhere.
+    (tmp_path / "wmt" / "wmt14").mkdir(parents=True)
+    evaluated = {"test": {"dataset_name": "mine/pairs", "folders": ["mine/pairs"]}}
+    noted = {"folders": [], "data": {"dataset_name": "wmt/wmt14"}, "evaluated": evaluated}
+    (run / "arguments.json").write_text(json.dumps(ARGUMENTS | noted))
+    record = run_record(run)
+    assert record["data"]["train"]["source"] == ["wmt/wmt14"] and record["data"]["test"]["source"] == ["pairs"]
+    for name in ("..", "../..", "a/..", "/", "a/b/c", "../a", "a/b/"):
+        shown = split_sources({"dataset_name": name, "folders": []}, "train")
+        assert shown in (["a"], ["b"], ["c"], ["a folder"])
+
+
 @pytest.mark.parametrize(
     "change, message",
     [

@@ -316,6 +316,16 @@ def test_an_upload_is_one_commit_to_a_new_repository(small, hub):
     assert {name: data for name, data in repository.files().items() if name != ".gitattributes"} == files_of(small)
 
 
+@pytest.mark.parametrize(
+    "asked, default, is_private",
+    [(False, "public", False), (False, "private", True), (True, "public", True), (True, "private", True)],
+)
+def test_a_new_repository_is_public_only_if_its_owner_lets_it_be(asked, default, is_private, small, hub):
+    hub.default_visibility = default
+    upload_repository(small, "model", private=asked)
+    assert hub.repositories["me/model"].private == is_private
+
+
 def test_saving_to_the_hub_uploads_the_code_of_the_pipelines(run, hub, tmp_path):
     """A second time, too, when it is there already."""
     model = OdeTransformerForConditionalGeneration.from_pretrained(run)

@@ -22,6 +22,7 @@ from modeling_ode_transformer import (
 )
 from modeling_ode_transformer.inference import generate
 from modeling_ode_transformer.inference.generate import split_text
+from modeling_ode_transformer.integration_ode_transformer import OWN_CODE
 
 from ..conftest import TINY, killed_at_each_operation, randomize, tiny_config
 
@@ -222,6 +223,18 @@ def test_long_sources_are_cut_and_counted(translate, models, caplog):
     assert "4 of 6 sources were cut to 5 tokens" in caplog.text
 
 
+@pytest.mark.parametrize("model_is_silent", [False, True])
+def test_empty_outputs_are_warned_of_only_where_there_was_a_text(model_is_silent, translate, monkeypatch, caplog):
+    """Blank lines between paragraphs have to have empty outputs."""
+    if model_is_silent:
+        ended = lambda self, inputs: [[("", 0.0)]] * len(inputs["input_ids"])  # noqa: E731
+        monkeypatch.setattr(generate.TextGenerator, "generate", ended)
+    lines = translate("ode", lines=["one two", "", "", "", "three", ""])
+    assert [not line for line in lines] == [model_is_silent, True, True, True, model_is_silent, True]
+    warned = [message for message in caplog.messages if "outputs are empty" in message]
+    assert [message.partition(":")[0] for message in warned] == ["2 of 2 outputs are empty"] * model_is_silent
+
+
 def test_a_long_line_neither_fills_the_memory_nor_makes_others_pay(translate, monkeypatch, caplog):
     """Without options: batches by tokens, and a limit where positions have none; the line is cut or split."""
     long, batches = "nine hundred and one. " * 700, []
@@ -394,7 +407,7 @@ def test_a_killed_command_goes_on_and_writes_what_an_unbroken_one_writes(output,
         (tmp_path / output).unlink()
 
 
-def test_a_part_of_another_call_is_refused_or_replaced(command, tmp_path, models, caplog):
+def test_a_part_of_another_call_is_refused_or_replaced(command, tmp_path, models, monkeypatch, caplog):
     command(batches=3)
     part = (tmp_path / "out.txt.partial").read_bytes()
     for options, different in (
@@ -407,6 +420,10 @@ def test_a_part_of_another_call_is_refused_or_replaced(command, tmp_path, models
     source = (tmp_path / "source.txt").read_text()
     (tmp_path / "source.txt").write_text(source.replace("seven", "eight", 1))
     with pytest.raises(ValueError, match=r"another call \(input differ\)"):
+        command()
+    (tmp_path / "source.txt").write_text(source)
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"another call \(schemes differ\)"):
+        patch.setitem(OWN_CODE, "mine", ([], "TABLEAUS['mine'] = ..."))  # as by --import mine.py
         command()
     note = (tmp_path / "out.txt.partial.json").rename(tmp_path / "note")
     with pytest.raises(ValueError, match=r"another call \(unknown differ\)"):
@@ -425,15 +442,57 @@ def test_a_part_of_another_call_is_refused_or_replaced(command, tmp_path, models
     assert (tmp_path / "again").read_bytes() == (tmp_path / "drawn").read_bytes()
 
 
+def test_a_second_call_for_the_same_output_is_refused_while_the_first_lives(command, tmp_path, monkeypatch):
+    """Also with --overwrite; in a process of its own. The first is not disturbed."""
+    command(output="whole.txt")
+    write, statuses = generate.PartialOutput.write, []
+
+    def second_calls():
+        """The status of a process with them: 0 if they are refused."""
+        child = os.fork()
+        if child == 0:
+            try:
+                for options in ([], ["--overwrite"]):
+                    with pytest.raises(ValueError, match=r"Another call is writing to --output .*out\.txt: wait"):
+                        command(*options)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def disturbed(self, text):
+        statuses.append(second_calls())
+        write(self, text)
+
+    monkeypatch.setattr(generate.PartialOutput, "write", disturbed)
+    command()
+    assert statuses == [0, 0]
+    assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "source.txt", "whole.txt"]
+
+
+def test_a_partial_file_that_something_else_changed_is_neither_finished_nor_continued(command, tmp_path, monkeypatch):
+    write = generate.PartialOutput.write
+    with monkeypatch.context() as patch:
+        patch.setattr(generate.PartialOutput, "write", lambda self, text: write(self, f"foreign\n{text}"))
+        with pytest.raises(ValueError, match=r"out\.txt\.partial has 10 lines instead of 8: .*--overwrite"):
+            command()
+    assert not (tmp_path / "out.txt").exists()
+    with pytest.raises(ValueError, match=r"another call \(unknown differ\)"):
+        command()
+    assert command("--overwrite") == 3
+    assert (tmp_path / "out.txt").read_bytes().count(b"\n") == len(LINES)
+
+
 @pytest.mark.parametrize("name", ["out.txt", "out.gz"])
 def test_a_kill_while_the_output_is_put_in_its_place_loses_nothing(name, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / f"{name}.partial").write_bytes(b"one\n")
     (folder / f"{name}.partial.json").write_text("{}")
-    for _ in killed_at_each_operation(lambda: generate.PartialOutput(folder / name).finish(), folder):
+    for _ in killed_at_each_operation(lambda: generate.PartialOutput(folder / name).finish(1), folder):
         if not (folder / name).exists():
-            generate.PartialOutput(folder / name).finish()
+            generate.PartialOutput(folder / name).finish(1)
             assert [path.name for path in folder.iterdir()] == [name]
         with (gzip.open if name.endswith("gz") else open)(folder / name, "rb") as file:
             assert file.read() == b"one\n"
@@ -526,6 +585,16 @@ def test_batches_fill_the_budget():
         (["ode"], {"generation_options": "num_beem=3"}, ValueError, "has no option num_beem"),
         (["ode"], {"generation_options": "num_return_sequences=2"}, ValueError, "give --num_return_sequences outside"),
         (["ode"], {"generation_options": "return_dict_in_generate=true"}, ValueError, "does not change outputs"),
+        (["ode"], {"generation_options": "max_new_tokens=many"}, ValueError, "max_new_tokens=many must not be text"),
+        (["ode"], {"generation_options": "top_k=x"}, ValueError, "top_k=x must not be text"),
+        (["ode"], {"generation_options": "temperature=NaN"}, ValueError, "temperature=NaN must not be text"),
+        (["ode"], {"generation_options": '{{"temperature": NaN}}'}, ValueError, "temperature=nan must be finite"),
+        (["ode"], {"generation_options": "max_new_tokens=[3]"}, ValueError, r"\[3\]}: a value has a wrong type"),
+        (["ode"], {"length_penalty": "nan"}, ValueError, "--length_penalty NaN must be a finite number"),
+        (["ode"], {"max_len_b": "inf"}, ValueError, "--max_len_b Infinity must be a finite number"),
+        (["ode"], {"device": "gpu"}, ValueError, "--device gpu is no device: give cpu, cuda or cuda:1"),
+        (["ode"], {"device": "meta"}, ValueError, "--device meta cannot be used here .*: give another"),
+        (["ode"], {"device": "cuda:99"}, ValueError, "--device cuda:99 cannot be used here .*: give another"),
         (["ode"], {"max_len_a": -1}, ValueError, "max_len_a=-1.0 must be a number of at least 0"),
         (["learned"], {"max_source_length": 13}, ValueError, "13 exceeds the model's max_position_embeddings, 12"),
     ],

@@ -2,6 +2,7 @@
 """`ode-transformer serve`: parallel requests over loopback against the same texts one by one, and what is refused."""
 
 import asyncio
+import json
 import socket
 import threading
 
@@ -13,7 +14,7 @@ import uvicorn
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.inference import serve
 from modeling_ode_transformer.inference.generate import GenerateArguments, TextGenerator
-from modeling_ode_transformer.inference.serve import Batcher, ServeArguments, checked_generate, make_app
+from modeling_ode_transformer.inference.serve import Batcher, ServeArguments, TextTooLong, checked_generate, make_app
 from modeling_ode_transformer.training.smoke.number_names import english
 
 from ..conftest import TINY, randomize, tiny_config
@@ -53,7 +54,9 @@ class Upper:
         if "defect" in texts:
             raise TypeError("a defect")
         if "long" in texts:
-            raise ValueError("too long")
+            raise TextTooLong("too long")
+        if "value" in texts:
+            raise ValueError("an output is longer than max_position_embeddings")
         return [[(text.upper(), -1.0)] for text in texts]
 
 
@@ -181,6 +184,56 @@ def test_a_full_queue_and_a_long_wait_are_answered_by_503():
     assert texts_of(after) == ["NEXT"]
 
 
+def test_requests_that_nobody_waits_for_are_neither_counted_nor_generated():
+    """Neither in the queue, nor when a batch has failed and its requests are generated one by one."""
+    calls = []
+    # The calls that begin, then wait until they may go on.
+    held = {texts: (threading.Event(), threading.Event()) for texts in ("a", "e defect f")}
+
+    def generate(texts):
+        calls.append(" ".join(texts))
+        if calls[-1] in held:
+            begins, may_go = held[calls[-1]]
+            begins.set()
+            may_go.wait()
+        if "defect" in texts:
+            raise TypeError("a defect")
+        return [[(text.upper(), -1.0)] for text in texts]
+
+    async def talk():
+        batcher = Batcher(generate, max_batch=3, max_waiting=3)
+        worker = asyncio.create_task(batcher.run())
+
+        def ask(*texts):
+            return asyncio.create_task(batcher.submit(list(texts), 60))
+
+        async def cancel(task):
+            task.cancel()
+            await asyncio.wait([task])
+
+        first = ask("a")
+        await asyncio.to_thread(held["a"][0].wait)
+        gone = ask("b", "c", "d")
+        await asyncio.sleep(0)
+        assert batcher.waiting == 3
+        await cancel(gone)
+        assert batcher.waiting == 0
+        tasks = [ask("e"), ask("defect"), ask("f")]
+        await asyncio.sleep(0)
+        held["a"][1].set()
+        await asyncio.to_thread(held["e defect f"][0].wait)
+        await cancel(tasks[2])
+        held["e defect f"][1].set()
+        results = await asyncio.gather(first, *tasks, return_exceptions=True)
+        await cancel(worker)
+        return results
+
+    first, e, *errors = asyncio.run(talk())
+    assert (first, e) == ([[("A", -1.0)]], [[("E", -1.0)]])
+    assert [type(error) for error in errors] == [TypeError, asyncio.CancelledError]
+    assert calls == ["a", "e defect f", "e", "defect"]
+
+
 def test_no_request_fails_by_anothers_fault():
     upper = Upper()
 
@@ -190,15 +243,60 @@ def test_no_request_fails_by_anothers_fault():
 
         tasks = [ask("a")]
         await asyncio.to_thread(upper.is_busy.wait)
-        tasks += [ask(text) for text in ("b", "defect", "long", "c")]
-        await until_waiting(client, 4)
+        tasks += [ask(text) for text in ("b", "defect", "value", "long", "c")]
+        await until_waiting(client, 5)
         upper.may_go.set()
         return await asyncio.gather(*tasks)
 
-    first, b, defect, long, c = with_client(make_app(upper, ServeArguments(), ["upper"]), talk)
+    first, b, defect, value, long, c = with_client(make_app(upper, ServeArguments(), ["upper"]), talk)
     assert [texts_of(answer) for answer in (first, b, c)] == [["A"], ["B"], ["C"]]
     assert (long.status_code, long.json()) == (422, {"error": "too long"})
-    assert (defect.status_code, defect.json()) == (500, {"error": "The server failed; its log says why."})
+    for failed in (defect, value):
+        assert (failed.status_code, failed.json()) == (500, {"error": "The server failed; its log says why."})
+
+
+def test_errors_of_the_server_are_logged(capsys):
+    upper = Upper()
+    upper.may_go.set()
+    with serving(make_app(upper, ServeArguments(), ["upper"])) as address:
+        assert httpx.post(f"{address}/generate", json={"texts": ["long"]}).status_code == 422
+        assert not capsys.readouterr().err
+        assert httpx.post(f"{address}/generate", json={"texts": ["value"]}).status_code == 500
+    assert "ValueError: an output is longer than max_position_embeddings" in capsys.readouterr().err
+
+
+def test_a_body_of_more_bytes_than_texts_may_have_is_refused_before_it_is_there():
+    """Whether it says its length or comes in pieces; the longest allowed texts are taken in their longest spelling."""
+    upper = Upper()
+    upper.may_go.set()
+    app = make_app(upper, ServeArguments(max_texts=2, max_characters=500), ["upper"])
+    sent = []
+
+    async def pieces():
+        for _ in range(1000):
+            sent.append(1)
+            yield b" " * 1000
+
+    async def talk(client):
+        answers = [await client.post("/generate", json={"texts": ["\N{GRINNING FACE}" * 500] * 2})]
+        for content in (b" " * 20_000, pieces()):
+            headers = {"content-type": "application/json"}
+            answers.append(await client.post("/generate", content=content, headers=headers))
+        return answers
+
+    longest = json.dumps({"texts": ["\N{GRINNING FACE}" * 500] * 2})
+    assert len(longest) > 12_000
+
+    async def talk_escaped(client):
+        headers = {"content-type": "application/json"}
+        return await client.post("/generate", content=longest.encode(), headers=headers)
+
+    assert len(texts_of(with_client(app, talk_escaped))) == 2
+    plain, *refused = with_client(app, talk)
+    assert len(texts_of(plain)) == 2 and len(upper.calls) == 2
+    for answer in refused:
+        assert answer.status_code == 413 and "over 13056 bytes: send fewer" in answer.json()["error"]
+    assert len(sent) < 20
 
 
 @pytest.mark.parametrize(
@@ -213,6 +311,7 @@ def test_no_request_fails_by_anothers_fault():
         ("POST", "/generate", {"json": {"texts": ["a"], "num_beams": 8}}, 422, "num_beams: Extra inputs are not"),
         ("POST", "/generate", {"json": {"texts": [7]}}, 422, "texts.0: Input should be a valid string"),
         ("POST", "/generate", {"content": rb'{"texts": ["\ud800"]}'}, 422, "texts.0: Input should be a valid string"),
+        ("POST", "/generate", {"content": b'{"texts": ["f\xfcnf"]}'}, 400, "error parsing the body"),
         ("GET", "/generate", {}, 405, "Method Not Allowed"),
         ("GET", "/nothing", {}, 404, "Not Found"),
     ],
@@ -246,7 +345,7 @@ def test_the_documentation_says_what_is_answered():
     ).json()
     assert set(api["paths"]) == {"/generate", "/health"}
     operation = api["paths"]["/generate"]["post"]
-    assert set(operation["responses"]) == {"200", "422", "500", "503"}
+    assert set(operation["responses"]) == {"200", "400", "413", "422", "500", "503"}
     reference = operation["responses"]["503"]["content"]["application/json"]["schema"]["$ref"]
     assert api["components"]["schemas"][reference.rpartition("/")[2]]["properties"] == {
         "error": {"type": "string", "title": "Error"}
@@ -271,6 +370,17 @@ def test_the_command_starts_the_server(folder, monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit):
         cli.main(["serve", str(folder), "--port", str(taken.getsockname()[1])])
     assert "Address already in use. Give another --port." in capsys.readouterr().err
+    # Not an address of this machine.
+    with pytest.raises(OSError, match=r"--host 192\.0\.2\.1 --port 0: .*\. Give another --host\."):
+        cli.run(["serve", str(folder), "--host", "192.0.2.1", "--port", "0"])
+
+    class NoNames(socket.socket):
+        def bind(self, address):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=r"not known\. Give another --host"):
+        patch.setattr(socket, "socket", NoNames)
+        cli.run(["serve", str(folder), "--host", "300.1.1.1"])
     for option, message in (
         ("--timeout 0", "must be a positive number of seconds"),
         ("--port 70000", "from 0"),

@@ -105,6 +105,7 @@ def test_a_full_disk_is_called_so(tmp_path):
     """As Python, safetensors and torch report it: torch has words of its own, here of a file that may not grow."""
     full = OSError(errno.ENOSPC, "No space left on device", "out/model.safetensors")
     assert message_of(full).startswith("The disk is full (out/model.safetensors): make room")
+    assert "train and generate continue where they stopped; for others, first remove" in message_of(full)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:

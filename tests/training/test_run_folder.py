@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 import run_translation
+from transformers import Seq2SeqTrainingArguments
 
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.hub.model_card import run_record
@@ -18,7 +19,14 @@ from modeling_ode_transformer.inference import tokenizers
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
-from modeling_ode_transformer.training.same_training import RESULT, changed_data, data_note, different_training
+from modeling_ode_transformer.training.run_folder import note_run
+from modeling_ode_transformer.training.same_training import (
+    RESULT,
+    changed_data,
+    data_note,
+    different_training,
+    run_arguments,
+)
 from modeling_ode_transformer.training.tasks import seq2seq, seq2seq_texts, translation
 from modeling_ode_transformer.training.tasks.seq2seq_arguments import Seq2SeqModelArguments
 
@@ -253,6 +261,21 @@ def test_changed_data_are_noticed_in_folders_and_on_the_hub(tmp_path, monkeypatc
     assert changed_data(before, note("me/data")) == []
     texts.append("two")
     assert changed_data(before, note("me/data")) == ["another content of me/data (by its fingerprint)"]
+
+
+def test_a_run_notes_which_of_its_names_are_folders(tmp_path, monkeypatch):
+    """Cards made elsewhere cannot see it; of an evaluation, too."""
+    for name in ("start", "pairs", "work"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    args = Seq2SeqTrainingArguments("out", do_train=False, do_eval=True, eval_strategy="no")
+    model_args = Seq2SeqModelArguments(model_name_or_path="../start")
+    for name, folders in (("me/pairs", ["../start"]), ("../pairs", ["../start", "../pairs"])):
+        noted = run_arguments("translation", model_args, translation.DataArguments(dataset_name=name), args)
+        assert noted["folders"] == folders
+        note_run(noted, args)
+        evaluated = json.loads((tmp_path / "work" / "out" / "evaluation.json").read_text())["evaluated"]
+        assert evaluated["validation"]["folders"] == folders
 
 
 def test_a_validation_file_of_which_a_part_is_trained_on_is_training_data():
