@@ -4,6 +4,8 @@
 import json
 import logging
 import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +14,6 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import SequentialSampler
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments, trainer
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils.hub import hf_api
 
 from ..pipeline_ode_transformer import without_truncation
@@ -27,6 +28,7 @@ from .checkpoints import (
     remove_checkpoint,
     remove_leftovers,
     rotate_checkpoints,
+    update_number,
 )
 from .samplers import LengthGroupedSampler, pair_lengths
 
@@ -35,14 +37,36 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def no_rotation_by_trainer():
-    """Within the context, Trainer removes no old checkpoints: it would sort them by modification time."""
-    original = trainer.rotate_checkpoints
-    trainer.rotate_checkpoints = lambda **options: None
+def in_place_of(name: str, function: Callable):
+    """Within the context, Trainer calls this function in the place of the one of that name in its module."""
+    original = getattr(trainer, name)
+    setattr(trainer, name, function)
     try:
         yield
     finally:
-        trainer.rotate_checkpoints = original
+        setattr(trainer, name, original)
+
+
+@contextmanager
+def values_kept(model: torch.nn.Module):
+    """Gives a model the values, dtypes and devices back that it had before the context. Meanwhile they are in the
+    memory of the CPU."""
+    kept: deque[tuple[torch.Tensor, torch.device]] = deque()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append((tensor.detach().cpu(), tensor.device))
+        return tensor
+
+    def give_back(tensor: torch.Tensor) -> torch.Tensor:
+        value, device = kept.popleft()
+        return value.to(device)
+
+    # As `to` does: each parameter stays the same object, for those who share it and for the optimizer.
+    model._apply(keep)
+    try:
+        yield
+    finally:
+        model._apply(give_back)
 
 
 class SaveAfterEpoch(TrainerCallback):
@@ -88,6 +112,16 @@ class ResumableTrainerMixin:
         super().__init__(*args, **kwargs)
         self.add_callback(SaveAfterEpoch())
         self._hand_over_token()
+        if self._evaluates_in_half_precision and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            name = "fp16_full_eval" if self.args.fp16_full_eval else "bf16_full_eval"
+            raise ValueError(
+                f"--{name} casts the model, and the values of a sharded one cannot be kept meanwhile: leave it out. "
+                "--bf16 evaluates in half precision, too."
+            )
+
+    @property
+    def _evaluates_in_half_precision(self) -> bool:
+        return self.args.fp16_full_eval or self.args.bf16_full_eval
 
     def _hand_over_token(self):
         if self.args.hub_token is not None:
@@ -145,16 +179,17 @@ class ResumableTrainerMixin:
         for each in self.callback_handler.callbacks:
             if type(each) in asked:
                 each.early_stopping_patience, each.early_stopping_threshold = asked[type(each)]
-        if best := self.state.best_global_step:
+        # Trainer forgets it if the folder was moved. It need not be that of the best evaluation, whose update may not
+        # have been saved.
+        if noted := read_json(self._resumed_from / TRAINER_STATE).get("best_model_checkpoint"):
             # The state may name a folder that another training has written since.
-            folders = [Path(self.args.output_dir), *([self._resumed_from.parent] if self._resumed_from else [])]
-            found = [folder / f"{PREFIX_CHECKPOINT_DIR}-{best}" for folder in folders]
-            found = [str(folder) for folder in found if folder.is_dir()]
+            folders = (Path(self.args.output_dir), self._resumed_from.parent)
+            found = [str(folder / Path(noted).name) for folder in folders if (folder / Path(noted).name).is_dir()]
             self.state.best_model_checkpoint = found[0] if found else None
             if not found and self.args.load_best_model_at_end:
                 raise FileNotFoundError(
-                    f"The best checkpoint so far, of update {best}, is not in {self.args.output_dir}: move it there, "
-                    "or give --load_best_model_at_end False."
+                    f"The best checkpoint so far, of update {update_number(Path(noted))}, is not in "
+                    f"{self.args.output_dir}: move it there, or give --load_best_model_at_end False."
                 )
 
     def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint, **kwargs):
@@ -214,7 +249,9 @@ class ResumableTrainerMixin:
 
     def evaluation_loop(self, *args, **kwargs):
         devices = [self.args.device] if self.args.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        # Then Trainer casts the model itself, which may have to be saved.
+        casts = not self.is_in_train and self._evaluates_in_half_precision
+        with torch.random.fork_rng(devices=devices), values_kept(self.model) if casts else nullcontext():
             return super().evaluation_loop(*args, **kwargs)
 
     def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):
@@ -245,7 +282,8 @@ class ResumableTrainerMixin:
                         logger.warning("Deleting %s: %s", path, reason)
                         remove_checkpoint(path)
         self.accelerator.wait_for_everyone()
-        with no_rotation_by_trainer():
+        # It would sort them by the time of their modification.
+        with in_place_of("rotate_checkpoints", lambda **options: None):
             super()._save_checkpoint(model, trial)
         if self.args.should_save:
             rotate_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint, current)

@@ -27,7 +27,7 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import parse_flag_from_env, reduce
 from torch.distributed.fsdp import FSDPModule, StateDictType
 from torch.utils.data import DataLoader
-from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments, trainer
+from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_utils import has_length
 
 from ..inference.cpu import cross_entropy, optimize_for_cpu
@@ -38,7 +38,7 @@ from ..pretrained_ode_transformer import shift_tokens_right
 from ..text_files import read_json
 from .loading import PadPairs, PairRows, is_padded_from_arrow
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
-from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
+from .resumption import ResumableTrainerMixin, ResumableTrainingArguments, in_place_of
 from .samplers import TokenBudgetBatchSampler, pair_lengths
 from .streams import TokenBudgetStream
 from .watch import CoefficientWatch
@@ -87,17 +87,6 @@ def class_before_sharding(model: torch.nn.Module):
         yield
     finally:
         model.__class__ = sharded
-
-
-@contextmanager
-def no_skipping_by_trainer():
-    """Within the context, Trainer skips no batches: the data already begin where the run resumes."""
-    original = trainer.skip_first_batches
-    trainer.skip_first_batches = lambda dataloader, num_batches: dataloader
-    try:
-        yield
-    finally:
-        trainer.skip_first_batches = original
 
 
 @contextmanager
@@ -568,7 +557,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
                 "resume with as many processes as wrote it."
             )
         self._stream.load_state_dict(state)
-        with no_skipping_by_trainer():
+        # The stream already begins where the run resumes.
+        with in_place_of("skip_first_batches", lambda dataloader, num_batches: dataloader):
             return super()._run_epoch(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def log(self, logs, *args, **kwargs):

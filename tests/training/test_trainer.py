@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import (
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
@@ -23,6 +24,7 @@ from modeling_ode_transformer.training.checkpoints import (
     numbered_checkpoints,
     rotate_checkpoints,
 )
+from modeling_ode_transformer.training.run import score_of_kept
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 from ..conftest import files_of, killed_at_each_operation, randomize, tiny_config
@@ -197,6 +199,66 @@ def test_what_a_killed_removal_left_is_deleted_when_a_training_starts(tmp_path):
     (tmp_path / "_temporary_checkpoint-4").mkdir(parents=True)
     trainer_for(tmp_path, new_model()).train()
     assert not list(tmp_path.glob("_temporary*"))
+
+
+def with_losses(trainer, losses):
+    """A trainer whose evaluations have these losses, by update."""
+    loop = trainer.evaluation_loop
+
+    def evaluation_loop(*args, **kwargs):
+        output = loop(*args, **kwargs)
+        output.metrics["eval_loss"] = losses[trainer.state.global_step]
+        return output
+
+    trainer.evaluation_loop = evaluation_loop
+    return trainer
+
+
+@pytest.mark.parametrize("losses", [{1: 1, 2: 4, 3: 5, 4: 6}, {1: 6, 2: 4, 3: 1, 4: 5}], ids=["none saved", "second"])
+def test_a_run_whose_best_update_was_not_saved_is_resumed(losses, tmp_path):
+    """Its final model is the uninterrupted run's, also in a folder that was moved: the best one that was saved, or the
+    last one; and its score is that of this model, not that of the best evaluation."""
+    values = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 1}
+    values |= {"metric_for_best_model": "loss", "load_best_model_at_end": True}
+    whole = with_losses(trainer_for(tmp_path / "whole", new_model(), **values), losses)
+    whole.train()
+    kept = 2 if losses[1] == 6 else 4
+    expected = load_file(tmp_path / "whole" / f"checkpoint-{kept}" / "model.safetensors")
+    assert whole.state.best_metric == 1 and score_of_kept(whole.state, "eval_loss") == losses[kept]
+    for number in (2, 4):
+        folder = tmp_path / f"{number}"
+        shutil.copytree(tmp_path / "whole" / "checkpoint-2", folder / "checkpoint-2")
+        shutil.copytree(
+            tmp_path / "whole" / f"checkpoint-{number}", folder / f"checkpoint-{number}", dirs_exist_ok=True
+        )
+        resumed = with_losses(trainer_for(folder, new_model(), **values), losses)
+        resumed.train(resume_from_checkpoint=str(folder / f"checkpoint-{number}"))
+        best = resumed.state.best_model_checkpoint
+        assert best == (str(folder / "checkpoint-2") if kept == 2 else None)
+        assert score_of_kept(resumed.state, "eval_loss") == losses[kept]
+        weights = resumed.model.state_dict()
+        assert all(weights[name].equal(tensor) for name, tensor in expected.items())
+
+
+def test_evaluations_in_half_precision_leave_the_model_in_full_precision(tmp_path):
+    """Trainer casts the model before an evaluation outside a training. What is saved afterwards has the dtypes and
+    values from before, and parameters are the same objects."""
+    model = new_model()
+    model.register_buffer("scale", torch.tensor(1 / 3))
+    trainer = trainer_for(tmp_path, model, bf16_full_eval=True, save_strategy="no")
+    trainer.train()
+    dtypes, forward = [], model.forward
+    model.forward = lambda *args, **kwargs: (dtypes.append(model.dtype), forward(*args, **kwargs))[1]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    parameters = list(model.parameters())
+    trainer.predict(pairs(2))
+    trainer.evaluate()
+    assert set(dtypes) == {torch.bfloat16}
+    trainer.save_model()
+    assert all(now is then for now, then in zip(model.parameters(), parameters, strict=True))
+    for name, tensor in model.state_dict().items():
+        assert tensor.dtype == before[name].dtype and tensor.equal(before[name]), name
+    assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {torch.float32}
 
 
 def test_the_last_checkpoint_gives_way_to_the_best_one_where_one_is_kept(tmp_path):
