@@ -26,7 +26,7 @@ from .checkpoints import CHECKPOINT, LOCK, OUTPUTS, TRAINER_STATE, incomplete_re
 
 # Files that are not copied: weights, training state, and results that hold for these weights only.
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
-NOT_COPIED += ("loss_state_*.json", "latest", "zero_to_fp32.py")
+NOT_COPIED += ("loss_state_*.json", "stream_state_*.json", "latest", "zero_to_fp32.py")
 NOT_COPIED += ("arguments.json", "evaluation.json", "runs.json", "README.md", LOCK, *OUTPUTS)
 # The folder in which accelerate writes the weights of a sharded model.
 SHARDED_WEIGHTS = "pytorch_model_fsdp_0"

@@ -21,6 +21,7 @@ from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
 from modeling_ode_transformer.training.same_training import RESULT, changed_data, data_note, different_training
 from modeling_ode_transformer.training.tasks import seq2seq, seq2seq_texts, translation
 from modeling_ode_transformer.training.tasks.seq2seq_arguments import Seq2SeqModelArguments
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
 from .runs import MODEL, arguments, losses
 
@@ -401,6 +402,23 @@ def test_the_best_checkpoint_is_found_in_a_folder_that_was_moved(corpus, tmp_pat
     shutil.rmtree(tmp_path / "moved" / f"checkpoint-{state['best_global_step']}")
     with pytest.raises(FileNotFoundError, match=f"of update {state['best_global_step']}, is not in"):
         run_translation.main(arguments(corpus, tmp_path / "moved", **options))
+
+
+def test_a_finished_run_that_kept_only_its_best_checkpoint_is_not_trained_further(corpus, tmp_path, monkeypatch):
+    """Repeating the command leaves the model as it is, and the metrics of its training."""
+    options = {"do_eval": True, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "perplexity", "max_steps": 4}
+    options |= {"learning_rate": 0.9, "warmup_steps": 3, "lr_scheduler_type": "inverse_sqrt", "save_total_limit": 1}
+    metrics = run_translation.main(arguments(corpus, tmp_path, **options))
+    files = {name: (tmp_path / name).read_bytes() for name in ("model.safetensors", "trainer_state.json")}
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] != ["checkpoint-4"]
+    monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", None)
+    again = run_translation.main(arguments(corpus, tmp_path, **options))
+    assert {name: (tmp_path / name).read_bytes() for name in files} == files
+    is_of_training = lambda name: name.startswith("train_") or name == "eval_perplexity"  # noqa: E731
+    assert {name: again[name] for name in filter(is_of_training, metrics)} == {
+        name: metrics[name] for name in filter(is_of_training, metrics)
+    }
 
 
 def test_another_start_of_the_same_last_name_makes_another_training():

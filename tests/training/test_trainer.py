@@ -4,6 +4,7 @@
 import json
 import os
 import shutil
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from transformers import (
     M2M100Config,
     M2M100ForConditionalGeneration,
 )
+from transformers.utils import logging
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.integration_ode_transformer import StageCoefficients
@@ -261,13 +263,110 @@ def test_evaluations_in_half_precision_leave_the_model_in_full_precision(tmp_pat
     assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {torch.float32}
 
 
-def test_the_last_checkpoint_gives_way_to_the_best_one_where_one_is_kept(tmp_path):
+def test_the_last_checkpoint_gives_way_to_the_best_one_where_one_is_kept(tmp_path, monkeypatch):
+    """The training has ended nevertheless: it is not continued from the best one, unless it is to be longer or starts
+    anew, and then a kill does not leave the earlier end."""
     values = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
     values |= {"metric_for_best_model": "loss", "load_best_model_at_end": True, "save_total_limit": 1}
-    trainer = trainer_for(tmp_path, new_model(), **values, greater_is_better=True)
-    trainer.train()
+    values |= {"greater_is_better": True, "logging_steps": 2}
+    trainer = trainer_for(tmp_path, new_model(), **values)
+    result = trainer.train()
     assert trainer.state.best_global_step == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "trainer_state.json"]
+
+    step = TokenSeq2SeqTrainer.training_step
+    monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", None)
+    for _ in range(2):
+        again = trainer_for(tmp_path, new_model(), **values)
+        assert again.train(resume_from_checkpoint=True).metrics == result.metrics
+        assert again.state.log_history == trainer.state.log_history and again.state.global_step == 3
+        for name, tensor in again.model.state_dict().items():
+            assert tensor.equal(trainer.model.state_dict()[name]), name
+
+    def killed(trainer, *args):
+        if trainer.state.global_step == 2:
+            raise KeyboardInterrupt
+        return step(trainer, *args)
+
+    monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", killed)
+    shutil.copytree(tmp_path, tmp_path / "longer")
+    for folder, changed in ((tmp_path / "longer", {"max_steps": 5}), (tmp_path, {})):
+        with pytest.raises(KeyboardInterrupt):
+            trainer_for(folder, new_model(), **values | changed).train(bool(changed))
+        assert not (folder / "trainer_state.json").exists()
+    monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", step)
+    again = trainer_for(tmp_path, new_model(), **values)
+    again.train(resume_from_checkpoint=True)
+    assert loss_history(again) == loss_history(trainer)
+
+
+def test_a_best_checkpoint_that_is_not_loaded_leaves_the_last_one(tmp_path):
+    """Whose weights are the final ones; the training ends there, too, if it is repeated."""
+    values = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    values |= {"metric_for_best_model": "loss", "greater_is_better": True, "save_total_limit": 1}
+    trainer_for(tmp_path, new_model(), **values).train()
+    assert [path.name for path in numbered_checkpoints(tmp_path)] == ["checkpoint-1", "checkpoint-3"]
+
+
+@pytest.mark.parametrize("is_share", [False, True])
+def test_a_resumed_run_logs_and_saves_at_the_steps_of_its_own_arguments(is_share, tmp_path, caplog):
+    """Unchanged shares of the updates are no mismatch, of which Trainer would warn."""
+    steps = dict.fromkeys(("logging_steps", "save_steps", "eval_steps"), 1 / 6 if is_share else 1)
+    values = {"max_steps": 6, "save_strategy": "steps", "eval_strategy": "steps"}
+    trainer_for(tmp_path, new_model(), **values, **steps).train()
+    for number in (3, 4, 5, 6):
+        shutil.rmtree(tmp_path / f"checkpoint-{number}")
+    resume = {"resume_from_checkpoint": str(tmp_path / "checkpoint-2")}
+    with caplog.at_level("WARNING", "transformers"), transformers_log():
+        if is_share:
+            trainer_for(tmp_path, new_model(), **values, **steps).train(**resume)
+            assert len(numbered_checkpoints(tmp_path)) == 6
+        else:
+            resumed = trainer_for(tmp_path, new_model(), **values, **dict.fromkeys(steps, 3))
+            resumed.train(**resume)
+            for name in ("loss", "eval_loss"):
+                assert [each["step"] for each in resumed.state.log_history if name in each] == [1, 2, 3, 6]
+            assert [path.name[-1] for path in numbered_checkpoints(tmp_path)] == ["1", "2", "3", "6"]
+        assert "do not match" not in caplog.text
+        other = trainer_for(tmp_path, new_model(), **values, **steps, per_device_train_batch_size=3)
+        other.train(**resume)
+        assert "per_device_train_batch_size: 3" in caplog.text
+
+
+@contextmanager
+def transformers_log():
+    """Within the context, the warnings of transformers reach the root logger, also those given before."""
+    logging.enable_propagation()
+    logging.get_logger("transformers.trainer_utils").warning_once.cache_clear()
+    try:
+        yield
+    finally:
+        logging.disable_propagation()
+
+
+@pytest.mark.parametrize("writers, readers", [(2, 1), (1, 2)])
+def test_another_number_of_processes_goes_on_with_the_mean_loss(writers, readers, tmp_path, monkeypatch, caplog):
+    """Of processes with unequal losses since the last log: the next log is that of an uninterrupted run."""
+    values = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "logging_steps": 3}
+    whole = trainer_for(tmp_path, new_model(), **values)
+    whole.train()
+    checkpoint = tmp_path / "checkpoint-2"
+    written = json.loads((checkpoint / "loss_state_0.json").read_text())
+    assert written["processes"] == 1 and written["loss_since_last_log"] > 0
+    for process in range(writers):
+        share = written["mean_loss_since_last_log"] + (0 if writers == 1 else 1 - 2 * process)
+        text = json.dumps(written | {"loss_since_last_log": share, "processes": writers})
+        (checkpoint / f"loss_state_{process}.json").write_text(text)
+    resumed = trainer_for(tmp_path, new_model(), **values)
+    if readers == 1:
+        resumed.train(resume_from_checkpoint=str(checkpoint))
+        assert loss_history(resumed) == loss_history(whole)
+        assert "checkpoint-2 was written by 2 processes, and 1 go on with it" in caplog.text
+    else:
+        for name, value in (("world_size", 2), ("process_index", 1)):
+            monkeypatch.setattr(TokenSeq2SeqTrainingArguments, name, value)
+        state = resumed._loss_state(checkpoint)
+        assert state["loss_since_last_log"] == written["mean_loss_since_last_log"] and state["processes"] == 1
 
 
 def test_prediction_needs_no_labels(tmp_path):
