@@ -23,16 +23,20 @@ RUNS = "runs.json"
 
 
 def plan_models(data_args: BaseDataArguments, args: TrainingArguments) -> list[tuple[int | None, TrainingArguments]]:
-    """Fold and training arguments, the seed among them, of each model; several have folders of their own."""
+    """Fold and training arguments, the seed among them, of each model; several have folders and, if they are uploaded,
+    repositories of their own."""
     plan: list[tuple[int | None, TrainingArguments]] = []
     for seed in data_args.seeds or [args.seed]:
         for fold in range(data_args.cross_validation) if data_args.cross_validation else [None]:
-            own, folder = copy.copy(args), Path(args.output_dir)
+            own, names = copy.copy(args), []
             if data_args.seeds:
-                folder /= f"seed_{seed}"
+                names.append(f"seed_{seed}")
             if fold is not None:
-                folder /= f"fold_{fold}"
-            own.seed, own.output_dir = seed, str(folder)
+                names.append(f"fold_{fold}")
+            own.seed, own.output_dir = seed, str(Path(args.output_dir, *names))
+            if names and args.push_to_hub:
+                # By default they would have the names of their own folders, such as fold_0.
+                own.hub_model_id = "_".join([args.hub_model_id or Path(args.output_dir).resolve().name, *names])
             plan.append((fold, own))
     if len(plan) > 1:
         for _, own in plan:

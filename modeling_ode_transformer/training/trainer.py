@@ -281,11 +281,11 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
         if plugin is None or plugin.state_dict_type != StateDictType.SHARDED_STATE_DICT:
             super().save_model(output_dir, _internal_call)
-        elif not _internal_call:
-            # The final model must open with `from_pretrained`.
+        elif output_dir is None or not _internal_call:
+            # The final model must open with `from_pretrained`. `push_to_hub` saves it once more.
             plugin.set_state_dict_type("FULL_STATE_DICT")
             try:
-                super().save_model(output_dir)
+                super().save_model(output_dir, _internal_call)
             finally:
                 plugin.set_state_dict_type("SHARDED_STATE_DICT")
         elif self.args.should_save:
@@ -415,6 +415,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         self._asked_of_generate = {}
         self._stream: TokenBudgetStream | None = None
         self._stream_epochs = None
+        # The batches of these epochs.
+        self._counted: dict[str, int] | None = None
         given = signature(Seq2SeqTrainer).bind(*args, **kwargs)
         arguments, dataset = given.arguments.get("args"), given.arguments.get("train_dataset")
         if isinstance(dataset, datasets.IterableDataset) and arguments.max_steps <= 0:
@@ -510,7 +512,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         )
 
     def get_stream_dataloader(self, dataset: datasets.IterableDataset, collator) -> DataLoader:
-        """Batches of a stream for `max_steps` updates, or for `num_train_epochs`, whose updates are counted first."""
+        """Batches of a stream for `max_steps` updates, or for `num_train_epochs`, whose updates are counted first, or
+        were by the training that is resumed."""
         args = self.args
         self._stream = TokenBudgetStream(
             dataset,
@@ -524,7 +527,11 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             epochs=self._stream_epochs,
         )
         if self._stream_epochs is not None:
-            updates = self._stream.count() // args.gradient_accumulation_steps
+            counted = self._stream_state(self._resumed_from).get("counted") or {}
+            if counted.get("epochs") != self._stream_epochs:
+                counted = {"epochs": self._stream_epochs, "batches": self._stream.count()}
+            self._counted = counted
+            updates = counted["batches"] // args.gradient_accumulation_steps
             args.max_steps = math.ceil(updates * args.num_train_epochs / self._stream_epochs)
             logger.info("%g epochs of the stream make %d updates", args.num_train_epochs, args.max_steps)
         collator = self._get_collator_with_removed_columns(collator, description="training")
@@ -539,18 +546,24 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
     def _stream_state_file(self, checkpoint: str | Path) -> Path:
         return Path(checkpoint) / f"stream_state_{self.args.process_index}.json"
 
+    def _stream_state(self, checkpoint: str | Path | None) -> dict:
+        file = self._stream_state_file(checkpoint) if checkpoint else None
+        return read_json(file) if file and file.is_file() else {}
+
     def _save_rng_state(self, output_dir):
         if self._stream is not None:
             state = self._stream.state_dict(self.state.global_step * self.args.gradient_accumulation_steps)
-            state["processes"] = self.args.world_size
+            state |= {"processes": self.args.world_size, "counted": self._counted}
+            # The process that makes the folder may be behind.
+            Path(output_dir).mkdir(parents=True, exist_ok=True)
             self._stream_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
         super()._save_rng_state(output_dir)
 
     def _run_epoch(self, *, resume_from_checkpoint, **kwargs):
         if self._stream is None or resume_from_checkpoint is None:
             return super()._run_epoch(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        file = self._stream_state_file(resume_from_checkpoint)
-        state = read_json(file) if file.is_file() else {}
+        state = self._stream_state(resume_from_checkpoint)
+        state.pop("counted", None)
         if state.pop("processes", None) != self.args.world_size:
             raise ValueError(
                 f"{resume_from_checkpoint} holds no position in the stream for {self.args.world_size} processes: "

@@ -8,6 +8,7 @@ import random
 import shutil
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import run_classification
@@ -17,6 +18,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from modeling_ode_transformer.training import run as run_loop
 from modeling_ode_transformer.training.checkpoints import check_resumable
 from modeling_ode_transformer.training.recipe_files import RECIPES
+from modeling_ode_transformer.training.seeds import plan_models
 from modeling_ode_transformer.training.tasks import classification, classification_examples
 
 
@@ -231,6 +233,22 @@ def test_a_finished_model_stays_as_it_is(files, tmp_path):
         run_classification.main(arguments(files[0], tmp_path / "b", **options, early_stopping_patience=patience))
         state = json.loads((tmp_path / "b" / "trainer_state.json").read_text())
         assert state["global_step"] == updates
+
+
+@pytest.mark.parametrize("given, base", [(None, "out"), ("me/model", "me/model")])
+def test_each_of_several_models_has_a_repository_of_its_own(given, base):
+    args = SimpleNamespace(output_dir="runs/out", seed=5, push_to_hub=True, hub_model_id=given)
+
+    def repositories(**asked):
+        data = SimpleNamespace(**{"seeds": None, "cross_validation": None} | asked)
+        return [own.hub_model_id for _, own in plan_models(data, args)]
+
+    assert repositories() == [given]
+    assert repositories(seeds=[1, 2]) == [f"{base}_seed_1", f"{base}_seed_2"]
+    names = [f"{base}_seed_{seed}_fold_{fold}" for seed in (1, 2) for fold in (0, 1)]
+    assert repositories(seeds=[1, 2], cross_validation=2) == names
+    args.push_to_hub = False
+    assert repositories(seeds=[1]) == [given]
 
 
 def test_results_of_other_seeds_are_not_lost(files, tmp_path):

@@ -11,12 +11,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.fsdp import StateDictType
 from transformers import (
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
     GenerationConfig,
     M2M100Config,
     M2M100ForConditionalGeneration,
+    Seq2SeqTrainer,
 )
 from transformers.utils import logging
 
@@ -201,6 +203,24 @@ def test_what_a_killed_removal_left_is_deleted_when_a_training_starts(tmp_path):
     (tmp_path / "_temporary_checkpoint-4").mkdir(parents=True)
     trainer_for(tmp_path, new_model()).train()
     assert not list(tmp_path.glob("_temporary*"))
+
+
+def test_an_upload_of_a_sharded_model_saves_it_whole(tmp_path, monkeypatch):
+    """`push_to_hub` saves as a checkpoint does, but without a folder: in the output folder, to be opened there."""
+    trainer, saved = trainer_for(tmp_path, new_model()), []
+    plugin = SimpleNamespace(state_dict_type=StateDictType.SHARDED_STATE_DICT)
+    plugin.set_state_dict_type = lambda name: setattr(plugin, "state_dict_type", StateDictType[name])
+    monkeypatch.setitem(trainer.accelerator.state._shared_state, "fsdp_plugin", plugin)
+    trainer.is_fsdp_enabled = True
+    monkeypatch.setattr(
+        Seq2SeqTrainer, "save_model", lambda self, *given: saved.append((*given, plugin.state_dict_type.name))
+    )
+    trainer.save_model(_internal_call=True)
+    trainer.save_model()
+    trainer.save_model(str(tmp_path / "checkpoint-1"), _internal_call=True)
+    assert saved == [(None, True, "FULL_STATE_DICT"), (None, False, "FULL_STATE_DICT")]
+    assert plugin.state_dict_type == StateDictType.SHARDED_STATE_DICT
+    assert (tmp_path / "checkpoint-1" / "config.json").is_file()
 
 
 def with_losses(trainer, losses):
