@@ -30,6 +30,7 @@ from datasets.table import MemoryMappedTable, concat_tables
 from filelock import FileLock
 
 from ..text_files import read_json
+from .checkpoints import write_json
 from .cleaning import Chunk, Cleaner, Cleaning, SeenHashes, Taken, drop_duplicates
 from .data import TrainingExamples
 from .encoding import PairEncoder
@@ -102,9 +103,7 @@ def prepare_once(folder: Path, key: dict, write: Callable[[Path], dict]) -> dict
             if not (folder / PREPARED).is_file():
                 folder.mkdir(exist_ok=True)
                 noted = {"version": VERSION, "made from": key} | write(folder)
-                file = folder / f"{PREPARED}{UNFINISHED}"
-                file.write_text(json.dumps(noted, indent=1, default=str), encoding="utf-8")
-                file.rename(folder / PREPARED)
+                write_json(folder / PREPARED, noted, default=str)
     return read_json(folder / PREPARED)
 
 

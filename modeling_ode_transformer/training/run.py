@@ -32,7 +32,7 @@ from .checkpoints import TEMPORARY, complete_checkpoints, update_number
 from .help import help_text
 from .presets import preset_of, preset_values
 from .recipe_files import recipe_of
-from .run_folder import find_checkpoint, locked_run
+from .run_folder import find_checkpoint, locked_run, note_metrics
 from .same_training import run_arguments
 from .seeds import check_other_models, earlier_results, finished_metrics, plan_models, write_results
 from .task import Run, Task
@@ -151,7 +151,7 @@ def plan_runs(
     runs = [Run(task, model_args, data_args, own, fold, inputs) for fold, own in plan]
     for run in runs:
         run.arguments = run_arguments(task.name, model_args, data_args, run.args)
-    for run in runs if len(runs) > 1 else []:
+    for run in runs if data_args.seeds or data_args.cross_validation else []:
         run.finished = finished_metrics(run.arguments, run.args)
     for run in runs:
         if run.finished is None:
@@ -290,7 +290,8 @@ def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, ha
 def report(trainer: Trainer, split: str, metrics: dict) -> dict:
     """Logs the metrics of a training or an evaluation, saves them in the output folder and returns them."""
     trainer.log_metrics(split, metrics)
-    trainer.save_metrics(split, metrics)
+    if trainer.is_world_process_zero():
+        note_metrics(Path(trainer.args.output_dir), split, metrics)
     return metrics
 
 

@@ -1,11 +1,14 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What a run may do in an output folder, and whether two runs are the same training."""
 
+import builtins
+import errno
 import json
 import os
 import shutil
 import signal
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
@@ -105,6 +108,55 @@ def test_a_failed_start_leaves_an_earlier_run_as_it_was(corpus, tmp_path):
         with pytest.raises((FileNotFoundError, ValueError), match=message):
             run_translation.main(arguments(corpus, tmp_path / "run", **wrong, overwrite_output_dir=True))
         assert files == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["arguments.json", "all_results.json"])
+def test_a_disk_that_is_full_while_a_record_is_written_leaves_a_run_that_goes_on(name, corpus, tmp_path, monkeypatch):
+    """Half of the new record was written; the repeated training or evaluation ends as if nothing had happened."""
+    options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    metrics = run_translation.main(arguments(corpus, tmp_path, **options))
+    if name == "all_results.json":
+        options = {"do_train": None, "do_eval": True, "model_name_or_path": tmp_path, "config_overrides": None}
+    write, record = Path.open, (tmp_path / "arguments.json").read_bytes()
+
+    def full(path, mode="r", *args, **kwargs):
+        if "w" in mode and path.name.endswith(name):
+            with write(path, mode, *args, **kwargs) as file:
+                file.write("{")
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, mode, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", full)
+    monkeypatch.setattr(builtins, "open", lambda path, *args, **kwargs: full(Path(path), *args, **kwargs))
+    with pytest.raises(OSError, match="No space left"):
+        run_translation.main(arguments(corpus, tmp_path, **options))
+    monkeypatch.undo()
+    again = run_translation.main(arguments(corpus, tmp_path, **options))
+    assert name == "all_results.json" or (tmp_path / "arguments.json").read_bytes() == record
+    noted = json.loads((tmp_path / "all_results.json").read_text())
+    assert noted["train_loss"] == metrics["train_loss"] and again.items() <= noted.items()
+    assert not list(tmp_path.glob("_temporary*"))
+
+
+def test_a_training_that_starts_anew_leaves_nothing_of_the_model_before_it(corpus, tmp_path, monkeypatch):
+    """Stopped before its first checkpoint, it is not taken for the other one's; repeated, it begins once more."""
+    run_translation.main(arguments(corpus, tmp_path, max_steps=2))
+    (tmp_path / "model-00001-of-00002.safetensors").touch()
+    (tmp_path / "mine.txt").touch()
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_translation.main(arguments(corpus, tmp_path, max_steps=3, overwrite_output_dir=True))
+    monkeypatch.undo()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix in (".json", ".safetensors", ".bin")) == [
+        name for name in ("arguments.json", "tokenizer.json", "tokenizer_config.json") if (tmp_path / name).is_file()
+    ]
+    assert (tmp_path / "mine.txt").is_file()
+    run_translation.main(arguments(corpus, tmp_path, max_steps=3))
+    assert len(losses(tmp_path)) == 3
 
 
 def test_another_training_in_the_folder_of_one_is_refused(corpus, tmp_path, caplog):
