@@ -19,10 +19,9 @@ from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.hub.model_card import run_record
 from modeling_ode_transformer.inference import tokenizers
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
-from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
 from modeling_ode_transformer.training.same_training import RESULT, changed_data, data_note, different_training
-from modeling_ode_transformer.training.tasks import seq2seq, seq2seq_texts, translation
+from modeling_ode_transformer.training.tasks import seq2seq, translation
 from modeling_ode_transformer.training.tasks.seq2seq_arguments import Seq2SeqModelArguments
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
@@ -384,16 +383,6 @@ def test_another_value_of_what_decides_the_updates_makes_another_training(name, 
     (found,) = different(noted, asked)["training"]
     assert found.startswith(f"{name}={asked!r} in place of ")
     assert different(asked, asked)["training"] == []
-
-
-def test_a_target_tokenizer_of_an_earlier_start_is_not_used(corpus, tmp_path):
-    """Of a run with two tokenizers that was stopped before its first checkpoint."""
-    pairs = list(zip(*(read_lines(corpus / f"train.{language}") for language in ("en", "de"))))
-    for joint in (False, True):
-        args = Seq2SeqModelArguments(vocab_size=300, joint_tokenizer=joint)
-        seq2seq_texts.train_tokenizers(pairs, args, tmp_path)
-        source, target = load_tokenizers(tmp_path)
-        assert (source is target) == joint
 
 
 def test_checkpoints_of_two_branches_are_not_mixed(corpus, tmp_path):

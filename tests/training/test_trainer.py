@@ -283,6 +283,17 @@ def test_evaluations_in_half_precision_leave_the_model_in_full_precision(tmp_pat
     assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {torch.float32}
 
 
+def test_evaluations_of_sharded_models_in_half_precision_are_refused(tmp_path, monkeypatch):
+    create = Seq2SeqTrainer.create_accelerator_and_postprocess
+    monkeypatch.setattr(
+        Seq2SeqTrainer,
+        "create_accelerator_and_postprocess",
+        lambda self: (create(self), setattr(self, "is_fsdp_enabled", True))[0],
+    )
+    with pytest.raises(ValueError, match=r"--bf16_full_eval casts the model, .* leave it out"):
+        trainer_for(tmp_path, new_model(), bf16_full_eval=True)
+
+
 def test_the_last_checkpoint_gives_way_to_the_best_one_where_one_is_kept(tmp_path, monkeypatch):
     """The training has ended nevertheless: it is not continued from the best one, unless it is to be longer or starts
     anew, and then a kill does not leave the earlier end."""
