@@ -204,14 +204,13 @@ class ResumableTrainerMixin:
             end.best_model_checkpoint = str(self._resumed_from)
             end.init_training_references(self, max_steps, num_train_epochs, trial)
             self.state = end
-        # A new training removes it.
+        # A training that goes on removes it.
         self.accelerator.wait_for_everyone()
         return trained
 
     def _end_of_training(self, max_steps: int) -> TrainerState | None:
         """The state with which a training of as many updates ended, if the checkpoint that is resumed from is the best
-        one, for which the last one was removed. The file may be a later end's than the checkpoint's: it is removed
-        when a training goes on."""
+        one, for which the last one was removed."""
         folder, checkpoint = Path(self.args.output_dir), self._resumed_from
         is_own = checkpoint.parent.resolve() == folder.resolve() and (folder / TRAINER_STATE).is_file()
         if not (is_own and self.args.load_best_model_at_end and self.args.save_total_limit == 1):
@@ -407,8 +406,9 @@ class ResumableTrainerMixin:
             logs["train_loss"] = (self._earlier["loss"] + self._total_loss_scalar) / updates
             logs["train_runtime"] += self._earlier["seconds"]
             logs["train_steps_per_second"] = updates / logs["train_runtime"]
-            samples = self._planned_samples * updates / self.state.max_steps
-            logs["train_samples_per_second"] = samples / logs["train_runtime"]
+            if "train_samples_per_second" in logs:
+                samples = self._planned_samples * updates / self.state.max_steps
+                logs["train_samples_per_second"] = samples / logs["train_runtime"]
         super().log(logs, *args, **kwargs)
 
 

@@ -527,11 +527,12 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             epochs=self._stream_epochs,
         )
         if self._stream_epochs is not None:
-            counted = self._stream_state(self._resumed_from).get("counted") or {}
-            if counted.get("epochs") != self._stream_epochs:
-                counted = {"epochs": self._stream_epochs, "batches": self._stream.count()}
-            self._counted = counted
-            updates = counted["batches"] // args.gradient_accumulation_steps
+            noted = self._stream_state(self._resumed_from)
+            self._counted = noted.get("counted") if noted.get("processes") == args.world_size else None
+            # All processes count, or none.
+            if self._counted is None or self._counted["epochs"] != self._stream_epochs:
+                self._counted = {"epochs": self._stream_epochs, "batches": self._stream.count()}
+            updates = self._counted["batches"] // args.gradient_accumulation_steps
             args.max_steps = math.ceil(updates * args.num_train_epochs / self._stream_epochs)
             logger.info("%g epochs of the stream make %d updates", args.num_train_epochs, args.max_steps)
         collator = self._get_collator_with_removed_columns(collator, description="training")

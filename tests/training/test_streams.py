@@ -195,6 +195,7 @@ def test_a_training_on_a_stream_is_resumed_exactly(files, tmp_path, monkeypatch)
     resumed = trainer_for(tmp_path, files, num_train_epochs=1, seed=5)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
     assert history(resumed) == history(trainer) and len(history(trainer)) == updates and not counts
+    assert not [name for name in resumed.state.log_history[-1] if "samples" in name]
     # A process that is ahead of the one that makes the folder.
     resumed._save_rng_state(str(tmp_path / "ahead" / "checkpoint-1"))
     state = json.loads((tmp_path / "ahead" / "checkpoint-1" / "stream_state_0.json").read_text())
@@ -209,6 +210,13 @@ def test_a_training_on_a_stream_is_resumed_exactly(files, tmp_path, monkeypatch)
     resumed = trainer_for(tmp_path, files, num_train_epochs=1, seed=5)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
     assert history(resumed) == history(trainer) and counts[1:] == [updates * 2]
+    # Another number of processes: those without a file count together with the others, and do not wait for them.
+    file.write_text(json.dumps(state))
+    with monkeypatch.context() as patch:
+        patch.setattr(TokenSeq2SeqTrainingArguments, "world_size", 2)
+        patch.setattr(TokenBudgetStream, "_gather", lambda stream, value: [value])
+        resumed.get_train_dataloader()
+    assert len(counts) == 3
     longer = trainer_for(tmp_path / "longer", files, max_steps=updates + 4, save_strategy="no", seed=5)
     longer.train()
     assert longer.state.global_step == updates + 4
