@@ -144,7 +144,7 @@ def test_a_trained_pair_has_the_marks_of_its_languages(trained):
     folder, _, languages, place = trained
     tokenizer, _ = load_tokenizers(folder / "tokenizer", None, *languages)
     args = translation.DataArguments()
-    pair = seq2seq_texts.encode_split([("one", "eins")], "train", tokenizer, tokenizer, args)[0]
+    pair = seq2seq_texts.encode_split([("one", "eins")], "test", tokenizer, tokenizer, args)[0]
     for ids, language in zip((pair["input_ids"], pair["labels"]), languages):
         tokens = tokenizer.convert_ids_to_tokens(ids)
         mark, end = tokens[0 if place == "start" else -1], tokens[-1 if place == "start" else -2]

@@ -20,6 +20,8 @@ from .smoke import SMOKE_VALUES
 
 # Values that only a GPU has, by argument.
 NEEDS_GPU = {"tf32": True, "fp16": True, "fp16_full_eval": True, "use_cpu": False}
+# Arguments of Trainer that the final evaluation cannot do with, by the only value that they may have.
+ONLY_VALUES = {"batch_eval_metrics": False, "eval_do_concat_batches": True, "prediction_loss_only": False}
 # The arguments that name files of examples.
 DATA_FILES = re.compile(r"(train|validation|test)_(\w+_)?files?")
 # The least values of the arguments of any task.
@@ -341,8 +343,9 @@ def check_run(
         others: What a task can do beside training, evaluation and prediction, by argument: whether it is asked for.
 
     Raises:
-        ValueError: there is nothing to do; a model is needed and there is none; a training is to stop early and
-            nothing says by what; a number is out of its range, or the output folder is a file.
+        ValueError: there is nothing to do; a model is needed and there is none; the metrics would lack outputs; a
+            training is to stop early and nothing says by what; a number is out of its range, or the output folder is
+            a file.
     """
     check_values(model_args, data_args, args)
     work = {"do_train": args.do_train, "do_eval": args.do_eval, "do_predict": args.do_predict} | others
@@ -351,6 +354,11 @@ def check_run(
         raise ValueError(f"Nothing to do: give {', '.join(names)} or {last}.")
     if not args.do_train and not model_args.model_name_or_path:
         raise ValueError("Without --do_train there is no model to run: give --model_name_or_path.")
+    for name, value in ONLY_VALUES.items():
+        if getattr(args, name) != value:
+            raise ValueError(
+                f"--{name} {getattr(args, name)}: metrics are of all outputs of a split together: leave it out."
+            )
     data_args.check_early_stopping(args)
 
 

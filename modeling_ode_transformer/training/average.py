@@ -21,12 +21,20 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
 from ..text_files import read_json
-from .checkpoints import CHECKPOINT, LOCK, OUTPUTS, TRAINER_STATE, incomplete_reason, numbered_checkpoints
+from .checkpoints import (
+    CHECKPOINT,
+    LOCK,
+    OUTPUTS,
+    TRAINER_STATE,
+    incomplete_reason,
+    locked_folder,
+    numbered_checkpoints,
+)
 
 
 # Files that are not copied: weights, training state, and results that hold for these weights only.
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
-NOT_COPIED += ("loss_state_*.json", "latest", "zero_to_fp32.py")
+NOT_COPIED += ("loss_state_*.json", "stream_state_*.json", "latest", "zero_to_fp32.py")
 NOT_COPIED += ("arguments.json", "evaluation.json", "runs.json", "README.md", LOCK, *OUTPUTS)
 # The folder in which accelerate writes the weights of a sharded model.
 SHARDED_WEIGHTS = "pytorch_model_fsdp_0"
@@ -225,7 +233,8 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
     Raises:
         FileNotFoundError: a checkpoint does not exist.
         ValueError: a checkpoint is half-written or no model folder; names, shapes, dtypes, integers or configurations
-            differ; a value is not a number; or `output_dir` is not empty, or is or holds a checkpoint.
+            differ; a value is not a number; or `output_dir` is not empty, is or holds a checkpoint, or is that of a
+            running training.
     """
     if not checkpoints:
         raise ValueError("There are no checkpoints to average: give at least one.")
@@ -248,6 +257,14 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
         raise ValueError(f"The output folder {output_dir} is a file: choose another.")
     if output_dir.is_dir() and any(output_dir.iterdir()) and not overwrite:
         raise ValueError(f"The output folder {output_dir} is not empty: choose another, or give --overwrite.")
+    if held := numbered_checkpoints(output_dir):
+        raise ValueError(
+            f"The output folder {output_dir} holds {held[-1].name} of a training, which --overwrite would delete: "
+            "choose another."
+        )
+    if output_dir.is_dir():
+        with locked_folder(output_dir):
+            pass  # no training is writing there
 
     models = [SavedModel(path) for path in paths]
     for model in models[1:]:

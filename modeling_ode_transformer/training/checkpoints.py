@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The folders of a training run: locking them, listing and checking checkpoints, removing old ones."""
+"""The folders of a training run: locking them, writing records, and listing, checking and removing checkpoints."""
 
 import json
 import logging
@@ -50,8 +50,8 @@ NOT_OF_THE_MODEL |= {TRAINED_LENGTH}
 # Patterns of metrics and outputs, which a run writes about its model.
 OUTPUTS = ("*_results.json", "*predictions.txt", "generated.txt")
 CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
-# A killed run may leave folders whose names begin so. No reader takes them for checkpoints, and Trainer's uploads skip
-# names that begin with an underscore.
+# A killed run may leave folders and files whose names begin so. No reader takes them for checkpoints, and Trainer's
+# uploads skip names that begin with an underscore.
 TEMPORARY = "_temporary_"
 # The file that locks an output folder, named so for the same reason.
 LOCK = "_training.lock"
@@ -106,27 +106,34 @@ def update_number(checkpoint: Path) -> int:
     return int(CHECKPOINT.fullmatch(checkpoint.name)[1])
 
 
-def delete_folder(folder: Path) -> None:
-    """Deletes a folder; of a link to one, the link."""
-    if folder.is_symlink():
-        folder.unlink()
+def delete(path: Path) -> None:
+    """Deletes a file or a folder; of a link to one, the link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
     else:
-        shutil.rmtree(folder)
+        path.unlink()
+
+
+def write_json(file: Path, values: dict, indent: int = 1, **options) -> None:
+    """Writes a JSON file, with options of `json.dumps`. A kill or a full disk leaves what was there."""
+    unfinished = file.with_name(f"{TEMPORARY}{file.name}")
+    unfinished.write_text(json.dumps(values, indent=indent, **options), encoding="utf-8")
+    unfinished.replace(file)
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
     """Deletes a checkpoint folder. It is renamed first, so that a kill leaves no checkpoint that lacks files."""
     removed = checkpoint.with_name(f"{TEMPORARY}{checkpoint.name}")
     if removed.is_dir() or removed.is_symlink():
-        delete_folder(removed)
+        delete(removed)
     checkpoint.rename(removed)
-    delete_folder(removed)
+    delete(removed)
 
 
 def remove_leftovers(output_dir: str | Path) -> None:
-    """Deletes the temporary folders that a killed training left in its output folder."""
-    for folder in Path(output_dir).glob(f"{TEMPORARY}*"):
-        delete_folder(folder)
+    """Deletes the temporary folders and files that a killed training left in its output folder."""
+    for path in Path(output_dir).glob(f"{TEMPORARY}*"):
+        delete(path)
 
 
 def rotate_checkpoints(

@@ -30,10 +30,11 @@ from datasets.table import MemoryMappedTable, concat_tables
 from filelock import FileLock
 
 from ..text_files import read_json
+from .checkpoints import write_json
 from .cleaning import Chunk, Cleaner, Cleaning, SeenHashes, Taken, drop_duplicates
 from .data import TrainingExamples
 from .encoding import PairEncoder
-from .same_training import training_data
+from .same_training import SHARED, training_data
 
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,8 @@ def texts_hash(examples: Iterable[str | tuple[str, str | None]]) -> str:
 
 
 def training_texts(examples: TrainingExamples, arguments: dict) -> dict:
-    """What the texts of training examples depend on: the content of their files, and what is done to them.
+    """What the texts of training examples depend on: the content of their files, what is done to them, and which of
+    the files validate with a part of their sentences.
 
     Args:
         examples: These.
@@ -83,8 +85,10 @@ def training_texts(examples: TrainingExamples, arguments: dict) -> dict:
     """
     data = {name: value for name, value in training_data(arguments["data"]).items() if name not in NOT_OF_TEXTS}
     files = [each.get("blake2b") or each for each in arguments["files"]["train"]]
-    files = files if files and examples.is_of_files else texts_hash(examples)
-    return {"task": arguments["task"], "data": data, "files": files}
+    if not (files and examples.is_of_files):
+        return {"task": arguments["task"], "data": data, "files": texts_hash(examples)}
+    shared = {SHARED: found} if (found := arguments["files"].get(SHARED)) is not None else {}
+    return {"task": arguments["task"], "data": data, "files": files} | shared
 
 
 def prepare_once(folder: Path, key: dict, write: Callable[[Path], dict]) -> dict:
@@ -99,9 +103,7 @@ def prepare_once(folder: Path, key: dict, write: Callable[[Path], dict]) -> dict
             if not (folder / PREPARED).is_file():
                 folder.mkdir(exist_ok=True)
                 noted = {"version": VERSION, "made from": key} | write(folder)
-                file = folder / f"{PREPARED}{UNFINISHED}"
-                file.write_text(json.dumps(noted, indent=1, default=str), encoding="utf-8")
-                file.rename(folder / PREPARED)
+                write_json(folder / PREPARED, noted, default=str)
     return read_json(folder / PREPARED)
 
 

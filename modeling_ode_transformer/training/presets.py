@@ -231,12 +231,16 @@ def fit_checkpoints(values: dict, is_evaluated: bool, given: dict) -> dict:
         is_best_kept = "metric_for_best_model" in values.keys() | given.keys() or given.get(
             "load_best_model_at_end", False
         )
-        average = given.get("average_last_checkpoints", values["average_last_checkpoints"])
+        # How many checkpoints are the best one at their time is not known in advance.
+        default = 0 if strategies.get("save_strategy") == "best" else values["average_last_checkpoints"]
+        average = given.get("average_last_checkpoints", default)
         if given.get("max_steps", 0) > 0 and values["save_steps"] < 1:
             every = math.ceil(given["max_steps"] * values["save_steps"])
             average = min(average, given["max_steps"] // every)
         elif values["save_strategy"] == "epoch":
             average = min(average, math.ceil(given.get("num_train_epochs", values.get("num_train_epochs", average))))
+        elif 0 < values["save_steps"] < 1:
+            average = min(average, int(1 / values["save_steps"]))
         if (limit := given.get("save_total_limit")) is not None:
             average = min(average, max(limit - is_best_kept, 0))
         values |= {"average_last_checkpoints": average, "save_total_limit": max(average + is_best_kept, 1)}

@@ -4,15 +4,17 @@
 import json
 import logging
 import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import SequentialSampler
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments, trainer
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments, trainer
 from transformers.utils.hub import hf_api
 
 from ..pipeline_ode_transformer import without_truncation
@@ -27,6 +29,7 @@ from .checkpoints import (
     remove_checkpoint,
     remove_leftovers,
     rotate_checkpoints,
+    update_number,
 )
 from .samplers import LengthGroupedSampler, pair_lengths
 
@@ -35,14 +38,36 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def no_rotation_by_trainer():
-    """Within the context, Trainer removes no old checkpoints: it would sort them by modification time."""
-    original = trainer.rotate_checkpoints
-    trainer.rotate_checkpoints = lambda **options: None
+def in_place_of(name: str, function: Callable):
+    """Within the context, Trainer calls this function in the place of the one of that name in its module."""
+    original = getattr(trainer, name)
+    setattr(trainer, name, function)
     try:
         yield
     finally:
-        trainer.rotate_checkpoints = original
+        setattr(trainer, name, original)
+
+
+@contextmanager
+def values_kept(model: torch.nn.Module):
+    """Gives a model the values, dtypes and devices back that it had before the context. Meanwhile they are in the
+    memory of the CPU."""
+    kept: deque[tuple[torch.Tensor, torch.device]] = deque()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append((tensor.detach().cpu(), tensor.device))
+        return tensor
+
+    def give_back(tensor: torch.Tensor) -> torch.Tensor:
+        value, device = kept.popleft()
+        return value.to(device)
+
+    # As `to` does: each parameter stays the same object, for those who share it and for the optimizer.
+    model._apply(keep)
+    try:
+        yield
+    finally:
+        model._apply(give_back)
 
 
 class SaveAfterEpoch(TrainerCallback):
@@ -69,9 +94,13 @@ class ResumableTrainerMixin:
     - `train(resume_from_checkpoint=True)` takes the last complete checkpoint: one to which every process has written
       its part. A checkpoint of weights alone, or of another model, is refused. With `save_total_limit`, each save
       first deletes half-written checkpoints, then those of the fewest updates.
-    - A run that had ended, by its updates or by early stopping, is not trained any further.
+    - A run that had ended, by its updates or by early stopping, is not trained any further. Where its last checkpoint
+      gave way to the best one (`save_total_limit=1`), the state in the output folder says so.
+    - The steps of logs, evaluations and checkpoints are those of this call.
     - Logged losses and seconds cover the whole training: the sum of losses since the last log is kept, and
       `train_loss` and `train_runtime` at the end are totals over all calls.
+    - Another number of processes than wrote the checkpoint continues with the mean of their losses, and with other
+      random numbers, of which it warns.
     - The best checkpoint is found even if the output folder was moved. Early stopping takes the patience of this call.
     - The order of an epoch and the seeds of its workers come from the seed and the epoch. Evaluation draws no random
       numbers of the training. A checkpoint due at the last update of an epoch waits for the evaluation. So a resumed
@@ -82,12 +111,26 @@ class ResumableTrainerMixin:
 
     `train_sampling_strategy="group_by_length"` reads lengths from the column `length_column_name` if it exists, and
     otherwise counts input_ids and labels. Evaluation keeps the order of its data.
+
+    Raises:
+        ValueError: `bf16_full_eval` or `fp16_full_eval` is asked for with FSDP or DeepSpeed.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.add_callback(SaveAfterEpoch())
         self._hand_over_token()
+        self._resumed_from: Path | None = None
+        if self._evaluates_in_half_precision and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            name = "fp16_full_eval" if self.args.fp16_full_eval else "bf16_full_eval"
+            raise ValueError(
+                f"--{name} casts the model, and the values of a sharded one cannot be kept meanwhile: leave it out. "
+                "--bf16 evaluates in half precision, too."
+            )
+
+    @property
+    def _evaluates_in_half_precision(self) -> bool:
+        return self.args.fp16_full_eval or self.args.bf16_full_eval
 
     def _hand_over_token(self):
         if self.args.hub_token is not None:
@@ -127,13 +170,59 @@ class ResumableTrainerMixin:
             check_resumable(resume_from_checkpoint, self.model.config)
         self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         state = self._loss_state(resume_from_checkpoint) if resume_from_checkpoint else {}
-        self._start = None
+        if state and state["processes"] != self.args.world_size:
+            logger.warning(
+                "%s was written by %d processes, and %d go on with it: random numbers, such as those of dropout, are "
+                "other ones than in an uninterrupted run",
+                *(resume_from_checkpoint, state["processes"], self.args.world_size),
+            )
+        self._start = self._end = None
         self._earlier = {name: state.get(name, 0.0) for name in ("loss", "seconds")}
         checkpoint = str(resume_from_checkpoint) if resume_from_checkpoint else None
         with locked_folder(self.args.output_dir) if self.is_world_process_zero() else nullcontext():
             if self.args.should_save:
                 remove_leftovers(self.args.output_dir)
             return super().train(checkpoint, *args, **kwargs)
+
+    def _init_training_state(self, max_steps, epoch_steps, num_train_epochs, resume_from_checkpoint, trial):
+        compare = trainer.compare_trainer_and_checkpoint_args
+
+        def compare_batches(args, state):
+            # The state has numbers where the arguments may have shares of the updates.
+            compare(
+                SimpleNamespace(per_device_train_batch_size=args.per_device_train_batch_size, n_gpu=args.n_gpu), state
+            )
+
+        with in_place_of("compare_trainer_and_checkpoint_args", compare_batches):
+            trained = super()._init_training_state(
+                max_steps, epoch_steps, num_train_epochs, resume_from_checkpoint, trial
+            )
+        self.state.compute_steps(self.args, max_steps)
+        if self._resumed_from is not None and (end := self._end_of_training(max_steps)) is not None:
+            self._end = next(entry for entry in end.log_history if "train_runtime" in entry)
+            end.log_history.remove(self._end)
+            end.best_model_checkpoint = str(self._resumed_from)
+            end.init_training_references(self, max_steps, num_train_epochs, trial)
+            self.state = end
+        # A training that goes on removes it.
+        self.accelerator.wait_for_everyone()
+        return trained
+
+    def _end_of_training(self, max_steps: int) -> TrainerState | None:
+        """The state with which a training of as many updates ended, if the checkpoint that is resumed from is the best
+        one, for which the last one was removed."""
+        folder, checkpoint = Path(self.args.output_dir), self._resumed_from
+        is_own = checkpoint.parent.resolve() == folder.resolve() and (folder / TRAINER_STATE).is_file()
+        if not (is_own and self.args.load_best_model_at_end and self.args.save_total_limit == 1):
+            return None
+        try:
+            state = TrainerState.load_from_json(str(folder / TRAINER_STATE))
+        except (ValueError, TypeError):  # cut off by a kill
+            return None
+        is_best = Path(state.best_model_checkpoint or "").name == checkpoint.name
+        is_later = state.global_step > self.state.global_step and state.max_steps == max_steps
+        has_ended = any("train_runtime" in entry for entry in state.log_history)
+        return state if is_best and is_later and has_ended else None
 
     def _load_callback_state(self):
         asked = {
@@ -145,28 +234,33 @@ class ResumableTrainerMixin:
         for each in self.callback_handler.callbacks:
             if type(each) in asked:
                 each.early_stopping_patience, each.early_stopping_threshold = asked[type(each)]
-        if best := self.state.best_global_step:
+        # Trainer forgets it if the folder was moved. It need not be that of the best evaluation, whose update may not
+        # have been saved.
+        if noted := read_json(self._resumed_from / TRAINER_STATE).get("best_model_checkpoint"):
             # The state may name a folder that another training has written since.
-            folders = [Path(self.args.output_dir), *([self._resumed_from.parent] if self._resumed_from else [])]
-            found = [folder / f"{PREFIX_CHECKPOINT_DIR}-{best}" for folder in folders]
-            found = [str(folder) for folder in found if folder.is_dir()]
+            folders = (Path(self.args.output_dir), self._resumed_from.parent)
+            found = [str(folder / Path(noted).name) for folder in folders if (folder / Path(noted).name).is_dir()]
             self.state.best_model_checkpoint = found[0] if found else None
             if not found and self.args.load_best_model_at_end:
                 raise FileNotFoundError(
-                    f"The best checkpoint so far, of update {best}, is not in {self.args.output_dir}: move it there, "
-                    "or give --load_best_model_at_end False."
+                    f"The best checkpoint so far, of update {update_number(Path(noted))}, is not in "
+                    f"{self.args.output_dir}: move it there, or give --load_best_model_at_end False."
                 )
 
     def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint, **kwargs):
-        self._start = self._start or time.monotonic()
+        is_first, self._start = self._start is None, self._start or time.monotonic()
         stoppers = [each for each in self.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback)]
         if resume_from_checkpoint and (
-            self.state.global_step >= self.state.max_steps
+            self._end is not None
+            or self.state.global_step >= self.state.max_steps
             or any(each.early_stopping_patience_counter >= each.early_stopping_patience for each in stoppers)
         ):
             # Trainer would notice the end of the run only after one more update.
+            logger.info("The training ended with update %d: it is not continued", self.state.global_step)
             self.control.should_training_stop = True
             return
+        if is_first and self.args.should_save:
+            (Path(self.args.output_dir) / TRAINER_STATE).unlink(missing_ok=True)  # of an earlier end
         # Every new iterator draws a seed for its workers. It must not come from training's random numbers: with
         # persistent workers, a resumed run makes another number of iterators.
         train_dataloader.base_dataloader.generator = torch.Generator().manual_seed(self.data_seed + epoch)
@@ -214,7 +308,9 @@ class ResumableTrainerMixin:
 
     def evaluation_loop(self, *args, **kwargs):
         devices = [self.args.device] if self.args.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        # Then Trainer casts the model itself, which may have to be saved.
+        casts = not self.is_in_train and self._evaluates_in_half_precision
+        with torch.random.fork_rng(devices=devices), values_kept(self.model) if casts else nullcontext():
             return super().evaluation_loop(*args, **kwargs)
 
     def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):
@@ -245,7 +341,8 @@ class ResumableTrainerMixin:
                         logger.warning("Deleting %s: %s", path, reason)
                         remove_checkpoint(path)
         self.accelerator.wait_for_everyone()
-        with no_rotation_by_trainer():
+        # It would sort them by the time of their modification.
+        with in_place_of("rotate_checkpoints", lambda **options: None):
             super()._save_checkpoint(model, trial)
         if self.args.should_save:
             rotate_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint, current)
@@ -254,8 +351,15 @@ class ResumableTrainerMixin:
         return Path(checkpoint) / f"loss_state_{self.args.process_index}.json"
 
     def _loss_state(self, checkpoint: str | Path) -> dict:
-        file = self._loss_state_file(checkpoint)
-        return read_json(file) if file.is_file() else {}
+        """What this process wrote of its losses; of another number of processes, the mean of theirs."""
+        files, own = sorted(Path(checkpoint).glob("loss_state_*.json")), self._loss_state_file(checkpoint)
+        if not files:
+            return {}
+        # Older checkpoints do not say how many processes wrote them.
+        state = {"processes": len(files)} | read_json(own if own in files else files[0])
+        if state["processes"] != self.args.world_size:
+            state["loss_since_last_log"] = state["mean_loss_since_last_log"]
+        return state
 
     def _save_rng_state(self, output_dir):
         super()._save_rng_state(output_dir)
@@ -266,6 +370,7 @@ class ResumableTrainerMixin:
             "last_logged_update": self._globalstep_last_logged,
             "loss": self._earlier["loss"] + self._total_loss_scalar + mean,
             "seconds": self._earlier["seconds"] + time.monotonic() - self._start,
+            "processes": self.args.world_size,
         }
         self._loss_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
         # One process writes trainer_state.json next: it must mean that all processes got here.
@@ -281,22 +386,29 @@ class ResumableTrainerMixin:
 
     def _finalize_training(self, trial, num_train_samples, *args, **kwargs):
         self._planned_samples = num_train_samples
-        best = self.state.best_model_checkpoint
-        if self.args.should_save and best is not None and self.args.save_total_limit == 1:
-            # Trainer would do so too, without renaming them first.
-            for path in numbered_checkpoints(self._get_output_dir(trial)):
+        # Trainer would remove checkpoints without renaming them first, and nothing would say that the run has ended.
+        with in_place_of("sort_checkpoints", lambda **options: []):
+            result = super()._finalize_training(trial, num_train_samples, *args, **kwargs)
+        best, is_loaded = self.state.best_model_checkpoint, self.args.load_best_model_at_end
+        if self.args.should_save and best is not None and is_loaded and self.args.save_total_limit == 1:
+            folder = Path(self._get_output_dir(trial))
+            self.state.save_to_json(str(folder / TRAINER_STATE))
+            for path in numbered_checkpoints(folder):
                 if path.resolve() != Path(best).resolve():
                     remove_checkpoint(path)
-        return super()._finalize_training(trial, num_train_samples, *args, **kwargs)
+        return result
 
     def log(self, logs, *args, **kwargs):
-        if "train_runtime" in logs and self._earlier["seconds"]:
+        if "train_runtime" in logs and self._end is not None:
+            logs.update({name: value for name, value in self._end.items() if name not in ("step", "epoch")})
+        elif "train_runtime" in logs and self._earlier["seconds"]:
             updates = self.state.global_step
             logs["train_loss"] = (self._earlier["loss"] + self._total_loss_scalar) / updates
             logs["train_runtime"] += self._earlier["seconds"]
             logs["train_steps_per_second"] = updates / logs["train_runtime"]
-            samples = self._planned_samples * updates / self.state.max_steps
-            logs["train_samples_per_second"] = samples / logs["train_runtime"]
+            if "train_samples_per_second" in logs:
+                samples = self._planned_samples * updates / self.state.max_steps
+                logs["train_samples_per_second"] = samples / logs["train_runtime"]
         super().log(logs, *args, **kwargs)
 
 

@@ -20,7 +20,7 @@ import transformers
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
+from transformers import PreTrainedModel, Trainer, TrainerState, TrainingArguments, set_seed
 
 # Makes the Auto classes know the models.
 from .. import registration  # noqa: F401
@@ -28,11 +28,11 @@ from ..errors import one_line_errors
 from ..hub.model_card import PREFIXES, held_out
 from .arguments import BaseDataArguments, BaseModelArguments, check_values, needed_splits, parse_with_recipe
 from .average import average_checkpoints
-from .checkpoints import TEMPORARY, complete_checkpoints
+from .checkpoints import TEMPORARY, complete_checkpoints, update_number
 from .help import help_text
 from .presets import preset_of, preset_values
 from .recipe_files import recipe_of
-from .run_folder import find_checkpoint, locked_run
+from .run_folder import find_checkpoint, locked_run, note_metrics
 from .same_training import run_arguments
 from .seeds import check_other_models, earlier_results, finished_metrics, plan_models, write_results
 from .task import Run, Task
@@ -151,7 +151,7 @@ def plan_runs(
     runs = [Run(task, model_args, data_args, own, fold, inputs) for fold, own in plan]
     for run in runs:
         run.arguments = run_arguments(task.name, model_args, data_args, run.args)
-    for run in runs if len(runs) > 1 else []:
+    for run in runs if data_args.seeds or data_args.cross_validation else []:
         run.finished = finished_metrics(run.arguments, run.args)
     for run in runs:
         if run.finished is None:
@@ -238,12 +238,21 @@ def take_average(run: Run) -> None:
         return
     name = args.metric_for_best_model.removeprefix("eval_")
     score = run.trainer.predict(run.splits["validation"], metric_key_prefix="average").metrics[f"average_{name}"]
-    best_score = run.trainer.state.best_metric
+    best_score = score_of_kept(run.trainer.state, f"eval_{name}")
     is_better = best_score is None or (score > best_score if args.greater_is_better else score < best_score)
     if not is_better:
         run.model.load_state_dict(best)
     kept = "the mean" if is_better else "the best checkpoint"
     logger.info("Validation %s: %s for the mean, %s for the best checkpoint; kept %s", name, score, best_score, kept)
+
+
+def score_of_kept(state: TrainerState, name: str) -> float | None:
+    """The value of a metric for the model with which a training ended: for the best checkpoint, or for the last update
+    if none was saved as the best one. None if it was not evaluated then. The best evaluation may be of another update,
+    which was not saved."""
+    update = update_number(Path(state.best_model_checkpoint)) if state.best_model_checkpoint else state.global_step
+    found = [entry[name] for entry in state.log_history if entry["step"] == update and name in entry]
+    return found[-1] if found else None
 
 
 def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, has_stopped_early: bool = False) -> None:
@@ -281,7 +290,8 @@ def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, ha
 def report(trainer: Trainer, split: str, metrics: dict) -> dict:
     """Logs the metrics of a training or an evaluation, saves them in the output folder and returns them."""
     trainer.log_metrics(split, metrics)
-    trainer.save_metrics(split, metrics)
+    if trainer.is_world_process_zero():
+        note_metrics(Path(trainer.args.output_dir), split, metrics)
     return metrics
 
 

@@ -1,7 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """A run's output folder: permission to write there, the checkpoint to resume from, and the record of the run."""
 
-import json
 import logging
 import shutil
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from accelerate import PartialState
 from transformers import TrainingArguments
+from transformers.utils import CONFIG_NAME
 
 from ..hub.model_card import ARGUMENTS, PREFIXES, RESULTS, held_out
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
@@ -18,6 +18,7 @@ from .checkpoints import (
     LOCK,
     OUTPUTS,
     TEMPORARY,
+    TRAINER_STATE,
     check_resumable,
     incomplete_reason,
     last_complete_checkpoint,
@@ -25,6 +26,7 @@ from .checkpoints import (
     numbered_checkpoints,
     remove_checkpoint,
     remove_leftovers,
+    write_json,
 )
 from .same_training import HELD_OUT, different_training
 
@@ -33,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 # The record of an evaluation in its own folder: its model and data.
 EVALUATION = "evaluation.json"
+# Patterns of what else stands for a model, which a new training would belie until its end.
+MODEL = (CONFIG_NAME, "generation_config.json", "model*.safetensors*", "pytorch_model*.bin*", "training_args.bin")
+MODEL += (TRAINER_STATE, EVALUATION)
 
 
 def evaluated_model(arguments: dict) -> dict[str, str]:
@@ -178,7 +183,8 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
 
     For an evaluation in the trained model's folder, only the evaluation and its data are recorded; in another folder
     also the model. Metrics that the run will replace are deleted; a training or another model replaces all of them. If
-    asked for, checkpoints, target tokenizers, metrics and outputs of an earlier training are deleted too.
+    asked for, the model of an earlier training, its checkpoints, target tokenizers, metrics and outputs are deleted
+    too.
 
     Args:
         arguments: The result of `run_arguments`.
@@ -194,7 +200,7 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
                 remove_checkpoint(stale)
             for stale in folder.glob(TARGET_TOKENIZER):
                 shutil.rmtree(stale)
-            for stale in (path for pattern in OUTPUTS for path in folder.glob(pattern)):
+            for stale in {path for pattern in (*OUTPUTS, *MODEL) for path in folder.glob(pattern)}:
                 stale.unlink()
         remove_leftovers(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -218,5 +224,12 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
         if results_file.is_file():
             old = tuple(f"{PREFIXES[split]}_" for split in evaluated)
             results = {name: value for name, value in read_json(results_file).items() if not name.startswith(old)}
-            results_file.write_text(json.dumps(results, indent=4, sort_keys=True), encoding="utf-8")
-    noted_file.write_text(json.dumps(arguments, indent=1), encoding="utf-8")
+            write_json(results_file, results, indent=4, sort_keys=True)
+    write_json(noted_file, arguments)
+
+
+def note_metrics(folder: Path, split: str, metrics: dict) -> None:
+    """Writes the metrics of a split, and adds them to those of the others."""
+    results = read_json(folder / RESULTS) if (folder / RESULTS).is_file() else {}
+    for name, values in ((f"{split}_results.json", metrics), (RESULTS, results | metrics)):
+        write_json(folder / name, values, indent=4, sort_keys=True)

@@ -56,6 +56,8 @@ SPLIT_ARGUMENTS = {
     "cross_validation",
 }
 LIMITS = {"validation": "max_eval_samples", "test": "max_predict_samples"}
+# The files, in a note of the data, of which a part is trained on and the rest validates.
+SHARED = "training and validation"
 
 # What is compared of the noted run and of the one asked for.
 Views = Mapping[str, Callable[[dict, dict], tuple[dict, ...]]]
@@ -76,7 +78,8 @@ def state_of(path: Path) -> tuple[int, int]:
 
 def data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str, list[dict]]:
     """What the data of a training are, by split: of each file its name, size and hash, of a dataset of the Hub its
-    fingerprint. A pipe can be read only once, and is left out."""
+    fingerprint. A pipe can be read only once, and is left out. Where a part of the validation data is trained on,
+    SHARED has the training files that are validation files, too."""
     note = {}
     for split, needed in needed_splits(args).items():
         if not (needed and args.do_train):
@@ -92,12 +95,24 @@ def data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str
             output_dir = Path(args.output_dir).resolve()
             found = [path for path in sorted(folder.rglob("*")) if not path.resolve().is_relative_to(output_dir)]
             files = {path: str(path.relative_to(folder)) for path in found}
-        states = {path: state_of(path) for path in files if path.is_file()}
-        note[split] = [
-            {"name": files[path], "size": state[0], "blake2b": file_hash(path, *state)}
-            for path, state in states.items()
-        ]
+        note[split] = file_notes(files)
+    if args.do_train and getattr(data_args, "validation_share", None):
+        validation = {path.resolve() for path in data_args.files("validation")}
+        shared = [path for path in data_args.files("train") if path.resolve() in validation]
+        note[SHARED] = file_notes({path: path.name for path in shared})
     return note
+
+
+def file_notes(names: dict[Path, str]) -> list[dict]:
+    """Name, size and hash of each regular file.
+
+    Args:
+        names: What the files are called in the note.
+    """
+    states = {path: state_of(path) for path in names if path.is_file()}
+    return [
+        {"name": names[path], "size": state[0], "blake2b": file_hash(path, *state)} for path, state in states.items()
+    ]
 
 
 def shared_data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str, list[dict]]:
@@ -258,7 +273,8 @@ def changed_data(noted: dict, asked: dict) -> list[str]:
     """The files, in words, that a training would read with another content than the noted one had. Older runs noted
     none."""
     found = []
-    for split in ("train", *(["validation"] if asked.get("data", {}).get("validation_share") else [])):
+    splits = ("train", *(["validation", SHARED] if asked.get("data", {}).get("validation_share") else []))
+    for split in splits:
         old, new = (each.get("files", {}).get(split) for each in (noted, asked))
         if old is None or new is None:
             continue

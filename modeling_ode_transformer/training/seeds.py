@@ -2,7 +2,6 @@
 """Several models of one call: a seed or a fold each, what is finished already, and the summary of their metrics."""
 
 import copy
-import json
 import logging
 import statistics
 from pathlib import Path
@@ -13,6 +12,7 @@ from transformers import TrainingArguments
 from ..hub.model_card import ARGUMENTS, RESULTS
 from ..text_files import read_json
 from .arguments import BaseDataArguments, needed_splits
+from .checkpoints import write_json
 from .same_training import RESULT, different_training, measurement
 
 
@@ -23,21 +23,24 @@ RUNS = "runs.json"
 
 
 def plan_models(data_args: BaseDataArguments, args: TrainingArguments) -> list[tuple[int | None, TrainingArguments]]:
-    """Fold and training arguments, the seed among them, of each model; several have folders of their own."""
+    """Fold and training arguments, the seed among them, of each model; several have folders and, if they are uploaded,
+    repositories of their own."""
     plan: list[tuple[int | None, TrainingArguments]] = []
     for seed in data_args.seeds or [args.seed]:
         for fold in range(data_args.cross_validation) if data_args.cross_validation else [None]:
-            own, folder = copy.copy(args), Path(args.output_dir)
+            own, names = copy.copy(args), []
             if data_args.seeds:
-                folder /= f"seed_{seed}"
+                names.append(f"seed_{seed}")
             if fold is not None:
-                folder /= f"fold_{fold}"
-            own.seed, own.output_dir = seed, str(folder)
+                names.append(f"fold_{fold}")
+            own.seed, own.output_dir = seed, str(Path(args.output_dir, *names))
+            if names:
+                # Each continues from its own checkpoints, if it has any.
+                own.resume_from_checkpoint = None
+            if names and args.push_to_hub:
+                # By default they would have the names of their own folders, such as fold_0.
+                own.hub_model_id = "_".join([args.hub_model_id or Path(args.output_dir).resolve().name, *names])
             plan.append((fold, own))
-    if len(plan) > 1:
-        for _, own in plan:
-            # Each continues from its own checkpoints, if it has any.
-            own.resume_from_checkpoint = None
     return plan
 
 
@@ -140,7 +143,7 @@ def write_results(runs: list[dict], args: TrainingArguments) -> dict:
     """Puts the metrics of the models and their summary into RUNS, logs the accuracies, and returns both."""
     results: dict[str, Any] = {"runs": runs, "summary": summarize(runs)}
     if args.should_save:
-        (Path(args.output_dir) / RUNS).write_text(json.dumps(results, indent=1), encoding="utf-8")
+        write_json(Path(args.output_dir) / RUNS, results)
     for name in ("eval_accuracy", "predict_accuracy"):
         if name in results["summary"]:
             values = results["summary"][name]

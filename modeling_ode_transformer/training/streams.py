@@ -12,6 +12,7 @@ import datasets
 import numpy as np
 from accelerate.utils import gather_object
 from datasets.distributed import split_dataset_by_node
+from datasets.iterable_dataset import BufferShuffledExamplesIterable
 from torch.utils.data import IterableDataset
 
 from .samplers import TokenBudgetBatchSampler
@@ -20,6 +21,18 @@ from .samplers import TokenBudgetBatchSampler
 # The start of a stream. `stream` is the state of the datasets library before the buffer (None at the beginning),
 # `is_over` marks a buffer that is repeated, and `batches` counts those of the earlier buffers.
 BEGINNING: dict[str, Any] = {"epoch": 0, "buffer": 0, "batches": 0, "stream": None, "is_over": False, "skipped": 0}
+
+
+def shuffle_buffer(stream: datasets.IterableDataset) -> int:
+    """The size of the largest buffer in which the datasets library shuffles the examples of a stream; 0 if there is
+    none that holds more than one example."""
+    found, largest = [stream._ex_iterable], 0
+    while found:
+        part = found.pop()
+        if isinstance(part, BufferShuffledExamplesIterable) and part.buffer_size > 1:
+            largest = max(largest, part.buffer_size)
+        found += [*getattr(part, "ex_iterables", []), *([part.ex_iterable] if hasattr(part, "ex_iterable") else [])]
+    return largest
 
 
 class TokenBudgetStream(IterableDataset):
@@ -42,7 +55,8 @@ class TokenBudgetStream(IterableDataset):
         epochs: Passes over the stream; None: without end.
 
     Raises:
-        ValueError: on iteration: a process has no pair, or a pair is longer than the budget.
+        ValueError: the stream has a shuffle buffer; or, on iteration, a process has no pair, or a pair is longer than
+            the budget.
     """
 
     def __init__(
@@ -57,6 +71,12 @@ class TokenBudgetStream(IterableDataset):
         pad_to_multiple_of: int | None = None,
         epochs: int | None = None,
     ):
+        if buffer := shuffle_buffer(stream):
+            raise ValueError(
+                f"The stream has .shuffle(buffer_size={buffer}), and what is in that buffer would be lost when a "
+                "training is resumed: leave it out, since the pairs are shuffled here (stream_buffer_size), or give "
+                "buffer_size=1, which shuffles the files."
+            )
         if num_replicas > 1 and getattr(stream, "_distributed", None) is None:
             stream = split_dataset_by_node(stream, rank, num_replicas)
         self.stream = stream

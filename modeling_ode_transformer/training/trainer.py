@@ -27,7 +27,7 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import parse_flag_from_env, reduce
 from torch.distributed.fsdp import FSDPModule, StateDictType
 from torch.utils.data import DataLoader
-from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments, trainer
+from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_utils import has_length
 
 from ..inference.cpu import cross_entropy, optimize_for_cpu
@@ -38,7 +38,7 @@ from ..pretrained_ode_transformer import shift_tokens_right
 from ..text_files import read_json
 from .loading import PadPairs, PairRows, is_padded_from_arrow
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
-from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
+from .resumption import ResumableTrainerMixin, ResumableTrainingArguments, in_place_of
 from .samplers import TokenBudgetBatchSampler, pair_lengths
 from .streams import TokenBudgetStream
 from .watch import CoefficientWatch
@@ -87,17 +87,6 @@ def class_before_sharding(model: torch.nn.Module):
         yield
     finally:
         model.__class__ = sharded
-
-
-@contextmanager
-def no_skipping_by_trainer():
-    """Within the context, Trainer skips no batches: the data already begin where the run resumes."""
-    original = trainer.skip_first_batches
-    trainer.skip_first_batches = lambda dataloader, num_batches: dataloader
-    try:
-        yield
-    finally:
-        trainer.skip_first_batches = original
 
 
 @contextmanager
@@ -292,11 +281,11 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
         if plugin is None or plugin.state_dict_type != StateDictType.SHARDED_STATE_DICT:
             super().save_model(output_dir, _internal_call)
-        elif not _internal_call:
-            # The final model must open with `from_pretrained`.
+        elif output_dir is None or not _internal_call:
+            # The final model must open with `from_pretrained`. `push_to_hub` saves it once more.
             plugin.set_state_dict_type("FULL_STATE_DICT")
             try:
-                super().save_model(output_dir)
+                super().save_model(output_dir, _internal_call)
             finally:
                 plugin.set_state_dict_type("SHARDED_STATE_DICT")
         elif self.args.should_save:
@@ -426,6 +415,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         self._asked_of_generate = {}
         self._stream: TokenBudgetStream | None = None
         self._stream_epochs = None
+        # The batches of these epochs.
+        self._counted: dict[str, int] | None = None
         given = signature(Seq2SeqTrainer).bind(*args, **kwargs)
         arguments, dataset = given.arguments.get("args"), given.arguments.get("train_dataset")
         if isinstance(dataset, datasets.IterableDataset) and arguments.max_steps <= 0:
@@ -521,7 +512,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         )
 
     def get_stream_dataloader(self, dataset: datasets.IterableDataset, collator) -> DataLoader:
-        """Batches of a stream for `max_steps` updates, or for `num_train_epochs`, whose updates are counted first."""
+        """Batches of a stream for `max_steps` updates, or for `num_train_epochs`, whose updates are counted first, or
+        were by the training that is resumed."""
         args = self.args
         self._stream = TokenBudgetStream(
             dataset,
@@ -535,7 +527,12 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             epochs=self._stream_epochs,
         )
         if self._stream_epochs is not None:
-            updates = self._stream.count() // args.gradient_accumulation_steps
+            noted = self._stream_state(self._resumed_from)
+            self._counted = noted.get("counted") if noted.get("processes") == args.world_size else None
+            # All processes count, or none.
+            if self._counted is None or self._counted["epochs"] != self._stream_epochs:
+                self._counted = {"epochs": self._stream_epochs, "batches": self._stream.count()}
+            updates = self._counted["batches"] // args.gradient_accumulation_steps
             args.max_steps = math.ceil(updates * args.num_train_epochs / self._stream_epochs)
             logger.info("%g epochs of the stream make %d updates", args.num_train_epochs, args.max_steps)
         collator = self._get_collator_with_removed_columns(collator, description="training")
@@ -550,25 +547,32 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
     def _stream_state_file(self, checkpoint: str | Path) -> Path:
         return Path(checkpoint) / f"stream_state_{self.args.process_index}.json"
 
+    def _stream_state(self, checkpoint: str | Path | None) -> dict:
+        file = self._stream_state_file(checkpoint) if checkpoint else None
+        return read_json(file) if file and file.is_file() else {}
+
     def _save_rng_state(self, output_dir):
         if self._stream is not None:
             state = self._stream.state_dict(self.state.global_step * self.args.gradient_accumulation_steps)
-            state["processes"] = self.args.world_size
+            state |= {"processes": self.args.world_size, "counted": self._counted}
+            # The process that makes the folder may be behind.
+            Path(output_dir).mkdir(parents=True, exist_ok=True)
             self._stream_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
         super()._save_rng_state(output_dir)
 
     def _run_epoch(self, *, resume_from_checkpoint, **kwargs):
         if self._stream is None or resume_from_checkpoint is None:
             return super()._run_epoch(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        file = self._stream_state_file(resume_from_checkpoint)
-        state = read_json(file) if file.is_file() else {}
+        state = self._stream_state(resume_from_checkpoint)
+        state.pop("counted", None)
         if state.pop("processes", None) != self.args.world_size:
             raise ValueError(
                 f"{resume_from_checkpoint} holds no position in the stream for {self.args.world_size} processes: "
                 "resume with as many processes as wrote it."
             )
         self._stream.load_state_dict(state)
-        with no_skipping_by_trainer():
+        # The stream already begins where the run resumes.
+        with in_place_of("skip_first_batches", lambda dataloader, num_batches: dataloader):
             return super()._run_epoch(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def log(self, logs, *args, **kwargs):

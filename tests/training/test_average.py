@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, Trainer, TrainingArguments
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.training import average as module
 from modeling_ode_transformer.training.average import average_checkpoints, find_checkpoints
-from modeling_ode_transformer.training.checkpoints import LOSS_STATE
+from modeling_ode_transformer.training.checkpoints import LOCK, LOSS_STATE
 
 from ..conftest import TINY, files_of, killed_at_each_operation, randomize, tiny_config
 
@@ -229,6 +230,21 @@ def test_overwriting_replaces_the_whole_folder(run, tmp_path):
     cli.run(["average", str(run), "--output_dir", str(output), "--overwrite"])
     assert not (output / "model-00001-of-00002.safetensors").exists()
     AutoModelForSeq2SeqLM.from_pretrained(output)
+
+
+def test_the_folder_of_another_training_is_not_replaced(run, tmp_path):
+    """Not one with checkpoints, nor one in which a training runs, in another process."""
+    output = tmp_path / "out"
+    (output / "checkpoint-3").mkdir(parents=True)
+    argv = ["average", str(run), "--output_dir", str(output), "--overwrite"]
+    with pytest.raises(ValueError, match=r"out holds checkpoint-3 of a training.*choose another"):
+        cli.run(argv)
+    (output / "checkpoint-3").rename(output / "other")
+    with FileLock(output / LOCK), pytest.raises(ValueError, match=r"Another training is writing to .*out"):
+        cli.run(argv)
+    assert (output / "other").is_dir()
+    cli.run(argv)
+    assert not (output / "other").exists()
 
 
 def test_an_interruption_leaves_what_was_there(run, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import random
 import shutil
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import run_classification
@@ -17,6 +18,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from modeling_ode_transformer.training import run as run_loop
 from modeling_ode_transformer.training.checkpoints import check_resumable
 from modeling_ode_transformer.training.recipe_files import RECIPES
+from modeling_ode_transformer.training.seeds import plan_models
 from modeling_ode_transformer.training.tasks import classification, classification_examples
 
 
@@ -136,6 +138,14 @@ def test_models_that_are_finished_are_not_trained_again(files, tmp_path, monkeyp
     assert calls[-3:] == [1, 2, 3]
 
 
+def test_a_single_seed_that_is_finished_is_not_trained_again(files, tmp_path, monkeypatch):
+    """It has no checkpoints, as in the recipe of TREC."""
+    asked = arguments(files[0], tmp_path, test_file=files[1], seeds=[3])
+    results = run_classification.main(asked)
+    monkeypatch.setattr(run_loop, "run_model", None)
+    assert run_classification.main([*asked, "--resume_from_checkpoint", "true"]) == results
+
+
 def test_metrics_of_another_test_set_are_not_taken_for_a_seeds(files, tmp_path):
     options = {"test_file": files[1], "max_steps": 1}
     first = run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2]))["runs"]
@@ -231,6 +241,22 @@ def test_a_finished_model_stays_as_it_is(files, tmp_path):
         run_classification.main(arguments(files[0], tmp_path / "b", **options, early_stopping_patience=patience))
         state = json.loads((tmp_path / "b" / "trainer_state.json").read_text())
         assert state["global_step"] == updates
+
+
+@pytest.mark.parametrize("given, base", [(None, "out"), ("me/model", "me/model")])
+def test_each_of_several_models_has_a_repository_of_its_own(given, base):
+    args = SimpleNamespace(output_dir="runs/out", seed=5, push_to_hub=True, hub_model_id=given)
+
+    def repositories(**asked):
+        data = SimpleNamespace(**{"seeds": None, "cross_validation": None} | asked)
+        return [own.hub_model_id for _, own in plan_models(data, args)]
+
+    assert repositories() == [given]
+    assert repositories(seeds=[1, 2]) == [f"{base}_seed_1", f"{base}_seed_2"]
+    names = [f"{base}_seed_{seed}_fold_{fold}" for seed in (1, 2) for fold in (0, 1)]
+    assert repositories(seeds=[1, 2], cross_validation=2) == names
+    args.push_to_hub = False
+    assert repositories(seeds=[1]) == [given]
 
 
 def test_results_of_other_seeds_are_not_lost(files, tmp_path):
@@ -448,6 +474,21 @@ def test_the_learning_rate_rises_linearly_and_falls_exponentially(files, tmp_pat
     # Of the first update the rate is 0; what is logged is that of each update.
     expected = [0.01 * step / 4 for step in range(4)] + [0.01 * 0.01 ** (step / 6) for step in range(6)]
     assert rates == pytest.approx(expected)
+
+
+def test_a_second_training_has_the_schedule_of_its_own_updates(files, tmp_path, monkeypatch):
+    """As after --auto_find_batch_size has halved the batches: more updates, whose last rate is the lowest one."""
+    trainers, make = [], run_loop.make
+    monkeypatch.setattr(run_loop, "make", lambda model: make(model) or trainers.append(model.trainer))
+    run_classification.main(arguments(files[0], tmp_path, warmup_steps=2, learning_rate_ratio=0.01, do_predict=None))
+    (trainer,) = trainers
+    for updates in (4, 8):
+        trainer.args.max_steps = updates
+        trainer.train()
+        rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+        expected = [1e-3 * step / 2 for step in range(2)]
+        expected += [1e-3 * 0.01 ** (step / (updates - 2)) for step in range(updates - 2)]
+        assert rates == pytest.approx(expected)
 
 
 def test_the_optimizer_is_adam_with_l2_regularization(files, tmp_path):

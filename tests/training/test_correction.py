@@ -7,6 +7,7 @@ import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from modeling_ode_transformer.metrics.gleu import gleu
 from modeling_ode_transformer.metrics.m2 import m2_score, read_m2
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.recipe_files import RECIPES
-from modeling_ode_transformer.training.run import parse_arguments
+from modeling_ode_transformer.training.run import parse_arguments, prepare
+from modeling_ode_transformer.training.same_training import changed_data, data_note
 from modeling_ode_transformer.training.smoke import learner_sentences
 from modeling_ode_transformer.training.tasks import correction, seq2seq_texts
 
@@ -229,6 +231,29 @@ def test_a_share_of_a_training_file_validates(tmp_path):
     values |= {"train_file": [nucle], "validation_share": None}
     with pytest.raises(ValueError, match=r"nucle\.train\.m2 is both a training file and a validation file"):
         read(**values)
+
+
+def test_sentences_held_out_of_a_training_file_are_not_in_what_a_copy_of_it_prepared(tmp_path):
+    """A copy of the training file validates first, then the file itself: the name is the same, the pairs are not, and
+    the second training does not go on with the first one."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        learner_sentences.write_corpus(tmp_path / name, {"nucle": 60}, {})
+    counts, notes = [], []
+    for name in ("b", "a"):
+        files = {"train_file": [str(tmp_path / "a" / "nucle.m2")], "validation_share": 0.25}
+        files["validation_file"] = [str(tmp_path / name / "nucle.m2")]
+        argv = [f"--train {files['train_file'][0]} --validation {files['validation_file'][0]}"]
+        argv += ["--validation_share 0.25 --vocab_size 350 --use_cpu True --do_train --preset none"]
+        argv += [f"--output_dir {tmp_path / 'data-bin'}"]
+        counts.append(prepare(correction.CORRECTION, " ".join(argv).split())["train"])
+        assert counts[-1] == len(read(**files))
+        training = SimpleNamespace(do_train=True, do_eval=True, do_predict=False, output_dir=str(tmp_path))
+        notes.append({"data": files, "files": data_note(correction.DataArguments(**files), training)})
+    assert counts[0] == 60 > counts[1]
+    assert changed_data(*notes) == ["other files of training and validation data (nucle.m2)"]
+    older = {"data": notes[0]["data"], "files": {name: notes[0]["files"][name] for name in ("train", "validation")}}
+    assert changed_data(older, notes[1]) == []
 
 
 def test_malformed_file_is_named_with_its_line(tmp_path):

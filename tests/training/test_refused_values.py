@@ -32,6 +32,9 @@ TRANSLATIONS = [
         "--max_tokens_per_batch 200 draws batches in random order",
     ),
     ({"output_dir": "{file}"}, "--output_dir .*file is a file"),
+    ({"batch_eval_metrics": True}, "--batch_eval_metrics True: metrics are of all outputs .* leave it out"),
+    ({"eval_do_concat_batches": False}, "--eval_do_concat_batches False: metrics are of all outputs .* leave it out"),
+    ({"prediction_loss_only": True}, "--prediction_loss_only True: metrics are of all outputs .* leave it out"),
     ({"config_overrides": "encoder_solver=none.json"}, "--config_overrides encoder_solver=none.json: no such file"),
     ({"config_overrides": "d_model=31"}, "error: d_model=31 is not a multiple of encoder_attention_heads"),
     ({"config_overrides": "d_model=wide"}, "d_model"),
@@ -48,6 +51,8 @@ CLASSIFICATIONS = [
         "--cross_validation 10 needs at least as many examples, but there are 3",
     ),
     ({"train_file": "{one.txt}"}, "All examples have the label 1: there is nothing to tell apart"),
+    ({"batch_eval_metrics": True}, "--batch_eval_metrics True: metrics are of all outputs .* leave it out"),
+    ({"eval_do_concat_batches": False}, "--eval_do_concat_batches False: metrics are of all outputs .* leave it out"),
     ({"test_size": 0.6, "validation_size": 0.5}, "--validation_size 0.5 and --test_size 0.6 leave nothing"),
 ]
 

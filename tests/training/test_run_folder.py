@@ -1,11 +1,14 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What a run may do in an output folder, and whether two runs are the same training."""
 
+import builtins
+import errno
 import json
 import os
 import shutil
 import signal
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
@@ -17,7 +20,6 @@ from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.hub.model_card import run_record
 from modeling_ode_transformer.inference import tokenizers
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
-from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
 from modeling_ode_transformer.training.run_folder import note_run
 from modeling_ode_transformer.training.same_training import (
@@ -27,8 +29,9 @@ from modeling_ode_transformer.training.same_training import (
     different_training,
     run_arguments,
 )
-from modeling_ode_transformer.training.tasks import seq2seq, seq2seq_texts, translation
+from modeling_ode_transformer.training.tasks import seq2seq, translation
 from modeling_ode_transformer.training.tasks.seq2seq_arguments import Seq2SeqModelArguments
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
 from .runs import MODEL, arguments, losses
 
@@ -112,6 +115,55 @@ def test_a_failed_start_leaves_an_earlier_run_as_it_was(corpus, tmp_path):
         with pytest.raises((FileNotFoundError, ValueError), match=message):
             run_translation.main(arguments(corpus, tmp_path / "run", **wrong, overwrite_output_dir=True))
         assert files == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["arguments.json", "all_results.json"])
+def test_a_disk_that_is_full_while_a_record_is_written_leaves_a_run_that_goes_on(name, corpus, tmp_path, monkeypatch):
+    """Half of the new record was written; the repeated training or evaluation ends as if nothing had happened."""
+    options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    metrics = run_translation.main(arguments(corpus, tmp_path, **options))
+    if name == "all_results.json":
+        options = {"do_train": None, "do_eval": True, "model_name_or_path": tmp_path, "config_overrides": None}
+    write, record = Path.open, (tmp_path / "arguments.json").read_bytes()
+
+    def full(path, mode="r", *args, **kwargs):
+        if "w" in mode and path.name.endswith(name):
+            with write(path, mode, *args, **kwargs) as file:
+                file.write("{")
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, mode, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", full)
+    monkeypatch.setattr(builtins, "open", lambda path, *args, **kwargs: full(Path(path), *args, **kwargs))
+    with pytest.raises(OSError, match="No space left"):
+        run_translation.main(arguments(corpus, tmp_path, **options))
+    monkeypatch.undo()
+    again = run_translation.main(arguments(corpus, tmp_path, **options))
+    assert name == "all_results.json" or (tmp_path / "arguments.json").read_bytes() == record
+    noted = json.loads((tmp_path / "all_results.json").read_text())
+    assert noted["train_loss"] == metrics["train_loss"] and again.items() <= noted.items()
+    assert not list(tmp_path.glob("_temporary*"))
+
+
+def test_a_training_that_starts_anew_leaves_nothing_of_the_model_before_it(corpus, tmp_path, monkeypatch):
+    """Stopped before its first checkpoint, it is not taken for the other one's; repeated, it begins once more."""
+    run_translation.main(arguments(corpus, tmp_path, max_steps=2))
+    (tmp_path / "model-00001-of-00002.safetensors").touch()
+    (tmp_path / "mine.txt").touch()
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_translation.main(arguments(corpus, tmp_path, max_steps=3, overwrite_output_dir=True))
+    monkeypatch.undo()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix in (".json", ".safetensors", ".bin")) == [
+        name for name in ("arguments.json", "tokenizer.json", "tokenizer_config.json") if (tmp_path / name).is_file()
+    ]
+    assert (tmp_path / "mine.txt").is_file()
+    run_translation.main(arguments(corpus, tmp_path, max_steps=3))
+    assert len(losses(tmp_path)) == 3
 
 
 def test_another_training_in_the_folder_of_one_is_refused(corpus, tmp_path, caplog):
@@ -356,16 +408,6 @@ def test_another_value_of_what_decides_the_updates_makes_another_training(name, 
     assert different(asked, asked)["training"] == []
 
 
-def test_a_target_tokenizer_of_an_earlier_start_is_not_used(corpus, tmp_path):
-    """Of a run with two tokenizers that was stopped before its first checkpoint."""
-    pairs = list(zip(*(read_lines(corpus / f"train.{language}") for language in ("en", "de"))))
-    for joint in (False, True):
-        args = Seq2SeqModelArguments(vocab_size=300, joint_tokenizer=joint)
-        seq2seq_texts.train_tokenizers(pairs, args, tmp_path)
-        source, target = load_tokenizers(tmp_path)
-        assert (source is target) == joint
-
-
 def test_checkpoints_of_two_branches_are_not_mixed(corpus, tmp_path):
     options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
     run_translation.main(arguments(corpus, tmp_path / "run", **options))
@@ -424,6 +466,23 @@ def test_the_best_checkpoint_is_found_in_a_folder_that_was_moved(corpus, tmp_pat
     shutil.rmtree(tmp_path / "moved" / f"checkpoint-{state['best_global_step']}")
     with pytest.raises(FileNotFoundError, match=f"of update {state['best_global_step']}, is not in"):
         run_translation.main(arguments(corpus, tmp_path / "moved", **options))
+
+
+def test_a_finished_run_that_kept_only_its_best_checkpoint_is_not_trained_further(corpus, tmp_path, monkeypatch):
+    """Repeating the command leaves the model as it is, and the metrics of its training."""
+    options = {"do_eval": True, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "perplexity", "max_steps": 4}
+    options |= {"learning_rate": 0.9, "warmup_steps": 3, "lr_scheduler_type": "inverse_sqrt", "save_total_limit": 1}
+    metrics = run_translation.main(arguments(corpus, tmp_path, **options))
+    files = {name: (tmp_path / name).read_bytes() for name in ("model.safetensors", "trainer_state.json")}
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] != ["checkpoint-4"]
+    monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", None)
+    again = run_translation.main(arguments(corpus, tmp_path, **options))
+    assert {name: (tmp_path / name).read_bytes() for name in files} == files
+    is_of_training = lambda name: name.startswith("train_") or name == "eval_perplexity"  # noqa: E731
+    assert {name: again[name] for name in filter(is_of_training, metrics)} == {
+        name: metrics[name] for name in filter(is_of_training, metrics)
+    }
 
 
 def test_another_start_of_the_same_last_name_makes_another_training():

@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -88,6 +89,22 @@ def test_a_stream_goes_on_exactly_from_every_batch(shuffled, files):
     assert place["buffer"] >= 8 and len(buffer) <= 50
 
 
+@pytest.mark.parametrize(
+    "shuffled",
+    [
+        lambda stream: stream.shuffle(seed=3, buffer_size=40),
+        lambda stream: stream.shuffle(seed=3, buffer_size=40).map(lambda pair: pair).filter(lambda pair: True),
+        lambda stream: datasets.interleave_datasets([stream, stream.shuffle(buffer_size=40)]),
+        lambda stream: datasets.concatenate_datasets([stream.shuffle(buffer_size=40), stream]),
+    ],
+)
+def test_a_shuffle_buffer_whose_pairs_a_resumption_would_lose_is_refused(shuffled, files):
+    with pytest.raises(
+        ValueError, match=r"\.shuffle\(buffer_size=40\).*lost.*buffer_size=1, which shuffles the files"
+    ):
+        TokenBudgetStream(shuffled(stream_of(files)), 60)
+
+
 def test_a_stream_of_remote_files_has_the_batches_of_local_ones(files):
     """By fsspec, whose file system in memory stands for an object store; also from the middle of an epoch."""
     remote = [f"memory://bucket/{Path(file).name}" for file in files]
@@ -165,15 +182,41 @@ def history(trainer):
     return {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
 
 
-def test_a_training_on_a_stream_is_resumed_exactly(files, tmp_path):
+def test_a_training_on_a_stream_is_resumed_exactly(files, tmp_path, monkeypatch):
+    """Without counting its updates again, unless they are to be those of other epochs, or the checkpoint is older and
+    does not have their number."""
     trainer = trainer_for(tmp_path, files, num_train_epochs=1, seed=5)
     result = trainer.train()
     updates = trainer.state.max_steps
     assert result.global_step == updates == trainer._stream.count() // 2 > 9
     assert "train_samples_per_second" not in result.metrics or not result.metrics["train_samples_per_second"]
+    counts, count = [], TokenBudgetStream.count
+    monkeypatch.setattr(TokenBudgetStream, "count", lambda stream: counts.append(count(stream)) or counts[-1])
     resumed = trainer_for(tmp_path, files, num_train_epochs=1, seed=5)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
-    assert history(resumed) == history(trainer) and len(history(trainer)) == updates
+    assert history(resumed) == history(trainer) and len(history(trainer)) == updates and not counts
+    assert not [name for name in resumed.state.log_history[-1] if "samples" in name]
+    # A process that is ahead of the one that makes the folder.
+    resumed._save_rng_state(str(tmp_path / "ahead" / "checkpoint-1"))
+    state = json.loads((tmp_path / "ahead" / "checkpoint-1" / "stream_state_0.json").read_text())
+    assert state["counted"] == {"epochs": 1, "batches": updates * 2}
+    file = tmp_path / "checkpoint-6" / "stream_state_0.json"
+    state = json.loads(file.read_text())
+    shutil.copytree(tmp_path / "checkpoint-6", tmp_path / "twice" / "checkpoint-6")
+    twice = trainer_for(tmp_path / "twice", files, num_train_epochs=2, seed=5)
+    twice.train(resume_from_checkpoint=str(tmp_path / "twice" / "checkpoint-6"))
+    assert twice.state.max_steps == counts[0] // 2 > updates and len(counts) == 1
+    file.write_text(json.dumps({name: value for name, value in state.items() if name != "counted"}))
+    resumed = trainer_for(tmp_path, files, num_train_epochs=1, seed=5)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert history(resumed) == history(trainer) and counts[1:] == [updates * 2]
+    # Another number of processes: those without a file count together with the others, and do not wait for them.
+    file.write_text(json.dumps(state))
+    with monkeypatch.context() as patch:
+        patch.setattr(TokenSeq2SeqTrainingArguments, "world_size", 2)
+        patch.setattr(TokenBudgetStream, "_gather", lambda stream, value: [value])
+        resumed.get_train_dataloader()
+    assert len(counts) == 3
     longer = trainer_for(tmp_path / "longer", files, max_steps=updates + 4, save_strategy="no", seed=5)
     longer.train()
     assert longer.state.global_step == updates + 4

@@ -218,9 +218,9 @@ def test_targets_are_encoded_as_targets():
             return {"input_ids": [[len(each), 1 if text else 2] for each in text or text_target]}
 
     args, tokenizer = translation.DataArguments(), TwoSides()
-    dataset = seq2seq_texts.encode_split([("a", "bbb")], "train", tokenizer, tokenizer, args)
+    dataset = seq2seq_texts.encode_split([("a", "bbb")], "test", tokenizer, tokenizer, args)
     assert (dataset["input_ids"][0], dataset["labels"][0]) == ([1, 1], [3, 2])
-    dataset = seq2seq_texts.encode_split([("a", "bbb")], "train", tokenizer, TwoSides(), args)
+    dataset = seq2seq_texts.encode_split([("a", "bbb")], "test", tokenizer, TwoSides(), args)
     assert dataset["labels"][0] == [3, 1]
 
 
@@ -330,7 +330,7 @@ def test_long_sentences_are_cut_and_counted(run, caplog):
     tokenizer = AutoTokenizer.from_pretrained(run[0])
     pairs = [("one", "eins"), ("one " * 50, "eins"), ("two", "zwei " * 50)]
     args = translation.DataArguments(max_source_length=30, max_target_length=20)
-    encoded = seq2seq_texts.encode_split(pairs, "train", tokenizer, tokenizer, args)
+    encoded = seq2seq_texts.encode_split(pairs, "test", tokenizer, tokenizer, args).sort("index")
     assert [len(ids) for ids in encoded["input_ids"]][1] == 30
     assert [len(ids) for ids in encoded["labels"]][2] == 20
     assert encoded["input_ids"][1][-1] == encoded["labels"][2][-1] == tokenizer.eos_token_id

@@ -280,6 +280,8 @@ class ClassificationTrainer(ResumableTrainerMixin, Trainer):
                 return self.args.learning_rate_ratio ** min((step - warmup) / decay, 1.0)
 
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, factor)
+            # Trainer makes another one for another number of updates.
+            self._created_lr_scheduler = True
         return self.lr_scheduler
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):

@@ -2,7 +2,6 @@
 """Tokenizers of sources and targets, and the encoding and decoding of texts."""
 
 import logging
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, 
     options = parse_overrides(args.tokenizer_options)
     train: Any = partial(OdeTransformerTokenizer.train, model_type=args.tokenizer_model_type, **options)
     if args.joint_tokenizer:
-        # Left by a run with two tokenizers that was stopped before its first checkpoint.
-        shutil.rmtree(folder / TARGET_TOKENIZER, ignore_errors=True)
         train(sources + targets, vocab_size=args.vocab_size).save_pretrained(folder)
     else:
         train(sources, vocab_size=args.vocab_size).save_pretrained(folder)
@@ -45,11 +42,10 @@ def warn_of_cut(split: str, cut: dict[str, int], count: int, args: Seq2SeqDataAr
 
 
 def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDataArguments) -> datasets.Dataset:
-    """Token ids of (source, target) pairs.
+    """Token ids of (source, target) pairs to evaluate on.
 
     Returns a dataset with the columns input_ids, labels, source_length, target_length, length (of both), source,
-    target (the texts) and index (the pair's place in `pairs`). Pairs for evaluation are sorted by length, longest
-    first, to save padding.
+    target (the texts) and index (the pair's place in `pairs`). It is sorted by length, longest first, to save padding.
     """
     truncated = {"source": 0, "target": 0}
     # A single tokenizer may have two sides, like Marian's; a separate target tokenizer has one.
@@ -73,8 +69,6 @@ def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDa
     )
     dataset = dataset.map(encode_batch, batched=True, desc=f"Encoding the {split} pairs")
     warn_of_cut(split, truncated, len(pairs), args)
-    if split == "train":
-        return dataset
     lengths = dataset["length"][:]
     return dataset.select(sorted(range(len(dataset)), key=lambda i: -lengths[i]))
 
