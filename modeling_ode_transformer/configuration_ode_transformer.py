@@ -487,18 +487,20 @@ class OdeTransformerConfig(PreTrainedConfig):
     @classmethod
     def from_preset(cls, name: str, **kwargs) -> "OdeTransformerConfig":
         """The paper's best model, RK2 with a gate, in one of its sizes (a key of `PRESETS`). `kwargs` replace fields;
-        an `encoder_solver` among them has fixed coefficients unless others are given too.
+        an `encoder_solver` among them has fixed coefficients unless others are given too. With
+        `is_encoder_decoder=False`, the decoder is as the preset's encoder.
 
         Raises:
             ValueError: no preset has that name.
         """
         if name not in PRESETS:
             raise ValueError(f"Unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
-        has_own_scheme = "encoder_solver" in kwargs or kwargs.get("is_encoder_decoder") is False
-        best = {} if has_own_scheme else {"encoder_solver": "rk2", "encoder_coefficients": "gate"}
+        stack = "decoder" if kwargs.get("is_encoder_decoder") is False else "encoder"
+        preset: dict[str, Any] = {field.replace("encoder_", f"{stack}_"): n for field, n in PRESETS[name].items()}
+        if f"{stack}_solver" not in kwargs:
+            preset |= {f"{stack}_solver": "rk2", f"{stack}_coefficients": "gate"}
         replaced = {cls.attribute_map.get(field, field) for field in kwargs}
-        preset = {field: value for field, value in PRESETS[name].items() if field not in replaced}
-        return cls(**preset, **{**best, **kwargs})
+        return cls(**{field: value for field, value in preset.items() if field not in replaced}, **kwargs)
 
     @property
     def encoder_tableau(self) -> ButcherTableau:
@@ -563,8 +565,12 @@ class OdeTransformerConfig(PreTrainedConfig):
             setattr(config, name, own)
         if idle and not is_saved:
             logger.warning(f"{', '.join(idle)} {IDLE}")
-        if config.decoder_tableau.num_stages == 1:  # nothing to weigh, whatever the encoder's coefficients were
-            config.coefficient_sharing, config.coefficient_start = "stack", "ones"
+        # What only the encoder's coefficients allowed.
+        has_stages, coefficients = config.decoder_tableau.num_stages > 1, COEFFICIENTS[config.decoder_coefficients]
+        if not has_stages or (config.coefficient_sharing == "channel" and not coefficients.can_be_per_channel):
+            config.coefficient_sharing = "stack"
+        if not has_stages or config.coefficient_start not in coefficients.starts:
+            config.coefficient_start = "ones"
         if config.decoder_vocab_size is not None:
             config.vocab_size, config.decoder_vocab_size = config.decoder_vocab_size, None
         return config
