@@ -17,14 +17,12 @@ from transformers.utils import logging
 
 from .integration_ode_transformer import (
     COEFFICIENTS,
-    CORRECTORS,
     FURTHER_ENTRIES,
     HISTORIES,
     LARGEST,
-    MULTISTEPS,
     OWN_CODE,
     STARTS,
-    TABLEAUS,
+    TABLES,
     ButcherTableau,
     integrate,
     resolve_corrector,
@@ -84,7 +82,8 @@ POSITIVE_INTEGERS = (
 PIPELINES_FILE = "pipeline_ode_transformer.py"
 SCHEMES_FILE = "schemes_ode_transformer"
 # The line that makes a saved `integration_ode_transformer.py` run a file beside it, which adds entries to its tables.
-IMPORT_LINE = "\nfrom .{} import *  # noqa: E402, F403\n"
+# transformers copies files that lines of this form name. No name of the file's may replace one of the module's.
+IMPORT_LINE = "\nfrom .{} import __name__ as _  # noqa: E402, F401\n"
 
 
 class Pipelines(dict):
@@ -361,7 +360,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerConfig":
         """As in transformers; configurations of older versions of this package keep their meaning."""
         for name, entries in (config_dict.get("own_schemes") or {}).items():
-            if not COEFFICIENTS.keys() | TABLEAUS.keys() | MULTISTEPS.keys() | CORRECTORS.keys() >= set(entries):
+            if not set().union(*TABLES.values()) >= set(entries):
                 raise ValueError(
                     f"The model has {', '.join(entries)} of {name}.py, which is saved beside it: import it first, by "
                     f"--import {name}.py or modeling_ode_transformer.own_schemes.import_schemes('{name}.py')."
@@ -385,39 +384,73 @@ class OdeTransformerConfig(PreTrainedConfig):
         """Whether fields of the base class, saved before this class came out of it or set since, mean this one."""
         return False
 
-    def save_pretrained(self, save_directory: str | Path, *args, **kwargs):
-        """As in transformers; beside a model's code, the configuration names the class for each Auto class that can
-        open the model, and brings along the code of the pipelines that it names."""
-        folder, classes = Path(save_directory), self.model_classes["model" if self.is_encoder_decoder else "decoder"]
+    def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs):
+        """As in transformers; beside a model's code, the saved configuration names the class for each Auto class that
+        can open the model. The code of pipelines and schemes that it names is saved with it. The configuration itself
+        stays as it is."""
+        folder = Path(save_directory)
+        for path in self.code_of_pipelines(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, folder)
+        saved = copy.deepcopy(self)
+        saved.__dict__.pop("own_schemes", None)
+        for name, value in self.fields_beside_code(folder).items():
+            setattr(saved, name, value)
+        super(OdeTransformerConfig, saved).save_pretrained(save_directory, **kwargs)
+        integration = folder / "integration_ode_transformer.py"
+        if integration.is_file():
+            schemes = self.code_of_schemes()
+            for name, code in schemes.items():
+                (folder / f"{name}.py").write_text(code, encoding="utf-8")
+            code = integration.read_text(encoding="utf-8")
+            lines = (IMPORT_LINE.format(name) for name in schemes)
+            integration.write_text(code + "".join(line for line in lines if line not in code), encoding="utf-8")
+        if push_to_hub:
+            self.push_to_hub(kwargs.pop("repo_id", folder.name), **kwargs)
+
+    def code_of_pipelines(self, folder: Path) -> list[Path]:
+        """The files beside this one that the pipelines of `custom_pipelines` need in the folder."""
+        entries = (getattr(self, "custom_pipelines", None) or {}).values()
+        files = {Path(__file__).with_name(f"{entry['impl'].split('.')[0]}.py") for entry in entries}
+        own = sorted(file for file in files if file.is_file() and file.parent.resolve() != folder.resolve())
+        return [Path(path) for file in own for path in (file, *get_relative_import_files(file))]
+
+    def fields_beside_code(self, folder: Path) -> dict[str, Any]:
+        """The fields that depend on the code in the folder or on that saved there: the classes that open the model,
+        its pipelines, and the entries of users' files."""
+        fields: dict[str, Any] = {"own_schemes": own} if (own := self.own_entries()) else {}
+        classes = self.model_classes["model" if self.is_encoder_decoder else "decoder"]
         module = [*classes.values()][-1].split(".")[0]
         if (folder / f"{module}.py").is_file():
             others = {key: name for key, name in (self.auto_map or {}).items() if not str(name).startswith(module)}
-            self.auto_map = others | classes
-        pipelines = getattr(self, "custom_pipelines", None) or {}
-        for task, entry in list(pipelines.items()):
-            code = Path(__file__).with_name(f"{entry['impl'].split('.')[0]}.py")
-            if code.is_file() and code.parent.resolve() != folder.resolve():
-                folder.mkdir(parents=True, exist_ok=True)
-                for file in (code, *get_relative_import_files(code)):
-                    shutil.copy(file, folder)
-            elif code.name == PIPELINES_FILE and not (folder / code.name).is_file():
-                del pipelines[task]
+            fields["auto_map"] = others | classes
+        pipelines = getattr(self, "custom_pipelines", None)
+        if pipelines and not (folder / PIPELINES_FILE).is_file():
+            lost = PIPELINES_FILE.removesuffix("py")
+            fields["custom_pipelines"] = {
+                task: entry for task, entry in pipelines.items() if not entry["impl"].startswith(lost)
+            }
+        return fields
+
+    def own_entries(self) -> dict[str, list[str]]:
+        """The names of the model's entries from users' files, by file: from those imported, and where this code came
+        with a model from those beside it."""
+        files = {
+            name: frozenset(entries)
+            for name, entries in (getattr(self, "own_schemes", None) or {}).items()
+            if Path(__file__).with_name(f"{name}.py").is_file()
+        }
+        files |= {name: entries for name, (entries, _) in OWN_CODE.items()}
         chosen = set(self.named_entries())
-        own = {name: sorted(entries & chosen) for name, (entries, _) in OWN_CODE.items() if entries & chosen}
-        if own:
-            self.own_schemes = own
-        super().save_pretrained(save_directory, *args, **kwargs)
-        integration = folder / "integration_ode_transformer.py"
-        if not integration.is_file():
-            return
-        files = {name: OWN_CODE[name][1] for name in own}
-        if chosen & FURTHER_ENTRIES:
+        return {name: sorted(entries & chosen) for name, entries in files.items() if entries & chosen}
+
+    def code_of_schemes(self) -> dict[str, str]:
+        """The code, by the name of its module, that adds what the model is made of to the tables of a saved
+        `integration_ode_transformer.py`."""
+        files = {name: OWN_CODE[name][1] for name in self.own_entries() if name in OWN_CODE}
+        if not FURTHER_ENTRIES.isdisjoint(self.named_entries()):
             files = {SCHEMES_FILE: Path(__file__).with_name(f"{SCHEMES_FILE}.py").read_text(encoding="utf-8")} | files
-        for name, code in files.items():
-            (folder / f"{name}.py").write_text(code, encoding="utf-8")
-            if IMPORT_LINE.format(name) not in integration.read_text(encoding="utf-8"):
-                with integration.open("a", encoding="utf-8") as file:
-                    file.write(IMPORT_LINE.format(name))
+        return files
 
     def named_entries(self) -> Iterator[str]:
         """The names of the tables' entries that the model is made of; "predictor" if a scheme corrects its steps."""
@@ -454,18 +487,20 @@ class OdeTransformerConfig(PreTrainedConfig):
     @classmethod
     def from_preset(cls, name: str, **kwargs) -> "OdeTransformerConfig":
         """The paper's best model, RK2 with a gate, in one of its sizes (a key of `PRESETS`). `kwargs` replace fields;
-        an `encoder_solver` among them has fixed coefficients unless others are given too.
+        an `encoder_solver` among them has fixed coefficients unless others are given too. With
+        `is_encoder_decoder=False`, the decoder is as the preset's encoder.
 
         Raises:
             ValueError: no preset has that name.
         """
         if name not in PRESETS:
             raise ValueError(f"Unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
-        has_own_scheme = "encoder_solver" in kwargs or kwargs.get("is_encoder_decoder") is False
-        best = {} if has_own_scheme else {"encoder_solver": "rk2", "encoder_coefficients": "gate"}
+        stack = "decoder" if kwargs.get("is_encoder_decoder") is False else "encoder"
+        preset: dict[str, Any] = {field.replace("encoder_", f"{stack}_"): n for field, n in PRESETS[name].items()}
+        if f"{stack}_solver" not in kwargs:
+            preset |= {f"{stack}_solver": "rk2", f"{stack}_coefficients": "gate"}
         replaced = {cls.attribute_map.get(field, field) for field in kwargs}
-        preset = {field: value for field, value in PRESETS[name].items() if field not in replaced}
-        return cls(**preset, **{**best, **kwargs})
+        return cls(**{field: value for field, value in preset.items() if field not in replaced}, **kwargs)
 
     @property
     def encoder_tableau(self) -> ButcherTableau:
@@ -530,8 +565,12 @@ class OdeTransformerConfig(PreTrainedConfig):
             setattr(config, name, own)
         if idle and not is_saved:
             logger.warning(f"{', '.join(idle)} {IDLE}")
-        if config.decoder_tableau.num_stages == 1:  # nothing to weigh, whatever the encoder's coefficients were
-            config.coefficient_sharing, config.coefficient_start = "stack", "ones"
+        # What only the encoder's coefficients allowed.
+        has_stages, coefficients = config.decoder_tableau.num_stages > 1, COEFFICIENTS[config.decoder_coefficients]
+        if not has_stages or (config.coefficient_sharing == "channel" and not coefficients.can_be_per_channel):
+            config.coefficient_sharing = "stack"
+        if not has_stages or config.coefficient_start not in coefficients.starts:
+            config.coefficient_start = "ones"
         if config.decoder_vocab_size is not None:
             config.vocab_size, config.decoder_vocab_size = config.decoder_vocab_size, None
         return config

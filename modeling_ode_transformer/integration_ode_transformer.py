@@ -548,7 +548,15 @@ HISTORIES: dict[str, type[LayerHistory]] = {
 }
 
 
-# Users' files that add entries to the tables here, by file name: the names of the entries, and the code.
+# The tables that users' files may add entries to (`own_schemes.py`), by name.
+TABLES: dict[str, dict[str, Any]] = {
+    "TABLEAUS": TABLEAUS,
+    "CORRECTORS": CORRECTORS,
+    "MULTISTEPS": MULTISTEPS,
+    "COEFFICIENTS": COEFFICIENTS,
+    "HISTORIES": HISTORIES,
+}
+# Those files, by name: the names of the entries, and the code.
 OWN_CODE: dict[str, tuple[frozenset[str], str]] = {}
 # The names of the entries that `schemes_ode_transformer.py` adds.
 FURTHER_ENTRIES: set[str] = set()

@@ -14,6 +14,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, is_torchdynamo_compiling
+from transformers.utils.import_utils import is_tracing
 
 from .configuration_ode_transformer import OdeTransformerConfig, Part
 from .integration_ode_transformer import (
@@ -128,18 +129,20 @@ def count_positions(
     they do not: cached padding counts.
 
     Raises:
-        ValueError: the sequence is longer than the learned positions.
+        ValueError: a position is not among the learned ones.
     """
     args = config, inputs_embeds, input_ids, attention_mask, position_ids, past_length, counts_padding
     positions, first = index_positions(*args)
-    limit, is_known = config.max_position_embeddings, isinstance(past_length, int) and not is_torchdynamo_compiling()
-    if config.position_embedding_type == "learned" and is_known and past_length + inputs_embeds.shape[1] > limit:
-        # Positions may be fewer than tokens: padding has none, and packed sequences share theirs.
-        if (used := int(positions.max()) + 1 - first) > limit:
-            raise ValueError(
-                f"A sequence of {used} tokens is longer than max_position_embeddings={limit}: cut it, or use a model "
-                "with sinusoidal positions."
-            )
+    if config.position_embedding_type != "learned" or is_tracing(positions) or positions.is_meta:
+        return positions
+    limit = config.max_position_embeddings
+    is_long = isinstance(past_length, int) and past_length + inputs_embeds.shape[1] > limit
+    # Positions may be fewer than tokens: padding has none, and packed sequences share theirs.
+    if (is_long or position_ids is not None) and (used := int(positions.max()) + 1 - first) > limit:
+        what = f"A sequence of {used} tokens is" if position_ids is None else f"position_ids up to {used - 1} are"
+        raise ValueError(
+            f"{what} longer than max_position_embeddings={limit}: cut it, or use a model with sinusoidal positions."
+        )
     return positions
 
 
@@ -160,7 +163,8 @@ def index_positions(
     first = config.padding_position + 1
     if position_ids is not None:
         return position_ids + first, first
-    is_mask = attention_mask is not None and attention_mask.ndim == 2 and attention_mask.shape[1] >= length
+    # A ready `BlockMask` of flex attention has a shape, too, of four dimensions.
+    is_mask = attention_mask is not None and len(attention_mask.shape) == 2 and attention_mask.shape[1] >= length
     if is_mask and config.position_counting == "mask":
         counts = (attention_mask != 0).cumsum(dim=1)[:, -length:]
         is_token = (attention_mask != 0)[:, -length:]
@@ -188,7 +192,7 @@ def attended_positions(
     query_positions = key_positions
     if cache is not None:
         query_positions = torch.arange(query_length, device=device).unsqueeze(0) + past_length
-    has_own_mask = attention_mask is not None and attention_mask.ndim == 4
+    has_own_mask = attention_mask is not None and len(attention_mask.shape) == 4
     has_places = isinstance(past_length, int) and key_length == past_length + query_length
     if position_ids is not None and has_own_mask and has_places:
         # Only such a mask allows positions in another order than the tokens, as in a tree with a common prefix. The
@@ -429,6 +433,7 @@ class OdeTransformerAttention(nn.Module):
             self.relative_keys is not None
             and isinstance(attention_mask, torch.Tensor)
             and attention_mask.dtype.is_floating_point
+            and self.config._attn_implementation != "flex_attention"  # where all heads have the mask of the first
         ):
             attention_mask = self.relative_keys(query, relative_distances, attention_mask)
         elif self.relative_keys is not None:
@@ -470,6 +475,7 @@ class BlockInputs:
     first_cache_idx: int
     joined: tuple[torch.Tensor, ...] | None = None  # what projects for the self-attention, for all evaluations
     relative_distances: torch.Tensor | None = None
+    position_ids: torch.Tensor | None = None
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def keep_weights(self, name: str, weights: torch.Tensor | None) -> None:
@@ -531,17 +537,25 @@ def mask_and_distances(
     config: OdeTransformerConfig, is_causal: bool, mask: torch.Tensor | None, positions: tuple, like: torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Returns the mask and the `relative_distances` for a stack's self-attentions, from the positions of the queries
-    and the keys. For "sdpa", a mask of booleans becomes the numbers that every layer adds to its scores: 0, and half
-    of the smallest number for hidden keys, in the dtype that `like`, the embeddings, are computed in."""
+    and the keys. The mask is as `added_mask` returns it. For "sdpa", tokens in order get one even if there is none."""
     distances = relative_distances(config.max_relative_position, *positions)
-    if config._attn_implementation != "sdpa" or distances is None:
-        return mask, distances
-    if mask is None and is_causal and distances.ndim == 2:
-        mask = (distances <= config.max_relative_position)[None, None]
-    if mask is not None and mask.dtype == torch.bool:
-        dtype = autocast_dtype(like)
-        mask = (~mask).to(dtype) * (torch.finfo(dtype).min / 2)
-    return mask, distances
+    if distances is not None and config._attn_implementation == "sdpa":
+        if mask is None and is_causal and distances.ndim == 2:
+            mask = (distances <= config.max_relative_position)[None, None]
+    return added_mask(config, mask, distances is not None, like), distances
+
+
+def added_mask(
+    config: OdeTransformerConfig, mask: torch.Tensor | None, has_distances: bool, like: torch.Tensor
+) -> torch.Tensor | None:
+    """A mask of booleans (1 or batch, 1 or heads, queries, keys) becomes the numbers that every layer adds to its
+    scores: 0, and half of the smallest number for hidden keys, in the dtype that `like`, the embeddings, are computed
+    in. Only "sdpa" takes booleans, where there are no scores of relative distances. Other masks stay as they are."""
+    is_own = isinstance(mask, torch.Tensor) and mask.ndim == 4 and mask.dtype == torch.bool
+    if not is_own or (config._attn_implementation == "sdpa" and not has_distances):
+        return mask
+    dtype = autocast_dtype(like)
+    return (~mask).to(dtype) * (torch.finfo(dtype).min / 2)
 
 
 def autocast_dtype(x: torch.Tensor) -> torch.dtype:

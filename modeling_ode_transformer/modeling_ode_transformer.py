@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -42,6 +42,7 @@ from .layers_ode_transformer import (
     OdeTransformerAttention,
     SharedModules,
     StackEmbeddingMixin,
+    added_mask,
     attended_positions,
     autocast_dtype,
     check_entries,
@@ -126,14 +127,16 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         states: list[torch.Tensor] | None = None,
         past_key_values: Cache | None = None,
         repeat: int = 0,
+        position_ids: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, tuple]:
         """Returns the new state (batch, length, d), the first stage's weights of the self-attention and of the
         cross-attention (None if the attention implementation has none), and the steps made so far of a multistep
-        scheme. A corrector reads `states`, those of the layer history. `repeat` counts earlier runs of the stack."""
+        scheme. A corrector reads `states`, those of the layer history. `repeat` counts earlier runs of the stack.
+        Flash attention separates packed sequences by the `position_ids`."""
         masks = attention_mask, encoder_attention_mask
         inputs = self.read(encoder_hidden_states, *masks, past_key_values, kwargs, repeat)
-        inputs.relative_distances = relative_distances
+        inputs.relative_distances, inputs.position_ids = relative_distances, position_ids
         parts = self.parts_without_source if inputs.source is None else self.parts
         y = hidden_states
         for sublayers, is_integrated in parts:
@@ -207,6 +210,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             past_key_values=inputs.cache,
             cache_idx=inputs.first_cache_idx + evaluation,
             joined=inputs.joined,
+            position_ids=inputs.position_ids,
             **inputs.options,
         )
         inputs.keep_weights("self", weights)
@@ -253,10 +257,13 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             return entry.keys, entry.values
         keys_and_values = self.project_source(encoder_hidden_states)
         if cache is not None:
-            # transformers gives both caches the same number of entries; here those of a layer hold the same tensors.
+            # transformers gives both caches the same number of entries; those of a layer are the same here.
+            entries = cache.cross_attention_cache.layers
             for idx in range(first_idx, first_idx + self.num_cache_entries):
                 cache.is_updated[idx] = True
                 cached = cache.cross_attention_cache.update(*keys_and_values, idx)
+                if type(entries[idx]) is DynamicLayer:  # it has copied them
+                    entries[idx].keys, entries[idx].values = entries[first_idx].keys, entries[first_idx].values
             keys_and_values = cached
         return keys_and_values
 
@@ -413,10 +420,17 @@ class OdeTransformerDecoder(OdeTransformerStack):
                 inputs_embeds, attention_mask, position_ids, past_length, self_cache
             )
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
+        # Beside a cache, transformers does not separate packed sequences by their positions.
+        is_new = type(self_cache) is DynamicCache and self_cache.get_seq_length() == 0
         causal_mask = create_causal_mask(
-            self.config, inputs_embeds, attention_mask, past_key_values=self_cache, position_ids=position_ids
+            self.config,
+            inputs_embeds,
+            attention_mask,
+            past_key_values=None if is_new and attention_mask is None else self_cache,
+            position_ids=position_ids,
         )
-        mask, distances = mask_and_distances(self.config, True, causal_mask, attention_positions, inputs_embeds)
+        is_causal = getattr(self.config, "is_causal", True)  # set for a pass by the argument `is_causal`
+        mask, distances = mask_and_distances(self.config, is_causal, causal_mask, attention_positions, inputs_embeds)
         if encoder_hidden_states is not None:
             encoder_attention_mask = self.source_mask(inputs_embeds, encoder_hidden_states, encoder_attention_mask)
             encoder_hidden_states = encoder_hidden_states.to(autocast_dtype(encoder_hidden_states))  # once for all
@@ -427,6 +441,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
             encoder_attention_mask=encoder_attention_mask,
             relative_distances=distances,
             past_key_values=past_key_values,
+            position_ids=position_ids,
             **kwargs,
         )
         return BaseModelOutputWithPastAndCrossAttentions(
@@ -435,9 +450,10 @@ class OdeTransformerDecoder(OdeTransformerStack):
 
     def source_mask(self, inputs_embeds, encoder_hidden_states, encoder_attention_mask):
         """The mask for the cross-attention of the layers."""
-        return create_bidirectional_mask(
+        mask = create_bidirectional_mask(
             self.config, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
+        return added_mask(self.config, mask, False, inputs_embeds)
 
 
 @auto_docstring

@@ -1,34 +1,28 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Schemes and coefficients from a user's file, `--import my_scheme.py`, which saved models bring along."""
+"""Schemes, coefficients and layer histories from a user's file, `--import my_scheme.py`, which saved models bring
+along."""
 
 import ast
 import re
 import sys
 from importlib.util import module_from_spec, spec_from_loader
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from .integration_ode_transformer import COEFFICIENTS, CORRECTORS, MULTISTEPS, OWN_CODE, TABLEAUS
+from .integration_ode_transformer import OWN_CODE, TABLES
 
 
-TABLES: dict[str, dict[str, Any]] = {
-    "TABLEAUS": TABLEAUS,
-    "CORRECTORS": CORRECTORS,
-    "MULTISTEPS": MULTISTEPS,
-    "COEFFICIENTS": COEFFICIENTS,
-}
 # The file's import of the package's module, here and beside a saved model.
 HOME, NEIGHBOUR = "modeling_ode_transformer.integration_ode_transformer", ".integration_ode_transformer"
-IMPORT = re.compile(rf"^(\s*from\s+)({re.escape(HOME)}|{re.escape(NEIGHBOUR)})(\s+import\b)", re.MULTILINE)
 # Packages that exist wherever a saved model opens, beside the standard library.
 PACKAGES = {"torch", "transformers", "numpy"}
 
 
 def import_schemes(path: str | Path) -> ModuleType:
-    """Runs a file that adds entries to `TABLEAUS`, `CORRECTORS`, `MULTISTEPS` or `COEFFICIENTS`. Configurations know
-    their names from then on. A model saved with one of them has a copy of the file beside it, which imports the
-    package's module from there.
+    """Runs a file that adds entries to `TABLEAUS`, `CORRECTORS`, `MULTISTEPS`, `COEFFICIENTS` or `HISTORIES`.
+    Configurations know their names from then on. A model saved with one of them has a copy of the file beside it,
+    which imports the package's module from there.
 
     Args:
         path: The file. It may import the standard library, torch, transformers, NumPy and, by `from ... import`,
@@ -53,21 +47,23 @@ def import_schemes(path: str | Path) -> ModuleType:
     except (SyntaxError, UnicodeDecodeError) as error:
         raise ValueError(f"--import {path} is not Python: {error}.") from error
     check_imports(tree, path)
-    travelling = IMPORT.sub(rf"\1{NEIGHBOUR}\3", source)
+    travelling = importing_from(NEIGHBOUR, source, tree)
+    # Not the file's name: a package of that name stays within reach.
+    module_name = f"{__name__}.{name}"
     if name in OWN_CODE:
         if OWN_CODE[name][1] == travelling:
-            return sys.modules[name]
+            return sys.modules[module_name]
         raise ValueError(f"--import {path}: another file with this name is already imported: rename one of them.")
 
     before = {table: dict(entries) for table, entries in TABLES.items()}
-    module = module_from_spec(spec_from_loader(name, loader=None, origin=str(path)))
+    module = module_from_spec(spec_from_loader(module_name, loader=None, origin=str(path)))
     module.__file__ = str(path)
-    sys.modules[name] = module
+    sys.modules[module_name] = module
     try:
-        exec(compile(IMPORT.sub(rf"\1{HOME}\3", source), path, "exec"), module.__dict__)
+        exec(compile(importing_from(HOME, source, tree), path, "exec"), module.__dict__)
         added = check_entries(before, path)
     except BaseException as error:
-        del sys.modules[name]
+        del sys.modules[module_name]
         for table, entries in before.items():
             TABLES[table].clear()
             TABLES[table].update(entries)
@@ -78,6 +74,22 @@ def import_schemes(path: str | Path) -> ModuleType:
     return module
 
 
+def is_home(node: ast.ImportFrom) -> bool:
+    """Whether a statement imports from the package's module."""
+    return "." * node.level + (node.module or "") in (HOME, NEIGHBOUR)
+
+
+def importing_from(module: str, source: str, tree: ast.Module) -> str:
+    """Returns the source with the imports from the package's module made from `module`."""
+    code = source.encode()  # columns count bytes
+    lines = [0, *accumulate(map(len, code.splitlines(keepends=True)))]
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and is_home(node)]
+    for start in sorted((lines[node.lineno - 1] + node.col_offset for node in nodes), reverse=True):
+        statement = re.sub(rb"\Afrom\b.*?\bimport\b", f"from {module} import".encode(), code[start:], flags=re.DOTALL)
+        code = code[:start] + statement
+    return code.decode()
+
+
 def check_imports(tree: ast.Module, path: Path) -> None:
     """Raises a ValueError if the code imports a package that may be missing where a saved model opens."""
     known = sys.stdlib_module_names | PACKAGES
@@ -86,7 +98,7 @@ def check_imports(tree: ast.Module, path: Path) -> None:
             wrong = [alias.name for alias in node.names if alias.name.partition(".")[0] not in known]
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            wrong = [] if module in (HOME, NEIGHBOUR) or module.partition(".")[0] in known else [module]
+            wrong = [] if is_home(node) or module.partition(".")[0] in known else [module]
         else:
             continue
         if wrong:

@@ -23,6 +23,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
+from .layers_ode_transformer import autocast_dtype
 
 
 # `term + x @ matrices` for batches of matrices.
@@ -98,9 +99,7 @@ class OdeTransformerBidirectionalLinear(nn.Module):
     def forward(self, num_uses: int, rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
         """The layers as a function to be called `num_uses` times. Each call takes (2, rows, in) and returns
         (2, rows, out)."""
-        device, dtype = self.weight.device.type, self.weight.dtype
-        if torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
+        dtype = autocast_dtype(self.weight)
         matrices = self.weight.to(dtype).transpose(1, 2)
         return repeated_product(self.bias.to(dtype), matrices, num_uses, rows, self.product)
 

@@ -15,6 +15,7 @@ from .integration_ode_transformer import (
     FURTHER_ENTRIES,
     HISTORIES,
     MULTISTEPS,
+    TABLES,
     GateCoefficients,
     LayerHistory,
     LearnedDenseLayerHistory,
@@ -179,6 +180,7 @@ class CorrectorHistory(LearnedDenseLayerHistory):
         return output
 
 
+entries_of_the_paper = set().union(*TABLES.values())
 COEFFICIENTS |= {"scaled_gate": ScaledGateCoefficients, "ema": EmaCoefficients}
 MULTISTEPS |= {
     "leapfrog": LeapfrogScheme,
@@ -195,4 +197,4 @@ CORRECTORS |= {
 HISTORIES |= {"depth_weighted": DepthWeightedLayerHistory, "attention": AttentionLayerHistory}
 LearnedDenseLayerHistory.corrector_class = CorrectorHistory
 # What a configuration names if it needs this file; "predictor" stands for every scheme that corrects its steps.
-FURTHER_ENTRIES |= {*MULTISTEPS, *CORRECTORS, "predictor", "scaled_gate", "ema", "depth_weighted", "attention"}
+FURTHER_ENTRIES |= {*set().union(*TABLES.values()) - entries_of_the_paper, "predictor"}

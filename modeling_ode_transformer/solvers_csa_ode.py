@@ -271,6 +271,8 @@ class AdjointSolution(torch.autograd.Function):
         # The problem is linear in the adjoint. With the largest gradient as its unit, tolerances mean the same for all
         # losses.
         scale = gradient.abs().max()
+        if not scale.isfinite():  # which a `GradScaler` answers by skipping the update; there is nothing to solve
+            return None, None, None, None, *(torch.full_like(each, math.nan) for each in (y, *parameters))
         scale = scale.where(scale > 0, torch.ones_like(scale))
         state = (y, gradient / scale, *map(torch.zeros_like, parameters))
         times = torch.tensor([end, 0.0], dtype=y.dtype, device=y.device)

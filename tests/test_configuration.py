@@ -18,6 +18,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     configuration_ode_transformer,
 )
+from modeling_ode_transformer.configuration_ode_transformer import PRESETS
 from modeling_ode_transformer.integration_ode_transformer import TABLEAUS, ButcherTableau
 
 from .conftest import tiny_config
@@ -66,6 +67,17 @@ def test_presets_have_the_papers_gate_unless_another_scheme_is_given():
     assert OdeTransformerConfig.from_preset("base").encoder_coefficients == "gate"
     rk4 = OdeTransformerConfig.from_preset("deep", encoder_solver="rk4")
     assert (rk4.encoder_solver, rk4.encoder_coefficients, rk4.encoder_layers) == ("rk4", "fixed", 24)
+
+
+def test_a_preset_without_an_encoder_has_its_scheme_and_sizes_in_the_decoder():
+    for preset in PRESETS:
+        pair = OdeTransformerConfig.from_preset(preset)
+        config = OdeTransformerConfig.from_preset(preset, is_encoder_decoder=False)
+        assert (config.decoder_solver, config.decoder_coefficients) == ("rk2", "gate")
+        for size in ("layers", "attention_heads", "ffn_dim"):
+            assert getattr(config, f"decoder_{size}") == getattr(pair, f"encoder_{size}")
+    rk4 = OdeTransformerConfig.from_preset("deep", is_encoder_decoder=False, decoder_solver="rk4", decoder_layers=3)
+    assert (rk4.decoder_solver, rk4.decoder_coefficients, rk4.decoder_layers) == ("rk4", "fixed", 3)
 
 
 @pytest.mark.parametrize(

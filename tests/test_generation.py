@@ -139,6 +139,16 @@ def test_the_cross_attention_cache_has_no_empty_entries(decoder_solver, batch):
     assert {tuple(entry.keys.shape) for entry in entries} == {(3, 2, 9, 16)}
 
 
+@SOLVER
+def test_all_evaluations_of_a_block_have_one_copy_of_the_sources_keys(decoder_solver, batch):
+    """Two layers, each run twice, make four copies."""
+    cache = build(decoder_solver=decoder_solver, coefficients="fixed", stack_repeats=2)(**batch).past_key_values
+    entries = cache.cross_attention_cache.layers
+    for name in ("keys", "values"):
+        places = [getattr(entry, name).data_ptr() for entry in entries]
+        assert len(set(places)) == 4 and places == sorted(places, key=places.index)
+
+
 def test_generation_from_embeddings_is_that_from_ids(batch):
     model = build()
     embeddings = model.get_input_embeddings()(batch["input_ids"][:1])

@@ -1,10 +1,15 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""`--import`: schemes and coefficients from a file, in training, saved as code, and elsewhere; what cannot travel."""
+"""`--import`: schemes, coefficients and histories from a file, in training, saved as code, and elsewhere; what cannot
+travel."""
 
+import ast
 import hashlib
+import importlib
 import json
+import pickle
 import sys
 
+import evaluate
 import pytest
 import run_translation
 import torch
@@ -16,9 +21,9 @@ from modeling_ode_transformer.integration_ode_transformer import OWN_CODE
 from modeling_ode_transformer.own_schemes import TABLES, import_schemes
 from modeling_ode_transformer.training.smoke import number_names
 
-from .conftest import tiny_config
+from .conftest import build, tiny_config
 from .processes import run_python
-from .test_hub import PUBLISHED
+from .test_hub import PUBLISHED, WITHOUT_PACKAGE
 from .training.runs import MODEL, SIZES, arguments
 
 
@@ -49,12 +54,16 @@ COEFFICIENTS["softmax"] = SoftmaxCoefficients
 '''
 
 
+def module_of(name):
+    return f"{import_schemes.__module__}.{name}"
+
+
 @pytest.fixture(autouse=True)
 def tables_as_before():
     before = {table: dict(entries) for table, entries in TABLES.items()}
     yield
     for name in OWN_CODE:
-        del sys.modules[name]
+        del sys.modules[module_of(name)]
     OWN_CODE.clear()
     for table, entries in before.items():
         for name in TABLES[table].keys() - entries.keys():
@@ -76,7 +85,7 @@ def forget():
             for name in names & entries.keys():
                 del entries[name]
     for name in list(OWN_CODE):
-        del OWN_CODE[name], sys.modules[name]
+        del OWN_CODE[name], sys.modules[module_of(name)]
 
 
 ELSEWHERE = """
@@ -151,6 +160,106 @@ def test_only_models_that_need_it_take_it_along(scheme, tmp_path):
         OdeTransformerConfig(encoder_coefficients="none")
 
 
+# Names that the package's module has, too: with another meaning here.
+OTHERS = """
+import torch; from modeling_ode_transformer.integration_ode_transformer import HISTORIES, DenseLayerHistory
+
+
+def weighted_sum(values):
+    return sum(values)
+
+
+TOLERANCE = clamp_half = integrate = KERNELS = None
+
+
+class SumHistory(DenseLayerHistory):
+    def forward(self, states):
+        return weighted_sum(states)
+
+
+HISTORIES["sum"] = SumHistory
+"""
+FIELDS_OF_OWN_SCHEMES = """
+import json, os
+config = model.config
+print("kept", json.load(open(f"{seconds[0]}/config.json"))["own_schemes"])
+config.encoder_solver = "rk2"
+config.save_pretrained("without")
+config.layer_history = "dense"
+config.save_pretrained("plain")
+for folder in ("without", "plain"):
+    print(folder, json.load(open(f"{folder}/config.json")).get("own_schemes"))
+"""
+
+
+def test_names_of_a_file_change_nothing_in_the_saved_code(scheme, tmp_path):
+    """Helpers of the file have names of the package's module. A history that the file adds travels like a scheme. The
+    saved code names the entries that a model has, also where the package is not."""
+    scheme.write_text(SCHEME + OTHERS)
+    import_schemes(scheme)
+    model = build(encoder_solver="heun3", layer_history="sum", encoder_coefficients="fixed").eval()
+    model.generation_config.max_len_a, model.generation_config.max_len_b = 0.2, 2
+    ids = torch.arange(4, 9)[None]
+    expected = model(ids, decoder_input_ids=ids).logits.double().sum().item()
+    folders = [str(tmp_path / name) for name in ("first", "second")]
+    model.save_pretrained(folders[0])
+    printed = run_python(WITHOUT_PACKAGE + FIELDS_OF_OWN_SCHEMES, tmp_path, *folders).splitlines()
+    assert [float(line[4:]) for line in printed if line.startswith("sum ")] == pytest.approx([expected] * 2, abs=1e-3)
+    assert "kept {'my_scheme': ['heun3', 'sum']}" in printed
+    assert "without {'my_scheme': ['sum']}" in printed and "plain None" in printed
+
+    forget()
+    with pytest.raises(ValueError, match=r"has heun3, sum of my_scheme.py, which is saved beside it: import it first"):
+        AutoModelForSeq2SeqLM.from_pretrained(folders[1])
+    import_schemes(tmp_path / "second" / "my_scheme.py")
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(folders[1]).eval()
+    assert loaded(ids, decoder_input_ids=ids).logits.equal(model(ids, decoder_input_ids=ids).logits)
+
+
+def test_a_model_that_no_longer_needs_a_file_does_not_name_it(scheme, tmp_path):
+    """Saving leaves the configuration in memory as it is."""
+    import_schemes(scheme)
+    OdeTransformerConfig(encoder_solver="heun3").save_pretrained(tmp_path / "own")
+    config = OdeTransformerConfig.from_pretrained(tmp_path / "own", encoder_solver="rk2")
+    before = config.to_dict()
+    config.save_pretrained(tmp_path / "plain")
+    assert before["own_schemes"] == {"my_scheme": ["heun3"]} and config.to_dict() == before
+    assert not (tmp_path / "plain" / "my_scheme.py").exists()
+    forget()
+    assert "own_schemes" not in OdeTransformerConfig.from_pretrained(tmp_path / "plain").to_dict()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "import torch; from {} import {}",
+        "if True: from {} \\\n    import {}",
+        "ü = 'ü'; from {} import ({},\n)",
+    ],
+)
+def test_every_form_of_import_travels(form, tmp_path):
+    """The copy imports from its neighbor, as Python itself reads it; a second import changes nothing."""
+    path = tmp_path / "my_scheme.py"
+    code = form.format("modeling_ode_transformer.integration_ode_transformer", "TABLEAUS")
+    path.write_text(f'{code}\nTABLEAUS["again"] = TABLEAUS["rk4"]\n')
+    module = import_schemes(path)
+    assert module.TABLEAUS is TABLES["TABLEAUS"]
+    nodes = [node for node in ast.walk(ast.parse(OWN_CODE["my_scheme"][1])) if isinstance(node, ast.ImportFrom)]
+    assert [(node.module, node.level) for node in nodes] == [("integration_ode_transformer", 1)]
+    copied = tmp_path / "copied" / "my_scheme.py"
+    copied.parent.mkdir()
+    copied.write_text(OWN_CODE["my_scheme"][1])
+    assert import_schemes(copied) is module
+
+
+def test_a_file_takes_no_packages_place(tmp_path):
+    """Whatever the file is called, an import of that name finds what it found before."""
+    (tmp_path / "evaluate.py").write_text(SCHEME)
+    module = import_schemes(tmp_path / "evaluate.py")
+    assert module is not evaluate and importlib.import_module("evaluate") is evaluate
+    assert pickle.loads(pickle.dumps(module.SoftmaxCoefficients)) is module.SoftmaxCoefficients
+
+
 @pytest.mark.parametrize(
     "name, code, message",
     [
@@ -165,7 +274,11 @@ def test_only_models_that_need_it_take_it_along(scheme, tmp_path):
             "line 1: modeling_ode_transformer may be missing",
         ),
         ("my_scheme.py", "from .helper import x", "line 1: .helper may be missing"),
-        ("my_scheme.py", "import torch", "adds no entry to TABLEAUS, CORRECTORS, MULTISTEPS, COEFFICIENTS"),
+        (
+            "my_scheme.py",
+            "import torch",
+            "adds no entry to TABLEAUS, CORRECTORS, MULTISTEPS, COEFFICIENTS, HISTORIES",
+        ),
         ("my_scheme.py", SCHEME.replace("softmax", "gate"), r"changes COEFFICIENTS\['gate'\]: choose another name"),
         ("my_scheme.py", SCHEME + "\n1 / 0", "fails: ZeroDivisionError: division by zero"),
         ("my_scheme.py", SCHEME.replace("1 / 3", "'third'"), "of a Butcher tableau has .*: give numbers within"),
@@ -180,7 +293,7 @@ def test_what_cannot_travel_is_refused(name, code, message, tmp_path):
     (tmp_path / name).write_text(code)
     with pytest.raises(ValueError, match=message):
         import_schemes(tmp_path / name)
-    assert TABLES == before and not OWN_CODE and "my_scheme" not in sys.modules
+    assert TABLES == before and not OWN_CODE and module_of(name.removesuffix(".py")) not in sys.modules
 
 
 def test_a_missing_and_a_second_file_are_refused(scheme, tmp_path, capsys):

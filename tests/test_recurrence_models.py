@@ -58,6 +58,41 @@ def test_a_trained_model_starts_with_its_own_outputs(kind, layers, tmp_path, bat
             assert parameter.grad is not None and (parameter.grad.abs().max() > 0 or "k_proj.bias" in name), name
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"decoder_solver": "leapfrog", "layer_history": "none"},
+        {"decoder_solver": "rk2", "stage_values": "output"},
+        {"decoder_solver": "rk2", "normalize_stages": True},
+        {"decoder_solver": "multistep", "layer_history": "none"},
+        {"decoder_solver": "dlcl", "layer_history": "none"},
+        {"decoder_solver": "nesterov", "layer_history": "none"},
+    ],
+    ids=str,
+)
+def test_a_further_step_of_sublayers_changes_outputs_at_the_start(fields, tmp_path, batch):
+    """As documented: schemes with weights for each step do not load."""
+    trained = build_without(vector_field="sublayers", **fields)
+    trained.save_pretrained(tmp_path)
+    from_pretrained = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained
+    if trained.model.decoder.multistep is not None and hasattr(trained.model.decoder.multistep, "weight"):
+        with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+            from_pretrained(tmp_path, **KINDS["biarn"])
+        return
+    model = from_pretrained(tmp_path, **KINDS["biarn"])
+    assert (model(**batch).logits - trained(**batch).logits).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_runs_where_there_is_no_autocast(kind):
+    """On the device "meta", which has no numbers."""
+    with torch.device("meta"):
+        model = OdeTransformerRecurrenceForConditionalGeneration(recurrence_config(**KINDS[kind]))
+        ids = torch.zeros(2, 5, dtype=torch.long)
+    outputs = model(ids, decoder_input_ids=ids)
+    assert outputs.logits.shape == (2, 5, model.config.vocab_size)
+
+
 def test_a_gated_sum_starts_with_other_outputs(tmp_path, batch):
     trained = build_without()
     trained.save_pretrained(tmp_path)

@@ -231,6 +231,20 @@ def test_adjoint_gradients_are_in_proportion_to_the_loss(name):
         assert not nothing.any()
 
 
+@pytest.mark.parametrize("factor", [math.inf, math.nan])
+@pytest.mark.parametrize("solver", list(SOLVERS))
+def test_gradients_that_are_not_finite_reach_a_gradient_scaler(solver, factor, batch):
+    """Which skips the update, whatever the gradient is computed by."""
+    for gradient in ("direct", "adjoint"):
+        model = tiny_model(solver=solver, gradient=gradient)
+        before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+        optimizer, scaler = torch.optim.SGD(model.parameters(), lr=1.0), torch.amp.GradScaler("cpu")
+        scaler.scale(factor * model(**batch).logits.sum()).backward()
+        assert not model.get_parameter("model.blocks.0.q_proj.weight").grad.isfinite().any()
+        scaler.step(optimizer)
+        assert all(parameter.equal(before[name]) for name, parameter in model.named_parameters())
+
+
 @pytest.mark.parametrize("solver", list(SOLVERS))
 def test_adjoint_changes_no_output_and_approaches_the_direct_gradients(solver, batch):
     """All parameters of a whole model, in float64."""

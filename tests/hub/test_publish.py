@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainingArguments
 
 from modeling_ode_transformer import (
+    OdeTransformerConfig,
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
@@ -334,6 +335,15 @@ def test_saving_to_the_hub_uploads_the_code_of_the_pipelines(run, hub, tmp_path)
         model.save_pretrained(tmp_path / "saved", push_to_hub=True, repo_id=f"me/{name}", token=TOKEN)
         files = hub.repositories[f"me/{name}"].files()
         assert "pipeline_ode_transformer.py" in files and b"custom_pipelines" in files["config.json"]
+
+
+def test_saving_a_configuration_to_the_hub_uploads_the_code_of_its_schemes(hub, tmp_path):
+    """All that is in the folder, with the line by which the saved code runs the file of the schemes."""
+    config = OdeTransformerConfig(encoder_solver="leapfrog", layer_history="none")
+    config.save_pretrained(tmp_path / "saved", push_to_hub=True, repo_id="me/leapfrog", token=TOKEN)
+    files = hub.repositories["me/leapfrog"].files()
+    assert b"from .schemes_ode_transformer import" in files["integration_ode_transformer.py"]
+    assert files_of(tmp_path / "saved").items() <= files.items() and "schemes_ode_transformer.py" in files
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_block_mask, create_mask
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -15,6 +16,7 @@ from modeling_ode_transformer import (
 )
 from modeling_ode_transformer.configuration_ode_transformer import VECTOR_FIELDS
 from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS, MULTISTEPS
+from modeling_ode_transformer.layers_ode_transformer import eager_attention_forward
 
 from ..conftest import SOLVERS, assert_close, build, tiny_config
 
@@ -183,6 +185,112 @@ def test_flex_attention_adds_the_relative_positions(batch):
     encoder.set_attn_implementation("flex_attention")
     with torch.no_grad():
         assert_close(encoder(**arguments).last_hidden_state[real], expected)
+
+
+def mask_of_the_first_head(module, query, key, value, attention_mask, position_bias=None, **kwargs):
+    """What transformers' function for flex attention does with a tensor: it adds the rows of one head to all scores.
+    (PyTorch's own kernel does not run with such a mask on CPUs.)"""
+    assert attention_mask.is_floating_point()
+    mask = attention_mask[:, :1]
+    return eager_attention_forward(module, query, key, value, mask, position_bias=position_bias, **kwargs)
+
+
+@pytest.mark.parametrize("max_relative_position", [0, 4])
+def test_masks_of_booleans_are_those_of_numbers_with_every_attention(max_relative_position, batch, monkeypatch):
+    """Masks of the caller's own: of a decoder, whose later tokens do not see the first; and of the words of sources,
+    against the usual mask."""
+    sizes = {"d_model": 64, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    sizes["max_relative_position"] = max_relative_position
+    model = build(OdeTransformerForCausalLM, **sizes).eval()
+    pair = build(**sizes).eval()
+    ids = torch.arange(4, 12).view(1, 8)
+    visible = torch.ones(8, 8, dtype=torch.bool).tril()
+    visible[4:, 0] = False
+    numbers = torch.zeros(8, 8).masked_fill(~visible, torch.finfo(torch.float32).min)[None, None]
+    words = {**batch, "attention_mask": batch["attention_mask"][:, None, None].bool()}
+    with torch.no_grad():
+        expected = model(ids, attention_mask=numbers).logits
+        assert_close(expected[:, :4], model(ids[:, :4]).logits)
+        assert (expected - model(ids).logits)[:, 4:].abs().max() > 1e-2
+        of_words = pair(**batch).logits
+        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flex_attention", mask_of_the_first_head)
+        for implementation in ("sdpa", "eager", "flex_attention"):
+            model.set_attn_implementation(implementation)
+            assert_close(model(ids, attention_mask=visible[None, None]).logits, expected)
+            assert_close(model(ids, attention_mask=numbers).logits, expected)
+        for implementation in ("sdpa", "eager"):  # flex attention needs a row for each query
+            pair.set_attn_implementation(implementation)
+            assert_close(pair(**words).logits, of_words)
+
+
+def test_flex_attention_takes_a_ready_mask(monkeypatch):
+    """With plain products in the place of the kernel, which would be compiled."""
+
+    def kernel(module, query, key, value, attention_mask, **kwargs):
+        visible = create_mask(attention_mask.mask_mod, 1, None, query.shape[2], key.shape[2], device="cpu")
+        mask = torch.zeros(visible.shape).masked_fill(~visible, -1e9)
+        return eager_attention_forward(module, query, key, value, mask, **kwargs)
+
+    model = build(OdeTransformerForCausalLM, decoder_solver="rk2").eval()
+    ids = torch.arange(4, 10).view(1, 6)
+    mask = create_block_mask(lambda batch, head, query, key: query >= key, 1, None, 6, 6, device="cpu")
+    expected = model(ids).logits
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flex_attention", kernel)
+    model.set_attn_implementation("flex_attention")
+    for options in ({}, {"position_ids": torch.arange(6)[None]}, {"use_cache": False}):
+        assert_close(model(ids, attention_mask=mask, **options).logits, expected)
+
+
+@pytest.mark.parametrize("max_relative_position", [0, 4])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_every_token_of_a_decoder_sees_all_if_it_is_not_causal(implementation, max_relative_position):
+    """By the argument of a pass or by the configuration: as with a mask that hides nothing."""
+    model = build(OdeTransformerForCausalLM, decoder_solver="rk2", max_relative_position=max_relative_position).eval()
+    model.set_attn_implementation(implementation)
+    ids = torch.arange(4, 12).view(2, 4)
+    expected = model(ids, attention_mask=torch.zeros(1, 1, 4, 4)).logits
+    assert (expected - model(ids).logits).abs().max() > 1e-2
+    for use_cache in (False, True):
+        assert_close(model(ids, is_causal=False, use_cache=use_cache).logits, expected)
+    model.config.is_causal = False
+    assert_close(model(ids).logits, expected)
+
+
+def separating_kernel(module, query, key, value, attention_mask, position_ids=None, **kwargs):
+    """In the place of flash attention: it has no mask, and sequences packed into one row begin where positions do."""
+    assert attention_mask is None
+    if position_ids is not None:
+        assert not module.is_cross_attention and len(position_ids) == len(query) == 1
+        numbers = (position_ids.diff(prepend=position_ids[:, :1] - 1) != 1).cumsum(-1)
+        attention_mask = (numbers[:, :, None] == numbers[:, None])[:, None].tril()
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("implementation, max_relative_position", [("sdpa", 0), ("sdpa", 4), ("flash_attention_2", 0)])
+def test_packed_sequences_are_as_alone(implementation, max_relative_position, is_training, monkeypatch):
+    """They are told apart by their positions, with and without a cache."""
+    dropout = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    model = build(
+        OdeTransformerForCausalLM, decoder_solver="rk2", max_relative_position=max_relative_position, **dropout
+    ).train(is_training)
+    rows = torch.arange(4, 9)[None], torch.arange(9, 12)[None]
+    expected = torch.cat([model(row).logits for row in rows], 1)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", separating_kernel)
+    model.config._attn_implementation_internal = implementation
+    positions = torch.cat([torch.arange(row.shape[1]) for row in rows])[None]
+    assert_close(model(torch.cat(rows, 1), position_ids=positions).logits, expected)
+
+
+def test_positions_of_targets_do_not_reach_the_cross_attention(monkeypatch):
+    model = build(max_relative_position=0)
+    ids = torch.arange(4, 9)[None]
+    expected = model(ids, decoder_input_ids=ids).logits
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", separating_kernel)
+    model.config._attn_implementation_internal = "flash_attention_2"
+    states = model.model.encoder(ids).last_hidden_state
+    outputs = model.model.decoder(ids, encoder_hidden_states=states, position_ids=torch.arange(5)[None])
+    assert_close(model.lm_head(outputs.last_hidden_state), expected)
 
 
 def test_flash_attention_is_refused_where_it_would_drop_the_relative_positions():

@@ -288,6 +288,35 @@ def test_a_residual_language_model_has_no_choices_of_coefficients(sharing):
     assert [getattr(model.config, field) for field in fields] == ["fixed", "ones", "stack"]
 
 
+@pytest.mark.parametrize(
+    "encoder, decoder, start, sharing, kept",
+    [
+        ("learned", "fixed", "tableau", "stack", ("ones", "stack")),
+        ("ema", "fixed", "ones", "channel", ("ones", "stack")),
+        ("learned", "ones", "euler", "channel", ("ones", "stack")),
+        ("learned", "gate", "tableau", "layer", ("ones", "layer")),
+        ("learned", "ema", "even", "channel", ("ones", "channel")),
+        ("learned", "learned", "tableau", "channel", ("tableau", "channel")),
+    ],
+)
+def test_a_language_model_drops_choices_that_only_an_encoder_allowed(encoder, decoder, start, sharing, kept):
+    """And keeps those that its own coefficients have."""
+    choices = {"coefficient_start": start, "coefficient_sharing": sharing}
+    coefficients = {"encoder_coefficients": encoder, "decoder_coefficients": decoder}
+    config = OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2", **coefficients, **choices)).config
+    assert (config.decoder_coefficients, config.coefficient_start, config.coefficient_sharing) == (decoder, *kept)
+
+
+def test_positions_that_are_not_learned_are_refused_however_short_the_input():
+    model = build(OdeTransformerForCausalLM, position_embedding_type="learned", max_position_embeddings=8)
+    ids = torch.full((1, 3), 7)
+    assert model(ids, position_ids=torch.tensor([[5, 6, 7]])).logits.isfinite().all()
+    for counting in ("mask", "absolute"):
+        model.model.config.position_counting = counting
+        with pytest.raises(ValueError, match=r"position_ids up to 9 .* max_position_embeddings=8"):
+            model(ids, position_ids=torch.tensor([[7, 8, 9]]))
+
+
 def test_labels_without_a_start_token_are_refused():
     model = build()
     model.config.decoder_start_token_id = None
