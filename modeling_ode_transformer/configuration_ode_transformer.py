@@ -387,7 +387,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs):
         """As in transformers; beside a model's code, the saved configuration names the class for each Auto class that
         can open the model. The code of pipelines and schemes that it names is saved with it. The configuration itself
-        stays as it is."""
+        stays as it is, but for `auto_map`."""
         folder = Path(save_directory)
         for path in self.code_of_pipelines(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -397,6 +397,8 @@ class OdeTransformerConfig(PreTrainedConfig):
         for name, value in self.fields_beside_code(folder).items():
             setattr(saved, name, value)
         super(OdeTransformerConfig, saved).save_pretrained(save_directory, **kwargs)
+        if hasattr(saved, "auto_map"):
+            self.auto_map = saved.auto_map  # where transformers notes it, too
         integration = folder / "integration_ode_transformer.py"
         if integration.is_file():
             schemes = self.code_of_schemes()
@@ -422,7 +424,8 @@ class OdeTransformerConfig(PreTrainedConfig):
         classes = self.model_classes["model" if self.is_encoder_decoder else "decoder"]
         module = [*classes.values()][-1].split(".")[0]
         if (folder / f"{module}.py").is_file():
-            others = {key: name for key, name in (self.auto_map or {}).items() if not str(name).startswith(module)}
+            named = getattr(self, "auto_map", None) or {}
+            others = {key: name for key, name in named.items() if not str(name).startswith(module)}
             fields["auto_map"] = others | classes
         pipelines = getattr(self, "custom_pipelines", None)
         if pipelines and not (folder / PIPELINES_FILE).is_file():

@@ -224,6 +224,12 @@ def test_a_model_that_no_longer_needs_a_file_does_not_name_it(scheme, tmp_path):
     before = config.to_dict()
     config.save_pretrained(tmp_path / "plain")
     assert before["own_schemes"] == {"my_scheme": ["heun3"]} and config.to_dict() == before
+
+    class Unregistered(OdeTransformerConfig):
+        _auto_class = None
+
+    Unregistered().save_pretrained(tmp_path / "alone")
+    assert [path.name for path in (tmp_path / "alone").iterdir()] == ["config.json"]
     assert not (tmp_path / "plain" / "my_scheme.py").exists()
     forget()
     assert "own_schemes" not in OdeTransformerConfig.from_pretrained(tmp_path / "plain").to_dict()
