@@ -118,7 +118,7 @@ def count_positions(
     input_ids: torch.Tensor | None = None,
     attention_mask: torch.Tensor | None = None,
     position_ids: torch.Tensor | None = None,
-    past_length: int | torch.Tensor = 0,
+    past_length: int | torch.Tensor | None = 0,
     counts_padding: bool = False,
 ) -> torch.Tensor:
     """Returns the indices (1 or batch, length) of the position vectors for embeddings (batch, length, d).
@@ -126,7 +126,8 @@ def count_positions(
     They follow `position_ids`, counted from 0, if given; otherwise `config.position_counting`. With "mask" they count
     the tokens that are not padding, by the mask (batch, past + length) or, without one, by the ids. A decoder without
     a mask counts every token (`counts_padding`), so that cached and uncached results agree. With "ids", as in M2M100,
-    they do not: cached padding counts.
+    they do not: cached padding counts. A search, whose `position_ids` are in order, gives no `past_length`: then the
+    device is not asked for the largest, nor is it beside a cache.
 
     Raises:
         ValueError: a position is not among the learned ones.
@@ -135,11 +136,12 @@ def count_positions(
     positions, first = index_positions(*args)
     if config.position_embedding_type != "learned" or is_tracing(positions) or positions.is_meta:
         return positions
-    limit = config.max_position_embeddings
-    is_long = isinstance(past_length, int) and past_length + inputs_embeds.shape[1] > limit
+    limit, is_told = config.max_position_embeddings, isinstance(past_length, int)
+    is_long = is_told and past_length + inputs_embeds.shape[1] > limit
+    is_given = is_told and past_length == 0 and position_ids is not None
     # Positions may be fewer than tokens: padding has none, and packed sequences share theirs.
-    if (is_long or position_ids is not None) and (used := int(positions.max()) + 1 - first) > limit:
-        what = f"A sequence of {used} tokens is" if position_ids is None else f"position_ids up to {used - 1} are"
+    if (is_long or is_given) and (used := int(positions.max()) + 1 - first) > limit:
+        what = f"A sequence of {used} tokens is" if is_long else f"position_ids up to {used - 1} are"
         raise ValueError(
             f"{what} longer than max_position_embeddings={limit}: cut it, or use a model with sinusoidal positions."
         )
@@ -157,12 +159,11 @@ def index_positions(
 ) -> tuple[torch.Tensor, int]:
     """Returns the result of `count_positions`, unchecked, and the index of the first position."""
     length = inputs_embeds.shape[1]
-    if config.position_counting == "absolute":
-        every = torch.arange(length, device=inputs_embeds.device).unsqueeze(0) + past_length
-        return every if position_ids is None else position_ids, 0
-    first = config.padding_position + 1
+    first = 0 if config.position_counting == "absolute" else config.padding_position + 1
     if position_ids is not None:
-        return position_ids + first, first
+        return (position_ids + first if first else position_ids), first
+    if config.position_counting == "absolute":
+        return torch.arange(length, device=inputs_embeds.device).unsqueeze(0) + past_length, first
     # A ready `BlockMask` of flex attention has a shape, too, of four dimensions.
     is_mask = attention_mask is not None and len(attention_mask.shape) == 2 and attention_mask.shape[1] >= length
     if is_mask and config.position_counting == "mask":

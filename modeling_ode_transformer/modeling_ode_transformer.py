@@ -411,8 +411,9 @@ class OdeTransformerDecoder(OdeTransformerStack):
         self_cache = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             self_cache = past_key_values.self_attention_cache
-        past_length = 0
+        past_length = None
         if attention_positions is None:
+            past_length = 0
             if self_cache is not None:
                 check_entries(self_cache, self.config)
                 past_length = self_cache.get_seq_length()

@@ -184,7 +184,9 @@ class ResumableTrainerMixin:
                 remove_leftovers(self.args.output_dir)
             return super().train(checkpoint, *args, **kwargs)
 
-    def _init_training_state(self, max_steps, epoch_steps, num_train_epochs, resume_from_checkpoint, trial):
+    def _init_training_state(
+        self, max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
+    ):
         compare = trainer.compare_trainer_and_checkpoint_args
 
         def compare_batches(args, state):
@@ -195,7 +197,7 @@ class ResumableTrainerMixin:
 
         with in_place_of("compare_trainer_and_checkpoint_args", compare_batches):
             trained = super()._init_training_state(
-                max_steps, epoch_steps, num_train_epochs, resume_from_checkpoint, trial
+                max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
             )
         self.state.compute_steps(self.args, max_steps)
         if self._resumed_from is not None and (end := self._end_of_training(max_steps)) is not None:
