@@ -607,9 +607,12 @@ class BeamSearch:
             **{name: move(each) for name, each in self.encoder_outputs.items()}
         )
         self.cache.self_attention_cache.resize(num_positions, move)
-        for layer in self.cache.cross_attention_cache.layers:
-            if layer.is_initialized:
-                layer.keys, layer.values = move(layer.keys), move(layer.values)
+        layers = [layer for layer in self.cache.cross_attention_cache.layers if layer.is_initialized]
+        # The entries of one layer of the model share their tensors.
+        shared = {id(tensor): tensor for layer in layers for tensor in (layer.keys, layer.values)}
+        moved = {key: move(tensor) for key, tensor in shared.items()}
+        for layer in layers:
+            layer.keys, layer.values = moved[id(layer.keys)], moved[id(layer.values)]
         if num_positions > 0:
             self.steps.hold(self)
 

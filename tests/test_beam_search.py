@@ -478,6 +478,23 @@ def test_the_host_looks_at_the_device_once_in_four_steps(source, monkeypatch):
     assert len(steps) == 15 and looks == [3, 7, 11] and asked == []
 
 
+def test_dropped_sources_leave_one_copy_of_the_keys_of_the_others(source, monkeypatch):
+    """The two evaluations of a decoder's block look at the same keys of the sources, before and after."""
+    drop, copies = BeamSearch.drop_finished, []
+
+    def counted_drop(search):
+        result = drop(search)
+        layers = search.cache.cross_attention_cache.layers
+        copies.append((search.num_kept, len(layers), len({layer.keys.data_ptr() for layer in layers})))
+        return result
+
+    monkeypatch.setattr(BeamSearch, "drop_finished", counted_drop)
+    model = lively(decoder_solver="rk2", decoder_coefficients="fixed")
+    generate(model, source, num_beams=4, early_stopping=True)
+    numbers, entries, keys = map(set, zip(*copies))
+    assert len(numbers) > 1 and entries == {2 * model.config.decoder_layers} and keys == {model.config.decoder_layers}
+
+
 def test_the_tensors_of_a_step_stay_where_they_are(source, monkeypatch):
     """Without reallocation while no source leaves and the room for keys lasts: for 16 positions, then for 32."""
     model, step, places = lively(**RK2), BeamSearch.step, []
