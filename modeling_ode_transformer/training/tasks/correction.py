@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Grammatical error correction: sentences and their corrections, scored by M2, ERRANT and GLEU."""
 
+import filecmp
 import logging
 from argparse import SUPPRESS
 from collections import Counter
@@ -231,8 +232,14 @@ def read_training_m2(path: Path, validation_files: set[Path], args: DataArgument
     """Pairs from an M2 file, without the sentences to validate on.
 
     Raises:
-        ValueError: the file is malformed; all of it is validation data too; the annotator did not annotate it.
+        ValueError: the file is malformed; all of it is validation data too, or has a copy that is; the annotator did
+            not annotate it.
     """
+    if copies := [each for each in validation_files - {path.resolve()} if filecmp.cmp(path, each, shallow=False)]:
+        raise ValueError(
+            f"{path} is a training file, and its copy {copies[0]} validates: give the same file for both, and "
+            "--validation_share to validate on a part of it, or leave one of them out."
+        )
     sentences = read_m2(path)
     logger.info("%s: %d sentences", path, len(sentences))
     if path.resolve() in validation_files:
