@@ -430,8 +430,7 @@ class BeamSearch:
         steps: Any = None,
     ):
         self.model, self.config, self.logits_processor = model, config, logits_processor
-        # Code of the caller may not know what to do with a hypothesis that has ended. Beams that still run, as in
-        # transformers' search, have not.
+        # transformers' search shows the caller's code only hypotheses that have not ended, and so does this one.
         self.drops_sources = not any(map(is_of_the_caller, logits_processor))
         prompt = prompt.long()
         self.steps = steps = EagerSteps() if steps is None else steps

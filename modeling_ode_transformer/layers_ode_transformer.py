@@ -126,8 +126,8 @@ def count_positions(
     They follow `position_ids`, counted from 0, if given; otherwise `config.position_counting`. With "mask" they count
     the tokens that are not padding, by the mask (batch, past + length) or, without one, by the ids. A decoder without
     a mask counts every token (`counts_padding`), so that cached and uncached results agree. With "ids", as in M2M100,
-    they do not: cached padding counts. A search, whose `position_ids` are in order, gives no `past_length`: then the
-    device is not asked for the largest, nor is it beside a cache.
+    they do not: cached padding counts. The largest of `position_ids` is checked only if `past_length` is 0: a
+    search, whose positions are in order, need not wait for the device. It gives None.
 
     Raises:
         ValueError: a position is not among the learned ones.
@@ -551,7 +551,7 @@ def added_mask(
 ) -> torch.Tensor | None:
     """A mask of booleans (1 or batch, 1 or heads, queries, keys) becomes the numbers that every layer adds to its
     scores: 0, and half of the smallest number for hidden keys, in the dtype that `like`, the embeddings, are computed
-    in. Only "sdpa" takes booleans, where there are no scores of relative distances. Other masks stay as they are."""
+    in. "sdpa" takes booleans too, if there are no relative distances. Other masks stay as they are."""
     is_own = isinstance(mask, torch.Tensor) and mask.ndim == 4 and mask.dtype == torch.bool
     if not is_own or (config._attn_implementation == "sdpa" and not has_distances):
         return mask

@@ -1,11 +1,11 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Text files with one text per line, JSON files (UTF-8, gzipped or not), and options written as text."""
+"""Text files with one text per line, JSON files (UTF-8, gzipped or not), locks, and options written as text."""
 
 import gzip
 import json
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO
@@ -62,6 +62,30 @@ def read_aligned_lines(paths: Sequence[str | Path]) -> list[list[str]]:
     """Returns the lines of several files that belong together line by line; ValueError if their numbers differ."""
     lines = list(iterate_aligned_lines(paths))
     return [list(column) for column in zip(*lines)] or [[] for _ in paths]
+
+
+@contextmanager
+def lock_file(path: str | Path, refusal: str) -> Iterator[None]:
+    """Within the context, no other process can lock the same file, which need not exist before and is removed after.
+    The lock ends with the process, however that ends.
+
+    Raises:
+        ValueError: another process has locked it; `refusal` is the message.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ValueError(refusal) from error
+    try:
+        yield
+    finally:
+        # Removed while locked: a process that has it open sees that its name is gone. Windows removes it later.
+        with suppress(PermissionError):
+            Path(path).unlink(missing_ok=True)
+        lock.release()
 
 
 def read_json(path: str | Path) -> dict:

@@ -70,7 +70,8 @@ def test_the_page_has_all_runs_and_their_scores(file, heading, columns):
 
 
 def test_means_and_deviations_are_those_of_the_seeds():
-    """And the parameters and evaluations are those of the models, differences those of the bootstrap."""
+    """And the parameters and evaluations are those of the models, differences those of the bootstrap. The pages tell
+    the range of differences that are detectable."""
     runs, columns = read_runs("multi30k/runs.json"), ["validation BLEU", "test BLEU", "test chrF", "test perplexity"]
     bootstrap = read_runs("multi30k/bootstrap.json")["bleu"]["residual"]
     rows = table_below(PAGE, "## Translation: Multi30k")
@@ -93,6 +94,9 @@ def test_means_and_deviations_are_those_of_the_seeds():
         model = seeds[0]["model"]
         assert row["parameters"] == f"{model['parameters']:,}"
         assert {int(row["evaluations of F in a layer"])} == set(model["function_evaluations"]["encoder"])
+    detectable = [compared["detectable_difference"] for compared in bootstrap.values()]
+    for page in (PAGE, ROOT / "README.md"):
+        assert f"{min(detectable):.1f} to {max(detectable):.1f} BLEU are detectable" in words_of(page)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ RECORDING_DEVICES = {"cuda"}
 MOST_GRAPHS = 64
 # Tensors of a search that its steps do not read.
 OUTSIDE_OF_STEPS = ("prompt", "prompt_mask")
-# The logits in a part of which the largest is found first, and the fewest parts to do so.
+# The number of logits in a part whose largest is found first, and the fewest parts for which this is done.
 PART, FEWEST_PARTS = 128, 32
 # For what runs once in a search, with tensors that are not in one place: the modes of `torch.compile` without CUDA
 # graphs.

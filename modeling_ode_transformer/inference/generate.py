@@ -26,7 +26,7 @@ import sys
 import tempfile
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
@@ -34,7 +34,6 @@ from types import UnionType
 from typing import Any, cast, get_args, get_type_hints
 
 import torch
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
@@ -43,7 +42,7 @@ from ..hub.model_card import versions
 from ..integration_ode_transformer import OWN_CODE
 from ..pipeline_ode_transformer import SENTENCE_BREAKS, TRAINED_LENGTH, join_sentences
 from ..scores_ode_transformer import n_best
-from ..text_files import parse_overrides, read_json, read_lines
+from ..text_files import lock_file, parse_overrides, read_json, read_lines
 from .cpu import optimize_for_cpu
 from .ensemble import EnsembleForConditionalGeneration
 from .tokenizers import begin_with_language, check_target_tokenizer, encode_texts, load_tokenizers, marks_languages
@@ -158,7 +157,7 @@ class GenerateArguments:
         try:
             return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         except RuntimeError as error:
-            raise ValueError(f"--device {self.device} is no device: give cpu, cuda or cuda:1, say.") from error
+            raise ValueError(f"--device {self.device} is not a device: give cpu, cuda or cuda:1.") from error
 
     @property
     def weights(self) -> str:
@@ -542,24 +541,12 @@ def opened_output(args: GenerateArguments) -> Iterator[PartialOutput | None]:
         raise ValueError(f"--output {path} is a folder or a device: give a file.")
     if path.exists() and Path(args.input).exists() and path.samefile(args.input):
         raise ValueError(f"--output {path} is the source file: choose another file.")
-    lock_file = Path(f"{path}.partial.lock")
-    lock = FileLock(lock_file, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise ValueError(
-            f"Another call is writing to --output {path}: wait until it ends, or choose another file."
-        ) from error
-    try:
-        # Looked for in the lock: a call that has just ended may have left it.
+    refusal = f"Another call is writing to --output {path}: wait until it ends, or choose another file."
+    with lock_file(f"{path}.partial.lock", refusal):
+        # Checked under the lock: a call that has just ended may have written the output.
         if path.exists() and not args.overwrite:
             raise FileExistsError(f"--output {path} exists: choose another file, or give --overwrite.")
         yield PartialOutput(path)
-    finally:
-        # Removed while locked: whoever has it open sees that it has no name any more. Windows removes it later.
-        with suppress(PermissionError):
-            lock_file.unlink(missing_ok=True)
-        lock.release()
 
 
 def write_outputs(generator: TextGenerator, sources: list[str], output: PartialOutput | None) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
@@ -22,7 +21,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, TRAINED_LENGTH
-from ..text_files import read_json
+from ..text_files import lock_file, read_json
 
 
 logger = logging.getLogger(__name__)
@@ -74,22 +73,13 @@ def locked_folder(folder: str | Path):
         return
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / LOCK, timeout=0)
+    refusal = f"Another training is writing to {folder}: wait until it ends, or choose another --output_dir."
     try:
-        lock.acquire()
-    except Timeout as error:
-        raise ValueError(
-            f"Another training is writing to {folder}: wait until it ends, or choose another --output_dir."
-        ) from error
-    LOCKED.add(folder)
-    try:
-        yield
+        with lock_file(folder / LOCK, refusal):
+            LOCKED.add(folder)
+            yield
     finally:
-        LOCKED.remove(folder)
-        # Removed while locked: whoever has it open sees that it has no name any more. Windows removes it later.
-        with suppress(PermissionError):
-            (folder / LOCK).unlink(missing_ok=True)
-        lock.release()
+        LOCKED.discard(folder)
         with suppress(OSError):
             for path in made:
                 path.rmdir()

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def in_place_of(name: str, function: Callable):
-    """Within the context, Trainer calls this function in the place of the one of that name in its module."""
+    """Within the context, Trainer calls `function` instead of the function of this name in its module."""
     original = getattr(trainer, name)
     setattr(trainer, name, function)
     try:
@@ -99,8 +99,8 @@ class ResumableTrainerMixin:
     - The steps of logs, evaluations and checkpoints are those of this call.
     - Logged losses and seconds cover the whole training: the sum of losses since the last log is kept, and
       `train_loss` and `train_runtime` at the end are totals over all calls.
-    - Another number of processes than wrote the checkpoint continues with the mean of their losses, and with other
-      random numbers, of which it warns.
+    - If the number of processes has changed, the training continues with the mean of their losses. A warning says that
+      random numbers differ.
     - The best checkpoint is found even if the output folder was moved. Early stopping takes the patience of this call.
     - The order of an epoch and the seeds of its workers come from the seed and the epoch. Evaluation draws no random
       numbers of the training. A checkpoint due at the last update of an epoch waits for the evaluation. So a resumed
@@ -172,8 +172,8 @@ class ResumableTrainerMixin:
         state = self._loss_state(resume_from_checkpoint) if resume_from_checkpoint else {}
         if state and state["processes"] != self.args.world_size:
             logger.warning(
-                "%s was written by %d processes, and %d go on with it: random numbers, such as those of dropout, are "
-                "other ones than in an uninterrupted run",
+                "%s was written by %d processes, and %d continue it: random numbers, such as those of dropout, differ "
+                "from those of an uninterrupted run",
                 *(resume_from_checkpoint, state["processes"], self.args.world_size),
             )
         self._start = self._end = None
@@ -353,7 +353,7 @@ class ResumableTrainerMixin:
         return Path(checkpoint) / f"loss_state_{self.args.process_index}.json"
 
     def _loss_state(self, checkpoint: str | Path) -> dict:
-        """What this process wrote of its losses; of another number of processes, the mean of theirs."""
+        """The losses that this process saved or, if the number of processes has changed, the mean over all."""
         files, own = sorted(Path(checkpoint).glob("loss_state_*.json")), self._loss_state_file(checkpoint)
         if not files:
             return {}

@@ -56,7 +56,7 @@ SPLIT_ARGUMENTS = {
     "cross_validation",
 }
 LIMITS = {"validation": "max_eval_samples", "test": "max_predict_samples"}
-# The files, in a note of the data, of which a part is trained on and the rest validates.
+# The key, in a note of the data, of training files that are also validation files: each part is used for one of them.
 SHARED = "training and validation"
 
 # What is compared of the noted run and of the one asked for.

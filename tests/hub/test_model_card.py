@@ -253,8 +253,8 @@ def test_a_dataset_of_this_machine_is_no_dataset_of_the_hub(tmp_path, monkeypatc
 
 
 def test_a_card_shows_no_place_of_the_machine_wherever_it_is_made(run, tmp_path, monkeypatch):
-    """What was a folder in the run is one on the card, though another folder is looked from. Runs from before that
-    was noted do not show what is no name on the Hub either."""
+    """Folders of the run are shown without their places, even if the card is made in another working directory. Older
+    runs did not note which names are folders: there, only names that the Hub allows are shown whole."""
     model = {"model_name_or_path": "../client_x/runs/base"}
     data = {"dataset_name": "corpora/secret_client"}
     monkeypatch.chdir(tmp_path)

@@ -592,7 +592,7 @@ def test_batches_fill_the_budget():
         (["ode"], {"generation_options": "max_new_tokens=[3]"}, ValueError, r"\[3\]}: a value has a wrong type"),
         (["ode"], {"length_penalty": "nan"}, ValueError, "--length_penalty NaN must be a finite number"),
         (["ode"], {"max_len_b": "inf"}, ValueError, "--max_len_b Infinity must be a finite number"),
-        (["ode"], {"device": "gpu"}, ValueError, "--device gpu is no device: give cpu, cuda or cuda:1"),
+        (["ode"], {"device": "gpu"}, ValueError, "--device gpu is not a device: give cpu, cuda or cuda:1"),
         (["ode"], {"device": "meta"}, ValueError, "--device meta cannot be used here .*: give another"),
         (["ode"], {"device": "cuda:99"}, ValueError, "--device cuda:99 cannot be used here .*: give another"),
         (["ode"], {"max_len_a": -1}, ValueError, "max_len_a=-1.0 must be a number of at least 0"),

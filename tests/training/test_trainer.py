@@ -341,7 +341,7 @@ def test_a_best_checkpoint_that_is_not_loaded_leaves_the_last_one(tmp_path):
 
 @pytest.mark.parametrize("is_share", [False, True])
 def test_a_resumed_run_logs_and_saves_at_the_steps_of_its_own_arguments(is_share, tmp_path, caplog):
-    """Unchanged shares of the updates are no mismatch, of which Trainer would warn."""
+    """Trainer warns of no mismatch if steps given as shares of the updates are unchanged."""
     steps = dict.fromkeys(("logging_steps", "save_steps", "eval_steps"), 1 / 6 if is_share else 1)
     values = {"max_steps": 6, "save_strategy": "steps", "eval_strategy": "steps"}
     trainer_for(tmp_path, new_model(), **values, **steps).train()
@@ -392,7 +392,7 @@ def test_another_number_of_processes_goes_on_with_the_mean_loss(writers, readers
     if readers == 1:
         resumed.train(resume_from_checkpoint=str(checkpoint))
         assert loss_history(resumed) == loss_history(whole)
-        assert "checkpoint-2 was written by 2 processes, and 1 go on with it" in caplog.text
+        assert "checkpoint-2 was written by 2 processes, and 1 continue it" in caplog.text
     else:
         for name, value in (("world_size", 2), ("process_index", 1)):
             monkeypatch.setattr(TokenSeq2SeqTrainingArguments, name, value)
