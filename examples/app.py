@@ -179,7 +179,8 @@ class TextModel:
             max_length=None,
         )
         tokens = sequences[:, 1:]
-        ends = torch.isin(tokens, torch.tensor(self.model.generation_config.eos_token_id).to(tokens))
+        end = self.model.generation_config.eos_token_id
+        ends = torch.isin(tokens, torch.tensor([] if end is None else end).to(tokens))
         counts = ends.cumsum(1) - ends.long() == 0  # after the end token there is only padding
         inputs = {name: value.expand(number, -1) for name, value in inputs.items()}
         logits = self.model(**inputs, decoder_input_ids=sequences[:, :-1], use_cache=False).logits
@@ -368,7 +369,7 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
 
     def on_explain(found, output, layer, head):
         # After a click during a search, the index belongs to the previous outputs, possibly a longer list.
-        is_there = found and type(output) is int and output < len(found[0])
+        is_there = found and type(output) is int and 0 <= output < len(found[0])
         return explain(found, output, layer, head) if is_there else [gr.skip()] * 3
 
     num_beams = min(saved.num_beams or 4, MAX_BEAMS)

@@ -119,7 +119,8 @@ def main(argv: list[str] | None = None) -> None:
     set_seed(args.seed)
 
     start, residual = args.output_dir / "start", args.output_dir / "residual"
-    note(start, ["--data_dir", str(args.data_dir.resolve()), "--vocab_size", str(args.vocab_size)])
+    given = {"data_dir": args.data_dir.resolve(), "vocab_size": args.vocab_size, "seed": args.seed}
+    note(start, [word for name, value in given.items() for word in (f"--{name}", str(value))])
     if not (start / "model.safetensors").is_file():
         lines = [line for name in ("train.en.gz", "train.de.gz") for line in read_lines(args.data_dir / name)]
         make_residual_model([line for line in lines if line.strip()], args.vocab_size, start)

@@ -15,10 +15,10 @@ may also be gzipped, `.gz`):
     --test_file test.src --test_reference_files test.ref0 test.ref1    plain text, scored by GLEU
     --test_file test.src                      plain text, not scored
 
-and likewise for validation (folders: *dev*.m2) and test (*test*.m2). Only training pairs are filtered; validation and
-test files are used completely. A run started again with the same `--output_dir` continues from its last checkpoint.
-`output_dir` receives the model, the tokenizer, a generation configuration, the metrics (`all_results.json`) and the
-corrected sentences (`generated_predictions.txt`).
+and likewise for validation (folders: *dev*.m2) and test (*test*.m2). Only training pairs are filtered; test files are
+used completely, and validation files up to `--validation_share`. A run started again with the same `--output_dir`
+continues from its last checkpoint. `output_dir` receives the model, the tokenizer, a generation configuration, the
+metrics (`all_results.json`) and the corrected sentences (`generated_predictions.txt`).
 """
 
 from modeling_ode_transformer.training.run import run, run_process

@@ -173,6 +173,31 @@ def test_choices_are_those_of_the_modules():
     assert set(cli.M2_DEFAULTS) == set(bootstrap.METRICS["m2"].options)
 
 
+def test_publish_passes_its_options_on(monkeypatch, capsys):
+    found = {}
+    monkeypatch.setattr("modeling_ode_transformer.hub.publish.publish", lambda *args, **options: found.update(options))
+    command = ["publish", "run", "--repo_id", "me/model"]
+    cli.run(command)
+    assert found == {
+        **{"private": False, "update": False, "revision": "main", "commit_message": "Upload model", "token": None}
+    }
+    options = {"revision": "dev", "commit_message": "Seed 2", "token": "hf_x"}
+    flags = [word for name, value in options.items() for word in (f"--{name}", value)]
+    cli.run([*command, "--private", "--update", *flags])
+    assert found == {"private": True, "update": True, **options}
+
+
+def test_m2_ignores_white_space_and_case_where_asked_to(tmp_path, capsys):
+    (tmp_path / "gold.m2").write_text("S the in put is\nA 0 1|||R:ORTH|||The|||REQUIRED|||-NONE-|||0\n")
+    (tmp_path / "text").write_text("The input was\n")
+    command = ["score", "m2", "--hypotheses", str(tmp_path / "text"), "--references", str(tmp_path / "gold.m2")]
+    found = []
+    for flags in ([], ["--ignore_whitespace_casing"]):
+        cli.run([*command, "--json", *flags])
+        found.append(json.loads(capsys.readouterr().out))
+    assert [(scores["correct"], scores["proposed"]) for scores in found] == [(1, 3), (0, 1)]
+
+
 def generate_arguments(monkeypatch, *argv):
     """What `ode-transformer generate` would run with."""
     found = []

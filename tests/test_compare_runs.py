@@ -21,39 +21,51 @@ def noisy(share):
     return [" ".join(RNG.choice("abcdef") if RNG.random() < share else word for word in text) for text in REFERENCES]
 
 
+def write_outputs(folder, models):
+    folder.mkdir(parents=True)
+    for name, seeds in models.items():
+        for seed, texts in enumerate(seeds, 1):
+            path = folder / f"{name if len(seeds) == 1 else f'{name}_{seed}'}.txt.gz"
+            path.write_bytes(gzip.compress("".join(f"{text}\n" for text in texts).encode()))
+
+
 def test_models_are_compared_with_the_baselines_before_them(tmp_path, capsys):
-    """By all of their seeds, with references of one column; a model without outputs is left out."""
+    """By all of their seeds, with references of one column, and with the models of another folder; models without
+    outputs are left out."""
     script = runpy.run_path(str(SCRIPT))
     outputs = {"residual": [noisy(0.3), noisy(0.3)], "residual6": [noisy(0.2)], "rk4": [noisy(0.1), noisy(0.1)]}
-    (tmp_path / "results" / "outputs").mkdir(parents=True)
-    for name, seeds in outputs.items():
-        for seed, texts in enumerate(seeds, 1):
-            title = name if len(seeds) == 1 else f"{name}_{seed}"
-            path = tmp_path / "results" / "outputs" / f"{title}.txt.gz"
-            path.write_bytes(gzip.compress("".join(f"{text}\n" for text in texts).encode()))
+    write_outputs(tmp_path / "records" / "pairs", outputs | {"new": [noisy(0.2)]})
+    write_outputs(tmp_path / "results" / "earlier", {"residual": outputs["residual"], "rk2": [noisy(0.2)]})
+    write_outputs(tmp_path / "records" / "more", {"rk4": outputs["rk4"]})
     (tmp_path / "pairs.tsv").write_text("".join(f"source\t{text}\n" for text in REFERENCES))
-    part = script["Part"]("outputs", "record.json", "pairs.tsv", column=1)
-    unmade = dataclasses.replace(part, outputs="none", record="none.json")
-    script["main"].__globals__.update(RESULTS=tmp_path / "results", PARTS=(unmade, part))
-    script["main"](["--data_dir", str(tmp_path)])
+    part = script["Part"]("pairs.tsv", column=1)
+    parts = {"pairs": part, "more": dataclasses.replace(part, beside="earlier"), "none": part}
+    script["main"].__globals__.update(RESULTS=tmp_path / "results", QUEUE=parts)
+    script["main"](["--data_dir", str(tmp_path), "--record_dir", str(tmp_path / "records")])
 
-    assert [path.name for path in (tmp_path / "results").glob("*.json")] == ["record.json"]
-    record = json.loads((tmp_path / "results" / "record.json").read_text())
-    pairs = {"residual": ["residual, 6 layers", "RK4"], "residual, 6 layers": ["RK4"]}
-    assert {metric: {first: list(others) for first, others in each.items()} for metric, each in record.items()} == {
-        "bleu": pairs,
-        "chrf": pairs,
+    records = {path.name: json.loads(path.read_text()) for path in (tmp_path / "records").glob("*.json")}
+    others = ["RK4", "new"]
+    expected = {
+        "pairs_bootstrap.json": {"residual": ["residual, 6 layers", *others], "residual, 6 layers": others},
+        "more_bootstrap.json": {"residual": ["RK2", "RK4"]},
     }
-    result = record["chrf"]["residual"]["RK4"]
+    assert {
+        file: {metric: {first: list(others) for first, others in each.items()} for metric, each in record.items()}
+        for file, record in records.items()
+    } == {file: {"bleu": pairs, "chrf": pairs} for file, pairs in expected.items()}
+    result = records["pairs_bootstrap.json"]["chrf"]["residual"]["RK4"]
     assert result == compare(outputs["residual"], outputs["rk4"], REFERENCES, "chrf") and result["counts_seeds"]
-    assert f"outputs, chrf: RK4 - residual = {result['difference']:.2f} (" in capsys.readouterr().out
+    assert result == records["more_bootstrap.json"]["chrf"]["residual"]["RK4"]
+    assert f"pairs, chrf: RK4 - residual = {result['difference']:.2f} (" in capsys.readouterr().out
 
 
-def test_every_output_of_the_repository_belongs_to_a_part():
-    """None is overlooked because of its name or folder."""
-    script = runpy.run_path(str(SCRIPT))
+def test_every_output_is_compared():
+    """Of the repository, and of the queue: none is overlooked because of its name or folder."""
+    script, queue = runpy.run_path(str(SCRIPT)), runpy.run_path(str(SCRIPT.with_name("run_queue.py")))
     kept = {path for ending in ("txt", "nll") for path in (EXAMPLES / "results").rglob(f"*.{ending}.gz")}
-    found = 0
-    for part in script["PARTS"]:
-        found += sum(map(len, part.read_outputs().values()))
-    assert found == len(kept) >= 32
+    parts = list(script["all_parts"](EXAMPLES / "results" / "queue"))
+    found = {path for folder, _, part in parts for paths in part.files(folder).values() for path in paths}
+    assert found == kept and len(found) >= 32
+    for run in queue["all_runs"]():
+        folder, name = run.outputs(EXAMPLES / "results" / "queue").parts[-2:]
+        assert name.endswith(script["QUEUE"][folder].ending)

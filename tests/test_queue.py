@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -249,7 +250,9 @@ def test_a_stopped_queue_stops_its_training(tmp_path):
     command = [sys.executable, str(copy), "--output_dir", str(runs), "--only", "ptb/residual_*"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         log = runs / "ptb" / "residual_1.log"
+        limit = time.monotonic() + 120
         while process.poll() is None and not (log.is_file() and "ready" in log.read_text()):
+            assert time.monotonic() < limit
             os.sched_yield()
         assert int((runs / "queue.pid").read_text()) == process.pid
         second = subprocess.run(command, capture_output=True, text=True)

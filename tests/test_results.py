@@ -139,7 +139,7 @@ def words_of(page: Path, heading: str = "# ") -> str:
 
 def test_trainings_on_tatoeba_are_those_of_the_queue():
     """The scores of each run, by beam search; differences and intervals are those of the comparison."""
-    runs, compared = read_runs("queue/tatoeba_en_de_small.json"), read_runs("queue/tatoeba_bootstrap.json")
+    runs, compared = read_runs("queue/tatoeba_en_de_small.json"), read_runs("queue/tatoeba_en_de_small_bootstrap.json")
     rows = {(row[""], row["seed"]): row for row in table_below(PAGE, "## Translation: Tatoeba")}
     assert len(rows) == len(runs)
     values = {}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from modeling_ode_transformer.hub.model_card import ARGUMENTS, METRICS, RESULTS, run_record
 from modeling_ode_transformer.text_files import read_json
-from modeling_ode_transformer.training.checkpoints import TRAINER_STATE
+from modeling_ode_transformer.training.checkpoints import TRAINER_STATE, write_json
 from modeling_ode_transformer.training.same_training import training_data, training_model
 
 
@@ -147,12 +147,13 @@ def main(argv: list[str] | None = None) -> dict[str, dict]:
     )
     args = parser.parse_args(argv)
     names = args.names or [run.resolve().name for run in args.runs]
-    if len(set(names)) != len(args.runs):
+    if not len(set(names)) == len(names) == len(args.runs):
         parser.error(
             f"{len(args.runs)} runs need the same number of different names, not {', '.join(names)}: give --names."
         )
     runs = read_collected(args.output_file) | {name: read_run(run) for name, run in zip(names, args.runs)}
-    args.output_file.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+    args.output_file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(args.output_file, runs)
     print(table(runs))
     return runs
 

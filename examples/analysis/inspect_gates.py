@@ -10,7 +10,6 @@ each step. A gate's logit is W [F1; F2] + b, and the first stage counts sigmoid(
 more: the gate is stuck.
 """
 
-import json
 import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.integration_ode_transformer import GateCoefficients
 from modeling_ode_transformer.metrics.perplexity import shift_blocks
 from modeling_ode_transformer.text_files import read_aligned_lines, read_json, read_lines
+from modeling_ode_transformer.training.checkpoints import write_json
 
 
 SHUT = 0.05
@@ -168,7 +168,9 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
     )
     parser.add_argument("--picture", type=Path, help="file for a plot of the weights (.png, .svg, .pdf)")
     parser.add_argument(
-        "--output_file", type=Path, help="JSON file to which the numbers are added; those of other models are kept"
+        "--output_file",
+        type=Path,
+        help="JSON file to which the numbers are added, under the name of the model's folder",
     )
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
 
@@ -191,8 +193,8 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
         draw(weights, args.picture)
     if args.output_file is not None:
         inspected = read_json(args.output_file) if args.output_file.is_file() else {}
-        text = json.dumps(inspected | {Path(name).name: rows}, indent=1)
-        args.output_file.write_text(text + "\n", encoding="utf-8")
+        args.output_file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(args.output_file, inspected | {Path(name).name: rows})
     return rows
 
 

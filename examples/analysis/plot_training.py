@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> list[Path]:
             parser.error(f"--only {', '.join(missing)}: not among the runs {', '.join(found)}.")
         records = [(name, run) for asked in args.only for name, run in records if name == asked]
     names = args.names or [name for name, _ in records]
-    if len(set(names)) != len(records):
+    if not len(set(names)) == len(names) == len(records):
         parser.error(
             f"{len(records)} runs need the same number of different names, not {', '.join(names)}: give --names."
         )

@@ -11,7 +11,6 @@ updates per epoch. Tokens are counted without padding.
 
 import platform
 import statistics
-import sys
 import time
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from itertools import islice
@@ -21,9 +20,6 @@ import numpy as np
 import torch
 from contenders import write_results
 from transformers import DataCollatorForSeq2Seq, set_seed
-
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from modeling_ode_transformer import (
     OdeTransformerConfig,
@@ -93,7 +89,7 @@ def main(argv: list[str] | None = None) -> dict:
 
     def update(batch):
         pairs = [{"input_ids": sources[i], "labels": targets[i]} for i in batch]
-        with torch.autocast(args.device, dtype=torch.bfloat16):
+        with torch.autocast(torch.device(args.device).type, dtype=torch.bfloat16):
             loss = model(**collator(pairs).to(args.device)).loss
         loss.backward()
         optimizer.step()
@@ -114,7 +110,7 @@ def main(argv: list[str] | None = None) -> dict:
             start = time.perf_counter()
             for batch in taken:
                 update(batch)
-            if args.device == "cuda":
+            if torch.device(args.device).type == "cuda":
                 torch.cuda.synchronize()
             rates[kind].append(sum(lengths[batch].sum() for batch in taken) / (time.perf_counter() - start))
 

@@ -46,7 +46,7 @@ def model_of(solver: str, step_size: float, gradient: str = "direct") -> CsaOdeF
 
 def measure_epochs(batches, step_sizes: list[float], number: int, rounds: int, dtype: str) -> list[dict]:
     """Seconds per epoch of CSARK and CSAARK for each step size, extrapolated from evenly spaced batches."""
-    chosen = batches[len(batches) // (2 * number) :: len(batches) // number][:number]
+    chosen = [batches[(2 * i + 1) * len(batches) // (2 * number)] for i in range(number)]
     rows = []
     for step_size in step_sizes:
         models = {solver: model_of(solver, step_size) for solver in ("rk", "ark")}

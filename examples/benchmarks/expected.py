@@ -129,6 +129,7 @@ def main(argv: list[str] | None = None) -> list[dict]:
         values = f"{row['GiB']:.0f} | {row['updates']:,} | {1000 * row['seconds']:.0f} | {row['hours']:.1f}"
         print(f"| `{name}` | {batch} | {values} |", flush=True)
     if args.output_file:
+        args.output_file.parent.mkdir(parents=True, exist_ok=True)
         args.output_file.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     return rows
 

@@ -81,6 +81,7 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--d_model", type=int, default=256, help="width of the models")
     parser.add_argument("--layers", type=int, default=3, help="number of encoder layers and of decoder layers")
     args = parser.parse_args(argv)
+    args.calls = sorted(set(args.calls))
     most = {"sentences": args.sentences, "length": args.length, "new_tokens": args.new_tokens}
     print(
         f"| | {' | '.join(f'call {call}' for call in args.calls)} |\n|{' --- |' * (len(args.calls) + 1)}", flush=True

@@ -289,7 +289,8 @@ def training(report: Report, lengths: list[int], effort: Effort) -> None:
 
     def recomputing():
         model = base_preset("rk4")
-        model.activation_checkpointing_enable({"stages": True})
+        # Its name since transformers 5.23, and before.
+        getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)({"stages": True})
         return model
 
     makers |= {
@@ -494,9 +495,9 @@ def main(argv: list[str] | None = None) -> dict:
         parser.error(f"--parts {' '.join(unknown)}: unknown; give only all, or some of {', '.join(parts)}.")
     for name, part in parts.items():
         if args.parts == ["all"] or name in args.parts:
-            results[name] = part()
-    results = {name: value for name, value in results.items() if value is not None} | {"rows": report.rows}
-    write_results(results, args.output_file)
+            found = part()
+            results |= {"rows": report.rows} if found is None else {name: found, "rows": report.rows}
+            write_results(results, args.output_file)
     return results
 
 

@@ -146,13 +146,14 @@ def main(argv: list[str] | None = None) -> dict:
                 task = partial(lambda batches, model: partial(search, model, batches), batches)
                 results[title] = measure(makers, task, len(batches) * batch_size, args.device, effort)
                 report(title, results[title])
+                write_results(results, args.output_file)
             (batch,) = batches_by_length(lengths, args.training_sentences, 1)
             batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
             title = f"{size}, training step of {args.training_sentences} pairs, {dtype}: target tokens"
             task = partial(training_step, batch=on_device(batch), dtype=dtype)
             results[title] = measure(models(size), task, int(batch["attention_mask"].sum()), args.device, effort)
             report(title, results[title])
-    write_results(results, args.output_file)
+            write_results(results, args.output_file)
     return results
 
 

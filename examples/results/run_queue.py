@@ -9,10 +9,10 @@
 A run is a folder of `--output_dir` and has its log beside it. When its metrics hold those of the test set it is done,
 and joins the records of its part in `--record_dir`, which outlive the folder: what is recorded is not trained again.
 Beside the record is what `compare_runs.py` compares: translations of the test set, or log-likelihoods of its lines.
-Else it starts, or resumes from its last checkpoint. Runs have one thread and the lowest priority. `--gpu` is for those
-that a CPU would train for days: a small model leaves most of a GPU idle, so that `--jobs` share it. Arguments that are
-not of this script go to every training: `--bf16 False` on a CPU without bfloat16, which it computes several times
-slower than float32.
+Queues with other output folders may share the records. A run that is not done starts, or resumes from its last
+checkpoint. Runs have one thread and the lowest priority. `--gpu` is for those that a CPU would train for days: a small
+model leaves most of a GPU idle, so that `--jobs` share it. Arguments that are not of this script go to every training:
+`--bf16 False` on a CPU without bfloat16, which it computes several times slower than float32.
 """
 
 import fcntl
@@ -25,7 +25,9 @@ import sys
 import threading
 import time
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -223,6 +225,17 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Within the context, no other process of this script changes the records in a folder; waits for one that does."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class Queue:
     """Trains runs, `jobs` at a time.
 
@@ -240,7 +253,7 @@ class Queue:
         self.jobs = jobs
         self.children: set[subprocess.Popen] = set()
         self.is_stopped = threading.Event()
-        # Runs of a part share their record.
+        # Runs of a part share their record; those of another process do, too.
         self.recording = threading.Lock()
         self.begun: dict[str, Future] = {}
 
@@ -290,7 +303,7 @@ class Queue:
         status = status or self.keep_outputs(run, log_file)
         if not status:
             collect = [str(EXAMPLES / "analysis" / "collect_runs.py"), str(folder)]
-            with self.recording:
+            with self.recording, locked(self.record_dir):
                 status = self.run_child([*collect, "--names", run.title, "--output_file", str(record)], log_file)
                 status = status or int(not is_recorded(run, self.record_dir))
         if self.is_stopped.is_set():
@@ -306,7 +319,11 @@ class Queue:
         folder, file = self.output_dir / run.name, run.outputs(self.record_dir)
         file.parent.mkdir(parents=True, exist_ok=True)
         if run.recipe != "ptb":
-            file.write_bytes(gzip.compress((folder / "generated_predictions.txt").read_bytes(), mtime=0))
+            try:
+                file.write_bytes(gzip.compress((folder / "generated_predictions.txt").read_bytes(), mtime=0))
+            except OSError as error:
+                say(f"{run.name}: its outputs cannot be kept ({error})")
+                return 1
             return 0
         file.unlink(missing_ok=True)  # of a command that was stopped
         texts = self.data_dir / FILES["ptb"][0].format(split="test")

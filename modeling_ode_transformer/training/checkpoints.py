@@ -107,7 +107,7 @@ def delete(path: Path) -> None:
 def write_json(file: Path, values: dict, indent: int = 1, **options) -> None:
     """Writes a JSON file, with options of `json.dumps`. A kill or a full disk leaves what was there."""
     unfinished = file.with_name(f"{TEMPORARY}{file.name}")
-    unfinished.write_text(json.dumps(values, indent=indent, **options), encoding="utf-8")
+    unfinished.write_text(json.dumps(values, indent=indent, **options) + "\n", encoding="utf-8")
     unfinished.replace(file)
 
 

@@ -21,7 +21,7 @@ from ..processes import run_python
 from .conftest import tiny_model
 
 
-def loop_positions(length, size, c=1e-4):
+def loop_positions(length, size, c):
     """Equation 3, as printed."""
     table = np.zeros((length, size))
     for i in range(1, length + 1):
@@ -30,18 +30,19 @@ def loop_positions(length, size, c=1e-4):
     return table
 
 
-def loop_norm(rows, norm):
+def loop_norm(rows, norm, eps):
     weight, bias = norm.weight.detach().numpy(), norm.bias.detach().numpy()
-    return np.stack([(row - row.mean()) / math.sqrt(row.var() + 1e-5) * weight + bias for row in rows])
+    return np.stack([(row - row.mean()) / math.sqrt(row.var() + eps) * weight + bias for row in rows])
 
 
-def loop_block(block, rows, positions):
+def loop_block(block, rows, positions, eps):
     """Equations 4 and 5."""
     matrices = {name: weight.detach().numpy() for name, weight in block.named_parameters()}
     x = np.maximum(
         loop_norm(
             (rows + positions) @ matrices["position_proj.weight"].T + matrices["position_proj.bias"],
             block.position_norm,
+            eps,
         ),
         0,
     )
@@ -51,7 +52,7 @@ def loop_block(block, rows, positions):
     output = weights @ (x @ matrices["v_proj.weight"].T)
     if "out_proj.weight" in matrices:
         output = output @ matrices["out_proj.weight"].T
-    return np.maximum(loop_norm(output, block.norm), 0), weights
+    return np.maximum(loop_norm(output, block.norm, eps), 0), weights
 
 
 def loop_model(model, ids):
@@ -59,7 +60,7 @@ def loop_model(model, ids):
     attention of the first evaluation and E."""
     base, config = model.model, model.config
     embeddings = base.embed_tokens.weight.detach().numpy()[ids]
-    length, n = len(ids), config.ngram_size
+    length, n, eps = len(ids), config.ngram_size, config.layer_norm_eps
     local = np.zeros((length, config.hidden_size))
     if n == 0:
         local = embeddings
@@ -68,25 +69,25 @@ def loop_model(model, ids):
         padded = np.concatenate([embeddings, np.zeros((max(n - length, 0), config.embedding_size))])
         for j in range(max(length - n + 1, 1)):
             local[j] = np.maximum(weight @ padded[j : j + n].reshape(-1) + bias, 0)
-    positions = loop_positions(length, config.hidden_size)
-    first_attention = loop_block(base.blocks[0], local, positions)[1]
+    positions = loop_positions(length, config.hidden_size, config.position_constant)
+    first_attention = loop_block(base.blocks[0], local, positions, eps)[1]
     state = local
     if config.solver == "none":
-        state = loop_block(base.blocks[0], state, positions)[0]
+        state = loop_block(base.blocks[0], state, positions, eps)[0]
         for block in base.blocks[1:]:
-            state = state + loop_block(block, state, positions)[0]
+            state = state + loop_block(block, state, positions, eps)[0]
     else:
         for _ in range(math.ceil(1 / config.step_size)):
             z = []
             for a in (0, 0.5, 0.5, 1):
                 inner = state + a * config.step_size * z[-1] if z else state
-                z.append(loop_block(base.blocks[0], inner, positions)[0])
+                z.append(loop_block(base.blocks[0], inner, positions, eps)[0])
             state = state + config.step_size * (z[0] + 2 * z[1] + 2 * z[2] + z[3]) / 6
     least = config.distance_epsilon
     euclidean = np.array([[1 / max(math.dist(row, column), least) for column in local] for row in state])
     w_1, w_2 = base.fusion.gate.detach().numpy()
     total = abs(w_1) + abs(w_2)
-    fused = loop_norm(w_1 / total * local + w_2 / total * (euclidean @ local), base.fusion.norm)
+    fused = loop_norm(w_1 / total * local + w_2 / total * (euclidean @ local), base.fusion.norm, eps)
     weight, bias = (p.detach().numpy() for p in model.classifier.parameters())
     return weight @ fused.max(axis=0) + bias, first_attention, euclidean
 
@@ -99,6 +100,7 @@ def loop_model(model, ids):
         {"solver": "rk", "ngram_size": 0, "embedding_size": 6},
         {"solver": "none"},
         {"solver": "none", "num_blocks": 5, "ngram_size": 1},
+        {"solver": "rk", "layer_norm_eps": 0.05, "position_constant": 0.01, "distance_epsilon": 0.5},
     ],
 )
 @pytest.mark.parametrize("gate", [(0.6, 0.3), (0.4, -0.6)])
@@ -155,6 +157,12 @@ def test_outputs_have_the_documented_shapes(batch):
         torch.testing.assert_close(attention, output.attentions[0][:, 0])
     assert model(**batch).attentions is None
     assert CsaOdeConfig(solver="rkf").num_function_evaluations is None
+
+
+def test_adaptive_steps_are_limited_by_the_configuration(batch):
+    model = tiny_model(solver="rkf", max_solver_steps=2, rtol=1e-12, atol=1e-12)
+    with pytest.raises(RuntimeError, match="rtol=1e-12 and atol=1e-12 are not reached within max_solver_steps=2"):
+        model(**batch)
 
 
 def test_stacked_blocks_are_evaluated_at_their_numbers(batch):

@@ -50,7 +50,7 @@ class Upper:
     def __call__(self, texts):
         self.calls.append(texts)
         self.is_busy.set()
-        self.may_go.wait()
+        assert self.may_go.wait(60)
         if "defect" in texts:
             raise TypeError("a defect")
         if "long" in texts:
@@ -67,7 +67,7 @@ def with_client(app, talk):
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-                return await talk(client)
+                return await asyncio.wait_for(talk(client), 120)
 
     return asyncio.run(run())
 
@@ -172,14 +172,15 @@ def test_a_full_queue_and_a_long_wait_are_answered_by_503():
     assert [texts_of(answer) for answer in answered] == [["A"], ["B", "C"], ["D"]]
     assert upper.calls == [["a"], ["b", "c", "d"]]
 
-    upper = Upper()
+    upper, options = Upper(), ServeArguments(timeout=0.2)
 
     async def talk(client):
         late = await client.post("/generate", json={"texts": ["late"]})
+        options.timeout = 60.0
         upper.may_go.set()
         return late, await client.post("/generate", json={"texts": ["next"]})
 
-    late, after = with_client(make_app(upper, ServeArguments(timeout=0.2), ["upper"]), talk)
+    late, after = with_client(make_app(upper, options, ["upper"]), talk)
     assert (late.status_code, late.json()) == (503, {"error": "No output after 0.2 seconds: try again."})
     assert texts_of(after) == ["NEXT"]
 
@@ -195,7 +196,7 @@ def test_requests_that_nobody_waits_for_are_neither_counted_nor_generated():
         if calls[-1] in held:
             begins, may_go = held[calls[-1]]
             begins.set()
-            may_go.wait()
+            assert may_go.wait(60)
         if "defect" in texts:
             raise TypeError("a defect")
         return [[(text.upper(), -1.0)] for text in texts]

@@ -15,6 +15,7 @@ from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
+    OdeTransformerRecurrenceForConditionalGeneration,
 )
 from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS
 
@@ -388,6 +389,25 @@ def test_initialization_is_the_originals():
     keys, bound = layer.self_attn.relative_keys.weight, math.sqrt(6 / (17 + 64))
     assert keys.shape == (17, 64) and 0.99 * bound < keys.abs().max().item() <= bound
     assert model.model.encoder.solver_coefficients.weight.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"normalize_stages": True, "encoder_solver": "pcformer"},
+        {"vector_field": "macaron", "embedding_layer_norm": True},
+        *({"layer_history": name} for name in ("none", "dense", "attention")),
+        {"model_class": OdeTransformerForCausalLM},
+        *(
+            {"model_class": OdeTransformerRecurrenceForConditionalGeneration, "recurrence_encoder": kind}
+            for kind in ("birnn", "biarn")
+        ),
+    ],
+    ids=str,
+)
+def test_every_norm_has_the_epsilon_of_the_configuration(fields):
+    model = build(layer_norm_eps=0.25, **fields)
+    assert {module.eps for module in model.modules() if hasattr(module, "eps")} == {0.25}
 
 
 def test_an_untied_head_starts_as_the_embeddings():

@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Embeddings that are resized, saved and loaded."""
+"""Embeddings that are resized, saved and loaded; dropout."""
 
+import itertools
 import math
 
 import pytest
@@ -80,24 +81,46 @@ def test_old_rows_stay_where_a_process_holds_none_of_them(monkeypatch):
     assert new.weight[61:].std().item() == pytest.approx(32**-0.5, rel=0.05)
 
 
+@pytest.mark.parametrize("vector_field", ["layer", "macaron"])
 @pytest.mark.parametrize("field", ["dropout", "activation_dropout"])
-def test_each_dropout_is_where_it_belongs(field):
+def test_each_dropout_is_where_it_belongs(field, vector_field):
     """With nearly all dropped: embeddings and what sublayers add (`dropout`), or what the activation gives."""
     fields = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, field: 0.999}
-    encoder = build(OdeTransformerModel, encoder_solver="euler", coefficients="fixed", **fields).encoder.train()
-    layer, x = encoder.layers[0], torch.randn(3, 40, 32)
-    hooked = {}
-    layer.register_forward_pre_hook(lambda module, inputs: hooked.update(layer=inputs[0]))
-    layer.fc2.register_forward_pre_hook(lambda module, inputs: hooked.update(fc2=inputs[0]))
-    output = encoder(inputs_embeds=x).last_hidden_state
-    assert output.shape == x.shape
-    zeros = {name: (tensor == 0).float().mean().item() for name, tensor in hooked.items()}
+    fields |= {"encoder_solver": "euler", "coefficients": "fixed", "vector_field": vector_field}
+    model, x, read = build(OdeTransformerModel, **fields).train(), torch.randn(3, 40, 32), {}
+    for stack in ("encoder", "decoder"):
+        layer = getattr(model, stack).layers[0]
+        for name in ("", "fc2", *(["macaron_fc2"] if vector_field == "macaron" else [])):
+            layer.get_submodule(name).register_forward_pre_hook(
+                lambda module, inputs, key=(stack, name): read.update({key: inputs[0]})
+            )
+    output = model(inputs_embeds=x, decoder_inputs_embeds=x, output_hidden_states=True)
+    assert len(read) == (6 if vector_field == "macaron" else 4)
+    for (stack, name), tensor in read.items():
+        zeros = (tensor == 0).float().mean()
+        is_dropped = (field == "activation_dropout") == bool(name)
+        assert zeros > 0.99 if is_dropped else zeros < 0.9, (stack, name)
     if field == "dropout":
-        assert zeros["layer"] > 0.99 and zeros["fc2"] < 0.9
-        states = encoder(inputs_embeds=x, output_hidden_states=True).hidden_states
-        assert ((states[1] - states[0]) == 0).float().mean() > 0.99
-    else:
-        assert zeros["layer"] < 0.01 and zeros["fc2"] > 0.99
+        for before, after, *_ in (output.encoder_hidden_states, output.decoder_hidden_states):
+            assert ((after - before) == 0).float().mean() > 0.99
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("attention", ["encoder self_attn", "decoder self_attn", "decoder encoder_attn"])
+def test_each_attention_has_dropout(attention, implementation):
+    stack, name = attention.split()
+    model = build(OdeTransformerModel, dropout=0.0, attention_dropout=0.5, activation_dropout=0.0).eval()
+    model.set_attn_implementation(implementation)
+    inputs = {"input_ids": torch.randint(4, 61, (3, 7)), "decoder_input_ids": torch.randint(4, 61, (3, 7))}
+    expected = model(**inputs)
+    for layer in getattr(model, stack).layers:
+        getattr(layer, name).train()
+    first, second = (model(**inputs) for _ in range(2))
+    for output in ("encoder_last_hidden_state", "last_hidden_state"):
+        states = [each[output] for each in (first, second, expected)]
+        is_after = stack == "encoder" or output == "last_hidden_state"
+        for one, other in itertools.combinations(states, 2):
+            assert torch.allclose(one, other, atol=1e-5) != is_after
 
 
 def test_dropout_of_attention_does_not_need_gradients():

@@ -23,7 +23,6 @@ from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
-    OdeTransformerRecurrenceForConditionalGeneration,
 )
 
 from ..conftest import TINY, assert_close, build, tiny_config
@@ -110,13 +109,11 @@ def test_a_decoder_alone_is_no_encoder_decoder(tmp_path):
         AutoModel.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("form", [{"model_class": OdeTransformerRecurrenceForConditionalGeneration}, {}], ids=str)
-def test_tensor_parallel_plans_name_what_any_layer_has(form):
-    """With recurrence_decoder_layers="top", only the last layer attends to the recurrence."""
-    model = build(decoder_layers=2, **form)
+def test_tensor_parallel_plans_name_what_layers_have():
+    model = build(decoder_layers=2)
     names = {re.sub(r"\.\d+\.", ".*.", name) for name, _ in model.named_modules()}
     attentions = {name for name in names if re.fullmatch(r"model\.decoder\.layers\.\*\.\w+_attn\.\w_proj", name)}
-    assert len(attentions) == 3 * (3 if form else 2)
+    assert len(attentions) == 6
     assert attentions <= set(model.tp_plan) and set(model.tp_plan) <= names
 
 
@@ -125,9 +122,8 @@ def test_continuous_batching_is_refused():
         build(OdeTransformerForCausalLM).generate_batch(inputs=[[5, 6]])
 
 
-@pytest.mark.parametrize("form", [{}, {"model_class": OdeTransformerRecurrenceForConditionalGeneration}], ids=str)
-def test_forward_mode_derivatives_are_those_of_backpropagation(form, batch):
-    model = build(attn_implementation="eager", **form)
+def test_forward_mode_derivatives_are_those_of_backpropagation(batch):
+    model = build(attn_implementation="eager")
     x = torch.randn(3, 5, model.config.d_model, requires_grad=True)
     mask = torch.ones(3, 5, dtype=torch.long)
     logits = model(inputs_embeds=x, attention_mask=mask, decoder_input_ids=batch["decoder_input_ids"]).logits
@@ -217,13 +213,8 @@ def test_a_language_model_is_not_made_of_an_encoder_decoder(tmp_path):
     assert set(alone.config.auto_map) == {"AutoConfig", "AutoModelForCausalLM"} and not report["missing_keys"]
 
 
-@pytest.mark.parametrize(
-    "form",
-    [{}, {"model_class": OdeTransformerRecurrenceForConditionalGeneration, "recurrence_encoder": "birnn"}],
-    ids=["core", "recurrence"],
-)
-def test_encoder_outputs_may_be_any_that_have_the_states(form, batch):
-    model = build(**form).eval()
+def test_encoder_outputs_may_be_any_that_have_the_states(batch):
+    model = build().eval()
     outputs = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
     arguments = {name: batch[name] for name in ("attention_mask", "decoder_input_ids")}
     expected = model(**arguments, encoder_outputs=outputs).logits

@@ -424,7 +424,7 @@ def test_pairs(tmp_path, suffix):
         {
             "premise": " ".join(rng.choices(WORDS, k=4)),
             "hypothesis": " ".join(rng.choices(WORDS, k=2)),
-            "label": rng.choice(["entailment", "neutral", "-"]),
+            "gold_label": rng.choice(["entailment", "neutral", "-"]),
         }
         for _ in range(40)
     ]
@@ -436,9 +436,10 @@ def test_pairs(tmp_path, suffix):
             writer.writerows(rows)
         else:
             file.writelines(f"{json.dumps(row)}\n" for row in rows)
-    options = {"text_column": "premise", "text_pair_column": "hypothesis", "ignored_labels": ["-", "-1"]}
+    options = {"text_column": "premise", "text_pair_column": "hypothesis", "label_column": "gold_label"}
+    options["ignored_labels"] = ["-", "-1"]
     results = run_classification.main(arguments(path, tmp_path / "out", test_size=0.25, **options))
-    kept = sum(row["label"] != "-" for row in rows)
+    kept = sum(row["gold_label"] != "-" for row in rows)
     assert results["runs"][0]["predict_samples"] == round(0.25 * kept)
     assert results["runs"][0]["predict_function_evaluations"] == 16
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
@@ -492,21 +493,31 @@ def test_a_second_training_has_the_schedule_of_its_own_updates(files, tmp_path, 
 
 
 def test_the_optimizer_is_adam_with_l2_regularization(files, tmp_path):
-    """One update from given gradients, by PyTorch's Adam with a weight decay that joins the gradient."""
+    """Two updates from given gradients, as in the closed form with a weight decay that joins the gradient."""
     from datasets import Dataset
 
-    model = torch.nn.Linear(3, 2)
+    model = torch.nn.Linear(3, 2).double()
+    values = {"weight_decay": 0.5, "learning_rate": 0.1, "adam_beta1": 0.7, "adam_beta2": 0.8, "adam_epsilon": 0.3}
     arguments_ = classification.ClassificationTrainingArguments(
-        str(tmp_path), use_cpu=True, weight_decay=0.5, report_to="none", learning_rate=0.1
+        str(tmp_path), use_cpu=True, report_to="none", **values
     )
     model.config = type("Config", (), {"keys_to_ignore_at_inference": None})()
     trainer = classification.ClassificationTrainer(
         args=arguments_, model=model, train_dataset=Dataset.from_dict({"x": [1]})
     )
     optimizer = trainer.create_optimizer()
-    assert type(optimizer) is torch.optim.Adam
-    assert sorted(group["weight_decay"] for group in optimizer.param_groups) == [0.0, 0.5]
-    assert {group["lr"] for group in optimizer.param_groups} == {0.1}
+    for parameter, decay in ((model.weight, 0.5), (model.bias, 0.0)):
+        expected = parameter.detach().clone()
+        first = second = torch.zeros_like(expected)
+        gradients = torch.randn(2, *expected.shape, dtype=torch.float64)
+        for step, gradient in enumerate(gradients, 1):
+            model.zero_grad()
+            parameter.grad = gradient.clone()
+            optimizer.step()
+            gradient = gradient + decay * expected
+            first, second = 0.7 * first + 0.3 * gradient, 0.8 * second + 0.2 * gradient**2
+            expected = expected - 0.1 * first / (1 - 0.7**step) / ((second / (1 - 0.8**step)).sqrt() + 0.3)
+            torch.testing.assert_close(parameter.detach(), expected)
 
 
 def test_vocabulary():

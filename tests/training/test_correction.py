@@ -203,6 +203,8 @@ def test_other_files_of_pairs(tmp_path):
     assert read(train_file=[m2]) == read(train_file=[table]) == read(train_file=[records]) == read(**text) == pairs
     for name in (table, records):
         assert read("test", test_file=[name]) == pairs
+    renamed = write(tmp_path / "b.jsonl", *(json.dumps({"before": a, "after": b, "source": "x"}) for a, b in pairs))
+    assert read(train_file=[renamed], source_column="before", target_column="after") == pairs
     assert read("test", test_file=[source_file]) == [(source, None) for source in sources]
     assert read("validation", validation_file=[source_file], validation_reference_files=reference_files) == pairs
 

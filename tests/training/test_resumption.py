@@ -29,9 +29,6 @@ from ..processes import fork, wait
 from .runs import MODEL, arguments, cut, losses
 
 
-MARKS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")

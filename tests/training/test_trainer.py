@@ -475,13 +475,17 @@ def test_token_budgets_need_a_length(tmp_path):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_noise_on_embeddings_reaches_the_encoder(shared, tmp_path):
-    """NEFTune, which hooks what `get_input_embeddings` gives."""
-    values = {"neftune_noise_alpha": 50.0, "max_steps": 1, "logging_steps": 1}
-    losses = []
-    for noise in ({}, values):
-        model = new_model(share_encoder_decoder_embeddings=shared)
-        losses.append(trainer_for(tmp_path, model, **{"max_steps": 1} | noise).train().training_loss)
-    assert losses[0] != losses[1]
+    """NEFTune, which hooks what `get_input_embeddings` gives; the decoder's inputs stay as they are."""
+    inputs = {"encoder": [], "decoder": []}
+    for alpha in (None, 50.0):
+        model = new_model(share_encoder_decoder_embeddings=shared, dropout=0.0)
+        for name, states in inputs.items():
+            getattr(model.model, name).layers[0].register_forward_pre_hook(
+                lambda module, args, states=states: states.append(args[0].detach())
+            )
+        trainer_for(tmp_path, model, max_steps=1, neftune_noise_alpha=alpha).train()
+    (plain, noisy), (before, after) = inputs.values()
+    assert (plain - noisy).abs().max() > 1 and torch.equal(before, after)
 
 
 @pytest.mark.parametrize(

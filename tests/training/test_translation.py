@@ -23,7 +23,7 @@ from modeling_ode_transformer.training.samplers import LengthGroupedSampler
 from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
 from modeling_ode_transformer.training.tasks.seq2seq import print_samples
 
-from .runs import SIZES, arguments, losses, training_pairs
+from .runs import MODEL, SIZES, arguments, losses, training_pairs
 
 
 def test_writes_metrics_and_predictions(run, corpus):
@@ -252,6 +252,30 @@ def test_outputs_are_written_before_they_are_scored(run, corpus, tmp_path):
         run_task(task, arguments(corpus, tmp_path, **options))
     written = (tmp_path / "generated_predictions.txt").read_text(encoding="utf-8")
     assert written == (run[0] / "generated_predictions.txt").read_text(encoding="utf-8")
+
+
+def test_a_new_model_has_the_configuration_and_the_tokenizers_asked_for(run, corpus, tmp_path):
+    AutoConfig.for_model("ode_transformer", **MODEL, activation_function="gelu").save_pretrained(tmp_path / "config")
+    options = {"config_overrides": None, "config_name": tmp_path / "config", "prepared_dir": tmp_path / "prepared"}
+    options |= {"tokenizer_model_type": "unigram", "tokenizer_options": "hard_vocab_limit=false"}
+    run_translation.main(arguments(corpus, tmp_path / "one", max_steps=1, tokenizer_samples=30, **options))
+    config = AutoConfig.from_pretrained(tmp_path / "one").to_dict()
+    assert config["activation_function"] == "gelu" and config.items() >= MODEL.items()
+    assert json.loads((tmp_path / "one" / "tokenizer.json").read_text())["model"]["type"] == "Unigram"
+    (noted,) = (tmp_path / "prepared").glob("tokenizer-*/prepared.json")
+    assert json.loads(noted.read_text())["pairs"] == 30
+
+    options = {"tokenizer_name": tmp_path / "one", "target_tokenizer_name": run[0]}
+    run_translation.main(arguments(corpus, tmp_path / "two", max_steps=1, **options))
+    folders = ("one", "two", "two/target_tokenizer")
+    one, source, target = (AutoTokenizer.from_pretrained(tmp_path / name).get_vocab() for name in folders)
+    assert source == one != target == AutoTokenizer.from_pretrained(run[0]).get_vocab()
+
+
+def test_a_joint_tokenizer_has_one_size(corpus, tmp_path):
+    with pytest.raises(ValueError, match=r"--target_vocab_size 320 .*add --joint_tokenizer false"):
+        run_translation.main(arguments(corpus, tmp_path / "run", target_vocab_size=320))
+    assert not (tmp_path / "run").exists()
 
 
 def test_tokenizer_per_language(corpus, tmp_path):

@@ -2,7 +2,6 @@
 """Warnings of trainings that come to little: once, with numbers and a way out."""
 
 import json
-import logging
 
 import pytest
 import run_translation
@@ -69,7 +68,6 @@ def test_outputs_that_are_empty(caplog):
     assert not warn_of_empty(["a", ""], "test") and warnings(caplog) == []
     assert warn_of_empty(["a", "", " "], "test")
     assert "2 of 3 outputs for the test data are empty" in caplog.text and "--min_target_length 1" in caplog.text
-    caplog.set_level(logging.INFO)
 
 
 def test_a_run_warns_of_empty_outputs_once(corpus, tmp_path, caplog, monkeypatch):

@@ -46,7 +46,10 @@ class Seq2SeqModelArguments(BaseModelArguments):
     )
     vocab_size: int = field(default=8000, metadata={"help": "Number of pieces of a new tokenizer."})
     target_vocab_size: int | None = field(
-        default=None, metadata={"help": "Number of pieces of a new target tokenizer; default: --vocab_size."}
+        default=None,
+        metadata={
+            "help": "Number of pieces of a new target tokenizer, with --joint_tokenizer false; default: --vocab_size."
+        },
     )
     tokenizer_model_type: str = field(
         default="bpe",
@@ -59,6 +62,14 @@ class Seq2SeqModelArguments(BaseModelArguments):
             "On the command line they are merged into a recipe's or preset's; default: none."
         },
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.joint_tokenizer and self.target_vocab_size is not None:
+            raise ValueError(
+                f"--target_vocab_size {self.target_vocab_size} is of a target tokenizer of its own: add "
+                "--joint_tokenizer false, or leave it out."
+            )
 
 
 @dataclass
