@@ -21,9 +21,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M
 
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.conversion.residual import from_residual
-from modeling_ode_transformer.hub.model_card import ARGUMENTS, RESULTS
 from modeling_ode_transformer.text_files import read_json, read_lines
 from modeling_ode_transformer.training.recipe_files import RECIPES
+from modeling_ode_transformer.training.records import ARGUMENTS, RESULTS
 
 
 RECIPE = RECIPES / "multi30k_en_de.json"

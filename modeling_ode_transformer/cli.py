@@ -225,12 +225,12 @@ def add_average(commands: Any) -> None:
 
 
 def average(args: Namespace) -> None:
-    from .training.average import average_checkpoints, find_checkpoints
+    from .training.average import average_checkpoints, last_checkpoints
 
     checkpoints, output_dir = args.folders, args.output_dir
     if len(args.folders) == 1:
         last = 5 if args.last is None else args.last
-        checkpoints = find_checkpoints(args.folders[0], last)
+        checkpoints = last_checkpoints(args.folders[0], last)
         output_dir = output_dir or args.folders[0] / f"averaged_last_{last}"
     elif args.last is not None:
         raise ValueError(
@@ -740,7 +740,7 @@ def m2(args: Namespace) -> None:
     else:
         print(f"Precision   : {scores['precision']:.4f}")
         print(f"Recall      : {scores['recall']:.4f}")
-        print(f"F_{args.beta:.1f}       : {scores[f'f{args.beta:g}']:.4f}")
+        print(f"{f'F_{args.beta}':12}: {scores[f'f{args.beta:g}']:.4f}")
 
 
 def add_gleu(metrics: Any) -> None:

@@ -102,7 +102,7 @@ IDLE = "has no effect: a causal language model has a decoder only."
 # Functions `(fields, config_class) -> fields` that translate saved fields. The package adds one for older versions.
 READERS: list[Callable[[dict[str, Any], type], dict[str, Any]]] = []
 
-# The paper's sizes (section 4.2 and table 2) by its names; parameters are counted with 34040 shared pieces.
+# The paper's sizes (tables 1 and 3) by its names; parameters are counted with 34040 shared pieces.
 PRESETS: dict[str, dict[str, int]] = {
     "base": {},  # 61M
     "deep": {"encoder_layers": 24},  # 118M
@@ -137,6 +137,8 @@ class OdeTransformerConfig(PreTrainedConfig):
             Another size than `vocab_size` needs `share_encoder_decoder_embeddings=False`.
         share_encoder_decoder_embeddings (`bool`, defaults to `True`): Whether encoder and decoder share one embedding
             matrix.
+        is_encoder_decoder (`bool`, defaults to `True`): Whether it is an encoder-decoder; `False`: a language model,
+            which has a decoder only.
         tie_word_embeddings (`bool`, defaults to `True`): Whether the output projection is the decoder's embedding
             matrix.
         d_model (`int`, defaults to 512): Width of the model.
@@ -323,19 +325,21 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     def __new__(cls, *args, **kwargs):
         # Only here can one see which names were given.
-        for alias, field in cls.attribute_map.items():
+        for alias, field in (*cls.attribute_map.items(), *cls.fields_by_alias(kwargs).items()):
             if alias in kwargs and kwargs.get(field, kwargs[alias]) != kwargs[alias]:
                 raise ValueError(f"{alias}={kwargs[alias]!r} contradicts {field}={kwargs[field]!r}: give one of them.")
         for name in kwargs.keys() - cls.former_fields:
-            if not hasattr(cls, name) and (field := get_close_matches(name, cls.__dataclass_fields__, 1, 0.85)):
-                raise ValueError(f"{name}={kwargs[name]!r} is not a field: did you mean {field[0]}?")
+            if hasattr(cls, name):
+                continue
+            of_stacks = [f"{stack}_{name}" for stack in ("encoder", "decoder") if hasattr(cls, f"{stack}_{name}")]
+            if meant := of_stacks or get_close_matches(name, cls.__dataclass_fields__, 1, 0.85):
+                raise ValueError(f"{name}={kwargs[name]!r} is not a field: did you mean {' or '.join(meant)}?")
         if kwargs.get("is_encoder_decoder") is False and "transformers_version" not in kwargs:
             # Values that differ from the defaults are reported when the language model is made.
-            given = {field: kwargs[name] for name, field in cls.attribute_map.items() if name in kwargs} | kwargs
-            for name in (name for name in cls.fields_of_encoder if name in given):
+            for name in (name for name in cls.fields_of_encoder if name in kwargs):
                 own = name.replace("encoder_", "decoder_")
-                if given[name] == getattr(cls, name) != given.get(own, getattr(cls, own)):
-                    logger.warning(f"{name}={given[name]!r} {IDLE}")
+                if kwargs[name] == getattr(cls, name) != kwargs.get(own, getattr(cls, own)):
+                    logger.warning(f"{name}={kwargs[name]!r} {IDLE}")
         return super().__new__(cls)
 
     def __setattr__(self, name, value):
@@ -353,8 +357,20 @@ class OdeTransformerConfig(PreTrainedConfig):
             self.decoder_vocab_size = None
         for name in self.former_fields.keys() & kwargs:
             raise ValueError(f"{name}={kwargs[name]!r} is no longer a field: {self.former_fields[name]}.")
+        if not self.is_encoder_decoder:
+            fields = self.fields_by_alias({"is_encoder_decoder": False})
+            kwargs |= {fields[name]: kwargs[name] for name in fields.keys() & kwargs.keys()}
         super().__post_init__(**kwargs)
         self.check_tokens()
+
+    @classmethod
+    def fields_by_alias(cls, given: dict[str, Any]) -> dict[str, str]:
+        """The fields that transformers' names of sizes mean: those of the decoder if `given` is a language model."""
+        is_decoder = given.get("is_encoder_decoder") is False
+        return {
+            alias: field.replace("encoder_", "decoder_") if is_decoder else field
+            for alias, field in cls.attribute_map.items()
+        }
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerConfig":
@@ -372,9 +388,8 @@ class OdeTransformerConfig(PreTrainedConfig):
             config_dict = read(config_dict, cls)
         if not kwargs.get("is_encoder_decoder", config_dict.get("is_encoder_decoder", True)):
             idle = [f"{name}={kwargs.pop(name)!r}" for name in cls.fields_of_encoder if name in kwargs]
-            # In a language model, transformers' names of sizes are those of the decoder too.
-            of_decoder = {name: field.replace("encoder_", "decoder_") for name, field in cls.attribute_map.items()}
-            kwargs |= {of_decoder[name]: kwargs[name] for name in of_decoder.keys() & kwargs.keys()}
+            fields = cls.fields_by_alias({"is_encoder_decoder": False})
+            kwargs |= {fields[name]: kwargs[name] for name in fields.keys() & kwargs.keys()}
             if idle:
                 logger.warning(f"{', '.join(idle)} {IDLE}")
         return super().from_dict(config_dict, **kwargs)
@@ -502,7 +517,8 @@ class OdeTransformerConfig(PreTrainedConfig):
         preset: dict[str, Any] = {field.replace("encoder_", f"{stack}_"): n for field, n in PRESETS[name].items()}
         if f"{stack}_solver" not in kwargs:
             preset |= {f"{stack}_solver": "rk2", f"{stack}_coefficients": "gate"}
-        replaced = {cls.attribute_map.get(field, field) for field in kwargs}
+        fields = cls.fields_by_alias(kwargs)
+        replaced = {fields.get(name, name) for name in kwargs}
         return cls(**{field: value for field, value in preset.items() if field not in replaced}, **kwargs)
 
     @property

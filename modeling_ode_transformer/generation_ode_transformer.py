@@ -39,10 +39,11 @@ OPTIONS_OF_SOURCES = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_rep
 # Arguments that `beam_search` reads beside the generation configuration, and options that it does not support.
 SEARCH_INPUTS = {"input_ids", "attention_mask", "inputs_embeds", "encoder_outputs", "decoder_input_ids"}
 SEARCH_INPUTS |= {"decoder_attention_mask", "logits_processor", "prefix_allowed_tokens_fn", "tokenizer", "steps"}
-OTHER_SEARCHES = ("do_sample", "return_dict_in_generate", "output_attentions", "output_hidden_states")
-OTHER_SEARCHES += ("prefill_chunk_size", "stop_strings", "max_time", "token_healing")
-OTHER_SEARCHES += ("constraints", "force_words_ids", "dola_layers", "low_memory", "is_assistant", "guidance_scale")
-OTHER_SEARCHES += ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
+UNSUPPORTED_OPTIONS = (
+    *("do_sample", "return_dict_in_generate", "output_attentions", "output_hidden_states", "prefill_chunk_size"),
+    *("stop_strings", "max_time", "token_healing", "constraints", "force_words_ids", "dola_layers", "low_memory"),
+    *("is_assistant", "guidance_scale", "prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp"),
+)
 # Steps between the host's checks whether a search has ended, by type of device; 4 on others.
 STEPS_BETWEEN_LOOKS = {"cpu": 1}
 # Added to the score of a hidden entry (float16 can represent it), and to that of an impossible hypothesis (as in
@@ -51,7 +52,7 @@ HIDDEN = torch.finfo(torch.float16).min
 IMPOSSIBLE = -1e9
 
 
-def added_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def padding_bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The term that a mask (rows, keys), 0 for padding, adds to attention scores: (rows, 1, 1, keys)."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask == 0, HIDDEN)[:, None, None]
 
@@ -126,7 +127,7 @@ class SourceLengthLogitsProcessor(LogitsProcessor):
         max_new_tokens: int | None = None,
     ):
         check_max_len(max_len_a, max_len_b)
-        if eos_token_id is None:
+        if eos_token_id is None or eos_token_id == []:
             raise ValueError("max_len_a and max_len_b end outputs with the end-of-sequence token: set eos_token_id.")
         self.eos_token_ids = torch.as_tensor(eos_token_id).view(-1).tolist()
         self.prompt_length = prompt_length
@@ -150,7 +151,7 @@ class SourceLengthLogitsProcessor(LogitsProcessor):
         return torch.where(ends.unsqueeze(1), ending, scores)
 
 
-def source_mask(
+def mask_of_sources(
     pad_token_id, inputs=None, input_ids=None, inputs_embeds=None, encoder_outputs=None, attention_mask=None, **others
 ) -> torch.Tensor:
     """1 for tokens of the sources, 0 for padding, (sources, length), from the arguments of `generate()`."""
@@ -229,7 +230,7 @@ class SourceLengthGenerationMixin(RecomputedGenerationMixin):
         if limits != [None, None]:
             limits = [limit or 0 for limit in limits]
             check_max_len(*limits)
-            sources = source_mask(**kwargs | {"pad_token_id": value("pad_token_id"), "inputs": inputs})
+            sources = mask_of_sources(**kwargs | {"pad_token_id": value("pad_token_id"), "inputs": inputs})
             prompt_length = prepared_prompt_length(value, kwargs.get("decoder_input_ids"))
             shortest = value("min_new_tokens")
             shortest = max((value("min_length") or 0) - prompt_length, 0) if shortest is None else shortest
@@ -295,7 +296,7 @@ class BeamCache(Cache):
         self.num_beams, self.prompt_length, device = num_beams, padding_mask.shape[1], padding_mask.device
         self.keys, self.values = [], []
         # The terms added to each beam's scores, and the positions of the entries.
-        self.mask = added_mask(padding_mask, dtype).repeat(1, 1, num_beams, 1)
+        self.mask = padding_bias(padding_mask, dtype).repeat(1, 1, num_beams, 1)
         self.positions = torch.arange(self.prompt_length, device=device).unsqueeze(0)
         self.entries = torch.arange(self.prompt_length, device=device)
         # Where the next position is written.
@@ -441,7 +442,7 @@ class BeamSearch:
             attention_mask = torch.ones(encoder_outputs["last_hidden_state"].shape[:2], device=prompt.device)
         if attention_mask is not None and (steps.keeps_shapes or not attention_mask.all()):
             # Made once: transformers' mask functions look for padding on the device each time.
-            self.attention_mask = added_mask(attention_mask, model.dtype)
+            self.attention_mask = padding_bias(attention_mask, model.dtype)
         self.prompt, self.prompt_mask = prompt, decoder_attention_mask
         device, (num_sources, self.prompt_length), num_beams = prompt.device, prompt.shape, config.num_beams
         self.num_beams = num_beams
@@ -776,7 +777,7 @@ class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
         return (
             (value("num_beams") or 1) > 1
             and (value("num_beam_groups") or 1) == 1
-            and not any(value(name) for name in OTHER_SEARCHES)
+            and not any(value(name) for name in UNSUPPORTED_OPTIONS)
             and (cache is None or (cache == "static" and not value("disable_compile")))
             and value("use_cache") is not False
             and given <= {*SEARCH_INPUTS, *MAX_LEN_OPTIONS}

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -236,60 +237,6 @@ class StackEmbeddingMixin:
         return self.dropout(y)
 
 
-class EncoderDecoderEmbeddingsMixin:
-    """Gets, sets and resizes the embeddings of an encoder and a decoder, shared or not."""
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The encoder's embeddings; the decoder may share their weight."""
-        return self.base_model.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding):
-        model = self.base_model
-        model.encoder.embed_tokens = value
-        if self.config.share_encoder_decoder_embeddings:
-            model.shared = model.decoder.embed_tokens = value
-
-    def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
-        if self.config.decoder_vocab_size is None:
-            embeddings = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-            if not self.config.share_encoder_decoder_embeddings:
-                decoder = self.base_model.decoder
-                decoder.embed_tokens = self._get_resized_embeddings(
-                    decoder.embed_tokens, embeddings.num_embeddings, mean_resizing=mean_resizing
-                )
-            return embeddings
-        embeddings = self.get_input_embeddings()
-        self.set_input_embeddings(
-            self._get_resized_embeddings(embeddings, new_num_tokens, pad_to_multiple_of, mean_resizing)
-        )
-        return self.get_input_embeddings()
-
-    def resize_decoder_token_embeddings(
-        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Resizes the embeddings of a decoder with its own vocabulary, and the output projection.
-
-        Raises:
-            ValueError: encoder and decoder share one vocabulary.
-        """
-        if self.config.decoder_vocab_size is None:
-            raise ValueError(
-                "Encoder and decoder have one vocabulary (decoder_vocab_size=None): use resize_token_embeddings."
-            )
-        decoder = self.base_model.decoder
-        decoder.embed_tokens = self._get_resized_embeddings(
-            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
-        new_num_tokens = decoder.embed_tokens.num_embeddings
-        if self.get_output_embeddings() is not None:
-            self.set_output_embeddings(
-                self._get_resized_lm_head(self.get_output_embeddings(), new_num_tokens, mean_resizing=mean_resizing)
-            )
-        self.config.decoder_vocab_size = new_num_tokens
-        self.tie_weights()
-        return decoder.embed_tokens
-
-
 def biases(scores: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None, head_dim: int) -> torch.Tensor:
     """Returns `mask + head_dim**-0.5 * scores.gather(-1, distances)`, (batch, heads, queries, keys). `scores`, for all
     distances, are (batch, queries, heads, 2m+1)."""
@@ -339,7 +286,7 @@ def eager_attention_forward(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
-class OdeTransformerFusedProjection(nn.Linear):
+class OdeTransformerAttentionProjection(nn.Linear):
     """A query, key or value projection. In the original it is a part of one matrix (3d, d), and it is initialized as
     such. Training joins the projections of one input again, which takes a GPU fewer operations."""
 
@@ -370,9 +317,9 @@ class OdeTransformerAttention(nn.Module):
         self.is_causal = is_causal
         self.is_cross_attention = is_cross_attention
 
-        self.k_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
-        self.v_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
-        self.q_proj = OdeTransformerFusedProjection(config.d_model, config.d_model)
+        self.k_proj = OdeTransformerAttentionProjection(config.d_model, config.d_model)
+        self.v_proj = OdeTransformerAttentionProjection(config.d_model, config.d_model)
+        self.q_proj = OdeTransformerAttentionProjection(config.d_model, config.d_model)
         self.out_proj = nn.Linear(config.d_model, config.d_model)
         self.relative_keys = (
             OdeTransformerRelativeKeys(max_relative_position, self.head_dim) if max_relative_position else None
@@ -519,6 +466,20 @@ def make_stage_norms(config: OdeTransformerConfig, stack: str) -> nn.ModuleList 
     )
 
 
+def recomputed(layer: nn.Module, vector_field: Callable, last: int) -> Callable:
+    """A layer's F. If stages are recomputed in training, evaluations keep no activations, except for the one numbered
+    `last`, which the gradient needs first."""
+    if not (layer.recomputes_stages and layer.training):
+        return vector_field
+
+    def evaluate(z: torch.Tensor, evaluation: int) -> torch.Tensor:
+        if evaluation == last:
+            return vector_field(z, evaluation)
+        return layer._gradient_checkpointing_func(vector_field, z, evaluation)
+
+    return evaluate
+
+
 def normalized(vector_field: Callable, norms: nn.ModuleList, z: torch.Tensor, evaluation: int) -> torch.Tensor:
     """A vector field that normalizes each stage by its norm at once: later stages start from normalized ones."""
     return norms[evaluation % len(norms)](vector_field(z, evaluation)).to(z.device)
@@ -569,7 +530,17 @@ def autocast_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
-def check_entries(cache: Cache, config: OdeTransformerConfig) -> None:
+def are_operations_recorded() -> bool:
+    """Whether operations are traced, compiled, or transformed by `torch.func` or forward-mode differentiation."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
+
+
+def check_cache_entries(cache: Cache, config: OdeTransformerConfig) -> None:
     """Raises a ValueError if a cache that has entries has too few for the decoder's self-attentions."""
     needed = config.decoder_layer_calls * config.attention_evaluations("decoder")
     if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:

@@ -31,13 +31,13 @@ class CsaOdeModelOutput(ModelOutput):
         Its largest entries over the words of each sentence.
     num_function_evaluations (`torch.LongTensor` of shape `(batch,)`):
         How often the self-attention block was evaluated for each sentence.
-    hidden_states (`tuple` of two `torch.FloatTensor` of shape `(batch, length, hidden_size)`):
-        The local and the global representation, H_L and H_G.
-    attentions (`tuple` of `torch.FloatTensor` of shape `(batch, 1, length, length)`):
-        The self-attention of each evaluation, in order.
-    evaluation_times (`torch.FloatTensor` of shape `(evaluations, batch)`):
+    hidden_states (`tuple` of two `torch.FloatTensor` of shape `(batch, length, hidden_size)`, *optional*):
+        The local and the global representation, H_L and H_G; with `output_hidden_states=True`.
+    attentions (`tuple` of `torch.FloatTensor` of shape `(batch, 1, length, length)`, *optional*):
+        The self-attention of each evaluation, in order; with `output_attentions=True`, like what follows.
+    evaluation_times (`torch.FloatTensor` of shape `(evaluations, batch)`, *optional*):
         The integration time of each evaluation; for stacked blocks the number of the block, from 0.
-    euclidean_attention (`torch.FloatTensor` of shape `(batch, length, length)`):
+    euclidean_attention (`torch.FloatTensor` of shape `(batch, length, length)`, *optional*):
         E of eq. 11: the rows are the global vectors, the columns the local ones.
     """
 

@@ -38,14 +38,13 @@ from .generation_ode_transformer import BeamSearchGenerationMixin, RecomputedGen
 from .integration_ode_transformer import HISTORIES, clamp_half, integrate, integrate_multistep, resolve_multistep
 from .layers_ode_transformer import (
     BlockInputs,
-    EncoderDecoderEmbeddingsMixin,
     OdeTransformerAttention,
     SharedModules,
     StackEmbeddingMixin,
     added_mask,
     attended_positions,
     autocast_dtype,
-    check_entries,
+    check_cache_entries,
     make_coefficients,
     make_position_embedding,
     make_stage_norms,
@@ -53,12 +52,13 @@ from .layers_ode_transformer import (
     mask_and_distances,
     normalized,
     parts_without,
+    recomputed,
 )
 from .pretrained_ode_transformer import (
+    EncoderDecoderEmbeddingsMixin,
     OdeTransformerPreTrainedModel,
     as_encoder_output,
     decoder_inputs_from_labels,
-    recomputed,
     select_positions,
 )
 
@@ -77,6 +77,8 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         layer_idx: the index of the layer in its stack.
         has_cross_attention: whether the layer attends to an encoder.
     """
+
+    inputs_class = BlockInputs
 
     def __init__(self, config: OdeTransformerConfig, stack: str, layer_idx: int, has_cross_attention: bool = False):
         super().__init__()
@@ -134,9 +136,8 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         cross-attention (None if the attention implementation has none), and the steps made so far of a multistep
         scheme. A corrector reads `states`, those of the layer history. `repeat` counts earlier runs of the stack.
         Flash attention separates packed sequences by the `position_ids`."""
-        masks = attention_mask, encoder_attention_mask
-        inputs = self.read(encoder_hidden_states, *masks, past_key_values, kwargs, repeat)
-        inputs.relative_distances, inputs.position_ids = relative_distances, position_ids
+        masks, places = (attention_mask, encoder_attention_mask), (relative_distances, position_ids)
+        inputs = self.read(encoder_hidden_states, *masks, past_key_values, kwargs, repeat, *places)
         parts = self.parts_without_source if inputs.source is None else self.parts
         y = hidden_states
         for sublayers, is_integrated in parts:
@@ -230,7 +231,17 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         z = self.activation_fn(self.macaron_fc1(self.macaron_layer_norm(z)))
         return self.macaron_fc2(self.activation_dropout(z))
 
-    def read(self, encoder_hidden_states, attention_mask, encoder_attention_mask, past_key_values, options, repeat):
+    def read(
+        self,
+        encoder_hidden_states,
+        attention_mask,
+        encoder_attention_mask,
+        past_key_values,
+        options,
+        repeat,
+        relative_distances,
+        position_ids,
+    ):
         """Makes the sublayers' inputs from the arguments of `forward`."""
         if self.recomputes_stages and self.training and past_key_values is not None:
             logger.warning_once("Recomputed stages cannot fill a cache: past_key_values stays empty.")
@@ -238,7 +249,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         has_two = isinstance(past_key_values, EncoderDecoderCache)
         first_idx = self.first_cache_idx + repeat * self.num_stack_entries
         joined = options.pop("joined_projections", {}).get(self.first_cache_idx)
-        return BlockInputs(
+        return self.inputs_class(
             attention_mask=attention_mask,
             cache=past_key_values.self_attention_cache if has_two else past_key_values,
             source=self.read_source(encoder_hidden_states, past_key_values if has_two else None, first_idx),
@@ -246,6 +257,8 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             options=options,
             first_cache_idx=first_idx,
             joined=self.self_attn.joined("qkv") if joined is None and self.training else joined,
+            relative_distances=relative_distances,
+            position_ids=position_ids,
         )
 
     def read_source(self, encoder_hidden_states, cache, first_idx):
@@ -358,7 +371,14 @@ class OdeTransformerEncoder(OdeTransformerStack):
         return self.encode(self.embed_words(input_ids, inputs_embeds), input_ids, attention_mask, **kwargs)
 
     def encode(self, inputs_embeds, input_ids, attention_mask, **kwargs) -> BaseModelOutput:
-        """Encodes scaled word embeddings (batch, length, d), given with the tokens' ids and mask."""
+        """Encodes scaled word embeddings (batch, length, d), given with the tokens' ids and mask. A ValueError names a
+        mask (batch, length) of another length."""
+        length = inputs_embeds.shape[1]
+        if attention_mask is not None and len(attention_mask.shape) == 2 and attention_mask.shape[1] != length:
+            raise ValueError(
+                f"attention_mask has the shape {tuple(attention_mask.shape)}, but a source has {length} tokens: give "
+                "an entry for each."
+            )
         positions = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device).unsqueeze(0)
         mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
         mask, distances = mask_and_distances(self.config, False, mask, (positions, positions), inputs_embeds)
@@ -415,7 +435,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
         if attention_positions is None:
             past_length = 0
             if self_cache is not None:
-                check_entries(self_cache, self.config)
+                check_cache_entries(self_cache, self.config)
                 past_length = self_cache.get_seq_length()
             attention_positions = attended_positions(
                 inputs_embeds, attention_mask, position_ids, past_length, self_cache

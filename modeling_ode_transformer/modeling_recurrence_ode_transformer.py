@@ -22,22 +22,29 @@ from transformers.utils import auto_docstring
 from .configuration_ode_transformer import Part
 from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
 from .integration_ode_transformer import StageGate
-from .layers_ode_transformer import OdeTransformerAttention
+from .layers_ode_transformer import BlockInputs, OdeTransformerAttention
 from .modeling_ode_transformer import (
     OdeTransformerDecoder,
     OdeTransformerDecoderLayer,
     OdeTransformerEncoder,
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
-    as_encoder_output,
 )
-from .pretrained_ode_transformer import OdeTransformerPreTrainedModel
+from .pretrained_ode_transformer import OdeTransformerPreTrainedModel, as_encoder_output
 from .recurrence_ode_transformer import OdeTransformerBidirectionalLinear, OdeTransformerRecurrentNetwork
 
 
 class OdeTransformerSilentProjection(nn.Linear):
     """The output projection of a residual sublayer, which starts at zero: at first the model computes what it would
     without the sublayer, and training brings it into use."""
+
+
+@dataclass
+class RecurrenceBlockInputs(BlockInputs):
+    """Beside what any block reads: the keys, values and mask of the states of the recurrence encoder."""
+
+    recurrence: tuple[torch.Tensor, torch.Tensor] | None = None
+    recurrence_mask: torch.Tensor | None = None
 
 
 class OdeTransformerRecurrenceDecoderLayer(OdeTransformerDecoderLayer):
@@ -47,6 +54,8 @@ class OdeTransformerRecurrenceDecoderLayer(OdeTransformerDecoderLayer):
     "stack" (eq. 18): a sublayer after the cross-attention, R of D.
     "gated_sum" (eqs. 14, 15 and 17): g * D + (1 - g) * R, where g is the sigmoid of a linear layer of [D, R].
     """
+
+    inputs_class = RecurrenceBlockInputs
 
     def __init__(
         self, config: OdeTransformerRecurrenceConfig, stack: str, layer_idx: int, has_cross_attention: bool = True

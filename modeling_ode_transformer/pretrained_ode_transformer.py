@@ -3,7 +3,7 @@
 training."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -19,9 +19,10 @@ from transformers.utils import auto_docstring
 from .configuration_ode_transformer import OdeTransformerConfig
 from .integration_ode_transformer import StageGate
 from .layers_ode_transformer import (
-    OdeTransformerFusedProjection,
+    OdeTransformerAttentionProjection,
     OdeTransformerLearnedPositionalEmbedding,
     OdeTransformerRelativeKeys,
+    StackEmbeddingMixin,
 )
 
 
@@ -52,7 +53,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             init.zeros_(module.weight)
             init.copy_(module.bias, torch.tensor(module.initial_bias))
         elif isinstance(module, (nn.Linear, StageGate)):
-            is_part = isinstance(module, OdeTransformerFusedProjection)
+            is_part = isinstance(module, OdeTransformerAttentionProjection)
             init.xavier_uniform_(module.weight, gain=2**-0.5 if is_part else 1)
             if module.bias is not None:
                 init.zeros_(module.bias)
@@ -155,7 +156,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
 
     def stacks(self) -> list[nn.Module]:
         """The model's stacks: encoder, decoder, or both."""
-        return [module for module in self.modules() if hasattr(module, "run_layers")]
+        return [module for module in self.modules() if isinstance(module, StackEmbeddingMixin)]
 
     def wants_cache(self, use_cache: bool | None, past_key_values: Any) -> bool | None:
         """The decoder's `use_cache`: in training it makes a cache only on request."""
@@ -227,18 +228,58 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
 
-def recomputed(layer: nn.Module, vector_field: Callable, last: int) -> Callable:
-    """A layer's F. If stages are recomputed in training, evaluations keep no activations, except for the one numbered
-    `last`, which the gradient needs first."""
-    if not (layer.recomputes_stages and layer.training):
-        return vector_field
+class EncoderDecoderEmbeddingsMixin:
+    """Gets, sets and resizes the embeddings of an encoder and a decoder, shared or not."""
 
-    def evaluate(z: torch.Tensor, evaluation: int) -> torch.Tensor:
-        if evaluation == last:
-            return vector_field(z, evaluation)
-        return layer._gradient_checkpointing_func(vector_field, z, evaluation)
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The encoder's embeddings; the decoder may share their weight."""
+        return self.base_model.encoder.embed_tokens
 
-    return evaluate
+    def set_input_embeddings(self, value: nn.Embedding):
+        model = self.base_model
+        model.encoder.embed_tokens = value
+        if self.config.share_encoder_decoder_embeddings:
+            model.shared = model.decoder.embed_tokens = value
+
+    def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True):
+        if self.config.decoder_vocab_size is None:
+            embeddings = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+            if not self.config.share_encoder_decoder_embeddings:
+                decoder = self.base_model.decoder
+                decoder.embed_tokens = self._get_resized_embeddings(
+                    decoder.embed_tokens, embeddings.num_embeddings, mean_resizing=mean_resizing
+                )
+            return embeddings
+        embeddings = self.get_input_embeddings()
+        self.set_input_embeddings(
+            self._get_resized_embeddings(embeddings, new_num_tokens, pad_to_multiple_of, mean_resizing)
+        )
+        return self.get_input_embeddings()
+
+    def resize_decoder_token_embeddings(
+        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resizes the embeddings of a decoder with its own vocabulary, and the output projection.
+
+        Raises:
+            ValueError: encoder and decoder share one vocabulary.
+        """
+        if self.config.decoder_vocab_size is None:
+            raise ValueError(
+                "Encoder and decoder have one vocabulary (decoder_vocab_size=None): use resize_token_embeddings."
+            )
+        decoder = self.base_model.decoder
+        decoder.embed_tokens = self._get_resized_embeddings(
+            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        new_num_tokens = decoder.embed_tokens.num_embeddings
+        if self.get_output_embeddings() is not None:
+            self.set_output_embeddings(
+                self._get_resized_lm_head(self.get_output_embeddings(), new_num_tokens, mean_resizing=mean_resizing)
+            )
+        self.config.decoder_vocab_size = new_num_tokens
+        self.tie_weights()
+        return decoder.embed_tokens
 
 
 def as_encoder_output(

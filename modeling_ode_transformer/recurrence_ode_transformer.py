@@ -17,27 +17,16 @@ from itertools import repeat
 
 import torch
 from torch import nn
-from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
-from .layers_ode_transformer import autocast_dtype
+from .layers_ode_transformer import are_operations_recorded, autocast_dtype
 
 
 # `term + x @ matrices` for batches of matrices.
 BatchedProduct = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def are_operations_recorded() -> bool:
-    """Whether operations are traced, compiled, or transformed by `torch.func` or forward-mode differentiation."""
-    return (
-        torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-    )
 
 
 class RepeatedTerm(torch.autograd.Function):

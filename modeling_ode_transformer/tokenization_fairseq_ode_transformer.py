@@ -15,6 +15,21 @@ from transformers import PreTrainedTokenizer
 MOST_CHARACTERS = 2**22
 
 
+def read_merges(path: str | os.PathLike) -> list[tuple[str, str]]:
+    """The merges of a saved tokenizer, best first; a ValueError names a line that is not one."""
+    with open(path, encoding="utf-8", newline="\n") as file:
+        lines = [line.rstrip("\r\n") for line in file]
+    if not lines or not lines[0].startswith("#version: 0.2"):
+        raise ValueError(f"{path} does not begin with '#version: 0.2', as the merges of a saved tokenizer do.")
+    merges = []
+    for number, line in enumerate(lines[1:], 2):
+        first, _, second = line.partition(" ")
+        if not first or not second or " " in second:
+            raise ValueError(f"{path}, line {number}: {line!r} is not a pair, separated by a single space.")
+        merges.append((first, second))
+    return merges
+
+
 class FairseqTokenizer(PreTrainedTokenizer):
     """
     Tokenizer of a fairseq model whose texts were split by subword-nmt (or fastBPE) with the separator `@@`.
@@ -60,12 +75,14 @@ class FairseqTokenizer(PreTrainedTokenizer):
         split_special_tokens: bool = True,
         **kwargs: Any,
     ):
+        for name, given, file in (("vocab", vocab, vocab_file), ("merges", merges, merges_file)):
+            if given is None and file is None:
+                raise ValueError(f"There is neither {name} nor a {name}_file: give one of them.")
         if vocab is None:
             with open(vocab_file, encoding="utf-8") as file:
                 vocab = json.load(file)
         if merges is None:
-            with open(merges_file, encoding="utf-8", newline="\n") as file:
-                merges = [tuple(line.rstrip("\r\n").split(" ")) for line in file][1:]
+            merges = read_merges(merges_file)
         # The base class saves them under these names.
         self.encoder = dict(vocab)
         self.bpe_ranks = {pair: rank for rank, pair in enumerate(merges)}

@@ -140,21 +140,22 @@ def _build_backend(
 def _read_sentencepiece(model: str | os.PathLike | bytes) -> dict[str, Any]:
     """The arguments of `OdeTransformerTokenizer` for a SentencePiece model; see `from_sentencepiece`."""
     _require_sentencepiece()
+    name = "The model" if isinstance(model, bytes) else os.fspath(model)
     if not isinstance(model, bytes):
         with open(model, "rb") as file:
             model = file.read()
     try:
         proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     except DecodeError as error:
-        raise ValueError("This is not a SentencePiece model") from error
+        raise ValueError(f"{name} is not a SentencePiece model: give the .model file that training wrote") from error
 
     trainer, normalization = proto.trainer_spec, proto.normalizer_spec
     found = {token: getattr(trainer, f"{token}_id") for token in SPECIAL_IDS}
     if found != SPECIAL_IDS:
-        raise ValueError(f"The model's special ids are {found} but must be {SPECIAL_IDS}: train it with these ids")
+        raise ValueError(f"{name} has the special ids {found} but must have {SPECIAL_IDS}: train it with these ids")
     type_name = trainer.ModelType.Name(trainer.model_type).lower()
     if type_name not in MODEL_TYPES:
-        raise ValueError(f"The model's type is {type_name!r} but must be one of {MODEL_TYPES}")
+        raise ValueError(f"{name} has the type {type_name!r} but must have one of {MODEL_TYPES}")
     by_type = {name: [] for name in proto.SentencePiece.Type.keys()}
     for piece in proto.pieces:
         by_type[proto.SentencePiece.Type.Name(piece.type)].append(piece)
@@ -165,9 +166,9 @@ def _read_sentencepiece(model: str | os.PathLike | bytes) -> dict[str, Any]:
         "escape_whitespaces=False": not normalization.escape_whitespaces,
         "a denormalizer": proto.denormalizer_spec.precompiled_charsmap,
     }
-    for name, present in obstacles.items():
+    for obstacle, present in obstacles.items():
         if present:
-            raise ValueError(f"The model has {name}, which a `tokenizers` tokenizer cannot reproduce")
+            raise ValueError(f"{name} has {obstacle}, which a `tokenizers` tokenizer cannot reproduce")
 
     specials = {f"{token}_token": proto.pieces[i].piece for token, i in SPECIAL_IDS.items()}
     special_pieces = [piece.piece for piece in by_type["UNKNOWN"] + by_type["CONTROL"]]
@@ -323,7 +324,8 @@ class OdeTransformerTokenizer(TokenizersBackend):
                 `remove_extra_whitespaces=False`, `character_coverage=1.0`, and no limit on text length.
 
         Returns:
-            [`OdeTransformerTokenizer`]: a tokenizer with `vocab_size` pieces.
+            [`OdeTransformerTokenizer`]: a tokenizer with `vocab_size` pieces, or fewer if the texts give fewer and
+            `hard_vocab_limit=False` allows it.
 
         Raises:
             ImportError: if sentencepiece or protobuf is not installed.
@@ -391,6 +393,7 @@ class OdeTransformerTokenizer(TokenizersBackend):
 
         Raises:
             ImportError: if sentencepiece or protobuf is not installed.
+            OSError: if the file cannot be read.
             ValueError: if the model is neither BPE nor unigram, its special ids are not bos 0, pad 1, eos 2 and unk 3,
                 or it uses a feature that `tokenizers` cannot reproduce: `user_defined_symbols`,
                 `treat_whitespace_as_suffix`, `escape_whitespaces=False` or a denormalizer.

@@ -549,6 +549,8 @@ def test_processors_see_the_rows_of_all_sources_whichever_are_left(source, watch
     """With the limit of each source, by its place."""
     model = lively()
     limits = torch.tensor([3, 6, 9, 12, 4, 8])
+    with pytest.raises(ValueError, match="set eos_token_id"):
+        SourceLengthLogitsProcessor(limits, 1, 0, [])
     processor = SourceLengthLogitsProcessor(limits, 1, 0, [2, 5, 7, 8])
     options = {"num_beams": 4, "early_stopping": True, "logits_processor": LogitsProcessorList([processor])}
     assert_search_is_that_of_transformers(model, source, **options)

@@ -178,6 +178,7 @@ def test_former_fields_are_refused_and_what_has_taken_their_place_is_named():
         ),
         ({"eos_token_id": []}, r"eos_token_id=\[\] names no token"),
         ({"encoder_slover": "rk4"}, "encoder_slover='rk4' is not a field: did you mean encoder_solver"),
+        ({"solver": "rk4"}, "solver='rk4' is not a field: did you mean encoder_solver or decoder_solver?"),
         ({"hidden_size": 64}, "hidden_size=64 contradicts d_model=32: give one of them"),
         ({"step_size": 1e300}, r"step_size=1e\+300 must be a positive number of at most 32768"),
         ({"step_size": 10**400}, "must be a positive number of at most 32768"),
@@ -348,6 +349,18 @@ def test_names_of_transformers_replace_fields_of_presets():
     for given in ({"d_model": 512, "hidden_size": 256}, {"hidden_size": 256, "d_model": 512}):
         with pytest.raises(ValueError, match="hidden_size=256 contradicts d_model=512"):
             OdeTransformerConfig.from_preset("base", **given)
+
+
+def test_names_of_transformers_are_those_of_the_decoder_in_a_language_model():
+    sizes = {"is_encoder_decoder": False, "num_hidden_layers": 12, "num_attention_heads": 2}
+    for config in (OdeTransformerConfig(**sizes), OdeTransformerConfig.from_preset("small-18", **sizes)):
+        assert (config.decoder_layers, config.decoder_attention_heads) == (12, 2)
+        with torch.device("meta"):
+            assert len(OdeTransformerForCausalLM(config).model.layers) == 12
+    with pytest.raises(ValueError, match="num_hidden_layers=12 contradicts decoder_layers=3"):
+        OdeTransformerConfig(**sizes, decoder_layers=3)
+    with pytest.raises(ValueError, match="num_hidden_layers=12 contradicts encoder_layers=4"):
+        OdeTransformerConfig(**sizes, encoder_layers=4)
 
 
 def test_a_saved_language_model_takes_the_names_of_transformers_for_its_decoder(tmp_path, monkeypatch):

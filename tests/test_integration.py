@@ -23,7 +23,7 @@ from modeling_ode_transformer.integration_ode_transformer import (
     integrate_multistep,
     resolve_tableau,
 )
-from modeling_ode_transformer.pretrained_ode_transformer import recomputed as recomputed_field
+from modeling_ode_transformer.layers_ode_transformer import recomputed as recomputed_field
 
 from .conftest import SOLVERS, tiny_config
 

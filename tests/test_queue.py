@@ -126,6 +126,14 @@ def test_first_seeds_come_first_and_what_is_done_is_not_repeated(queue, tmp_path
     assert gzip.decompress(kept["rk2_1"].read_bytes()) == b"translated\n"
 
 
+def test_missing_outputs_fail_their_run_only(queue, tmp_path, capsys):
+    run = next(run for run in queue.all_runs() if run.recipe != "ptb")
+    waiting = queue.Queue(tmp_path, tmp_path / "runs", tmp_path / "records", [])
+    assert waiting.keep_outputs(run, tmp_path / "log") == 1
+    assert f"{run.name}: its outputs cannot be kept" in capsys.readouterr().out
+    assert not [path for path in (tmp_path / "records").rglob("*") if path.is_file()]
+
+
 def test_what_is_recorded_is_done_where_its_folder_is_lost(queue, tmp_path):
     queue.main(["--output_dir", str(tmp_path / "runs"), "--only", "gates/*_1"])
     first = called(tmp_path / "runs")
@@ -136,7 +144,8 @@ def test_what_is_recorded_is_done_where_its_folder_is_lost(queue, tmp_path):
     assert {path.name for path in records.glob("*.json")} == {"gates_ptb.json", "gates_multi30k_en_de.json"}
     kept = records / "gates_ptb" / "rk2_gate_2.nll.gz"
     folder, texts = tmp_path / "others" / "gates" / "ptb" / "rk2_gate_2", Path("data", "ptb", "ptb.test.txt.gz")
-    assert kept.read_text().split() == ["--model", str(folder), "--texts", str(texts), "--nll_file", str(kept)]
+    given = ["--model", str(folder), "--texts", str(texts), "--nll_file", str(folder / "test.nll")]
+    assert gzip.decompress(kept.read_bytes()).decode().split() == given
 
 
 def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):

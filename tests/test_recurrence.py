@@ -164,9 +164,8 @@ def test_states_and_gradients_are_those_of_the_equations(kind, layers, batch):
 def test_each_dropout_is_where_it_belongs(field, kind):
     """With nearly all dropped: embeddings and what sublayers give (`dropout`), what the activation gives, or the
     weights of the attention."""
-    config = recurrence_config(recurrence_layers=2, **kind, **WITHOUT_DROPOUT | {field: 0.999})
-    torch.manual_seed(0)
-    network = randomize(OdeTransformerRecurrentNetwork(config)).train()
+    fields = {**kind, **WITHOUT_DROPOUT, field: 0.999}
+    network = build(OdeTransformerRecurrenceModel, recurrence_layers=2, **fields).encoder.recurrence.train()
     x, read = torch.randn(20, 8, 32), {}
 
     def keep(name):
@@ -196,9 +195,8 @@ def test_each_dropout_is_where_it_belongs(field, kind):
 
 def test_dropout_of_the_weights_of_a_recurrent_network_counts():
     """The states are those of the dropped weights."""
-    config = recurrence_config(**KINDS["biarn"], **WITHOUT_DROPOUT | {"attention_dropout": 0.5})
-    torch.manual_seed(0)
-    network = randomize(OdeTransformerRecurrentNetwork(config)).train()
+    fields = {**KINDS["biarn"], **WITHOUT_DROPOUT, "attention_dropout": 0.5}
+    network = build(OdeTransformerRecurrenceModel, **fields).encoder.recurrence.train()
     x = torch.randn(3, 8, 32)
     assert (network(x) - network(x)).abs().max() > 1e-3
     network.eval()

@@ -334,9 +334,9 @@ def test_without_sentencepiece_the_error_says_what_to_install(monkeypatch, model
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bos_id": 1, "pad_id": 0}, "special ids are .*'bos': 1, 'pad': 0.* must be .*'bos': 0"),
-        ({"pad_id": -1, "eos_id": 1, "unk_id": 2}, "special ids are .*'pad': -1"),
-        ({"model_type": "char"}, "type is 'char' but must be one of"),
+        ({"bos_id": 1, "pad_id": 0}, "special ids .*'bos': 1, 'pad': 0.* must have .*'bos': 0"),
+        ({"pad_id": -1, "eos_id": 1, "unk_id": 2}, "special ids .*'pad': -1"),
+        ({"model_type": "char"}, "type 'char' but must have one of"),
         ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols"),
         ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix"),
     ],
@@ -359,9 +359,12 @@ def test_from_sentencepiece_refuses_edited_models(model):
         OdeTransformerTokenizer.from_sentencepiece(proto.SerializeToString())
 
 
-def test_from_sentencepiece_refuses_other_bytes():
-    with pytest.raises(ValueError, match="not a SentencePiece model"):
-        OdeTransformerTokenizer.from_sentencepiece(b"no model")
+def test_from_sentencepiece_refuses_other_bytes(tmp_path):
+    path = tmp_path / "other.model"
+    path.write_bytes(b"no model")
+    for given, name in ((b"no model", "The model"), (path, r"other\.model")):
+        with pytest.raises(ValueError, match=f"{name} is not a SentencePiece model: give the .model file"):
+            OdeTransformerTokenizer.from_sentencepiece(given)
 
 
 def test_from_pretrained_reads_a_sentencepiece_model(tmp_path, model, reference):

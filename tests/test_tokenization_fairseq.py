@@ -252,3 +252,18 @@ def test_a_pair_that_comes_twice_has_its_first_rank(tmp_path):
     assert read_bpe_codes(path) == [("a", "b"), ("b", "c</w>")]
     assert make_tokenizer([*SPECIAL, "ab@@", "c"], read_bpe_codes(path)).tokenize("abc") == ["ab@@", "c"]
     assert subword_nmt(path).process_line("abc") == "ab@@ c"
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("a b\nab c</w>\n", r"merges.txt does not begin with '#version: 0.2'"),
+        ("#version: 0.2\na b\nab c</w> 12\n", r"merges.txt, line 3: 'ab c</w> 12' is not a pair"),
+    ],
+)
+def test_merges_of_another_form_are_refused(content, message, tmp_path):
+    (tmp_path / "merges.txt").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        FairseqTokenizer(vocab={"<unk>": 0}, merges_file=tmp_path / "merges.txt")
+    with pytest.raises(ValueError, match="neither vocab nor a vocab_file"):
+        FairseqTokenizer(merges_file=tmp_path / "merges.txt")

@@ -15,9 +15,10 @@ import statistics
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
-from modeling_ode_transformer.hub.model_card import ARGUMENTS, METRICS, RESULTS, run_record
+from modeling_ode_transformer.hub.model_card import METRICS, run_record
 from modeling_ode_transformer.text_files import read_json
 from modeling_ode_transformer.training.checkpoints import TRAINER_STATE, write_json
+from modeling_ode_transformer.training.records import ARGUMENTS, RESULTS
 from modeling_ode_transformer.training.same_training import training_data, training_model
 
 

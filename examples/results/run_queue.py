@@ -228,6 +228,7 @@ def say(text: str) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Within the context, no other process of this script changes the records in a folder; waits for one that does."""
+    folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -300,11 +301,14 @@ class Queue:
         commands = [] if is_done(folder) else run.commands(self.data_dir, self.output_dir, self.more)
         statuses = (self.run_child(command, log_file) for command in commands)
         status = next((status for status in statuses if status), 0)
-        status = status or self.keep_outputs(run, log_file)
         if not status:
             collect = [str(EXAMPLES / "analysis" / "collect_runs.py"), str(folder)]
             with self.recording, locked(self.record_dir):
-                status = self.run_child([*collect, "--names", run.title, "--output_file", str(record)], log_file)
+                if is_recorded(run, self.record_dir):  # by another queue
+                    return True
+                status = self.keep_outputs(run, log_file) or self.run_child(
+                    [*collect, "--names", run.title, "--output_file", str(record)], log_file
+                )
                 status = status or int(not is_recorded(run, self.record_dir))
         if self.is_stopped.is_set():
             return False
@@ -317,19 +321,23 @@ class Queue:
     def keep_outputs(self, run: Run, log_file: Path) -> int:
         """Puts what a finished run's model makes of the test set beside the record; returns 0 if that succeeds."""
         folder, file = self.output_dir / run.name, run.outputs(self.record_dir)
+        written = folder / "generated_predictions.txt"
+        if run.recipe == "ptb":
+            written = folder / "test.nll"
+            written.unlink(missing_ok=True)  # of a command that was stopped
+            texts = self.data_dir / FILES["ptb"][0].format(split="test")
+            score = [*SCORE, "--model", str(folder), "--texts", str(texts), "--nll_file", str(written)]
+            if status := self.run_child(score, log_file):
+                return status
         file.parent.mkdir(parents=True, exist_ok=True)
-        if run.recipe != "ptb":
-            try:
-                file.write_bytes(gzip.compress((folder / "generated_predictions.txt").read_bytes(), mtime=0))
-            except OSError as error:
-                say(f"{run.name}: its outputs cannot be kept ({error})")
-                return 1
-            return 0
-        file.unlink(missing_ok=True)  # of a command that was stopped
-        texts = self.data_dir / FILES["ptb"][0].format(split="test")
-        return self.run_child(
-            [*SCORE, "--model", str(folder), "--texts", str(texts), "--nll_file", str(file)], log_file
-        )
+        unfinished = file.with_suffix(".part")
+        try:
+            unfinished.write_bytes(gzip.compress(written.read_bytes(), mtime=0))
+        except OSError as error:
+            say(f"{run.name}: its outputs cannot be kept ({error})")
+            return 1
+        unfinished.replace(file)
+        return 0
 
     def run_child(self, command: list[str], log_file: Path) -> int:
         """Runs Python with one thread and the lowest priority; returns its status."""

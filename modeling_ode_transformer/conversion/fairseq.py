@@ -21,10 +21,10 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers.utils import logging
 
+from ..averaging import TensorMean, check_distinct, check_same_configuration
 from ..configuration_ode_transformer import OdeTransformerConfig
 from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
-from ..training.average import TensorMean, check_same_configuration
 from .fairseq_tokenizer import check_bpe_codes, make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
 
 
@@ -42,7 +42,7 @@ SAFE_GLOBALS = [
 ]
 
 # The solver and the coefficients of an `ode_transformer`, by (enc_calculate_num, rk_type).
-SOLVERS = {
+RK_TYPES = {
     (2, "standard"): ("rk2", "fixed"),
     (2, "initialization"): ("rk2", "learned"),
     (2, "learnable"): ("rk2", "gate"),
@@ -53,7 +53,7 @@ SOLVERS = {
 # The original's first public version has it in every model, and uses it wherever there are two evaluations; three and
 # four are standard ones, whatever rk_type says.
 GATE = re.compile(r"encoder\.gate_linear\.(weight|bias)")
-HISTORIES = {None: "none", "learnable_dense": "learned_dense", "dense": "dense"}
+HISTORY_TYPES = {None: "none", "learnable_dense": "learned_dense", "dense": "dense"}
 
 # Arguments without which there is no telling what the architecture is.
 REQUIRED = tuple(
@@ -143,9 +143,7 @@ def average_fairseq_checkpoints(
         ValueError: the checkpoints differ in their architecture, or in the names or shapes of their parameters; or a
             value is not a number; or one is named twice.
     """
-    files = [Path(path).resolve() for path in paths]
-    if repeated := [str(path) for i, path in enumerate(paths) if files[i] in files[:i]]:
-        raise ValueError(f"{', '.join(repeated)} is given twice: give each checkpoint once.")
+    check_distinct(paths)
     state_dict, args = load_fairseq_checkpoint(paths[0], trust_file)
     if len(paths) == 1:
         return state_dict, args
@@ -239,7 +237,8 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
         ) from error
 
 
-def configuration_of(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, Any]) -> OdeTransformerConfig:
+def architecture_of(args: Mapping[str, Any]) -> str:
+    """What `arch` has before "transformer", such as "relative_ode_"; a ValueError names what cannot be expressed."""
     architecture = args.get("arch")
     prefix, found, suffix = str(architecture).partition("transformer")
     if suffix.startswith("_lm"):
@@ -267,7 +266,11 @@ def configuration_of(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, 
     ):
         if args.get(option, expressible) != expressible:
             raise ValueError(f"{option}={args[option]!r} cannot be expressed: it must be {expressible!r}.")
+    return prefix
 
+
+def scheme_of(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The fields of the encoder's scheme; `prefix` is that of the architecture."""
     num_stages, solver, coefficients = args.get("enc_calculate_num", 1), "euler", "fixed"
     if num_stages != 1:
         rk_type, has_gate = args.get("rk_type"), any(map(GATE.fullmatch, state_dict))
@@ -280,13 +283,13 @@ def configuration_of(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, 
                 )
             rk_type = "learnable" if num_stages == 2 else "standard"
         key = (num_stages, rk_type)
-        if "ode" not in prefix or key not in SOLVERS:
-            known = ", ".join(f"{number} with {kind!r}" for number, kind in SOLVERS)
+        if "ode" not in prefix or key not in RK_TYPES:
+            known = ", ".join(f"{number} with {kind!r}" for number, kind in RK_TYPES)
             raise ValueError(
-                f"arch={architecture!r} with enc_calculate_num={num_stages} and rk_type={key[1]!r} cannot be "
+                f"arch={args['arch']!r} with enc_calculate_num={num_stages} and rk_type={key[1]!r} cannot be "
                 f"expressed: an ode transformer must have one of {known}."
             )
-        solver, coefficients = SOLVERS[key]
+        solver, coefficients = RK_TYPES[key]
     vector_field, stage_values = "layer", "increment" if num_stages == 1 else "output"
     if "macaron" in prefix:
         vector_field = "macaron_released"
@@ -298,23 +301,41 @@ def configuration_of(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, 
         solver = {"a": [[0.0] * (i - 1) + [1.0] * (i > 0) for i in range(terms)], "b": [1.0] * terms}
         solver["y"] = [1.0] + [0.0] * (terms - 1)
         vector_field = "sublayers"
+    return {
+        "encoder_solver": solver,
+        "encoder_coefficients": coefficients,
+        "stage_values": stage_values,
+        "vector_field": vector_field,
+    }
 
+
+def history_of(args: Mapping[str, Any]) -> str:
     histories = [args.get(f"{stack}_history_type") for stack in ("encoder", "decoder")]
-    if histories[0] != histories[1] or histories[0] not in HISTORIES:
+    if histories[0] != histories[1] or histories[0] not in HISTORY_TYPES:
         raise ValueError(
             f"encoder_history_type={histories[0]!r} with decoder_history_type={histories[1]!r} cannot be expressed: "
-            f"both must be one of {', '.join(map(repr, HISTORIES))}."
+            f"both must be one of {', '.join(map(repr, HISTORY_TYPES))}."
         )
     for stack in ("encoder", "decoder"):
         integration = args.get(f"{stack}_integration_type", "avg")
         if histories[0] == "dense" and integration != "avg":
             raise ValueError(f"{stack}_integration_type={integration!r} cannot be expressed: it must be 'avg'.")
+    return HISTORY_TYPES[histories[0]]
 
+
+def vocabularies_of(state_dict: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """The sizes of the stacks' vocabularies."""
     sizes = {}
     for stack in ("encoder", "decoder"):
         if f"{stack}.embed_tokens.weight" not in state_dict:
             raise ValueError(f"The parameters lack {stack}.embed_tokens.weight.")
         sizes[stack] = state_dict[f"{stack}.embed_tokens.weight"].shape[0]
+    return sizes
+
+
+def configuration_of(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, Any]) -> OdeTransformerConfig:
+    prefix = architecture_of(args)
+    scheme, history, sizes = scheme_of(state_dict, args, prefix), history_of(args), vocabularies_of(state_dict)
     share_all = bool(args.get("share_all_embeddings"))
     position_embedding_type = "learned" if args.get("encoder_learned_pos") else "sinusoidal"
     return OdeTransformerConfig(
@@ -336,11 +357,8 @@ def configuration_of(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, 
         max_position_embeddings=max(args.get("max_source_positions", 1024), args.get("max_target_positions", 1024)),
         position_embedding_type="none" if args.get("no_token_positional_embeddings") else position_embedding_type,
         max_relative_position=max(args.get("max_relative_length", -1), 0),
-        encoder_solver=solver,
-        encoder_coefficients=coefficients,
-        stage_values=stage_values,
-        vector_field=vector_field,
-        layer_history=HISTORIES[histories[0]],
+        layer_history=history,
+        **scheme,
     )
 
 

@@ -9,34 +9,38 @@ not produce.
 """
 
 import math
-import platform
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-import tokenizers
 import torch
 import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
-import modeling_ode_transformer
-from modeling_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
-from modeling_ode_transformer.configuration_csa_ode import CsaOdeConfig
-from modeling_ode_transformer.configuration_ode_transformer import OdeTransformerConfig
-from modeling_ode_transformer.configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
-from modeling_ode_transformer.integration_ode_transformer import resolve_multistep, resolve_tableau
-from modeling_ode_transformer.text_files import read_json
-from modeling_ode_transformer.training.checkpoints import TRAINER_STATE
+from ..configuration_csa_ode import CsaOdeConfig
+from ..configuration_ode_transformer import OdeTransformerConfig
+from ..configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
+from ..integration_ode_transformer import resolve_multistep, resolve_tableau
+from ..pipeline_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
+from ..text_files import read_json
+from ..training.checkpoints import TRAINER_STATE
+from ..training.records import (
+    ARGUMENTS,
+    PREFIXES,
+    RESULTS,
+    generation_text,
+    held_out,
+    shown_name,
+    split_sources,
+    training_arguments,
+)
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
-# Files that the scripts write into their output folder: arguments at the start, metrics at the end.
-ARGUMENTS, RESULTS = "arguments.json", "all_results.json"
-PACKAGES = (torch, transformers, tokenizers, modeling_ode_transformer)
 
 
 class Task(NamedTuple):
@@ -91,7 +95,6 @@ METRICS = {
     "accuracy": Metric("accuracy, percent", "accuracy"),
     "function_evaluations": Metric("function evaluations, mean of the examples", None, 1),
 }
-PREFIXES = {"validation": "eval", "test": "predict"}
 
 CONFIG_FIELDS = (
     *(
@@ -110,18 +113,8 @@ CSA_ODE_CONFIG_FIELDS = (
     *("num_sentences", "embedding_size", "hidden_size", "ngram_size", "attention_output_projection"),
     *("vocab_size", "dropout"),
 )
-TRAINING_FIELDS = (
-    *("max_tokens_per_batch", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
-    *("lr_scheduler_type", "learning_rate_ratio", "warmup_steps", "optim", "adam_beta1", "adam_beta2"),
-    *("weight_decay", "max_grad_norm", "label_smoothing_factor", "bf16", "fp16", "metric_for_best_model", "seed"),
-)
 # The scripts' names for the largest lengths of examples in tokens.
 LENGTH_FIELDS = ("max_source_length", "max_target_length", "max_length")
-# Options with the value that has no effect.
-GENERATION_FIELDS = {
-    **{"num_beams": None, "length_penalty": 1.0, "max_length": None, "max_len_a": None, "max_len_b": None},
-    **{"min_length": 0, "no_repeat_ngram_size": 0},
-}
 # The forms of codes of ISO 639, with a script or a country, and the Hub's own; its identifiers of licenses.
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*|multilingual|code")
 LICENSES = """
@@ -134,14 +127,8 @@ LICENSES = """
     openmdw-1.0 openrail++ osl-3.0 postgresql ofl-1.1 ncsa unlicense zlib pddl lgpl-lr deepfloyd-if-license
     fair-noncommercial-research-license llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 gemma unknown other
 """
-# A model or dataset of the Hub; a dataset, and its configuration.
-HUB_NAME = re.compile(r"\w[\w.-]*(?:/[\w.-]+)?")
+# A dataset of the Hub, and its configuration.
 HUB_DATASET = re.compile(r"([\w.-]+/[\w.-]+)(?: \(([\w.-]+)\))?")
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that a model's numbers depend on."""
-    return {"Python": platform.python_version()} | {package.__name__: str(package.__version__) for package in PACKAGES}
 
 
 class Architecture(NamedTuple):
@@ -218,53 +205,6 @@ def model_class(folder: str | Path) -> ModelClass:
             f"The config.json of {folder} names {name}, but a card needs one of {', '.join(MODEL_CLASSES)}."
         )
     return MODEL_CLASSES[name]
-
-
-def held_out(data: dict, split: str) -> dict:
-    """The arguments, if any, that split off training examples."""
-    names = (f"{split}_size", *(["cross_validation"] if split == "test" else []))
-    return {} if data.get(f"{split}_file") else {name: data[name] for name in names if data.get(name)}
-
-
-def shown_name(name: str, folders: Collection[str] | None = None) -> str:
-    """The name of a model or dataset: of the Hub's, the whole; of a folder, without its place.
-
-    Args:
-        name: As an argument of a run gives it.
-        folders: The names that were folders in the run; None for older runs, which noted none: those that are here.
-    """
-    is_folder = Path(name).is_dir() if folders is None else name in folders
-    if HUB_NAME.fullmatch(name) and ".." not in name and not is_folder:
-        return name
-    return next((part for part in reversed(Path(name).parts) if part.strip("./\\")), "a folder")
-
-
-def split_sources(data: dict, split: str) -> list[str]:
-    """The names of a split's files or dataset, without their places; for data["folders"], if any, see `shown_name`."""
-    if held_out(data, split):
-        return split_sources(data, "train")
-    files = [value for name, value in data.items() if re.fullmatch(rf"{split}_(\w+_)?files?", name) and value]
-    if data.get("dataset_name") and not files:
-        config = data.get("dataset_config_name")
-        return [shown_name(data["dataset_name"], data.get("folders")) + (f" ({config})" if config else "")]
-    return [Path(path).name for value in files for path in ([value] if isinstance(value, str) else value)]
-
-
-def training_arguments(values: dict) -> dict:
-    """The training arguments, sanitized, that cards show."""
-    shown = {name: values[name] for name in TRAINING_FIELDS if name in values}
-    if isinstance(shown.get("max_tokens_per_batch"), int):
-        shown.pop("per_device_train_batch_size", None)
-    # Sanitized arguments write None as text.
-    return {name: value for name, value in shown.items() if value is not False and value not in (None, "None")}
-
-
-def generation_text(config: GenerationConfig) -> str:
-    """The options of a search that cards show."""
-    values = {name: getattr(config, name, None) for name in GENERATION_FIELDS}
-    return ", ".join(
-        f"{name} {value}" for name, value in values.items() if value not in (None, GENERATION_FIELDS[name])
-    )
 
 
 def run_record(output_dir: str | Path, task: str | None = None) -> dict:
@@ -452,6 +392,8 @@ def model_card(record: dict) -> ModelCard:
         raise ValueError("The record's model has no 'config': make the record with `run_record`.")
     solvers = [config[field] for field in ("encoder_solver", "decoder_solver") if field in config]
     tableaus = map(resolve_tableau, solvers)
+    if not card.get("repo_id"):
+        raise ValueError("The card needs the repository's name: give repo_id (--repo_id), NAME or OWNER/NAME.")
     validate_repo_id(card["repo_id"])
     check_card(card)
     dataset = dataset_name(record, "train")

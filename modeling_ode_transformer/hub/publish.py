@@ -30,8 +30,15 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import AutoTokenizer, PreTrainedModel
 
-from modeling_ode_transformer.generation_ode_transformer import position_limit
-from modeling_ode_transformer.hub.model_card import (
+from ..generation_ode_transformer import position_limit
+from ..pipeline_ode_transformer import (
+    CUSTOM_PIPELINES,
+    TARGET_TOKENIZER,
+    add_pipeline,
+    without_truncation,
+)
+from ..text_files import read_json
+from .model_card import (
     ARCHITECTURES,
     CLASSIFIER,
     TASKS,
@@ -39,13 +46,6 @@ from modeling_ode_transformer.hub.model_card import (
     model_class,
     run_record,
 )
-from modeling_ode_transformer.pipeline_ode_transformer import (
-    CUSTOM_PIPELINES,
-    TARGET_TOKENIZER,
-    add_pipeline,
-    without_truncation,
-)
-from modeling_ode_transformer.text_files import read_json
 
 
 # The files of a new, empty repository.

@@ -18,13 +18,13 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
-from torch.autograd import forward_ad
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.utils import logging
 
 from ..integration_ode_transformer import combine
+from ..layers_ode_transformer import are_operations_recorded
 
 
 logger = logging.get_logger(__name__)
@@ -112,16 +112,8 @@ def is_optimized(model: nn.Module) -> bool:
 
 
 def runs_on_cpu(x: torch.Tensor) -> bool:
-    """Whether operations on `x` run immediately on the CPU: they are not traced, compiled, or transformed by
-    `torch.func` or forward-mode differentiation."""
-    return (
-        not torch.compiler.is_compiling()
-        and type(x) is torch.Tensor
-        and x.device.type == "cpu"
-        and not torch.jit.is_tracing()
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
-    )
+    """Whether operations on `x` run immediately on the CPU, and are not recorded."""
+    return not are_operations_recorded() and type(x) is torch.Tensor and x.device.type == "cpu"
 
 
 def is_compiled_for_inference() -> bool:

@@ -57,6 +57,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
     Raises:
         ValueError: there are no models; one is not an encoder-decoder or is on another device; or its vocabulary sizes
             or its start, end or pad token ids differ from those of the first.
+        TypeError: something else than a list of models is given.
 
     Example:
 
@@ -75,9 +76,13 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
     ]
 
     def __init__(self, models: Sequence[PreTrainedModel]):
+        if isinstance(models, nn.Module):
+            raise TypeError("An ensemble needs a list of models, not a model: give [model].")
         models = list(models)
         if not models:
             raise ValueError("An ensemble needs at least one model.")
+        if others := [model for model in models if not isinstance(model, nn.Module)]:
+            raise TypeError(f"{others[0]!r} is not a model: open folders with AutoModelForSeq2SeqLM.from_pretrained.")
         properties = [describe(model, number) for number, model in enumerate(models, 1)]
         for other in properties[1:]:
             for name, value in properties[0].items():

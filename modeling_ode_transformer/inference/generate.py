@@ -38,11 +38,11 @@ from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
-from ..hub.model_card import versions
 from ..integration_ode_transformer import OWN_CODE
 from ..pipeline_ode_transformer import SENTENCE_BREAKS, TRAINED_LENGTH, join_sentences
 from ..scores_ode_transformer import n_best
 from ..text_files import lock_file, parse_overrides, read_json, read_lines
+from ..versions import versions
 from .cpu import optimize_for_cpu
 from .ensemble import EnsembleForConditionalGeneration
 from .tokenizers import begin_with_language, check_target_tokenizer, encode_texts, load_tokenizers, marks_languages

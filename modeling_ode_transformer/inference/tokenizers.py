@@ -59,7 +59,13 @@ def encode_texts(
 
     `side` is the tokenizer's argument for the texts: `text`, or `text_target` for the target side.
     """
-    encoded = tokenizer(**{side: texts}, verbose=False)["input_ids"]
+    return cut_texts(tokenizer(**{side: texts}, verbose=False)["input_ids"], texts, tokenizer, max_length, side)
+
+
+def cut_texts(
+    encoded: list[list[int]], texts: list[str], tokenizer, max_length: int | None, side: str
+) -> tuple[list[list[int]], int]:
+    """As `encode_texts`, from the ids of the whole texts, where those of the cut ones take their places."""
     too_long = [i for i, ids in enumerate(encoded) if max_length is not None and len(ids) > max_length]
     for i in too_long:
         encoded[i] = tokenizer(**{side: texts[i]}, truncation=True, max_length=max_length)["input_ids"]

@@ -218,10 +218,17 @@ def bleu(
     """Returns the scores with their details by name: `sacrebleu`, `sacrebleu_signature`, ...
 
     The arguments are those of `sacre_bleu` and `tokenized_bleu`, plus the names of the scores.
+
+    Raises:
+        TypeError, ValueError: as in `sacre_bleu` and `tokenized_bleu`; or a name is not in `CONVENTIONS`.
     """
+    names = [conventions] if isinstance(conventions, str) else list(conventions)
+    if isinstance(conventions, str) or not set(names) <= set(CONVENTIONS):
+        given = repr(conventions) if isinstance(conventions, str) else names
+        raise ValueError(f"conventions={given} must be a list of some of {', '.join(CONVENTIONS)}.")
     scores = {}
     scorers = bleu_scorers(tokenize, lowercase, moses_language)
-    for name in conventions:
+    for name in names:
         scorer = scorers[name]
         details = scorer.score(predictions, references)
         scores[name] = details.pop("score")

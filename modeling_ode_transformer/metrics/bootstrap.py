@@ -276,10 +276,12 @@ def numbers_of(texts: Sequence[str]) -> np.ndarray:
         try:
             numbers.append(float(text))
         except ValueError:
+            numbers.append(math.nan)
+        if not math.isfinite(numbers[-1]):
             raise ValueError(
-                f"Line {line} of a system is {text[:40]!r}, not a number: give files of `ode-transformer score "
+                f"Line {line} of a system is {text[:40]!r}, not a finite number: give files of `ode-transformer score "
                 "perplexity --nll_file`."
-            ) from None
+            )
     return np.array(numbers)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, parse_sentences
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
-    check_counts,
+    check_lists,
     metric_of_evaluate,
     plain_features,
     reference_lists,
@@ -93,8 +93,9 @@ def annotate(
     Raises:
         ImportError, OSError: as in `load_annotator`.
         ValueError: there are not as many corrections as sources, or none.
+        TypeError: one string is given in place of a list, or something else in place of a text.
     """
-    check_counts(sources=sources, corrections=corrections)
+    check_lists(sources=sources, corrections=corrections)
     annotator = annotator or load_annotator()
     sentences = []
     for source, texts in zip(sources, reference_lists(sources, corrections)):
@@ -136,6 +137,7 @@ def errant_score(
         ImportError: `errant` is not installed.
         ValueError: there are not as many references as predictions, or none; their sentences differ; a text is not one
             sentence of an M2 file; an option has an unknown value.
+        TypeError: one string is given in place of a list.
     """
     if criterion not in CRITERIA:
         raise ValueError(f"criterion {criterion!r} must be one of {', '.join(CRITERIA)}.")
@@ -143,7 +145,7 @@ def errant_score(
         raise ValueError(f"beta {beta} must be above 0.")
     if types not in TYPES:
         raise ValueError(f"types {types!r} must be one of {', '.join(TYPES)}.")
-    check_counts(predictions=predictions, references=references)
+    check_lists(predictions=predictions, references=references)
     theirs = import_errant("errant.commands.compare_m2")
     options = Namespace(
         beta=beta, single=False, multi=False, filt=[], verbose=False, **{name: name == criterion for name in CRITERIA}

@@ -20,7 +20,8 @@ import numpy as np
 
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
-    check_counts,
+    check_lists,
+    check_texts,
     metric_of_evaluate,
     reference_lists,
     text_features,
@@ -50,8 +51,10 @@ def gleu_statistics(
 
     Raises:
         ValueError: the numbers of predictions, references and sources differ or are 0.
+        TypeError: one string is given in place of a list, or something else in place of a text.
     """
-    check_counts(predictions=predictions, sources=sources)
+    check_lists(predictions=predictions, sources=sources)
+    check_texts("source", sources)
     lists = reference_lists(predictions, references)
     for i, texts in enumerate(lists):
         if len(texts) != len(lists[0]):

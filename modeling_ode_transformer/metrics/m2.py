@@ -37,7 +37,8 @@ import numpy as np
 from modeling_ode_transformer.metrics.maxmatch import GoldEdit, count_edits
 from modeling_ode_transformer.metrics.metric_utils import (
     CheckedLists,
-    check_counts,
+    check_lists,
+    check_texts,
     metric_of_evaluate,
     plain_features,
 )
@@ -216,7 +217,11 @@ def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
 
 def parse_sentences(sentences: Sequence[M2Sentence | str], name: str) -> list[M2Sentence]:
     """Sentences, some of them possibly given as their lines in an M2 file. Raises a ValueError if such a text is not
-    exactly one sentence."""
+    exactly one sentence, a TypeError if one text is given in place of a list."""
+    if isinstance(sentences, str):
+        raise TypeError(
+            f"{name}s must be a list of sentences, but is the text {sentences[:40]!r}: open files with read_m2."
+        )
     parsed = []
     for i, sentence in enumerate(sentences):
         if isinstance(sentence, str):
@@ -265,8 +270,10 @@ def m2_statistics(
 
     Raises:
         ValueError: there are not as many references as predictions, or none; `max_unchanged_words` is negative.
+        TypeError: one string is given in place of a list, or something else in place of a prediction.
     """
-    check_counts(predictions=predictions, references=references)
+    check_lists(predictions=predictions, references=references)
+    check_texts("prediction", predictions)
     if max_unchanged_words < 0:
         raise ValueError(f"max_unchanged_words {max_unchanged_words} must be at least 0.")
     counts = []

@@ -24,6 +24,13 @@ def check_lists(**lists: Sequence) -> None:
     check_counts(**lists)
 
 
+def check_texts(name: str, texts: Sequence[str]) -> None:
+    """Raises a TypeError with the index of what is not a text."""
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"The {name} of index {index} must be a text, but is {text!r}.")
+
+
 def reference_lists(predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> list[list[str]]:
     """The references of each prediction as a list, whether one text or several are given.
 

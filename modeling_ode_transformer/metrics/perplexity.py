@@ -48,7 +48,7 @@ def word_perplexity(nll: float | Sequence[float] | np.ndarray, words: int | Sequ
     check_counts(nll=nll, words=words)
     if not (nll >= 0).all():
         raise ValueError(f"nll holds {nll[~(nll >= 0)][0]}: give sums of negative log-probabilities.")
-    if words.min() < 0 or words.sum() == 0:
+    if not (words >= 0).all() or not 0 < words.sum() < np.inf:
         raise ValueError(f"words must be counts of words, but are {words.tolist()[:10]}.")
     return float(np.exp(nll.sum() / words.sum()))
 
@@ -100,8 +100,12 @@ def block_nll(
         batch_size: Blocks per forward pass, padded on the right.
 
     Raises:
-        ValueError: a block is too long for the model's positions.
+        ValueError: a token is not in the model's vocabulary, or a block is too long for the model's positions.
     """
+    size = len(model.get_input_embeddings().weight)
+    last = max((max(ids, default=0) for ids in (*inputs, *labels)), default=0)
+    if last >= size:
+        raise ValueError(f"Token {last} is beyond the model's {size} embeddings: give the model's own tokenizer.")
     training = model.training
     model.eval()
     losses = {}

@@ -248,6 +248,9 @@ def parse_with_recipe(
     for arguments, name in product(parsed, MERGED):
         if overrides := getattr(arguments, name, None):
             setattr(arguments, name, parse_overrides(recipe.get(name)) | parse_overrides(overrides))
+    for arguments in parsed:
+        if check := getattr(arguments, "check_given", None):
+            check(given)
     return parsed
 
 

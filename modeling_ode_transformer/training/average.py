@@ -8,7 +8,7 @@ safetensors files are read, one tensor at a time; nothing is unpickled.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint import FileSystemReader, load
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from ..averaging import TensorMean, check_distinct, check_same_configuration, check_same_parameters
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
 from ..text_files import read_json
 from .checkpoints import (
@@ -30,74 +31,17 @@ from .checkpoints import (
     locked_folder,
     numbered_checkpoints,
 )
+from .records import ARGUMENTS, EVALUATION, RUNS
 
 
 # Files that are not copied: weights, training state, and results that hold for these weights only.
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
 NOT_COPIED += ("loss_state_*.json", "stream_state_*.json", "latest", "zero_to_fp32.py")
-NOT_COPIED += ("arguments.json", "evaluation.json", "runs.json", "README.md", LOCK, *OUTPUTS)
+NOT_COPIED += (ARGUMENTS, EVALUATION, RUNS, "README.md", LOCK, *OUTPUTS)
 # The folder in which accelerate writes the weights of a sharded model.
 SHARDED_WEIGHTS = "pytorch_model_fsdp_0"
 # Fields of a configuration that do not describe the model.
 PROVENANCE = {"transformers_version", "_name_or_path"}
-
-
-def check_same_parameters(first_path: Any, first: Mapping[str, Any], path: Any, other: Mapping[str, Any]) -> None:
-    """Raises a ValueError that names both paths if names of parameters differ, or their descriptions (shape or more)
-    in `first` and `other`."""
-    differing = sorted(name for name in first.keys() | other if first.get(name) != other.get(name))
-    if differing:
-        name = differing[0]
-        raise ValueError(
-            f"{first_path} and {path} cannot be averaged: they differ in {len(differing)} parameters. The first is "
-            f"{name}, with the shapes {first.get(name)} and {other.get(name)} (None: missing)."
-        )
-
-
-def check_same_configuration(first_path: Any, first: Mapping[str, Any], path: Any, other: Mapping[str, Any]) -> None:
-    """Raises a ValueError that names both paths and the fields if two configurations differ."""
-    differing = sorted(name for name in first.keys() | other if first.get(name) != other.get(name))
-    if differing:
-        values = ", ".join(f"{name} ({first.get(name)!r} and {other.get(name)!r})" for name in differing)
-        raise ValueError(f"{first_path} and {path} cannot be averaged: they differ in {values}.")
-
-
-class TensorMean:
-    """The mean of tensors by name, summed in float64. Integer tensors are not averaged: they must agree."""
-
-    def __init__(self):
-        self.paths = []
-        self.totals: dict[str, torch.Tensor] = {}
-
-    def add(self, path: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Adds the tensors of one checkpoint, which errors call by its `path`.
-
-        Raises:
-            ValueError: names or shapes differ from those of the first checkpoint, integers differ, or a value is not
-                a number.
-        """
-        if self.paths:
-            shapes = [{name: tuple(value.shape) for name, value in each.items()} for each in (self.totals, tensors)]
-            check_same_parameters(self.paths[0], shapes[0], path, shapes[1])
-        for name, tensor in tensors.items():
-            if tensor.is_floating_point():
-                tensor = tensor.to(torch.float64, copy=True)
-                if tensor.isnan().any():
-                    raise ValueError(f"{path} cannot be averaged: {name} holds NaN values.")
-            if not self.paths:
-                self.totals[name] = tensor
-            elif tensor.is_floating_point():
-                self.totals[name] += tensor
-            elif not torch.equal(tensor, self.totals[name]):
-                raise ValueError(f"{self.paths[0]} and {path} cannot be averaged: their integers differ in {name}.")
-        self.paths.append(path)
-
-    def means(self) -> dict[str, torch.Tensor]:
-        """The means, in float64, and the integers as they are."""
-        return {
-            name: total / len(self.paths) if total.is_floating_point() else total
-            for name, total in self.totals.items()
-        }
 
 
 class ShardedWeights:
@@ -199,7 +143,7 @@ class SavedModel:
             shutil.copytree(self.folder / TARGET_TOKENIZER, folder / TARGET_TOKENIZER)
 
 
-def find_checkpoints(folder: str | Path, last: int) -> list[Path]:
+def last_checkpoints(folder: str | Path, last: int) -> list[Path]:
     """The `last` newest `checkpoint-*` folders of a training run by their update numbers, the newest one last.
 
     Raises:
@@ -245,10 +189,8 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
         replaced.rename(output_dir)  # a kill came between the two renames below
     if temporary.exists():
         shutil.rmtree(temporary)
-    resolved = [path.resolve() for path in paths]
-    if repeated := [str(path) for i, path in enumerate(paths) if path.resolve() in resolved[:i]]:
-        raise ValueError(f"{', '.join(repeated)} is given twice: give each checkpoint once.")
-    for path in resolved:
+    check_distinct(paths)
+    for path in (path.resolve() for path in paths):
         if path.is_relative_to(output_dir) or output_dir.is_relative_to(path):
             raise ValueError(
                 f"The output folder {output_dir} is, holds or is in the checkpoint {path}: choose another."

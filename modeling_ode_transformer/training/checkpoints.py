@@ -22,6 +22,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, TRAINED_LENGTH
 from ..text_files import lock_file, read_json
+from .records import GENERATED
 
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ HOMES = ("modeling_ode_transformer", "transformers")
 NOT_OF_THE_MODEL = {"transformers_version", "_name_or_path", "architectures", "auto_map", "dtype", "use_cache"}
 NOT_OF_THE_MODEL |= {TRAINED_LENGTH}
 # Patterns of metrics and outputs, which a run writes about its model.
-OUTPUTS = ("*_results.json", "*predictions.txt", "generated.txt")
+OUTPUTS = ("*_results.json", "*predictions.txt", GENERATED)
 CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 # A killed run may leave folders and files whose names begin so. No reader takes them for checkpoints, and Trainer's
 # uploads skip names that begin with an underscore.
@@ -105,10 +106,13 @@ def delete(path: Path) -> None:
 
 
 def write_json(file: Path, values: dict, indent: int = 1, **options) -> None:
-    """Writes a JSON file, with options of `json.dumps`. A kill or a full disk leaves what was there."""
-    unfinished = file.with_name(f"{TEMPORARY}{file.name}")
-    unfinished.write_text(json.dumps(values, indent=indent, **options) + "\n", encoding="utf-8")
-    unfinished.replace(file)
+    """Writes a JSON file, with options of `json.dumps`. A kill or a full disk leaves what was there. Links stay links,
+    and devices and pipes what they are."""
+    text, file = json.dumps(values, indent=indent, **options) + "\n", file.resolve()
+    unfinished = file if file.exists() and not file.is_file() else file.with_name(f"{TEMPORARY}{file.name}")
+    unfinished.write_text(text, encoding="utf-8")
+    if unfinished != file:
+        unfinished.replace(file)
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
@@ -226,10 +230,13 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
     """Checks that a training (of a model with this configuration, if given) can continue from a checkpoint.
 
     Raises:
+        FileNotFoundError: there is no such folder.
         ValueError: the checkpoint is incomplete, holds weights without the state of the optimizer, or has a model of
             another configuration.
     """
     checkpoint = Path(checkpoint)
+    if not checkpoint.is_dir():
+        raise FileNotFoundError(f"There is no checkpoint {checkpoint}: give its folder.")
     start = f"Cannot resume from {checkpoint}: "
     if reason := unusable_reason(checkpoint):
         raise ValueError(f"{start}{reason}. Choose an earlier checkpoint.")

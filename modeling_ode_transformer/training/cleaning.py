@@ -84,7 +84,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass
-class Taken:
+class Removed:
     """Counts of the pairs read and of those that each rule removed, with the first ones of each.
 
     Args:
@@ -103,7 +103,7 @@ class Taken:
         if len(shown) < SAMPLE:
             shown.append((int(chunk.places[i]), chunk.sources[i], chunk.targets[i]))
 
-    def update(self, other: "Taken") -> None:
+    def update(self, other: "Removed") -> None:
         """Adds the counts of the next pairs."""
         self.read += other.read
         self.counts.update(other.counts)
@@ -137,10 +137,10 @@ class Cleaner:
 
             self.normalizers = [MosesPunctNormalizer(lang=language) for language in cleaning.languages]
 
-    def __call__(self, chunk: Chunk) -> tuple[Chunk, Taken, np.ndarray | None]:
+    def __call__(self, chunk: Chunk) -> tuple[Chunk, Removed, np.ndarray | None]:
         """Returns the remaining pairs, the counts of removed ones, and, if duplicates are to be found, a 64-bit hash
         of each remaining pair, (pairs,)."""
-        taken = Taken(read=len(chunk.places))
+        removed = Removed(read=len(chunk.places))
         if self.normalizers:
             sides = [
                 [normalizer.normalize(text) for text in texts]
@@ -148,7 +148,7 @@ class Cleaner:
             ]
             for i, pair in enumerate(zip(*sides)):
                 if pair != (chunk.sources[i], chunk.targets[i]):
-                    taken.add(CHANGED, chunk, i)
+                    removed.add(CHANGED, chunk, i)
             chunk = Chunk(chunk.places, *sides)
         kept = []
         for i, pair in enumerate(zip(chunk.sources, chunk.targets)):
@@ -156,7 +156,7 @@ class Cleaner:
             if broken is None:
                 kept.append(i)
             else:
-                taken.add(broken, chunk, i)
+                removed.add(broken, chunk, i)
         if len(kept) < len(chunk.places):
             chunk = chunk.select(kept)
         hashes = None
@@ -166,7 +166,7 @@ class Cleaner:
                 for source, target in zip(chunk.sources, chunk.targets)
             ]
             hashes = np.frombuffer(b"".join(digests), dtype=np.uint64)
-        return chunk, taken, hashes
+        return chunk, removed, hashes
 
 
 class SeenHashes:
@@ -191,11 +191,11 @@ class SeenHashes:
         return np.sort(places[is_new])
 
 
-def drop_duplicates(chunk: Chunk, hashes: np.ndarray, seen: SeenHashes, taken: Taken) -> Chunk:
+def drop_duplicates(chunk: Chunk, hashes: np.ndarray, seen: SeenHashes, removed: Removed) -> Chunk:
     """Returns the pairs of a chunk that no earlier chunk had; the others are added to the counts."""
     kept = seen.add(hashes)
     if len(kept) == len(chunk.places):
         return chunk
     for i in np.setdiff1d(np.arange(len(chunk.places)), kept):
-        taken.add("drop_duplicates", chunk, i)
+        removed.add("drop_duplicates", chunk, i)
     return chunk.select(kept)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 
-from ..inference.tokenizers import encode_texts
+from ..inference.tokenizers import cut_texts, encode_texts, marks_languages
 from ..pipeline_ode_transformer import without_truncation
 from ..tokenization_ode_transformer import SPACE
 
@@ -97,7 +97,7 @@ class TextEncoder:
         self.side = side
         backend = fast_backend(tokenizer)
         # One of several languages has another mark for each side.
-        is_plain = backend is not None and not hasattr(tokenizer, "set_tgt_lang_special_tokens")
+        is_plain = backend is not None and not marks_languages(tokenizer)
         self.words = WordEncoder(backend) if is_plain and reads_word_by_word(backend) else None
 
     def __call__(self, texts: list[str]) -> tuple[list[list[int]], int]:
@@ -105,13 +105,7 @@ class TextEncoder:
         if self.words is None:
             return encode_texts(texts, self.tokenizer, self.max_length, self.side)
         without_truncation(self.tokenizer)  # to the length of the last call, perhaps the other side's
-        encoded = self.words.encode(texts)
-        limit = self.max_length
-        too_long = [i for i, ids in enumerate(encoded) if limit is not None and len(ids) > limit]
-        for i in too_long:
-            cut = self.tokenizer(**{self.side: texts[i]}, truncation=True, max_length=limit)
-            encoded[i] = cut["input_ids"]
-        return encoded, len(too_long)
+        return cut_texts(self.words.encode(texts), texts, self.tokenizer, self.max_length, self.side)
 
 
 class PairEncoder:

@@ -31,7 +31,7 @@ from filelock import FileLock
 
 from ..text_files import read_json
 from .checkpoints import write_json
-from .cleaning import Chunk, Cleaner, Cleaning, SeenHashes, Taken, drop_duplicates
+from .cleaning import Chunk, Cleaner, Cleaning, Removed, SeenHashes, drop_duplicates
 from .data import TrainingExamples
 from .encoding import PairEncoder
 from .same_training import SHARED, training_data
@@ -56,13 +56,10 @@ BATCH_ROWS = 1000
 NOT_OF_TEXTS = {"max_source_length", "max_target_length", "tokenizer_samples", "block_size"}
 
 
-def prepared_root(folder: str | None) -> Path:
-    """The given folder, or one in the cache of the datasets library."""
-    return Path(folder) if folder else Path(datasets.config.HF_DATASETS_CACHE) / "ode_transformer"
-
-
-def prepared_folder(root: Path, kind: str, key: dict) -> Path:
-    """The folder of the data made from `key`, a mapping that JSON can write."""
+def prepared_folder(root: str | Path | None, kind: str, key: dict) -> Path:
+    """The folder of the data made from `key`, a mapping that JSON can write, in the folder `root`; None: in one in the
+    cache of the datasets library."""
+    root = Path(root) if root else Path(datasets.config.HF_DATASETS_CACHE) / "ode_transformer"
     text = json.dumps({"version": VERSION} | key, sort_keys=True, default=str)
     return root / f"{kind}-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
 
@@ -73,6 +70,13 @@ def texts_hash(examples: Iterable[str | tuple[str, str | None]]) -> str:
     for example in examples:
         whole.update(json.dumps(example).encode())
     return whole.hexdigest()
+
+
+def texts_of_split(split: str, examples: Any, arguments: dict) -> dict:
+    """What the texts of a split depend on; `arguments` are those of the run, as `run_arguments` notes them."""
+    if split == "train":
+        return training_texts(examples, arguments)
+    return {"texts": texts_hash(examples)}
 
 
 def training_texts(examples: TrainingExamples, arguments: dict) -> dict:
@@ -202,10 +206,10 @@ def in_order(futures: Iterator[Future], ahead: int) -> Iterator:
 
 
 @contextmanager
-def cleaned_chunks(pairs: TrainingExamples, worker: Worker, num_workers: int | None, taken: Taken):
+def cleaned_chunks(pairs: TrainingExamples, worker: Worker, num_workers: int | None, removed: Removed):
     """Yields an iterator over cleaned chunks, an executor for further work on them, and its number of processes.
 
-    Removed pairs are added to `taken`. The number is the one asked for, one per CPU core of this process, or 1 if a
+    Removed pairs are added to `removed`. The number is the one asked for, one per CPU core of this process, or 1 if a
     single chunk holds all pairs."""
     stream = chunks(pairs)
     head = deque(islice(stream, 2))
@@ -224,11 +228,11 @@ def cleaned_chunks(pairs: TrainingExamples, worker: Worker, num_workers: int | N
             whole = chain((head.popleft() for _ in range(len(head))), stream)
             futures = (submit(clean_chunk, chunk) for chunk in whole)
             for chunk, of_chunk, hashes in in_order(futures, 0 if is_cheap else num_workers):
-                taken.update(of_chunk)
-                yield chunk if hashes is None else drop_duplicates(chunk, hashes, seen, taken)
-            if not taken.kept:
-                removed = "".join(f", {count} removed by {rule}" for rule, count in taken.counts.items())
-                raise ValueError(f"{pairs.name} holds no pair to train on ({taken.read} lines read{removed}).")
+                removed.update(of_chunk)
+                yield chunk if hashes is None else drop_duplicates(chunk, hashes, seen, removed)
+            if not removed.kept:
+                by_rule = "".join(f", {count} removed by {rule}" for rule, count in removed.counts.items())
+                raise ValueError(f"{pairs.name} holds no pair to train on ({removed.read} lines read{by_rule}).")
 
         yield cleaned(), executor, num_workers
 
@@ -238,7 +242,7 @@ def sample_pairs(
 ) -> list[tuple[str, str]]:
     """The pairs left by a cleaning; if there are more than `size`, a random sample, the same in each call."""
     generator, sample, number = random.Random(0), [], 0
-    with cleaned_chunks(pairs, Worker(cleaning), num_workers, Taken()) as (cleaned, _, _):
+    with cleaned_chunks(pairs, Worker(cleaning), num_workers, Removed()) as (cleaned, _, _):
         for chunk in cleaned:
             for pair in zip(chunk.sources, chunk.targets):
                 if number < size:
@@ -266,7 +270,7 @@ def prepare_pairs(
     """
 
     def write(folder: Path) -> dict:
-        taken, counts, start = Taken(), Counter(), time.monotonic()
+        removed, counts, start = Removed(), Counter(), time.monotonic()
         for path in folder.glob(f"*{UNFINISHED}"):
             path.unlink()
         worker = Worker(cleaning, encoder)
@@ -274,7 +278,7 @@ def prepare_pairs(
         done = {path.name for path in folder.glob("shard-*.arrow")}
         if done:
             logger.info("%s: continuing after %d shards", folder, len(done))
-        with cleaned_chunks(pairs, worker, num_workers, taken) as (cleaned, executor, ahead):
+        with cleaned_chunks(pairs, worker, num_workers, removed) as (cleaned, executor, ahead):
 
             def shards() -> Iterator[Future]:
                 for number, chunk in enumerate(cleaned):
@@ -291,9 +295,9 @@ def prepare_pairs(
                 if number % 10 == 0:
                     rate = counts["pairs"] / (time.monotonic() - start)
                     logger.info("%s: %d pairs prepared, %.0f per second", pairs.name, counts["pairs"], rate)
-        (folder / CLEANING).write_text(taken.table(), encoding="utf-8")
-        taken_by = {"read": taken.read, "taken": dict(taken.counts)}
-        return {"counts": counts, "cleaning": taken_by, "seconds": round(time.monotonic() - start, 1)}
+        (folder / CLEANING).write_text(removed.table(), encoding="utf-8")
+        read = {"read": removed.read, "taken": dict(removed.counts)}
+        return {"counts": counts, "cleaning": read, "seconds": round(time.monotonic() - start, 1)}
 
     noted = prepare_once(folder, key, write)
     counts, cleaned = noted["counts"], noted["cleaning"]

@@ -149,10 +149,9 @@ class ResumableTrainerMixin:
         """Trains: from a checkpoint if one is named, or with True from the last complete one in `output_dir`.
 
         Raises:
-            ValueError: the tokenizer pads with a token that the model does not have; or no checkpoint opens.
-            ValueError: the checkpoint cannot be resumed (`check_resumable`); with True, there is none; or another
-                process trains in `output_dir`.
-            FileNotFoundError: the best checkpoint so far, to be loaded at the end, is missing.
+            ValueError: the tokenizer pads with a token that the model does not have; the checkpoint cannot be resumed
+                (`check_resumable`); with True, there is none that opens; or another process trains in `output_dir`.
+            FileNotFoundError: the checkpoint, or the best one so far, to be loaded at the end, is missing.
         """
         pad_token_id = getattr(self.processing_class, "pad_token_id", None)
         for name in ("vocab_size", "decoder_vocab_size"):

@@ -25,14 +25,14 @@ from transformers import PreTrainedModel, Trainer, TrainerState, TrainingArgumen
 # Makes the Auto classes know the models.
 from .. import registration  # noqa: F401
 from ..errors import one_line_errors
-from ..hub.model_card import PREFIXES, held_out
 from .arguments import BaseDataArguments, BaseModelArguments, check_values, needed_splits, parse_with_recipe
 from .average import average_checkpoints
 from .checkpoints import TEMPORARY, complete_checkpoints, update_number
 from .help import help_text
 from .presets import preset_of, preset_values
 from .recipe_files import recipe_of
-from .run_folder import find_checkpoint, locked_run, note_metrics
+from .records import PREFIXES, held_out
+from .run_folder import checkpoint_for_run, locked_run, note_metrics
 from .same_training import run_arguments
 from .seeds import check_other_models, earlier_results, finished_metrics, plan_models, write_results
 from .task import Run, Task
@@ -155,7 +155,7 @@ def plan_runs(
         run.finished = finished_metrics(run.arguments, run.args)
     for run in runs:
         if run.finished is None:
-            run.checkpoint = find_checkpoint(run.arguments, run.args)
+            run.checkpoint = checkpoint_for_run(run.arguments, run.args)
     return runs
 
 

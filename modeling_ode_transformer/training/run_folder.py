@@ -11,7 +11,6 @@ from accelerate import PartialState
 from transformers import TrainingArguments
 from transformers.utils import CONFIG_NAME
 
-from ..hub.model_card import ARGUMENTS, PREFIXES, RESULTS, held_out
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
 from ..text_files import read_json
 from .checkpoints import (
@@ -28,13 +27,12 @@ from .checkpoints import (
     remove_leftovers,
     write_json,
 )
+from .records import ARGUMENTS, EVALUATION, PREFIXES, RESULTS, held_out
 from .same_training import HELD_OUT, different_training
 
 
 logger = logging.getLogger(__name__)
 
-# The record of an evaluation in its own folder: its model and data.
-EVALUATION = "evaluation.json"
 # Patterns of what else stands for a model, which a new training would belie until its end.
 MODEL = (CONFIG_NAME, "generation_config.json", "model*.safetensors*", "pytorch_model*.bin*", "training_args.bin")
 MODEL += (TRAINER_STATE, EVALUATION)
@@ -57,7 +55,7 @@ def locked_run(args: TrainingArguments) -> AbstractContextManager:
     return locked_folder(args.output_dir) if is_locking else nullcontext()
 
 
-def find_checkpoint(arguments: dict, args: TrainingArguments) -> str | None:
+def checkpoint_for_run(arguments: dict, args: TrainingArguments) -> str | None:
     """Returns the checkpoint to resume a training from: the named one, the last complete one in the output folder, or
     none. Writes nothing.
 

@@ -22,10 +22,11 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import TrainingArguments
 
-from ..hub.model_card import held_out, split_sources, training_arguments, versions
 from ..text_files import parse_overrides
+from ..versions import versions
 from .arguments import DATA_FILES, MERGED, BaseDataArguments, BaseModelArguments, needed_splits
 from .data import read_dataset
+from .records import held_out, split_sources, training_arguments
 
 
 # Data arguments of all tasks that no training depends on: of evaluations, of outputs, and of the call.
@@ -160,6 +161,8 @@ def training_model(model: dict) -> dict:
     values = {name: value for name, value in model.items() if name != "trust_remote_code"}
     for name in MERGED:
         values[name] = parse_overrides(values.get(name))
+    if values.get("joint_tokenizer"):
+        values.pop("target_vocab_size", None)
     return {name: Path(value).name if isinstance(value, str) else value for name, value in values.items()}
 
 

@@ -9,17 +9,14 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from ..hub.model_card import ARGUMENTS, RESULTS
 from ..text_files import read_json
 from .arguments import BaseDataArguments, needed_splits
 from .checkpoints import write_json
+from .records import ARGUMENTS, RESULTS, RUNS
 from .same_training import RESULT, different_training, measurement
 
 
 logger = logging.getLogger(__name__)
-
-# The metrics of all models of a call, and their summary.
-RUNS = "runs.json"
 
 
 def plan_models(data_args: BaseDataArguments, args: TrainingArguments) -> list[tuple[int | None, TrainingArguments]]:

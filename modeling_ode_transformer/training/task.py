@@ -104,7 +104,7 @@ class Task:
         score: Of tasks that generate. Takes output texts, the dataset that they are outputs for, the data arguments
             and the split; returns metrics by name.
         has_results: Whether a call writes the metrics of its models, of several seeds and folds, and their summary, to
-            `seeds.RUNS` and returns these, not the metrics of its only model.
+            `records.RUNS` and returns these, not the metrics of its only model.
         presets: Which presets it has, a key of `presets.PRESETS`.
         preset_values: What it has in each of them beside their values.
     """

@@ -27,7 +27,7 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import parse_flag_from_env, reduce
 from torch.distributed.fsdp import FSDPModule, StateDictType
 from torch.utils.data import DataLoader
-from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 from transformers.trainer_utils import has_length
 
 from ..inference.cpu import cross_entropy, optimize_for_cpu
@@ -144,8 +144,18 @@ class TokenTrainerMixin(ResumableTrainerMixin):
       gradients only lower the scale, down to `MIN_LOSS_SCALE`.
     """
 
+    arguments_class: type[TrainingArguments]
+
     def __init__(self, *args, **kwargs):
-        super().__init__(*args, compute_loss_func=self.mean_loss, **kwargs)
+        given = signature(Seq2SeqTrainer if isinstance(self, Seq2SeqTrainer) else Trainer).bind(*args, **kwargs)
+        values, name = given.arguments, type(self).__name__
+        if not isinstance(values.get("args"), self.arguments_class):
+            kind = type(values.get("args")).__name__
+            raise TypeError(f"{name} needs {self.arguments_class.__name__} as args, not {kind}.")
+        if values.get("compute_loss_func") is not None:
+            raise ValueError(f"{name} computes the loss, a mean over target tokens: leave out compute_loss_func.")
+        values["compute_loss_func"] = self.mean_loss
+        super().__init__(*given.args, **given.kwargs)
         if self.args.optimize_for_cpu and self.args.device.type == "cpu":
             optimize_for_cpu(self.model)
         self._batch_index = None
@@ -306,7 +316,11 @@ class TokenTrainerMixin(ResumableTrainerMixin):
 
 @dataclass
 class TokenTrainingArguments(ResumableTrainingArguments):
-    """TrainingArguments for which the lowest perplexity is best; resumed runs restore the states of callbacks."""
+    """TrainingArguments for which the lowest perplexity is best; resumed runs restore the states of callbacks.
+
+    Raises:
+        ValueError: the highest perplexity is to be the best (`greater_is_better`), or `loss_chunk_size` is negative.
+    """
 
     optimize_for_cpu: bool = field(
         default=True, metadata={"help": "On a CPU, train with faster kernels than PyTorch's defaults."}
@@ -405,9 +419,13 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
 
     Raises:
         ValueError: `compute_metrics` is given without `predict_with_generate`, or with the losses of batches
-            (`include_for_metrics`), since losses are sums over tokens; or token-budget batches are asked of a dataset
-            without a length.
+            (`include_for_metrics`), since losses are sums over tokens; a `compute_loss_func` is given; token-budget
+            batches are asked of a dataset that has no length and is no `datasets.IterableDataset`; or a stream is to
+            be read with `dataloader_num_workers`, or without `max_steps` and `max_tokens_per_batch`.
+        TypeError: `args` are not `TokenSeq2SeqTrainingArguments`.
     """
+
+    arguments_class = TokenSeq2SeqTrainingArguments
 
     def __init__(self, *args, eval_generation_config: GenerationConfig | None = None, target_tokenizer=None, **kwargs):
         self.eval_generation_config = eval_generation_config
@@ -419,7 +437,8 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         self._counted: dict[str, int] | None = None
         given = signature(Seq2SeqTrainer).bind(*args, **kwargs)
         arguments, dataset = given.arguments.get("args"), given.arguments.get("train_dataset")
-        if isinstance(dataset, datasets.IterableDataset) and arguments.max_steps <= 0:
+        has_budget = getattr(arguments, "max_tokens_per_batch", None) is not None
+        if isinstance(dataset, datasets.IterableDataset) and has_budget and arguments.max_steps <= 0:
             # Trainer needs a number of updates for a stream; it is counted before training.
             given.arguments["args"] = arguments = copy.copy(arguments)
             self._stream_epochs, arguments.max_steps = math.ceil(arguments.num_train_epochs), 1

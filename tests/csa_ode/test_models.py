@@ -159,6 +159,11 @@ def test_outputs_have_the_documented_shapes(batch):
     assert CsaOdeConfig(solver="rkf").num_function_evaluations is None
 
 
+def test_a_misspelt_field_is_refused():
+    with pytest.raises(ValueError, match=r"stepsize=0.1 is not a field: did you mean step_size\?"):
+        CsaOdeConfig(stepsize=0.1)
+
+
 def test_adaptive_steps_are_limited_by_the_configuration(batch):
     model = tiny_model(solver="rkf", max_solver_steps=2, rtol=1e-12, atol=1e-12)
     with pytest.raises(RuntimeError, match="rtol=1e-12 and atol=1e-12 are not reached within max_solver_steps=2"):

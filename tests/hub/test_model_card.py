@@ -16,7 +16,8 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     cli,
 )
-from modeling_ode_transformer.hub.model_card import METRICS, model_card, run_record, split_sources
+from modeling_ode_transformer.hub.model_card import METRICS, model_card, run_record
+from modeling_ode_transformer.training.records import split_sources
 
 from ..conftest import tiny_config
 
@@ -304,6 +305,7 @@ def test_a_record_that_is_none_is_refused_in_words(change, message, tmp_path):
         ),
         ({"license": "secret"}, "--license secret is unknown to the Hub"),
         ({"command": "```\n<b>"}, "--command contains ```"),
+        ({"repo_id": None}, "needs the repository's name: give repo_id"),
     ],
 )
 def test_what_the_hub_would_refuse_is_refused_before(card, message):

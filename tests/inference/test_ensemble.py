@@ -218,6 +218,10 @@ def test_another_target_vocabulary_is_refused():
 def test_what_an_ensemble_cannot_do_is_refused(source, tmp_path):
     with pytest.raises(ValueError, match="needs at least one model"):
         EnsembleForConditionalGeneration([])
+    with pytest.raises(TypeError, match=r"'first' is not a model: open folders with AutoModelForSeq2SeqLM"):
+        EnsembleForConditionalGeneration(["first", "second"])
+    with pytest.raises(TypeError, match=r"needs a list of models, not a model: give \[model\]"):
+        EnsembleForConditionalGeneration(ode_transformer())
     language_model = OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2"))
     with pytest.raises(ValueError, match=r"model 2 \(OdeTransformerForCausalLM\) is not an encoder-decoder"):
         EnsembleForConditionalGeneration([ode_transformer(), language_model])

@@ -196,6 +196,18 @@ def test_statistics_of_sentences_give_the_score_of_any_of_them(name):
         ((["a"], None), {}, TypeError, "references must be a list of texts, but is None"),
         ((["a", None], ["a", "b"]), {}, TypeError, "The prediction of index 1 must be a text, but is None"),
         ((["a", "b"], ["a", ["b", 3]]), {}, TypeError, "The reference of index 1 must be a text, but is 3"),
+        (
+            (["a"], ["a"]),
+            {"conventions": "sacrebleu"},
+            ValueError,
+            "conventions='sacrebleu' must be a list of some of sacrebleu, ",
+        ),
+        (
+            (["a"], ["a"]),
+            {"conventions": ["bleu"]},
+            ValueError,
+            r"conventions=\['bleu'\] must be a list of some of sacrebleu, ",
+        ),
         ((["a"], ["a"]), {"tokenize": "14a"}, ValueError, "no tokenizer '14a', only none, zh, 13a"),
         ((["a"], ["a"]), {"moses_language": "tlh"}, ValueError, "does not know the language 'tlh', only as, bn"),
     ],

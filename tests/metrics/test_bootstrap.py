@@ -334,8 +334,10 @@ def test_perplexities_of_language_models(tmp_path, capsys):
     both = ["--references", str(tmp_path / "text"), str(tmp_path / "text")]
     with pytest.raises(ValueError, match="is one file of references, but 2 are given"):
         cli.run(["score", "bootstrap", "--system_a", files[0], "--system_b", files[2], *options, *both])
-    with pytest.raises(ValueError, match=r"Line 1 of a system is '.*', not a number: give files of"):
-        cli.run(["score", "bootstrap", "--system_a", files[0], "--system_b", str(tmp_path / "text"), *options])
+    (tmp_path / "infinite").write_text("".join("inf\n" for _ in words))
+    for name in ("text", "infinite"):
+        with pytest.raises(ValueError, match=r"Line 1 of a system is '.*', not a finite number: give files of"):
+            cli.run(["score", "bootstrap", "--system_a", files[0], "--system_b", str(tmp_path / name), *options])
 
 
 def test_evaluate_loads_it_without_network(load_metric):

@@ -100,6 +100,8 @@ def test_score_is_zero_where_nothing_matches_and_not_otherwise():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ((["a"], ["a"], None), "sources must be a list of texts, but is None"),
+        ((["a"], ["a"], [None]), "The source of index 0 must be a text, but is None"),
         ((["a", "b"], ["a", "b"], ["a"]), "2 predictions, 1 sources"),
         ((["a", "b"], ["a"], ["a", "b"]), "2 predictions, 1 references"),
         (([], [], []), "no predictions"),
@@ -108,7 +110,7 @@ def test_score_is_zero_where_nothing_matches_and_not_otherwise():
     ],
 )
 def test_what_cannot_be_scored_is_said(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(TypeError if "is None" in message else ValueError, match=message):
         gleu(*arguments)
 
 

@@ -487,6 +487,10 @@ def test_what_cannot_be_scored_is_said():
         m2_score(OFFICIAL_SYSTEM[:2], references)
     with pytest.raises(ValueError, match="no predictions"):
         m2_score([], [])
+    with pytest.raises(TypeError, match=r"references must be a list of sentences, but is the text 'gold.m2': open"):
+        m2_score(["a"], "gold.m2")
+    with pytest.raises(TypeError, match="The prediction of index 1 must be a text, but is None"):
+        m2_score(["a", None, "b"], references)
     with pytest.raises(ValueError, match="reference 0 holds 3 sentences in M2 format, not one"):
         m2_score(["a"], [OFFICIAL_M2])
     with pytest.raises(ValueError, match="reference 0, line 1: 'The cat' begins with neither"):

@@ -89,6 +89,8 @@ def test_the_perplexity_of_equally_likely_words_is_their_number():
         ([1.0, -2.0], [1, 1], r"nll holds -2\.0: give sums of negative log-probabilities"),
         (math.nan, 3, "nll holds nan"),
         ([1.0], [0], r"words must be counts of words, but are \[0\]"),
+        (5.0, math.nan, r"words must be counts of words, but are \[nan\]"),
+        (5.0, math.inf, r"words must be counts of words, but are \[inf\]"),
     ],
 )
 def test_what_has_no_perplexity_is_said(nll, words, message):
@@ -178,6 +180,13 @@ def test_blocks_longer_than_the_models_positions_are_refused(tokenizer, model_ty
     with pytest.raises(ValueError, match=r"cannot take a block of 10 tokens \(.*\): give a block_size from 1"):
         model_perplexity(model, tokenizer, LINES)
     assert model_perplexity(model, tokenizer, LINES, block_size=5)["words"] == WORDS
+
+
+def test_a_tokenizer_of_another_model_is_refused(tokenizer):
+    model = causal_lm(tokenizer)
+    model.resize_token_embeddings(5)
+    with pytest.raises(ValueError, match="is beyond the model's 5 embeddings: give the model's own tokenizer"):
+        model_perplexity(model, tokenizer, LINES)
 
 
 def test_a_tokenizer_without_an_end_of_sentence_is_refused(tokenizer):

@@ -261,13 +261,14 @@ def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_pa
     OdeTransformerForCausalLM(decoder_config(decoder_solver="leapfrog", layer_history="none"))
     OdeTransformerForCausalLM.from_pretrained(tmp_path, decoder_solver="rk2")
     assert len(messages) == 1
-    # The names that transformers has for all models are the encoder's here.
+    # The names that transformers has for all models are the encoder's here, and the decoder's where there is no other.
     fields = {**TINY, **sizes, "num_hidden_layers": 3, "encoder_attention_heads": 1, "decoder_solver": "rk2"}
     del fields["encoder_layers"]
     OdeTransformerForCausalLM(OdeTransformerConfig(**fields))
-    OdeTransformerForCausalLM(OdeTransformerConfig(**fields, is_encoder_decoder=False))
     assert messages[1].startswith("encoder_layers=3 (beside decoder_layers=2), encoder_attention_heads=1 (")
-    assert messages[2:] == messages[1:2]
+    assert len(messages) == 2
+    with pytest.raises(ValueError, match="num_hidden_layers=3 contradicts decoder_layers=2"):
+        OdeTransformerConfig(**fields, is_encoder_decoder=False)
 
 
 @pytest.mark.parametrize("sharing", ["stack", "channel"])
@@ -296,6 +297,12 @@ def test_a_language_model_drops_choices_that_only_an_encoder_allowed(encoder, de
     coefficients = {"encoder_coefficients": encoder, "decoder_coefficients": decoder}
     config = OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2", **coefficients, **choices)).config
     assert (config.decoder_coefficients, config.coefficient_start, config.coefficient_sharing) == (decoder, *kept)
+
+
+@pytest.mark.parametrize("length", [2, 5])
+def test_a_mask_of_a_source_has_its_length(length):
+    with pytest.raises(ValueError, match=rf"attention_mask has the shape \(1, {length}\), but a source has 3 tokens"):
+        build()(torch.full((1, 3), 7), attention_mask=torch.ones(1, length), labels=torch.full((1, 3), 7))
 
 
 def test_positions_that_are_not_learned_are_refused_however_short_the_input():

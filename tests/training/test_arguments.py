@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 import run_translation
 
+from modeling_ode_transformer.inference.generate import GenerateArguments
 from modeling_ode_transformer.text_files import parse_overrides
 from modeling_ode_transformer.training.models import word_level_tokenizer
 from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import translation
-from modeling_ode_transformer.training.tasks.seq2seq_arguments import check_average
+from modeling_ode_transformer.training.tasks.seq2seq_arguments import Seq2SeqModelArguments, check_average
 
 from .runs import MODEL, SIZES, arguments
 
@@ -202,6 +203,15 @@ def test_overrides():
         "name": "AbC",
         "x": "NaN",
     }
+
+
+def test_a_revision_of_a_checkpoint_is_opened():
+    """To train and to generate; `from_pretrained` gets these."""
+    for made in (
+        Seq2SeqModelArguments(model_revision="v1", trust_remote_code=True),
+        GenerateArguments(model_name_or_path=["me/model"], model_revision="v1", trust_remote_code=True),
+    ):
+        assert made.hub_options == {"revision": "v1", "trust_remote_code": True}
 
 
 def test_words_are_counted_in_the_case_that_they_are_encoded_in():

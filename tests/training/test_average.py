@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, Tra
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.training import average as module
-from modeling_ode_transformer.training.average import average_checkpoints, find_checkpoints
+from modeling_ode_transformer.training.average import average_checkpoints, last_checkpoints
 from modeling_ode_transformer.training.checkpoints import LOCK, LOSS_STATE
 
 from ..conftest import TINY, files_of, killed_at_each_operation, randomize, tiny_config
@@ -220,7 +220,7 @@ def test_errors_name_the_value_and_the_fix(arguments, error, message, run, tmp_p
     with pytest.raises(error, match=message):
         cli.run(["average", *(argument.format(run=run, full=full) for argument in arguments)])
     assert (full / "file").read_text() == "kept"
-    assert len(find_checkpoints(run, 5)) == 5
+    assert len(last_checkpoints(run, 5)) == 5
 
 
 def test_overwriting_replaces_the_whole_folder(run, tmp_path):

@@ -457,6 +457,13 @@ def test_a_text_of_a_csv_file_may_go_on_after_its_closing_quote(tmp_path):
     assert (found.texts, found.labels) == (["so what", "a, b"], ["1", "0"])
 
 
+def test_a_share_of_no_example_is_refused():
+    args = classification_examples.DataArguments(validation_size=0.01)
+    given = {"train": classification_examples.Examples(list("abcdefgh"), None, list("01010101"))}
+    with pytest.raises(ValueError, match=r"--validation_size 0.01 of 8 examples is none: give a larger share"):
+        classification_examples.make_splits(given, args, {"train": True, "validation": True, "test": False}, None)
+
+
 def test_files_that_a_call_does_not_read_take_no_share_of_the_training_examples():
     args = classification_examples.DataArguments(test_file="a.txt", test_size=0.5, validation_size=0.25)
     given = {"train": classification_examples.Examples(list("abcdefgh"), None, list("01010101"))}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sacremoses import MosesPunctNormalizer
 
-from modeling_ode_transformer.training.cleaning import Chunk, Cleaner, Cleaning, SeenHashes, Taken, drop_duplicates
+from modeling_ode_transformer.training.cleaning import Chunk, Cleaner, Cleaning, Removed, SeenHashes, drop_duplicates
 
 
 PAIRS = [
@@ -25,11 +25,11 @@ PAIRS = [
 
 
 def clean(pairs, **rules):
-    """The places of what is left, the pairs, and what was taken."""
-    chunk, taken, hashes = Cleaner(Cleaning(**rules))(Chunk(np.arange(len(pairs)), *map(list, zip(*pairs))))
+    """The places of what is left, the pairs, and what was removed."""
+    chunk, removed, hashes = Cleaner(Cleaning(**rules))(Chunk(np.arange(len(pairs)), *map(list, zip(*pairs))))
     if hashes is not None:
-        chunk = drop_duplicates(chunk, hashes, SeenHashes(), taken)
-    return chunk.places.tolist(), list(zip(chunk.sources, chunk.targets)), taken
+        chunk = drop_duplicates(chunk, hashes, SeenHashes(), removed)
+    return chunk.places.tolist(), list(zip(chunk.sources, chunk.targets)), removed
 
 
 @pytest.mark.parametrize(
@@ -48,25 +48,25 @@ def clean(pairs, **rules):
     ],
 )
 def test_a_rule_takes_what_breaks_it_and_says_so(rules, dropped):
-    places, left, taken = clean(PAIRS, **rules)
+    places, left, removed = clean(PAIRS, **rules)
     assert places == [i for i in range(len(PAIRS)) if i not in dropped]
     assert left == [PAIRS[i] for i in places]
     names = list(dropped.values())
-    assert taken.counts == {name: names.count(name) for name in names}
-    assert taken.sample == {name: [(i, *PAIRS[i]) for i, each in dropped.items() if each == name] for name in names}
-    assert (taken.read, taken.kept) == (len(PAIRS), len(places))
+    assert removed.counts == {name: names.count(name) for name in names}
+    assert removed.sample == {name: [(i, *PAIRS[i]) for i, each in dropped.items() if each == name] for name in names}
+    assert (removed.read, removed.kept) == (len(PAIRS), len(places))
     for name in names:
-        assert f"| {name} | {names.count(name)} | {names.count(name) / len(PAIRS):.2%} |" in taken.table()
+        assert f"| {name} | {names.count(name)} | {names.count(name) / len(PAIRS):.2%} |" in removed.table()
 
 
 def test_punctuation_is_normalized_before_the_other_rules():
     """As sacremoses does, whose rules are those of the languages; what came out the same is a duplicate."""
     pairs = [("„a“ …", "«b»"), ('"a" ...', '"b"'), ("c", "d")]
-    _, left, taken = clean(pairs, normalize_punctuation=True, languages=("de", "fr"), drop_duplicates=True)
+    _, left, removed = clean(pairs, normalize_punctuation=True, languages=("de", "fr"), drop_duplicates=True)
     expected = [MosesPunctNormalizer("de").normalize("„a“ …"), MosesPunctNormalizer("fr").normalize("«b»")]
     assert left == [tuple(expected), ("c", "d")] and expected[0] == '"a" ...'
-    assert taken.counts == {"normalize_punctuation (changed)": 1, "drop_duplicates": 1}
-    assert taken.kept == 2
+    assert removed.counts == {"normalize_punctuation (changed)": 1, "drop_duplicates": 1}
+    assert removed.kept == 2
 
 
 def test_hashes_are_found_again_over_many_chunks():
@@ -82,7 +82,7 @@ def test_hashes_are_found_again_over_many_chunks():
 
 
 def test_counts_of_chunks_add_up():
-    whole = Taken()
+    whole = Removed()
     for number in range(3):
         chunk = Chunk(np.arange(4) + 4 * number, ["a"] * 4, [""] * 4)
         whole.update(Cleaner(Cleaning())(chunk)[1])

@@ -515,11 +515,6 @@ BAD_FILES = {"empty.txt": "", "blank.txt": " \n\n", "reserved.txt": "a b\nc </s>
         ),
         ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. Known fields: .*d_model"),
         (
-            {"config_overrides": "num_hidden_layers=2"},
-            ValueError,
-            "num_hidden_layers is for an encoder, .*set decoder_layers",
-        ),
-        (
             {"config_overrides": "encoder_solver=rk4"},
             ValueError,
             "encoder_solver is for an encoder, .*set decoder_solver",

@@ -140,10 +140,8 @@ def test_smoke_run_of_a_recipe(path, tmp_path, monkeypatch):
         if name in recipe:
             assert arguments["data"][name] == recipe[name]
     if not recipe.get("joint_tokenizer", True):
-        assert config.vocab_size == config.decoder_vocab_size == SMOKE["vocab_size"]
-        source = AutoTokenizer.from_pretrained(output_dir)
-        target = AutoTokenizer.from_pretrained(output_dir / "target_tokenizer")
-        assert len(target) == config.decoder_vocab_size and target.get_vocab() != source.get_vocab()
+        assert (config.vocab_size, config.decoder_vocab_size) == (SMOKE["vocab_size"], SMOKE["target_vocab_size"])
+        assert len(AutoTokenizer.from_pretrained(output_dir / "target_tokenizer")) == SMOKE["target_vocab_size"]
 
 
 def test_smoke_run_resumes(tmp_path):

@@ -20,7 +20,7 @@ from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.hub.model_card import run_record
 from modeling_ode_transformer.inference import tokenizers
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
-from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
+from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder, write_json
 from modeling_ode_transformer.training.run_folder import note_run
 from modeling_ode_transformer.training.same_training import (
     RESULT,
@@ -335,6 +335,27 @@ def test_a_validation_file_of_which_a_part_is_trained_on_is_training_data():
     for share, changed in ((None, []), (0.5, ["another content of dev.m2 (1 bytes in place of 1)"])):
         asked = {"data": {"validation_share": share}, "files": {"validation": new}}
         assert changed_data({"files": {"validation": old}}, asked) == changed
+
+
+def test_an_option_that_does_nothing_makes_no_other_training():
+    """The size of a target's vocabulary beside a joint tokenizer, as older runs may have noted it."""
+    runs = [{"model": {"joint_tokenizer": True, "target_vocab_size": size}, "data": {}} for size in (390, None)]
+    assert not any(different_training(*runs).values())
+    for run in runs:
+        run["model"]["joint_tokenizer"] = False
+    assert different_training(*runs)["model"] == ["target_vocab_size=None in place of 390"]
+
+
+def test_json_is_written_through_links_and_into_pipes(tmp_path):
+    """Records may be links, and an output file /dev/null."""
+    (tmp_path / "link.json").symlink_to(tmp_path / "file.json")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    for name in ("link.json", "pipe"):
+        write_json(tmp_path / name, {"a": 1})
+    assert json.loads(os.read(reader, 100)) == json.loads((tmp_path / "file.json").read_text()) == {"a": 1}
+    os.close(reader)
+    assert (tmp_path / "link.json").is_symlink() and (tmp_path / "pipe").is_fifo()
 
 
 def test_a_second_training_in_a_folder_is_refused_while_the_first_one_lives(corpus, tmp_path):

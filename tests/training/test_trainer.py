@@ -19,6 +19,8 @@ from transformers import (
     M2M100Config,
     M2M100ForConditionalGeneration,
     Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainingArguments,
 )
 from transformers.utils import logging
 
@@ -459,6 +461,23 @@ def test_losses_of_batches_are_refused(tmp_path):
             args=TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, **arguments),
             compute_metrics=lambda evaluation: {},
         )
+
+
+def test_arguments_and_losses_of_another_trainer_are_refused(tmp_path):
+    values = {"output_dir": str(tmp_path), "use_cpu": True, "report_to": "none"}
+    for given in (Seq2SeqTrainingArguments(**values), TrainingArguments(**values), None):
+        kind = type(given).__name__
+        with pytest.raises(TypeError, match=f"needs TokenSeq2SeqTrainingArguments as args, not {kind}"):
+            TokenSeq2SeqTrainer(model=new_model(), args=given, train_dataset=pairs(2))
+    with pytest.raises(ValueError, match=r"computes the loss, .*leave out compute_loss_func"):
+        TokenSeq2SeqTrainer(
+            model=new_model(), args=TokenSeq2SeqTrainingArguments(**values), compute_loss_func=lambda *args: 0
+        )
+
+
+def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint .*typo"):
+        trainer_for(tmp_path, new_model()).train(resume_from_checkpoint=str(tmp_path / "typo"))
 
 
 def test_token_budgets_need_a_length(tmp_path):

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...hub.model_card import held_out
 from ...text_files import read_lines
 from ..arguments import BaseDataArguments
 from ..data import read_dataset, read_json_lines
+from ..records import held_out
 from ..smoke import CLASSIFICATION_VALUES, SIZES
 from ..smoke.number_names import write_corpus
 
@@ -189,7 +189,10 @@ def make_splits(
         for split in ("test", "validation"):
             is_of_file = getattr(args, f"{split}_file") is not None
             if split not in splits and not is_of_file and getattr(args, f"{split}_size"):
-                number = round(getattr(args, f"{split}_size") * len(splits["train"].labels))
+                share, count = getattr(args, f"{split}_size"), len(splits["train"].labels)
+                number = round(share * count)
+                if not number:
+                    raise ValueError(f"--{split}_size {share} of {count} examples is none: give a larger share.")
                 parts[split], order = order[:number], order[number:]
         whole = splits["train"]
         splits |= {split: whole.take(np.sort(indices)) for split, indices in parts.items()}

@@ -38,10 +38,10 @@ from ..preparation import (
     open_pairs,
     prepare_once,
     prepared_folder,
-    prepared_root,
-    texts_hash,
+    texts_of_split,
     training_texts,
 )
+from ..records import GENERATED
 from ..smoke import SIZES
 from ..smoke.number_names import write_corpus
 from ..task import Run, Task
@@ -52,8 +52,6 @@ logger = logging.getLogger(__name__)
 
 # In the order of their ids.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-# The file with continuations of prompts, in the output folder.
-GENERATED = "generated.txt"
 
 
 @dataclass
@@ -120,15 +118,14 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     if data_args.temperature <= 0 or (data_args.temperature != 1 and not data_args.do_sample):
         raise ValueError(f"--temperature {data_args.temperature} must be above 0, and it needs --do_sample.")
 
-    config = check_model(model_args, is_encoder_decoder=False)
+    check_model(model_args, is_encoder_decoder=False)
     # A smoke run sets the sizes of both stacks.
     own = read_json(data_args.SMOKE_VALUES)["config_overrides"] if data_args.smoke else {}
     for name in sorted(parse_overrides(model_args.config_overrides).keys() - own):
-        field = config.attribute_map.get(name, name)
-        if field.startswith("encoder_"):
+        if name.startswith("encoder_"):
             raise ValueError(
                 f"--config_overrides: {name} is for an encoder, but a language model has only a decoder: set "
-                f"{field.replace('encoder', 'decoder', 1)}."
+                f"{name.replace('encoder', 'decoder', 1)}."
             )
 
 
@@ -216,7 +213,7 @@ def make_tokenizers(run: Run):
     """The tokenizer of the training words. One process makes it, unless it exists already; all processes load it."""
     lines, size = run.examples["train"], run.model_args.vocab_size
     key = training_texts(lines, run.arguments) | {"vocab_size": size}
-    folder = prepared_folder(prepared_root(run.data_args.prepared_dir), "tokenizer", key)
+    folder = prepared_folder(run.data_args.prepared_dir, "tokenizer", key)
 
     def write(folder: Path) -> dict:
         tokenizer = build_tokenizer(lines, size)
@@ -343,8 +340,8 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     """The blocks of a split. One process writes them, unless they exist already; all processes memory-map them."""
     lines, tokenizer, data = run.examples[split], run.tokenizer, run.data_args
     key = {"tokenizer": tokenizer_hash(tokenizer), "block_size": data.block_size}
-    key |= training_texts(lines, run.arguments) if split == "train" else {"texts": texts_hash(lines)}
-    folder = prepared_folder(prepared_root(data.prepared_dir), split, key)
+    key |= texts_of_split(split, lines, run.arguments)
+    folder = prepared_folder(data.prepared_dir, split, key)
     with run.args.main_process_first(local=data.local_data, desc=f"preparing the {split} data"):
         noted = prepare_once(
             folder, key, lambda folder: write_blocks(lines, split, tokenizer, data.block_size, folder)
@@ -380,6 +377,8 @@ def without_autocast(model: PreTrainedModel):
 
 class LanguageModelTrainer(TokenTrainerMixin, Trainer):
     """Trainer for already shifted labels. It evaluates in the precision of the weights."""
+
+    arguments_class = TokenTrainingArguments
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

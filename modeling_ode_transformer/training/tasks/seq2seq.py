@@ -12,7 +12,6 @@ from accelerate import PartialState
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, GenerationConfig, PreTrainedConfig
 
 from ...generation_ode_transformer import MAX_LEN_OPTIONS
-from ...hub.model_card import generation_text
 from ...inference.tokenizers import begin_with_language, check_target_tokenizer, load_tokenizers, marks_languages
 from ...pipeline_ode_transformer import TRAINED_LENGTH, add_pipeline
 from ..cleaning import Cleaning
@@ -23,12 +22,12 @@ from ..preparation import (
     prepare_once,
     prepare_pairs,
     prepared_folder,
-    prepared_root,
     sample_pairs,
     save_once,
-    texts_hash,
+    texts_of_split,
     training_texts,
 )
+from ..records import generation_text
 from ..samplers import longest_source
 from ..task import Run, Task
 from ..trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
@@ -94,7 +93,7 @@ def make_tokenizers(run: Run):
     names = ("joint_tokenizer", "vocab_size", "target_vocab_size", "tokenizer_model_type", "tokenizer_options")
     key = training_texts(run.examples["train"], run.arguments) | {name: getattr(args, name) for name in names}
     key["tokenizer_samples"] = data.tokenizer_samples
-    folder = prepared_folder(prepared_root(data.prepared_dir), "tokenizer", key)
+    folder = prepared_folder(data.prepared_dir, "tokenizer", key)
 
     def write(folder: Path) -> dict:
         cleaning = Cleaning.of(data, data.languages)
@@ -210,8 +209,8 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     data, pairs, tokenizers = run.data_args, run.examples[split], (run.tokenizer, run.target_tokenizer)
     limits = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
     key = {"tokenizers": [tokenizer_hash(each) for each in tokenizers]} | limits
-    key |= training_texts(run.examples["train"], run.arguments) if split == "train" else {"texts": texts_hash(pairs)}
-    folder = prepared_folder(prepared_root(data.prepared_dir), split, key)
+    key |= texts_of_split(split, pairs, run.arguments)
+    folder = prepared_folder(data.prepared_dir, split, key)
     with run.args.main_process_first(local=data.local_data, desc=f"preparing the {split} data"):
         if split != "train":
             return save_once(folder, key, lambda: encode_split(pairs, split, *tokenizers, data))

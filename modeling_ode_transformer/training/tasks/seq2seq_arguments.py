@@ -63,9 +63,9 @@ class Seq2SeqModelArguments(BaseModelArguments):
         },
     )
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.joint_tokenizer and self.target_vocab_size is not None:
+    def check_given(self, given: dict) -> None:
+        """Raises a ValueError if an argument of the command line would do nothing; a recipe's may."""
+        if self.joint_tokenizer and given.get("target_vocab_size") is not None:
             raise ValueError(
                 f"--target_vocab_size {self.target_vocab_size} is of a target tokenizer of its own: add "
                 "--joint_tokenizer false, or leave it out."
