@@ -238,7 +238,7 @@ def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str
 
 
 def architecture_of(args: Mapping[str, Any]) -> str:
-    """What `arch` has before "transformer", such as "relative_ode_"; a ValueError names what cannot be expressed."""
+    """What `arch` has before "transformer", such as `"relative_ode_"`; a ValueError names what cannot be expressed."""
     architecture = args.get("arch")
     prefix, found, suffix = str(architecture).partition("transformer")
     if suffix.startswith("_lm"):
