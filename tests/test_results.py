@@ -2,6 +2,7 @@
 """Tables of results in the documents hold what the runs noted."""
 
 import json
+import runpy
 import statistics
 from pathlib import Path
 
@@ -141,10 +142,11 @@ def test_trainings_on_tatoeba_are_those_of_the_queue():
     """The scores of each run, by beam search; differences and intervals are those of the comparison."""
     runs, compared = read_runs("queue/tatoeba_en_de_small.json"), read_runs("queue/tatoeba_en_de_small_bootstrap.json")
     rows = {(row[""], row["seed"]): row for row in table_below(PAGE, "## Translation: Tatoeba")}
+    names = {title: name for name, title in runpy.run_path(str(RESULTS / "compare_runs.py"))["MODELS"].items()}
     assert len(rows) == len(runs)
     values = {}
     for (model, seed), row in rows.items():
-        run = runs[f"{model.lower()}_{seed}"]
+        run = runs[f"{names[model]}_{seed}"]
         assert all("num_beams 4" in run["generation"][split] for split in ("validation", "test"))
         for column in ("validation BLEU", "test BLEU", "test perplexity"):
             split, metric, digits = SCORES[column]
@@ -164,6 +166,23 @@ def test_trainings_on_tatoeba_are_those_of_the_queue():
             " and ".join(f"{statistics.mean(values[model, column]):.2f}" for model in ("residual", "RK2")) in section
         )
     assert values["residual", "validation BLEU"][1] > max(values["RK2", "validation BLEU"])
+    # As many evaluations, with one seed.
+    deeper, (score,) = "residual, 6 layers", values["residual, 6 layers", "validation BLEU"]
+    more, less = compared["bleu"]["residual"][deeper], compared["bleu"][deeper]["RK2"]
+    assert not more["counts_seeds"] and not more["differs"] and less["differs"] and not less["counts_seeds"]
+    for result, says in (
+        (more, "{:.2f} BLEU more than three layers ({:.2f} to {:.2f})"),
+        (less, "{:.2f} less than RK2 ({:.2f} to {:.2f})"),
+    ):
+        assert says.format(result["difference"], *result["confidence_interval"]) in section
+    chrf_less = compared["chrf"][deeper]["RK2"]
+    assert (
+        "{:.2f}, is not detected ({:.2f} to {:.2f})".format(chrf_less["difference"], *chrf_less["confidence_interval"])
+        in section
+    )
+    assert not chrf_less["differs"] and score > max(values["RK2", "validation BLEU"])
+    parameters = [runs[name]["model"]["parameters"] / 1e6 for name in ("residual6_1", "rk2_1")]
+    assert "{:.1f}M parameters instead of {:.1f}M".format(*parameters) in section
     assert f"{bleu['detectable_difference']:.2f} is detectable" in section
     assert (
         "chrF is {:.2f} higher ({:.2f} to {:.2f})".format(chrf["difference"], *chrf["confidence_interval"]) in section

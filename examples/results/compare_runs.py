@@ -136,7 +136,7 @@ def main(argv: list[str] | None = None) -> None:
                 for name, result in others.items():
                     low, high = result["confidence_interval"]
                     print(
-                        f"{folder}, {metric}: {name} - {first} = {result['difference']:.2f} "
+                        f"{folder.parent.name}/{folder.name}, {metric}: {name} - {first} = {result['difference']:.2f} "
                         f"({low:.2f} to {high:.2f}), p = {result['p_value']:.3f}"
                     )
 
