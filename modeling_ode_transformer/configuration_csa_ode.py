@@ -16,9 +16,9 @@ NO_SOLVER = "none"
 class CsaOdeConfig(PreTrainedConfig):
     r"""
     The configuration of CSAODE, a continuous self-attention model of texts and of pairs of texts. The defaults are
-    the paper's CSAARK: 300 wide, 0.63M parameters without the embeddings. Two things differ: `dropout` drops a tenth
-    of the entries, where the paper's text keeps a tenth, and there is no weight normalization, which the text names
-    without saying of what.
+    the paper's CSAARK: 300 wide, 0.63M parameters without the embeddings. Two things differ from
+    the paper's text. `dropout` drops a tenth of the entries; the text keeps a tenth. There is no weight normalization;
+    the text does not say which weights it normalizes.
 
     Args:
         vocab_size (`int`, defaults to 10000): Size of the vocabulary.

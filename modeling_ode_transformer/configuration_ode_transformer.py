@@ -325,7 +325,8 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     def __new__(cls, *args, **kwargs):
         # Only here can one see which names were given.
-        for alias, field in (*cls.attribute_map.items(), *cls.fields_by_alias(kwargs).items()):
+        is_decoder = kwargs.get("is_encoder_decoder") is False
+        for alias, field in (*cls.attribute_map.items(), *cls.fields_by_alias(is_decoder).items()):
             if alias in kwargs and kwargs.get(field, kwargs[alias]) != kwargs[alias]:
                 raise ValueError(f"{alias}={kwargs[alias]!r} contradicts {field}={kwargs[field]!r}: give one of them.")
         for name in kwargs.keys() - cls.former_fields:
@@ -334,7 +335,7 @@ class OdeTransformerConfig(PreTrainedConfig):
             of_stacks = [f"{stack}_{name}" for stack in ("encoder", "decoder") if hasattr(cls, f"{stack}_{name}")]
             if meant := of_stacks or get_close_matches(name, cls.__dataclass_fields__, 1, 0.85):
                 raise ValueError(f"{name}={kwargs[name]!r} is not a field: did you mean {' or '.join(meant)}?")
-        if kwargs.get("is_encoder_decoder") is False and "transformers_version" not in kwargs:
+        if is_decoder and "transformers_version" not in kwargs:
             # Values that differ from the defaults are reported when the language model is made.
             for name in (name for name in cls.fields_of_encoder if name in kwargs):
                 own = name.replace("encoder_", "decoder_")
@@ -358,19 +359,22 @@ class OdeTransformerConfig(PreTrainedConfig):
         for name in self.former_fields.keys() & kwargs:
             raise ValueError(f"{name}={kwargs[name]!r} is no longer a field: {self.former_fields[name]}.")
         if not self.is_encoder_decoder:
-            fields = self.fields_by_alias({"is_encoder_decoder": False})
-            kwargs |= {fields[name]: kwargs[name] for name in fields.keys() & kwargs.keys()}
+            kwargs |= self.decoder_sizes(kwargs)
         super().__post_init__(**kwargs)
         self.check_tokens()
 
     @classmethod
-    def fields_by_alias(cls, given: dict[str, Any]) -> dict[str, str]:
-        """The fields that transformers' names of sizes mean: those of the decoder if `given` is a language model."""
-        is_decoder = given.get("is_encoder_decoder") is False
+    def fields_by_alias(cls, is_decoder: bool) -> dict[str, str]:
+        """The fields by transformers' names of sizes: the decoder's for a language model, otherwise the encoder's."""
         return {
             alias: field.replace("encoder_", "decoder_") if is_decoder else field
             for alias, field in cls.attribute_map.items()
         }
+
+    @classmethod
+    def decoder_sizes(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """The values of a language model's fields that are given by transformers' names."""
+        return {field: given[alias] for alias, field in cls.fields_by_alias(True).items() if alias in given}
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerConfig":
@@ -388,8 +392,7 @@ class OdeTransformerConfig(PreTrainedConfig):
             config_dict = read(config_dict, cls)
         if not kwargs.get("is_encoder_decoder", config_dict.get("is_encoder_decoder", True)):
             idle = [f"{name}={kwargs.pop(name)!r}" for name in cls.fields_of_encoder if name in kwargs]
-            fields = cls.fields_by_alias({"is_encoder_decoder": False})
-            kwargs |= {fields[name]: kwargs[name] for name in fields.keys() & kwargs.keys()}
+            kwargs |= cls.decoder_sizes(kwargs)
             if idle:
                 logger.warning(f"{', '.join(idle)} {IDLE}")
         return super().from_dict(config_dict, **kwargs)
@@ -513,11 +516,12 @@ class OdeTransformerConfig(PreTrainedConfig):
         """
         if name not in PRESETS:
             raise ValueError(f"Unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
-        stack = "decoder" if kwargs.get("is_encoder_decoder") is False else "encoder"
+        is_decoder = kwargs.get("is_encoder_decoder") is False
+        stack = "decoder" if is_decoder else "encoder"
         preset: dict[str, Any] = {field.replace("encoder_", f"{stack}_"): n for field, n in PRESETS[name].items()}
         if f"{stack}_solver" not in kwargs:
             preset |= {f"{stack}_solver": "rk2", f"{stack}_coefficients": "gate"}
-        fields = cls.fields_by_alias(kwargs)
+        fields = cls.fields_by_alias(is_decoder)
         replaced = {fields.get(name, name) for name in kwargs}
         return cls(**{field: value for field, value in preset.items() if field not in replaced}, **kwargs)
 

@@ -512,7 +512,7 @@ def added_mask(
 ) -> torch.Tensor | None:
     """A mask of booleans (1 or batch, 1 or heads, queries, keys) becomes the numbers that every layer adds to its
     scores: 0, and half of the smallest number for hidden keys, in the dtype that `like`, the embeddings, are computed
-    in. "sdpa" takes booleans too, if there are no relative distances. Other masks stay as they are."""
+    in. "sdpa" also accepts booleans if there are no relative distances. Other masks are returned unchanged."""
     is_own = isinstance(mask, torch.Tensor) and mask.ndim == 4 and mask.dtype == torch.bool
     if not is_own or (config._attn_implementation == "sdpa" and not has_distances):
         return mask

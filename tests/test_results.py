@@ -167,6 +167,9 @@ def test_trainings_on_tatoeba_are_those_of_the_queue():
         )
     assert values["residual", "validation BLEU"][1] > max(values["RK2", "validation BLEU"])
     # As many evaluations, with one seed.
+    deepest = values["residual, 6 layers", "test BLEU"]
+    means = [statistics.mean(values[model, "test BLEU"]) for model in ("residual", "RK2")]
+    assert means[0] < min(deepest) and max(deepest) < means[1]
     deeper, (score,) = "residual, 6 layers", values["residual, 6 layers", "validation BLEU"]
     more, less = compared["bleu"]["residual"][deeper], compared["bleu"][deeper]["RK2"]
     assert not more["counts_seeds"] and not more["differs"] and less["differs"] and not less["counts_seeds"]

@@ -65,7 +65,7 @@ def encode_texts(
 def cut_texts(
     encoded: list[list[int]], texts: list[str], tokenizer, max_length: int | None, side: str
 ) -> tuple[list[list[int]], int]:
-    """As `encode_texts`, from the ids of the whole texts, where those of the cut ones take their places."""
+    """As `encode_texts`, given the ids of the whole texts: texts that are too long are encoded again and replaced."""
     too_long = [i for i, ids in enumerate(encoded) if max_length is not None and len(ids) > max_length]
     for i in too_long:
         encoded[i] = tokenizer(**{side: texts[i]}, truncation=True, max_length=max_length)["input_ids"]

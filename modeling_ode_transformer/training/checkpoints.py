@@ -106,8 +106,8 @@ def delete(path: Path) -> None:
 
 
 def write_json(file: Path, values: dict, indent: int = 1, **options) -> None:
-    """Writes a JSON file, with options of `json.dumps`. A kill or a full disk leaves what was there. Links stay links,
-    and devices and pipes what they are."""
+    """Writes a JSON file, with options of `json.dumps`. A kill or a full disk leaves what was there. A link is
+    followed; a device or a pipe is written to directly."""
     text, file = json.dumps(values, indent=indent, **options) + "\n", file.resolve()
     unfinished = file if file.exists() and not file.is_file() else file.with_name(f"{TEMPORARY}{file.name}")
     unfinished.write_text(text, encoding="utf-8")
@@ -230,13 +230,13 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
     """Checks that a training (of a model with this configuration, if given) can continue from a checkpoint.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: the folder does not exist.
         ValueError: the checkpoint is incomplete, holds weights without the state of the optimizer, or has a model of
             another configuration.
     """
     checkpoint = Path(checkpoint)
     if not checkpoint.is_dir():
-        raise FileNotFoundError(f"There is no checkpoint {checkpoint}: give its folder.")
+        raise FileNotFoundError(f"The checkpoint {checkpoint} does not exist: give the path of its folder.")
     start = f"Cannot resume from {checkpoint}: "
     if reason := unusable_reason(checkpoint):
         raise ValueError(f"{start}{reason}. Choose an earlier checkpoint.")

@@ -261,7 +261,7 @@ def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_pa
     OdeTransformerForCausalLM(decoder_config(decoder_solver="leapfrog", layer_history="none"))
     OdeTransformerForCausalLM.from_pretrained(tmp_path, decoder_solver="rk2")
     assert len(messages) == 1
-    # The names that transformers has for all models are the encoder's here, and the decoder's where there is no other.
+    # transformers' general names mean the encoder's fields, and the decoder's in a language model.
     fields = {**TINY, **sizes, "num_hidden_layers": 3, "encoder_attention_heads": 1, "decoder_solver": "rk2"}
     del fields["encoder_layers"]
     OdeTransformerForCausalLM(OdeTransformerConfig(**fields))

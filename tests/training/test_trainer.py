@@ -476,7 +476,7 @@ def test_arguments_and_losses_of_another_trainer_are_refused(tmp_path):
 
 
 def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint .*typo"):
+    with pytest.raises(FileNotFoundError, match=r"The checkpoint .*typo does not exist: give"):
         trainer_for(tmp_path, new_model()).train(resume_from_checkpoint=str(tmp_path / "typo"))
 
 
