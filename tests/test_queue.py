@@ -153,7 +153,7 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
 
     queue.EXAMPLES = EXAMPLES
     names = [run.name for run in queue.all_runs()]
-    assert len(names) == len(set(names)) == 81
+    assert len(names) == len(set(names)) == 107
     assert {run.recipe for run in queue.all_runs() if run.needs_gpu} == {"tatoeba_en_de", "multi30k_en_fr"}
     assert [name for name in names if not name.startswith("tatoeba")][:2] == [
         "multi30k_en_de/rk2_gate_output_1",
@@ -220,6 +220,20 @@ def test_jobs_share_a_gpu(queue, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.split() == [
         word for name in queue.MULTI30K_FRENCH for word in (f"multi30k_en_fr/{name}_3", "waits")
     ]
+
+
+def test_a_budget_ends_trainings_and_keeps_their_curves(queue, tmp_path):
+    state = {"global_step": 200, "max_steps": 1080, "log_history": [{"step": 200, "loss": 3.5}]}
+    name = "rates/multi30k_en_de/muon_0.006_0.003_1"
+    for number, each in ((200, state), (100, state | {"global_step": 100})):
+        checkpoint = tmp_path / "runs" / name / f"checkpoint-{number}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "trainer_state.json").write_text(json.dumps(each))
+    (tmp_path / "runs" / "broken").mkdir()
+    (tmp_path / "runs" / "broken" / Path(name).name).touch()
+    with pytest.raises(SystemExit, match=f"Not done: {name}"):
+        queue.main(["--output_dir", "runs", "--only", f"{name}*", "--budget_seconds", "60"])
+    assert json.loads((tmp_path / "records" / "unfinished.json").read_text()) == {name: state}
 
 
 def test_a_run_that_continues_waits_for_its_start(queue, tmp_path):

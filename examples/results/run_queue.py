@@ -55,12 +55,31 @@ PTB = {
     "rk2_gate": "decoder_coefficients=gate",
     "rk4": "decoder_solver=rk4,decoder_coefficients=fixed",
 }
-# For a GPU: deep encoders at base size (figure 3 of the paper), and another language.
+# For a GPU: deep encoders at base size (figure 3 of the paper), rates of two optimizers, and another language.
 DEEP = {
-    f"{name}_{layers}_layers": f"{overrides},encoder_layers={layers}"
-    for layers in (6, 12, 24)
-    for name, overrides in (("residual", RESIDUAL), ("rk2_gate", "encoder_coefficients=gate"))
+    f"{name}_{layers}_layers": f"{TATOEBA[name]},encoder_layers={layers}"
+    for layers in (24, 12, 6)
+    for name in ("rk2", "residual")
 }
+# Short trainings, evaluated at their end.
+MUON = ["--optim", "muon"]
+SHORT = ["--lr_scheduler_type", "linear", "--adam_beta2", "0.98", "--eval_strategy", "no", "--save_steps", "0.1"]
+SHORT += ["--save_strategy", "steps", "--save_total_limit", "1", "--load_best_model_at_end", "False"]
+DEEP_ARGUMENTS = [*SHORT, *MUON, "--max_steps", "300", "--warmup_steps", "50", "--max_eval_samples", "1000"]
+DEEP_ARGUMENTS += ["--per_device_eval_batch_size", "1000", "--loss_chunk_size", "0"]
+DEEP_ARGUMENTS += ["--muon_learning_rate", "0.004", "--learning_rate", "0.002"]
+# Of Multi30k, a third of the recipe's updates.
+RATES_ARGUMENTS = [*SHORT, "--max_steps", "1080", "--warmup_steps", "100"]
+RATES = {
+    f"muon_{rate}_{other}": [*MUON, "--muon_learning_rate", rate, "--learning_rate", other]
+    for rate, other in (
+        *(("0.003", "0.003"), ("0.006", "0.003"), ("0.012", "0.003")),
+        *(("0.02", "0.003"), ("0.006", "0.006")),
+    )
+}
+RATES |= {f"adam_{rate}": ["--learning_rate", rate] for rate in ("0.0007", "0.001", "0.0015", "0.002", "0.003")}
+# Muon with one pair of rates for all schemes, in a third of the updates of both small recipes.
+FAST = [*SHORT, *MUON, "--muon_learning_rate", "0.006", "--learning_rate", "0.003", "--warmup_steps", "100"]
 MULTI30K_FRENCH = {name: TATOEBA[name] for name in ("residual", "residual6", "rk2_gate")}
 # Gates that may stay open: on normalized stages, from 1/2 on, with a temperature; in small models and short
 # trainings, since the recipe's gate shuts within an epoch. "{}" is the stack whose they are.
@@ -159,7 +178,8 @@ class Run:
         train = [str(EXAMPLES / script), "--recipe", self.recipe, "--log_coefficients"]
         train += ["--seed", str(self.seed), "--output_dir", str(output_dir / self.name), "--disable_tqdm", "True"]
         train += data_arguments(self.recipe, data_dir)
-        train += ["--config_overrides", self.overrides]
+        if self.overrides or self.start:  # empty ones drop the recipe's
+            train += ["--config_overrides", self.overrides]
         commands = []
         if self.start:
             model = output_dir / self.start
@@ -168,6 +188,15 @@ class Run:
                 commands.append(["-c", CONVERT, str(residual), str(model)])
             train += ["--model_name_or_path", str(model)]
         return [*commands, [*train, *self.arguments, *more]]
+
+
+def fast_runs(recipe: str, names: tuple[str, ...], seeds: tuple[int, ...], updates: str) -> list[Run]:
+    arguments = [*FAST, "--max_steps", updates]
+    return [
+        Run(f"fast/{recipe}/{name}_{seed}", recipe, seed, TATOEBA[name], arguments=arguments)
+        for seed in seeds
+        for name in names
+    ]
 
 
 def all_runs() -> list[Run]:
@@ -186,10 +215,20 @@ def all_runs() -> list[Run]:
         for name, overrides in GATES.items()
     ]
     runs += [
-        Run(f"{recipe}/{name}_{seed}", recipe, seed, overrides, needs_gpu=True)
-        for recipe, models, seeds in (("tatoeba_en_de", DEEP, SEEDS[:1]), ("multi30k_en_fr", MULTI30K_FRENCH, SEEDS))
-        for seed in seeds
-        for name, overrides in models.items()
+        Run(f"tatoeba_en_de/{name}_1", "tatoeba_en_de", 1, overrides, arguments=DEEP_ARGUMENTS, needs_gpu=True)
+        for name, overrides in DEEP.items()
+    ]
+    runs += fast_runs("tatoeba_en_de_small", ("residual", "rk2"), SEEDS[:2], "1650")
+    recipe = "multi30k_en_de"
+    runs += [
+        Run(f"rates/{recipe}/{name}_1", recipe, 1, arguments=[*RATES_ARGUMENTS, *rates])
+        for name, rates in RATES.items()
+    ]
+    runs += fast_runs(recipe, ("residual", "rk2", "rk4", "rk2_gate"), SEEDS, "1080")
+    runs += [
+        Run(f"multi30k_en_fr/{name}_{seed}", "multi30k_en_fr", seed, overrides, needs_gpu=True)
+        for seed in SEEDS
+        for name, overrides in MULTI30K_FRENCH.items()
     ]
     recipe = "tatoeba_en_de_small"
     further = ["--max_steps", "600", "--learning_rate", "5e-4", "--warmup_steps", "0"]
@@ -269,6 +308,17 @@ class Queue:
                 return [name for name, is_done in self.begun.items() if not is_done.result()]
             finally:
                 self.stop()
+
+    def keep_curves(self, runs: list[Run]) -> None:
+        """Writes what the last checkpoints of unfinished runs say of losses and scores into `unfinished.json`."""
+        curves = {}
+        for run in runs:
+            states = (self.output_dir / run.name).glob("checkpoint-*/trainer_state.json")
+            if not is_recorded(run, self.record_dir) and (states := list(states)):
+                state = json.loads(max(states, key=lambda path: int(path.parent.name[11:])).read_text())
+                curves[run.name] = {name: state[name] for name in ("global_step", "max_steps", "log_history")}
+        self.record_dir.mkdir(parents=True, exist_ok=True)
+        (self.record_dir / "unfinished.json").write_text(json.dumps(curves, indent=1))
 
     def stop(self) -> None:
         """Ends all trainings that run, and lets none begin."""
@@ -371,6 +421,11 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--gpu", action="store_true", help="start the runs that need a GPU, and none of the others")
     parser.add_argument("--jobs", type=int, default=1, help="number of trainings at a time")
+    parser.add_argument(
+        "--budget_seconds",
+        type=float,
+        help="stop after this time; the curves of unfinished runs go to unfinished.json in --record_dir",
+    )
     parser.add_argument("--list", action="store_true", help="only print the state of each run, for a GPU or not")
     args, more = parser.parse_known_args(argv)
     runs = [run for run in all_runs() if fnmatch(run.name, args.only) and (args.list or run.needs_gpu == args.gpu)]
@@ -392,7 +447,15 @@ def main(argv: list[str] | None = None) -> None:
         pid_file.truncate(0)
         print(os.getpid(), file=pid_file, flush=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
-        if failed := Queue(args.data_dir, args.output_dir, args.record_dir, more, args.jobs).work(runs):
+        queue = Queue(args.data_dir, args.output_dir, args.record_dir, more, args.jobs)
+        if args.budget_seconds:
+            timer = threading.Timer(args.budget_seconds, queue.stop)
+            timer.daemon = True
+            timer.start()
+        failed = queue.work(runs)
+        if args.budget_seconds:
+            queue.keep_curves(runs)
+        if failed:
             sys.exit(f"Not done: {', '.join(failed)}")
 
 

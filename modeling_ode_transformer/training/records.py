@@ -17,7 +17,7 @@ PREFIXES = {"validation": "eval", "test": "predict"}
 
 TRAINING_FIELDS = (
     *("max_tokens_per_batch", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
-    *("lr_scheduler_type", "learning_rate_ratio", "warmup_steps", "optim", "adam_beta1", "adam_beta2"),
+    *("muon_learning_rate", "lr_scheduler_type", "learning_rate_ratio", "warmup_steps", "optim", "adam_beta1", "adam_beta2"),
     *("weight_decay", "max_grad_norm", "label_smoothing_factor", "bf16", "fp16", "metric_for_best_model", "seed"),
 )
 # Options with the value that has no effect.
@@ -64,6 +64,8 @@ def training_arguments(values: dict) -> dict:
     shown = {name: values[name] for name in TRAINING_FIELDS if name in values}
     if isinstance(shown.get("max_tokens_per_batch"), int):
         shown.pop("per_device_train_batch_size", None)
+    if shown.get("optim") != "muon":
+        shown.pop("muon_learning_rate", None)
     # Sanitized arguments write None as text.
     return {name: value for name, value in shown.items() if value is not False and value not in (None, "None")}
 

@@ -36,8 +36,10 @@ from ..modeling_ode_transformer import OdeTransformerStack
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, save_pipeline_code, without_truncation
 from ..pretrained_ode_transformer import shift_tokens_right
 from ..text_files import read_json
+from .arguments import has_bf16_products
 from .loading import PadPairs, PairRows, is_padded_from_arrow
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
+from .muon import Muon, muon_groups
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments, in_place_of
 from .samplers import TokenBudgetBatchSampler, pair_lengths
 from .streams import TokenBudgetStream
@@ -46,6 +48,7 @@ from .watch import CoefficientWatch
 
 logger = logging.getLogger(__name__)
 
+MUON = "muon"
 # fairseq gives up here as well: if gradients overflow even at this scale, scaling is not the problem.
 MIN_LOSS_SCALE = 1e-4
 # On a GPU, logits are computed for this many tokens at a time, or for this share of a batch if that is more.
@@ -175,6 +178,22 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             if state.mixed_precision != "no":
                 state.fsdp_plugin.set_mixed_precision(state.mixed_precision)
             self.is_fsdp_enabled = True
+
+    def create_optimizer(self, model=None):
+        if self.optimizer is None and self.args.optim == MUON:
+            args, model = self.args, self.model if model is None else model
+            groups = muon_groups(
+                model, args.muon_learning_rate, args.weight_decay, self.get_decay_parameter_names(model)
+            )
+            is_fast = args.device.type != "cpu" or has_bf16_products()
+            self.optimizer = Muon(
+                groups,
+                dtype=torch.bfloat16 if is_fast else torch.float32,
+                lr=args.learning_rate,
+                betas=(args.adam_beta1, args.adam_beta2),
+                eps=args.adam_epsilon,
+            )
+        return super().create_optimizer(model)
 
     def _prepare_for_training(self, *args, **kwargs):
         with one_group_for_tied_embeddings(self.model) if self.accelerator.is_fsdp2 else nullcontext():
@@ -337,6 +356,17 @@ class TokenTrainingArguments(ResumableTrainingArguments):
         default=False,
         metadata={"help": "Add the mean weight of each stage of each layer to the metrics of evaluations."},
     )
+    optim: str = field(
+        default=str(TrainingArguments.__dataclass_fields__["optim"].default),
+        metadata={"help": "muon, or an optimizer of transformers, such as adamw_torch_fused or adafactor."},
+    )
+    muon_learning_rate: float = field(
+        default=0.006,
+        metadata={
+            "help": "Peak learning rate of the matrices of attention and feed-forward with --optim muon; all other "
+            "parameters have --learning_rate."
+        },
+    )
 
     def __post_init__(self):
         if str(self.metric_for_best_model).endswith("perplexity"):
@@ -349,7 +379,13 @@ class TokenTrainingArguments(ResumableTrainingArguments):
             self.greater_is_better = False
         if self.loss_chunk_size is not None and self.loss_chunk_size < 0:
             raise ValueError(f"--loss_chunk_size {self.loss_chunk_size}: give a number of tokens, or 0.")
+        # Trainer knows no optimizer of this name.
+        uses_muon = self.optim == MUON
+        if uses_muon:
+            self.optim = type(self).optim
         super().__post_init__()
+        if uses_muon:
+            self.optim = MUON
 
 
 @dataclass
