@@ -196,6 +196,43 @@ def test_trainings_on_tatoeba_are_those_of_the_queue():
         assert "95% interval {:.2f} to {:.2f}".format(*bleu["confidence_interval"]) in text
 
 
+def test_deep_encoders_are_those_of_the_queue():
+    rows, runs = table_below(PAGE, "### Deep encoders, 300 updates"), read_runs("queue/tatoeba_en_de.json")
+    assert len(rows) == len(runs)
+    for row, (name, run) in zip(rows, runs.items()):
+        model, layers, _, _ = name.split("_")
+        assert row["encoder"] == f"{'RK2' if model == 'rk2' else model}, {layers} layers"
+        assert row["parameters"] == f"{run['model']['parameters'] / 1e6:.1f}M"
+        assert row["seconds"] == f"{run['training_seconds']:.0f}"
+        for column in ("validation perplexity", "test perplexity", "test BLEU"):
+            split, metric, digits = SCORES[column]
+            assert row[column] == f"{run['metrics'][split][metric]:.{digits}f}"
+    lowest = min(runs, key=lambda name: runs[name]["metrics"]["validation"]["perplexity"])
+    assert lowest == "residual_6_layers_1"
+
+
+def test_the_table_of_the_gpu_is_that_of_the_records():
+    rows = [row for task in ("search", "training") for row in read_runs(f"gpu/{task}.json")["rows"]]
+    measured = {(row["batch"], row["mode"], row["model"]): row for row in rows if not row["error"]}
+    keys = {
+        "search, 64 sentences, eager: sentences a second": ("search, 4 beams, batch 64", "eager"),
+        "the same, static: CUDA graphs (M2M100: static cache)": ("search, 4 beams, batch 64", "graphs"),
+        "search, 1 sentence, eager": ("search, 4 beams, batch 1", "eager"),
+        "training, 256 pairs, eager: target tokens a second": ("training, 256 pairs", "eager"),
+        "the same, compiled": ("training, 256 pairs", "compiled"),
+        "training, 32K tokens, eager": ("training, 32768 target tokens", "eager"),
+    }
+    table = table_below(ROOT / "docs" / "benchmarks.md", "## Compiled search and training on a GPU")
+    assert [row["base size, bfloat16"] for row in table] == list(keys)
+    for row, (title, (batch, mode)) in zip(table, keys.items()):
+        column = "target tokens a second" if "training" in batch else "sequences a second"
+        for model in ("residual", "RK2", "M2M100"):
+            static = "static" if (mode, model) == ("graphs", "M2M100") else mode
+            run = measured.get((batch, static, model))
+            shown = float(row[model].replace(",", "")) if row[model] else None
+            assert shown == (pytest.approx(run[column], rel=0.01) if run else None), (title, model)
+
+
 def test_differences_in_english_french_are_those_of_the_comparison():
     compared = read_runs("multi30k_en_fr/bootstrap.json")["bleu"]["residual"]
     section = words_of(PAGE, "### English-French")

@@ -17,8 +17,9 @@ PREFIXES = {"validation": "eval", "test": "predict"}
 
 TRAINING_FIELDS = (
     *("max_tokens_per_batch", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
-    *("muon_learning_rate", "lr_scheduler_type", "learning_rate_ratio", "warmup_steps", "optim", "adam_beta1", "adam_beta2"),
-    *("weight_decay", "max_grad_norm", "label_smoothing_factor", "bf16", "fp16", "metric_for_best_model", "seed"),
+    *("lr_scheduler_type", "learning_rate_ratio", "warmup_steps", "optim", "muon_learning_rate"),
+    *("adam_beta1", "adam_beta2", "weight_decay", "max_grad_norm", "label_smoothing_factor", "bf16", "fp16"),
+    *("metric_for_best_model", "seed"),
 )
 # Options with the value that has no effect.
 GENERATION_FIELDS = {
