@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from transformers.pytorch_utils import Conv1D
 
 
@@ -70,7 +69,7 @@ class Muon(torch.optim.AdamW):
         return loss
 
     def update(self, group: dict) -> None:
-        """A step of Muon. Matrices of a shape are orthogonalized together."""
+        """A step of Muon. Matrices of a shape are orthogonalized together; FSDP2's are gathered by their tensor type."""
         shapes = defaultdict(list)
         for parameter in group["params"]:
             if parameter.grad is not None:
@@ -79,7 +78,8 @@ class Muon(torch.optim.AdamW):
             gradients = [parameter.grad for parameter in parameters]
             for parameter in parameters:
                 if not self.state[parameter]:
-                    self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+                    # AdamW counts steps, and expects a count in every state that it loads.
+                    self.state[parameter].update(step=torch.tensor(0.0), momentum=torch.zeros_like(parameter))
             means = [self.state[parameter]["momentum"] for parameter in parameters]
             torch._foreach_lerp_(means, gradients, 1 - self.momentum)
             updates = torch._foreach_lerp(gradients, means, self.momentum)
@@ -109,11 +109,9 @@ def muon_groups(model: nn.Module, rate: float, weight_decay: float, decayed: Col
         decayed: Names.
 
     Raises:
-        ValueError: the parameters are sharded, or none is a matrix of a linear layer.
+        ValueError: none is a matrix of a linear layer.
     """
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    if any(isinstance(weight, DTensor) for weight in trained.values()):
-        raise ValueError("--optim muon needs whole matrices, and FSDP shards them: use DDP or another --optim.")
     matrices = layer_matrices(model)
     if not matrices:
         raise ValueError(f"--optim muon: {type(model).__name__} has no linear layers to train. Give another --optim.")

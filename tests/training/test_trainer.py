@@ -88,6 +88,7 @@ RESUMED = {
         "max_steps": 6,
     },
     "an evaluation before the first update": {"eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True},
+    "Muon": {"optim": "muon", "gradient_accumulation_steps": 2, "weight_decay": 0.1, "max_steps": 4},
     "persistent workers": {
         "dataloader_num_workers": 1,
         "dataloader_persistent_workers": True,
