@@ -69,7 +69,7 @@ class Muon(torch.optim.AdamW):
         return loss
 
     def update(self, group: dict) -> None:
-        """A step of Muon. Matrices of a shape are orthogonalized together; FSDP2's are gathered by their tensor type."""
+        """A step of Muon. Matrices of a shape are orthogonalized together; those of FSDP2 gather themselves."""
         shapes = defaultdict(list)
         for parameter in group["params"]:
             if parameter.grad is not None:
