@@ -321,6 +321,8 @@ class Page(gr.Blocks):
                 is_finite = not isinstance(value, float) or math.isfinite(value)
                 if not isinstance(value, types) or (isinstance(value, bool) and types is not bool) or not is_finite:
                     raise ValueError(f"{block.label} must be {kind}, not {value!r}.")
+                if isinstance(value, str):
+                    value.encode()  # raises an error for half a surrogate pair
             return await super().preprocess_data(block_fn, inputs, *args, **kwargs)
         except Exception as error:
             raise gr.Error(str(error).split("\n")[0], print_exception=False) from None

@@ -356,7 +356,9 @@ def browser(tmp_path):
 
 def call(page, name, *values) -> tuple[str, str]:
     """The last event and its data that the page's API answers a call with, both as texts."""
-    response = httpx.post(f"{page}/gradio_api/call/{name}", json={"data": values}).raise_for_status()
+    data = json.dumps({"data": values})  # ASCII, which spells half a surrogate pair
+    headers = {"content-type": "application/json"}
+    response = httpx.post(f"{page}/gradio_api/call/{name}", content=data, headers=headers).raise_for_status()
     address = f"{page}/gradio_api/call/{name}/{response.json()['event_id']}"
     *_, event, data = [line for line in httpx.get(address, timeout=60).text.splitlines() if line]
     return event.removeprefix("event: "), data.removeprefix("data: ")
@@ -369,6 +371,7 @@ def call(page, name, *values) -> tuple[str, str]:
         ((None, 3, 3, 1.0, 9, 1, -1, False), "Text must be a text, not None"),
         ((["one"], 3, 3, 1.0, 9, 1, -1, False), "Text must be a text, not ['one']"),
         ((" ", 3, 3, 1.0, 9, 1, -1, False), "There is no text: enter one first."),
+        (("\ud83d", 3, 3, 1.0, 9, 1, -1, False), "can't encode character '\\ud83d' in position 0"),
         ((TEXT, "many", 3, 1.0, 9, 1, -1, False), "Beams must be a number, not 'many'"),
         ((TEXT, None, 3, 1.0, 9, 1, -1, False), "Beams must be a number, not None"),
         ((TEXT, 99, 3, 1.0, 9, 1, -1, False), "99 is greater than maximum value 16"),

@@ -6,14 +6,16 @@
 
 Requests that arrive while the model is busy wait and are then generated together. Errors are JSON, `{"error": "..."}`:
 status 422 for a request that is malformed or has too many or too long texts, 400 for one that is not UTF-8 or nested
-too deeply, 413 for one of more bytes than any allowed texts have, 503 if too many texts are waiting or a text waited
-too long, 500 if the server fails. Most tokenizers take special tokens spelled in a text, such as `</s>`, for these.
+too deeply, 413 for one of more bytes than any allowed texts have, 408 for one that is not sent within ten seconds, 503
+if too many texts are waiting or a text waited too long, 500 if the server fails. Most tokenizers take special tokens
+spelled in a text, such as `</s>`, for these.
 `/health` gives the number of waiting texts; `/docs` and `/openapi.json` document the API.
 """
 
 import asyncio
 import errno
 import logging
+import math
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -34,6 +36,7 @@ try:
     from fastapi.responses import JSONResponse
     from pydantic import BaseModel, ConfigDict, Field
     from starlette.exceptions import HTTPException as StarletteHTTPException
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
     raise ImportError(
         f'ode-transformer serve needs FastAPI and uvicorn ({error}): pip install "modeling-ode-transformer[serve]".'
@@ -43,6 +46,10 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 Outputs = list[tuple[str, float]]
+# A client has so many seconds to send a request; a connection without one is closed after one to two times as many.
+SECONDS_TO_SEND = 10.0
+# More connections than these are closed at once. Systems often allow a process 1,024 open files.
+MAX_CONNECTIONS = 512
 
 
 @dataclass
@@ -101,24 +108,70 @@ class TextTooLong(Exception):
     """The model does not take a text whole; the message is for the client."""
 
 
-class BodyLimit:
-    """Middleware that answers a request by 413 once more than `limit` bytes of its body have come."""
+class Guard:
+    """Middleware that ends requests which nobody completes or waits for.
+
+    It answers by 413 once more than `limit` bytes of a body have come, and by 408 if a body is not there after
+    `SECONDS_TO_SEND`. A request whose client is gone is canceled.
+    """
 
     def __init__(self, app: Any, limit: int):
         self.app, self.limit = app, limit
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        size = 0
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        loop, size, is_sent = asyncio.get_running_loop(), 0, asyncio.Event()
+        deadline = loop.time() + SECONDS_TO_SEND
 
-        async def counted() -> Any:
+        async def guarded() -> Any:
             nonlocal size
-            message = await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"The request was not sent within {SECONDS_TO_SEND:g} seconds.") from None
             size += len(message.get("body", b""))
             if size > self.limit:
                 raise HTTPException(413, f"The request has over {self.limit} bytes: send fewer or shorter texts.")
+            if not message.get("more_body", False):
+                is_sent.set()
             return message
 
-        await self.app(scope, counted, send)
+        async def client_leaves() -> None:
+            await is_sent.wait()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        answer = asyncio.create_task(self.app(scope, guarded, send))
+        departure = asyncio.create_task(client_leaves())
+        try:
+            await asyncio.wait({answer, departure}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                await answer
+        finally:
+            for task in (answer, departure):
+                task.cancel()
+
+
+class GuardedConnection(H11Protocol):
+    """A connection of a limited number, closed if it has no request for some time."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.abort()
+        else:
+            self.loop.call_later(SECONDS_TO_SEND, self.close_if_idle, self.cycle)
+
+    def close_if_idle(self, former: Any) -> None:
+        """Closes the connection unless it has a request, or has had one since `former`."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is former and (self.cycle is None or self.cycle.response_complete):
+            self.transport.close()
+        else:
+            self.loop.call_later(SECONDS_TO_SEND, self.close_if_idle, self.cycle)
 
 
 class Batcher:
@@ -241,9 +294,9 @@ def make_app(
     app = FastAPI(title="ode-transformer serve", description=__doc__.split("\n\n", 2)[2], lifespan=lifespan)
 
     # JSON may spell a character as two escapes, in 12 bytes.
-    app.add_middleware(BodyLimit, limit=1024 + args.max_texts * (12 * args.max_characters + 16))
+    app.add_middleware(Guard, limit=1024 + args.max_texts * (12 * args.max_characters + 16))
 
-    @app.post("/generate", responses={status: {"model": Error} for status in (400, 413, 422, 500, 503)})
+    @app.post("/generate", responses={status: {"model": Error} for status in (400, 408, 413, 422, 500, 503)})
     async def generate_outputs(request: Request) -> Answer:
         """Translates, summarizes or corrects texts."""
         try:
@@ -283,7 +336,7 @@ def make_app(
 
 
 def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
-    """Runs the server until it is interrupted.
+    """Runs the server until it is interrupted; then waiting requests are answered, for at most their time-out.
 
     Raises:
         OSError: the host is unknown, the port is taken, or a model is missing.
@@ -293,6 +346,7 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((args.host, args.port))
+        listener.listen(MAX_CONNECTIONS)  # from now on the port is taken
     except OSError as error:
         is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
         raise OSError(
@@ -308,4 +362,6 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         logger.warning("Serving %s at http://%s:%d/generate, documented at /docs", ", ".join(names), host, port)
-        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+        bound = math.ceil(args.timeout)
+        config = uvicorn.Config(app, http=GuardedConnection, log_level="warning", timeout_graceful_shutdown=bound)
+        uvicorn.Server(config).run(sockets=[listener])

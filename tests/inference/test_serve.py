@@ -5,6 +5,7 @@ import asyncio
 import json
 import socket
 import threading
+from functools import partial
 
 import httpx
 import pytest
@@ -14,7 +15,14 @@ import uvicorn
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.inference import serve
 from modeling_ode_transformer.inference.generate import GenerateArguments, TextGenerator
-from modeling_ode_transformer.inference.serve import Batcher, ServeArguments, TextTooLong, checked_generate, make_app
+from modeling_ode_transformer.inference.serve import (
+    Batcher,
+    GuardedConnection,
+    ServeArguments,
+    TextTooLong,
+    checked_generate,
+    make_app,
+)
 from modeling_ode_transformer.training.smoke.number_names import english
 
 from ..conftest import TINY, randomize, tiny_config
@@ -136,7 +144,10 @@ class serving:
                 await super().startup(sockets)
                 started.set()
 
-        self.started, self.server = started, Server(uvicorn.Config(app, port=0, log_level="warning"))
+        self.started, self.server = (
+            started,
+            Server(uvicorn.Config(app, http=GuardedConnection, port=0, log_level="warning")),
+        )
         self.thread = threading.Thread(target=self.server.run)
 
     def __enter__(self):
@@ -233,6 +244,69 @@ def test_requests_that_nobody_waits_for_are_neither_counted_nor_generated():
     assert (first, e) == ([[("A", -1.0)]], [[("E", -1.0)]])
     assert [type(error) for error in errors] == [TypeError, asyncio.CancelledError]
     assert calls == ["a", "e defect f", "e", "defect"]
+
+
+def connected(address):
+    host, _, port = address.removeprefix("http://").partition(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def request_of(body, length=None):
+    head = ["POST /generate HTTP/1.1", "host: x", "connection: close", "content-type: application/json"]
+    return "\r\n".join([*head, f"content-length: {length or len(body)}", "", body]).encode()
+
+
+def received(client):
+    """What comes until the server closes the connection."""
+    return b"".join(iter(partial(client.recv, 4096), b""))
+
+
+def until(address, number):
+    while httpx.get(f"{address}/health").json()["waiting"] != number:
+        pass
+
+
+def test_requests_whose_clients_are_gone_are_not_generated():
+    upper = Upper()
+    with serving(make_app(upper, ServeArguments(), ["upper"])) as address:
+        first = connected(address)
+        first.sendall(request_of('{"texts": ["a"]}'))
+        assert upper.is_busy.wait(60)
+        with connected(address) as gone:
+            gone.sendall(request_of('{"texts": ["b", "c"]}'))
+            until(address, 2)
+        until(address, 0)
+        upper.may_go.set()
+        assert b'"text":"A"' in received(first)
+        assert texts_of(httpx.post(f"{address}/generate", json={"texts": ["d"]})) == ["D"]
+        first.close()
+    assert upper.calls == [["a"], ["d"]]
+
+
+def test_a_connection_that_sends_no_request_or_half_of_one_is_ended(monkeypatch):
+    monkeypatch.setattr(serve, "SECONDS_TO_SEND", 0.2)
+    with serving(make_app(Upper(), ServeArguments(), ["upper"])) as address:
+        for sent in (b"", b"POST /generate HTTP/1.1\r\nhost:"):
+            with connected(address) as client:
+                client.sendall(sent)
+                assert client.recv(4096) == b""
+        with connected(address) as client:
+            client.sendall(request_of('{"texts": ["a', length=100))
+            answer = received(client)
+    assert b"408 Request Timeout" in answer and b"The request was not sent within 0.2 seconds." in answer
+
+
+def test_connections_over_the_limit_are_closed(monkeypatch):
+    monkeypatch.setattr(serve, "MAX_CONNECTIONS", 2)
+    upper = Upper()
+    upper.may_go.set()
+    with serving(make_app(upper, ServeArguments(), ["upper"])) as address:
+        with connected(address) as one, connected(address) as two:
+            for client in (one, two):
+                client.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert b"200 OK" in client.recv(4096)
+            with connected(address) as third:
+                assert third.recv(4096) == b""
 
 
 def test_no_request_fails_by_anothers_fault():
@@ -346,7 +420,7 @@ def test_the_documentation_says_what_is_answered():
     ).json()
     assert set(api["paths"]) == {"/generate", "/health"}
     operation = api["paths"]["/generate"]["post"]
-    assert set(operation["responses"]) == {"200", "400", "413", "422", "500", "503"}
+    assert set(operation["responses"]) == {"200", "400", "408", "413", "422", "500", "503"}
     reference = operation["responses"]["503"]["content"]["application/json"]["schema"]["$ref"]
     assert api["components"]["schemas"][reference.rpartition("/")[2]]["properties"] == {
         "error": {"type": "string", "title": "Error"}
@@ -360,6 +434,10 @@ def test_the_command_starts_the_server(folder, monkeypatch, capsys):
 
     def run(self, sockets):
         asked.append((self.config.app, sockets[0].getsockname()))
+        assert self.config.timeout_graceful_shutdown == 60
+        # The port is taken before anyone is told of it.
+        with pytest.raises(OSError, match=r"in use. Give another --port\."):
+            cli.run(["serve", str(folder), "--port", str(asked[0][1][1])])
 
     monkeypatch.setattr(uvicorn.Server, "run", run)
     cli.run(["serve", str(folder), "--port", "0", "--max_waiting", "5", "--num_beams", "2", "--packed"])
