@@ -23,11 +23,13 @@ from .checkpoints import (
     TRAINER_STATE,
     check_resumable,
     incomplete_reason,
+    CHECKSUMS,
     last_complete_checkpoint,
     locked_folder,
     numbered_checkpoints,
     remove_checkpoint,
     remove_leftovers,
+    note_checksums,
     rotate_checkpoints,
     update_number,
 )
@@ -334,7 +336,8 @@ class ResumableTrainerMixin:
                 logger.warning("Deleting %s: its name is needed for a checkpoint", current)
                 current.unlink()
             # The folder may be half-written by an earlier run; it counts as such until the end.
-            (current / TRAINER_STATE).unlink(missing_ok=True)
+            for name in (CHECKSUMS, TRAINER_STATE):
+                (current / name).unlink(missing_ok=True)
             if self.args.save_total_limit is not None:
                 # Leftovers of a killed run would count among the checkpoints to keep.
                 for path in numbered_checkpoints(folder):
@@ -390,6 +393,7 @@ class ResumableTrainerMixin:
         # Trainer would remove checkpoints without renaming them first, and nothing would say that the run has ended.
         with in_place_of("sort_checkpoints", lambda **options: []):
             result = super()._finalize_training(trial, num_train_samples, *args, **kwargs)
+            note_checksums(current)
         best, is_loaded = self.state.best_model_checkpoint, self.args.load_best_model_at_end
         if self.args.should_save and best is not None and is_loaded and self.args.save_total_limit == 1:
             folder = Path(self._get_output_dir(trial))

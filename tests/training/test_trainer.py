@@ -28,6 +28,7 @@ from modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.integration_ode_transformer import StageCoefficients
 from modeling_ode_transformer.training.checkpoints import (
     numbered_checkpoints,
+    note_checksums,
     rotate_checkpoints,
 )
 from modeling_ode_transformer.training.run import score_of_kept
@@ -420,6 +421,7 @@ def test_evaluations_leave_the_search_of_the_model_as_it_is(is_given, tmp_path):
     model.generation_config = search
     before = search.to_dict()
     trainer = trainer_for(tmp_path, model, predict_with_generate=True, per_device_eval_batch_size=1)
+    note_checksums(checkpoint)
     trainer.eval_generation_config = search if is_given else None
     output = trainer.predict(pairs(3))
     assert ((output.predictions != MARKS["pad_token_id"]) & (output.predictions >= 0)).sum(1).min() >= 29
@@ -537,19 +539,6 @@ def test_lengths_of_examples_with_classes_are_those_of_their_texts(tmp_path):
     trainer.train_dataset = [{"input_ids": [5] * size, "label": 1} for size in (1, 4, 2)]
     lengths = trainer._get_train_sampler().lengths.tolist()
     assert [length - lengths[0] for length in lengths] == [0, 3, 1]
-
-
-def test_a_checkpoint_that_notes_no_padding_position_is_resumed(tmp_path):
-    """As those of older versions, in which Trainer had changed `pad_token_id`."""
-    trainer_for(tmp_path, new_model(), save_strategy="steps", save_steps=2, max_steps=2).train()
-    path = tmp_path / "checkpoint-2" / "config.json"
-    noted = json.loads(path.read_text())
-    assert noted.pop("padding_position") == 1
-    path.write_text(json.dumps(noted | {"pad_token_id": 7}))
-    assert trainer_for(tmp_path, new_model()).train(resume_from_checkpoint=True).global_step == 3
-    path.write_text(json.dumps(noted | {"pad_token_id": 7, "padding_position": 7}))
-    with pytest.raises(ValueError, match="padding_position 7, not 1"):
-        trainer_for(tmp_path, new_model()).train(resume_from_checkpoint=True)
 
 
 def test_a_token_that_pads_must_be_one_of_the_model(tmp_path):
