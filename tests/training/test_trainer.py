@@ -4,6 +4,7 @@
 import json
 import os
 import shutil
+import signal
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -27,8 +28,8 @@ from transformers.utils import logging
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.integration_ode_transformer import StageCoefficients
 from modeling_ode_transformer.training.checkpoints import (
-    numbered_checkpoints,
     note_checksums,
+    numbered_checkpoints,
     rotate_checkpoints,
 )
 from modeling_ode_transformer.training.run import score_of_kept
@@ -109,6 +110,35 @@ def test_a_resumed_run_is_the_uninterrupted_one(case, tmp_path):
         assert loss_history(resumed) == loss_history(whole), number
         for name, tensor in resumed.model.state_dict().items():
             assert torch.equal(tensor, whole.model.state_dict()[name]), (number, name)
+
+
+@pytest.mark.parametrize("update", [2, 3])
+def test_a_training_that_is_asked_to_stop_saves_its_update_and_goes_on_as_uninterrupted(update, tmp_path, caplog):
+    """SIGTERM comes between backward pass and step: within an epoch, and at its end, which is evaluated first."""
+    values = {"max_steps": 5, "logging_steps": 2, "eval_strategy": "epoch", "enable_jit_checkpoint": True}
+    whole = trainer_for(tmp_path / "whole", new_model(), **values)
+    whole.train()
+    stopped, handler = trainer_for(tmp_path / "stopped", new_model(), **values), signal.getsignal(signal.SIGTERM)
+    step = stopped.training_step
+
+    def terminated_step(*args, **kwargs):
+        loss = step(*args, **kwargs)
+        if stopped.state.global_step + 1 == update:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return loss
+
+    stopped.training_step = terminated_step
+    with pytest.raises(SystemExit) as exit:
+        stopped.train()
+    assert exit.value.code == 128 + signal.SIGTERM
+    assert f"SIGTERM: stopped after update {update}, of which checkpoint-{update} was saved" in caplog.text
+    assert [path.name for path in numbered_checkpoints(tmp_path / "stopped")] == [f"checkpoint-{update}"]
+    assert signal.getsignal(signal.SIGTERM) == handler
+    resumed = trainer_for(tmp_path / "stopped", new_model(), **values)
+    resumed.train(resume_from_checkpoint=True)
+    assert loss_history(resumed) == loss_history(whole)
+    for name, tensor in resumed.model.state_dict().items():
+        assert torch.equal(tensor, whole.model.state_dict()[name]), name
 
 
 def test_early_stopping_has_the_values_that_are_asked_for_now(tmp_path):
@@ -391,6 +421,7 @@ def test_another_number_of_processes_goes_on_with_the_mean_loss(writers, readers
         share = written["mean_loss_since_last_log"] + (0 if writers == 1 else 1 - 2 * process)
         text = json.dumps(written | {"loss_since_last_log": share, "processes": writers})
         (checkpoint / f"loss_state_{process}.json").write_text(text)
+    note_checksums(checkpoint)
     resumed = trainer_for(tmp_path, new_model(), **values)
     if readers == 1:
         resumed.train(resume_from_checkpoint=str(checkpoint))
@@ -421,7 +452,6 @@ def test_evaluations_leave_the_search_of_the_model_as_it_is(is_given, tmp_path):
     model.generation_config = search
     before = search.to_dict()
     trainer = trainer_for(tmp_path, model, predict_with_generate=True, per_device_eval_batch_size=1)
-    note_checksums(checkpoint)
     trainer.eval_generation_config = search if is_given else None
     output = trainer.predict(pairs(3))
     assert ((output.predictions != MARKS["pad_token_id"]) & (output.predictions >= 0)).sum(1).min() >= 29
