@@ -25,7 +25,7 @@ from typing import Any
 
 from .errors import one_line_errors
 from .text_files import read_aligned_lines, read_json, read_lines
-from .training.recipe_files import recipe_file, recipe_of
+from .training.recipe_files import read_recipe, recipe_file, recipe_of
 
 
 # The choices of options, which their modules know too: those import torch.
@@ -443,13 +443,10 @@ def lay_recipe_under(args: Namespace) -> None:
     """Makes the options in a recipe the defaults of the subcommand's parser.
 
     Raises:
-        ValueError: the recipe is not a mapping from option names to values.
+        ValueError: the recipe is not a mapping from option names to values, or gives an option that runs code.
         FileNotFoundError: the file does not exist.
     """
-    recipe = read_json(args.recipe)
-    if unknown := sorted(recipe.keys() - (vars(args).keys() - NOT_OPTIONS)):
-        raise ValueError(f"{args.recipe} holds unknown arguments: {', '.join(unknown)} (--help lists all arguments).")
-    args.parser.set_defaults(**recipe)
+    args.parser.set_defaults(**read_recipe(args.recipe, vars(args).keys() - NOT_OPTIONS))
 
 
 def generate(args: Namespace) -> None:
@@ -541,6 +538,7 @@ def add_publish(commands: Any) -> None:
     )
     parser.add_argument("--commit_message", default="Upload model", help="message of the commit; default: %(default)s")
     parser.add_argument("--token", help="access token for the Hub; default: the one from `hf auth login` or HF_TOKEN")
+    add_flag(parser, "--trust_remote_code", "let the test run modeling code that this package did not write")
     add_import(parser)
     add_card_options(parser)
 
@@ -548,7 +546,8 @@ def add_publish(commands: Any) -> None:
 def publish(args: Namespace) -> None:
     from .hub import publish as module
 
-    options = {name: getattr(args, name) for name in ("private", "update", "revision", "commit_message", "token")}
+    names = ("private", "update", "revision", "commit_message", "token", "trust_remote_code")
+    options = {name: getattr(args, name) for name in names}
     try:
         commit = module.publish(
             args.run_folder, card_values(args), args.task, args.output_dir, args.dry_run, **options

@@ -180,12 +180,13 @@ def test_publish_passes_its_options_on(monkeypatch, capsys):
     command = ["publish", "run", "--repo_id", "me/model"]
     cli.run(command)
     assert found == {
-        **{"private": False, "update": False, "revision": "main", "commit_message": "Upload model", "token": None}
+        **{"private": False, "update": False, "revision": "main", "commit_message": "Upload model", "token": None},
+        "trust_remote_code": False,
     }
     options = {"revision": "dev", "commit_message": "Seed 2", "token": "hf_x"}
     flags = [word for name, value in options.items() for word in (f"--{name}", value)]
-    cli.run([*command, "--private", "--update", *flags])
-    assert found == {"private": True, "update": True, **options}
+    cli.run([*command, "--private", "--update", "--trust_remote_code", *flags])
+    assert found == {"private": True, "update": True, "trust_remote_code": True, **options}
 
 
 def test_m2_ignores_white_space_and_case_where_asked_to(tmp_path, capsys):
@@ -238,6 +239,8 @@ def test_the_command_line_of_generate_wins_over_its_recipe(monkeypatch, tmp_path
         ("[]", "recipe.json holds a list, not a JSON object"),
         ('{"dtype": "fp64", "model_name_or_path": ["one"]}', "--dtype fp64 must be one of auto, "),
         ("{}", "give --model_name_or_path"),
+        ('{"trust_remote_code": true}', "trust_remote_code, which runs code: .* only on the command line"),
+        ('{"import_schemes": ["s.py"]}', "import_schemes, which runs code: .* only on the command line"),
         ('{"model_name_or_path": "one", "num_beams": [4]}', r"--num_beams \[4\] must be a whole number"),
         ('{"model_name_or_path": "one", "num_beams": true}', "--num_beams true must be a whole number"),
         ('{"model_name_or_path": "one", "num_return_sequences": null}', "--num_return_sequences null must be a whole"),

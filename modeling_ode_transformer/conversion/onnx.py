@@ -17,6 +17,7 @@ from transformers.utils import is_onnxscript_available
 
 from ..generation_ode_transformer import position_limit
 from ..inference.tokenizers import load_tokenizers
+from ..model_folders import open_model
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, without_truncation
 
 
@@ -61,7 +62,7 @@ def export_onnx(name: str | Path, output_dir: str | Path, **hub_options) -> None
         raise ImportError("The export to ONNX needs transformers 5.23 or newer: pip install --upgrade transformers")
     from transformers.exporters import OnnxConfig, OnnxExporter
 
-    model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, **hub_options).eval()
+    model = open_model(AutoModelForSeq2SeqLM, name, dtype=torch.float32, **hub_options)
     tokenizer, target_tokenizer = load_tokenizers(str(name), **hub_options)
     config = model.generation_config
     limit = (config.max_new_tokens and config.max_new_tokens + 1) or config.max_length or MAX_LENGTH

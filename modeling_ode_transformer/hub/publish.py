@@ -7,7 +7,8 @@
 The repository holds the weights (safetensors), the code, the configuration, the tokenizer or tokenizers, the
 generation configuration and the model card. The configuration names the code for every Auto class and pipeline.
 Before the upload, a process that cannot import this package opens the repository with `trust_remote_code=True`. It
-must give the same token ids, logits and text or label. The upload is one commit: all or nothing.
+must give the same token ids, logits and text or label. It runs only code that this package wrote, unless
+`--trust_remote_code` is given. The upload is one commit: all or nothing.
 """
 
 import json
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from glob import escape
+from hashlib import sha256
 from pathlib import Path
 
 import torch
@@ -31,6 +33,8 @@ from safetensors.torch import save_file
 from transformers import AutoTokenizer, PreTrainedModel
 
 from ..generation_ode_transformer import position_limit
+from ..integration_ode_transformer import OWN_CODE
+from ..model_folders import open_model
 from ..pipeline_ode_transformer import (
     CUSTOM_PIPELINES,
     TARGET_TOKENIZER,
@@ -118,20 +122,30 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
 
 
 def load_model(folder: str | Path) -> PreTrainedModel:
-    auto_class = getattr(transformers, model_class(folder).auto_classes[0])
-    return auto_class.from_pretrained(folder, dtype="auto").eval()
+    return open_model(getattr(transformers, model_class(folder).auto_classes[0]), folder, dtype="auto")
 
 
+# The status of the check's process if it ended before code that the package did not write.
+UNTRUSTED = 3
 # Run by a process that cannot import the package. Its arguments: the repository's folder, and the files of expected
 # results and of tensors (inputs, and outputs by Auto class).
 CHECK = """
-import json, sys
+import json, os, sys
+from hashlib import sha256
 from pathlib import Path
 sys.modules["modeling_ode_transformer"] = None
 import torch, transformers
 from safetensors.torch import load_file
 repository, expected = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
 tensors = load_file(sys.argv[3])
+packages = (*filter(None, sys.path), *torch.__path__, *transformers.__path__)
+def check_code(event, args):
+    if event == "exec" and os.path.isfile(file := args[0].co_filename) and not file.startswith(packages):
+        if sha256(Path(file).read_bytes()).hexdigest() not in expected["trusted"]:
+            print(file, file=sys.stderr, flush=True)
+            os._exit(expected["untrusted"])
+if not expected["trusts_all"]:
+    sys.addaudithook(check_code)
 inputs = {name: tensors[name] for name in expected["inputs"]}
 def load(name):
     loaded = getattr(transformers, name).from_pretrained(repository, trust_remote_code=True)
@@ -155,7 +169,13 @@ if expected["output"] is not None:
 """
 
 
-def check_repository(folder: str | Path, output_dir: str | Path, task: str) -> None:
+def own_hashes() -> list[str]:
+    """Hashes of the code that the package writes beside models: its modules, imported schemes, and empty packages."""
+    modules = [path.read_bytes() for path in Path(__file__).parents[1].glob("*.py")]
+    return [sha256(code).hexdigest() for code in (b"", *modules, *(code.encode() for _, code in OWN_CODE.values()))]
+
+
+def check_repository(folder: str | Path, output_dir: str | Path, task: str, trust_remote_code: bool = False) -> None:
     """Opens a repository in a process without this package and without network, and compares it with the run's model.
 
     It compares the ids of every tokenizer, the outputs of AutoModel and of the Auto class with the model's head, and
@@ -165,9 +185,10 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str) -> N
         folder: The repository.
         output_dir: The folder of the run.
         task: One of `TASKS`.
+        trust_remote_code: Whether the process may run code that this package did not write.
 
     Raises:
-        PublishError: the repository does not load, or its results differ.
+        PublishError: the repository does not load, its results differ, or it has such code.
     """
     folder, output_dir = Path(folder).resolve(), Path(output_dir)
     model = load_model(output_dir)
@@ -204,18 +225,27 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str) -> N
         "generation": generation,
         "output_key": TASKS[task].output_key,
         "output": output,
+        "trusted": own_hashes(),
+        "trusts_all": trust_remote_code,
+        "untrusted": UNTRUSTED,
     }
-    with tempfile.TemporaryDirectory() as work:
-        files = [Path(work) / "expected.json", Path(work) / "tensors.safetensors"]
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary).resolve()
+        files = [work / "expected.json", work / "tensors.safetensors"]
         files[0].write_text(json.dumps(expected), encoding="utf-8")
         save_file({name: value.contiguous() for name, value in (inputs | tensors).items()}, files[1])
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(Path(work) / "modules")}
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(work / "modules")}
         result = subprocess.run(
             [sys.executable, "-c", CHECK, folder, *files],
             cwd=work,
             env=environment,
             capture_output=True,
             text=True,
+        )
+    if result.returncode == UNTRUSTED:
+        raise PublishError(
+            f"{output_dir} names code, {Path(result.stderr.splitlines()[-1]).name}, which this package did not write: "
+            "read it and, if you trust it, give --trust_remote_code."
         )
     if result.returncode:
         raise PublishError(
@@ -340,6 +370,7 @@ def publish(
     task: str | None = None,
     folder: str | Path | None = None,
     dry_run: bool = False,
+    trust_remote_code: bool = False,
     **upload_options,
 ) -> CommitInfo | None:
     """Runs `prepare_repository`, `check_repository` and, unless `dry_run`, `upload_repository`.
@@ -350,6 +381,7 @@ def publish(
         task: One of `TASKS`; None: the task recorded by the run's script.
         folder: A folder that keeps the repository; None: a temporary one.
         dry_run: Whether to skip the upload.
+        trust_remote_code: As in `check_repository`.
         upload_options: Options of `upload_repository`.
 
     Raises:
@@ -360,7 +392,7 @@ def publish(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(folder or Path(temporary) / "repository")
         record = prepare_repository(output_dir, folder, card, task)
-        check_repository(folder, output_dir, record["task"])
+        check_repository(folder, output_dir, record["task"], trust_remote_code)
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             print(f"{path.stat().st_size:>14,}  {path.relative_to(folder)}")
         print("It loads without this package and computes the same.")

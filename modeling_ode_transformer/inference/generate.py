@@ -39,6 +39,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, Pr
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
 from ..integration_ode_transformer import OWN_CODE
+from ..model_folders import open_model
 from ..pipeline_ode_transformer import SENTENCE_BREAKS, TRAINED_LENGTH, join_sentences
 from ..scores_ode_transformer import n_best
 from ..text_files import lock_file, parse_overrides, read_json, read_lines
@@ -181,7 +182,7 @@ def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
                 f"{name} is a language model ({config.model_type}), but generate needs an encoder-decoder. To "
                 "continue texts, use ode-transformer train language-model --prompt."
             )
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=DTYPES[args.dtype], **args.hub_options)
+        model = open_model(AutoModelForSeq2SeqLM, name, dtype=DTYPES[args.dtype], **args.hub_options)
         models.append(model.to(device))
         if args.optimize_for_cpu and device.type == "cpu":
             optimize_for_cpu(model)
@@ -241,6 +242,17 @@ def set_generation_options(config: GenerationConfig, args: GenerateArguments) ->
     limits = ("max_length", "max_new_tokens", *MAX_LEN_OPTIONS)
     if all(getattr(config, name, None) is None for name in limits):
         config.max_len_a, config.max_len_b = 0, 200  # fairseq's
+
+
+def check_token_ids(config: GenerationConfig, vocab_size: int) -> None:
+    """Raises a ValueError if a token id of a generation configuration is not one of the target's vocabulary."""
+    for name, value in vars(config).items():
+        ids = value if isinstance(value, list) else [value]
+        if name.endswith("_token_id") and not all(each is None or each in range(vocab_size) for each in ids):
+            raise ValueError(
+                f"{name}={value} is not in the target's vocabulary of {vocab_size} tokens, 0 to {vocab_size - 1}: "
+                "give another one in --generation_options."
+            )
 
 
 def make_windows(costs: Sequence[float]) -> list[int]:
@@ -322,6 +334,7 @@ class TextGenerator:
             begin_with_language(self.model, self.tokenizer)
         config = self.model.generation_config
         set_generation_options(config, args)
+        check_token_ids(config, models[0].get_output_embeddings().out_features)
         starts_plainly = config.decoder_start_token_id in (None, self.tokenizer.eos_token_id)
         if marks_languages(self.tokenizer) and config.forced_bos_token_id is None and starts_plainly:
             raise ValueError(
@@ -453,7 +466,8 @@ class PartialOutput:
     """
 
     def __init__(self, path: Path):
-        self.path, self.partial, self.note_file = path, Path(f"{path}.partial"), Path(f"{path}.partial.json")
+        self.is_gzipped, self.path = path.suffix == ".gz", path.resolve()  # a link stays one
+        self.partial, self.note_file = Path(f"{self.path}.partial"), Path(f"{self.path}.partial.json")
         with self.partial.open("ab"):
             pass
         if not self.partial.stat().st_size:
@@ -511,7 +525,7 @@ class PartialOutput:
                 f"{self.partial} has {found} lines instead of {lines}: something else has changed it. Repeat the call "
                 "with --overwrite to start from scratch."
             )
-        if self.path.suffix == ".gz":
+        if self.is_gzipped:
             packed = Path(f"{self.partial}.gz")
             with self.partial.open("rb") as file, packed.open("wb") as target:
                 with gzip.GzipFile("", "wb", fileobj=target, mtime=0) as packer:
@@ -542,7 +556,7 @@ def opened_output(args: GenerateArguments) -> Iterator[PartialOutput | None]:
     if path.exists() and Path(args.input).exists() and path.samefile(args.input):
         raise ValueError(f"--output {path} is the source file: choose another file.")
     refusal = f"Another call is writing to --output {path}: wait until it ends, or choose another file."
-    with lock_file(f"{path}.partial.lock", refusal):
+    with lock_file(f"{path.resolve()}.partial.lock", refusal):
         # Checked under the lock: a call that has just ended may have written the output.
         if path.exists() and not args.overwrite:
             raise FileExistsError(f"--output {path} exists: choose another file, or give --overwrite.")

@@ -27,6 +27,7 @@ from modeling_ode_transformer.metrics.metric_utils import (
     check_lists,
     metric_of_evaluate,
 )
+from modeling_ode_transformer.model_folders import open_model
 
 
 def split_words(line: str) -> list[str]:
@@ -194,7 +195,7 @@ def model_perplexity(
 
 def load_model(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The causal language model from a folder or the Hub in float32, and its tokenizer."""
-    return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32), AutoTokenizer.from_pretrained(name)
+    return open_model(AutoModelForCausalLM, name, dtype=torch.float32), AutoTokenizer.from_pretrained(name)
 
 
 class WordPerplexityModule(CheckedLists):

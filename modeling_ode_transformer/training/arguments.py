@@ -14,7 +14,7 @@ from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallbac
 
 from ..own_schemes import import_schemes
 from ..text_files import parse_overrides, read_json
-from .recipe_files import recipe_file, recipe_of
+from .recipe_files import read_recipe, recipe_file, recipe_of
 from .smoke import SMOKE_VALUES
 
 
@@ -212,8 +212,8 @@ def parse_with_recipe(
             there is none, and lines for the log.
 
     Raises:
-        ValueError: the recipe is not JSON or holds unknown arguments; there is no recipe of that name; an argument has
-            a value that it cannot have, or needs a GPU that is not there.
+        ValueError: the recipe is not JSON, holds unknown arguments or gives one that runs code; there is no recipe of
+            that name; an argument has a value that it cannot have, or needs a GPU that is not there.
         FileNotFoundError: there is no such file.
     """
     notes = [] if notes is None else notes
@@ -221,11 +221,7 @@ def parse_with_recipe(
     name, argv = recipe_of(argv)
     recipe = {}
     if name is not None:
-        recipe = read_json(recipe_file(name))
-        if unknown := sorted(set(recipe) - known):
-            raise ValueError(
-                f"{name} holds unknown arguments: {', '.join(unknown)} (--help_all lists the known ones)."
-            )
+        recipe = read_recipe(recipe_file(name), known)
     given = given_arguments(dataclass_types, argv)
     sources = {name for arguments in dataclass_types for name in getattr(arguments, "SOURCES", ())}
     alternatives = [pair for arguments in dataclass_types for pair in getattr(arguments, "ALTERNATIVES", ())]

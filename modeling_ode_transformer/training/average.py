@@ -20,16 +20,18 @@ from torch.distributed.checkpoint import FileSystemReader, load
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..averaging import TensorMean, check_distinct, check_same_configuration, check_same_parameters
+from ..model_folders import shard_names
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
 from ..text_files import read_json
 from .checkpoints import (
     CHECKPOINT,
+    CHECKSUMS,
     LOCK,
     OUTPUTS,
     TRAINER_STATE,
-    incomplete_reason,
     locked_folder,
     numbered_checkpoints,
+    unusable_reason,
 )
 from .records import ARGUMENTS, EVALUATION, RUNS
 
@@ -37,7 +39,7 @@ from .records import ARGUMENTS, EVALUATION, RUNS
 # Files that are not copied: weights, training state, and results that hold for these weights only.
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
 NOT_COPIED += ("loss_state_*.json", "stream_state_*.json", "latest", "zero_to_fp32.py")
-NOT_COPIED += (ARGUMENTS, EVALUATION, RUNS, "README.md", LOCK, *OUTPUTS)
+NOT_COPIED += (ARGUMENTS, EVALUATION, RUNS, "README.md", LOCK, CHECKSUMS, *OUTPUTS)
 # The folder in which accelerate writes the weights of a sharded model.
 SHARDED_WEIGHTS = "pytorch_model_fsdp_0"
 # Fields of a configuration that do not describe the model.
@@ -95,7 +97,7 @@ class SavedModel:
         if not folder.is_dir():
             raise FileNotFoundError(f"No folder {folder}.")
         self.folder = folder
-        if CHECKPOINT.fullmatch(folder.name) and (reason := incomplete_reason(folder)):
+        if CHECKPOINT.fullmatch(folder.name) and (reason := unusable_reason(folder)):
             raise self.half_written(reason)
         if not (folder / CONFIG_NAME).is_file():
             raise ValueError(f"{folder} is not a model folder: it holds no {CONFIG_NAME}.")
@@ -108,10 +110,7 @@ class SavedModel:
         elif (folder / SHARDED_WEIGHTS).is_dir():
             filenames, self.files = [], {SAFE_WEIGHTS_NAME: ShardedWeights(folder / SHARDED_WEIGHTS)}
         elif (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
-            index = read_json(folder / SAFE_WEIGHTS_INDEX_NAME)
-            if not isinstance(index.get("weight_map"), dict):
-                raise self.half_written(f"{SAFE_WEIGHTS_INDEX_NAME} has no weight_map")
-            filenames = sorted(set(index["weight_map"].values()))
+            filenames = shard_names(folder / SAFE_WEIGHTS_INDEX_NAME)
         else:
             raise ValueError(
                 f"{folder} holds neither {SAFE_WEIGHTS_NAME} nor {SAFE_WEIGHTS_INDEX_NAME}; other formats cannot be "

@@ -6,20 +6,18 @@ import logging
 import re
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from tokenizers import Tokenizer
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
+from ..model_folders import shard_names
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, TRAINED_LENGTH
 from ..text_files import lock_file, read_json
 from .records import GENERATED
@@ -28,6 +26,8 @@ from .records import GENERATED
 logger = logging.getLogger(__name__)
 
 TRAINER_STATE = "trainer_state.json"
+# The checksums of a complete checkpoint's files, by their paths in it.
+CHECKSUMS = "checksums.json"
 # Patterns of files beside the weights: a checkpoint has all of them or, with `save_only_model`, none.
 TRAINING_STATE = ("optimizer*", "scheduler.pt", "rng_state*.pth")
 # Patterns of the folders into which all processes of a sharded training write.
@@ -37,12 +37,16 @@ SHARDS_METADATA = ".metadata"
 LOSS_STATE = ("loss_since_last_log", "mean_loss_since_last_log", "last_logged_update")
 NEEDED_VALUES: dict[str, dict[str, Any]] = {
     TRAINER_STATE: {"global_step": int, "log_history": list},
-    "*.index.json": {"weight_map": dict},
     "loss_state_*.json": dict.fromkeys(LOSS_STATE, (int, float)),
 }
-READ_FILES = (*NEEDED_VALUES, CONFIG_NAME, "generation_config.json", "tokenizer*.json", f"{TARGET_TOKENIZER}/*.json")
-# Modules in which model classes are looked up.
-HOMES = ("modeling_ode_transformer", "transformers")
+READ_FILES = (
+    *NEEDED_VALUES,
+    CHECKSUMS,
+    CONFIG_NAME,
+    "generation_config.json",
+    "tokenizer*.json",
+    f"{TARGET_TOKENIZER}/*.json",
+)
 # Fields of a configuration that may change for the same model: Trainer sets special tokens, a dtype, a cache, and
 # data their longest source.
 NOT_OF_THE_MODEL = {"transformers_version", "_name_or_path", "architectures", "auto_map", "dtype", "use_cache"}
@@ -169,9 +173,13 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
         needed: dict[str, Any] = next((names for pattern, names in NEEDED_VALUES.items() if path.match(pattern)), {})
         if wrong := [name for name, kinds in needed.items() if not isinstance(values.get(name), kinds)]:
             return f"{path.name} is damaged: it has no valid {wrong[0]}"
-        for shard in set(values["weight_map"].values()) if "weight_map" in needed else ():
-            if not (checkpoint / shard).is_file():
-                return f"{shard} is missing"
+    for index in checkpoint.glob("*.index.json"):
+        try:
+            missing = [name for name in shard_names(index) if not (checkpoint / name).is_file()]
+        except ValueError as error:
+            return str(error)
+        if missing:
+            return f"{missing[0]} is missing"
     weights = list(checkpoint.glob("*.safetensors"))
     if not weights and not any(checkpoint.glob("pytorch_model_fsdp*")) and not any(checkpoint.glob("global_step*")):
         return "it holds no weights"
@@ -193,37 +201,34 @@ def incomplete_reason(checkpoint: str | Path) -> str | None:
     return None
 
 
+def checksum(file: Path) -> int:
+    """The CRC-32 of a file, at more than 1 GB a second."""
+    value = 0
+    with file.open("rb") as opened:
+        while part := opened.read(1 << 20):
+            value = zlib.crc32(part, value)
+    return value
+
+
+def note_checksums(checkpoint: Path) -> None:
+    """Writes the checksums of a checkpoint's files, when all are there."""
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != CHECKSUMS)
+    write_json(checkpoint / CHECKSUMS, {path.relative_to(checkpoint).as_posix(): checksum(path) for path in files})
+
+
 def unusable_reason(checkpoint: str | Path) -> str | None:
-    """Returns why training cannot continue from a checkpoint: `incomplete_reason`, a tokenizer that does not open, or
-    weights that lack a tensor of the model, whose class is in this package or transformers."""
+    """Returns why a checkpoint is unusable: `incomplete_reason`, or a file that is missing or not as it was saved, if
+    the checksums were noted. It reads all files."""
     checkpoint = Path(checkpoint)
     if reason := incomplete_reason(checkpoint):
         return reason
-    for path in (checkpoint / "tokenizer.json", checkpoint / TARGET_TOKENIZER / "tokenizer.json"):
-        try:
-            if path.is_file():
-                Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises nothing more specific
-            return f"{path.relative_to(checkpoint)} is damaged ({error})"
-    config, weights = checkpoint / CONFIG_NAME, list(checkpoint.glob("*.safetensors"))
-    if not config.is_file() or not weights or (checkpoint / "adapter_config.json").is_file():
-        return None
-    name = next(iter(read_json(config).get("architectures") or []), "")
-    found = next((found for home in HOMES if (found := getattr(import_module(home), name, None))), None)
-    if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
-        return None
-    model_class: Any = found
-    try:
-        with torch.device("meta"):
-            model = model_class(model_class.config_class.from_pretrained(checkpoint))
-    except (ValueError, TypeError, StrictDataclassError) as error:
-        return f"{CONFIG_NAME} is damaged ({error})"
-    tensors = set()
-    for path in weights:
-        with safe_open(path, framework="pt") as file:
-            tensors.update(file.keys())
-    missing = sorted(model.state_dict().keys() - tensors - set(model.all_tied_weights_keys))
-    return f"its weights lack {', '.join(missing[:3])}" if missing else None
+    noted = read_json(checkpoint / CHECKSUMS) if (checkpoint / CHECKSUMS).is_file() else {}
+    for name, value in noted.items():
+        if not (checkpoint / name).is_file():
+            return f"{name} is missing"
+        if checksum(checkpoint / name) != value:
+            return f"{name} is damaged: it is not as it was saved, by its checksum in {CHECKSUMS}"
+    return None
 
 
 def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = None) -> None:
@@ -247,14 +252,12 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
         )
     if config is not None and (checkpoint / CONFIG_NAME).is_file():
         both = (type(config).from_pretrained(checkpoint), config)
-        # Older versions did not record them.
-        left_open = {"padding_position", "dataset_labels"} - read_json(checkpoint / CONFIG_NAME).keys()
         saved, asked = (json.loads(each.to_json_string(use_diff=False)) for each in both)
         different = [
             f"{name} {saved.get(name)!r}, not {value!r}"
             for name, value in asked.items()
             if saved.get(name) != value
-            and name not in NOT_OF_THE_MODEL | left_open
+            and name not in NOT_OF_THE_MODEL
             and not name.endswith("_token_id")
             and not (name == "problem_type" and value is None)  # the first loss of a classifier sets it
         ]

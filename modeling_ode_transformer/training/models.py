@@ -16,8 +16,10 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 
 from ..integration_ode_transformer import ButcherTableau
 from ..metrics.perplexity import split_words
+from ..model_folders import open_model
 from ..text_files import parse_overrides
 from .arguments import BaseModelArguments
+from .task import Run
 
 
 def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -> PreTrainedConfig:
@@ -54,10 +56,12 @@ def check_model(args: BaseModelArguments, **values) -> PreTrainedConfig:
     return config_with_overrides(args, values)
 
 
-def load_checkpoint(auto_class: Any, args: BaseModelArguments) -> PreTrainedModel:
+def load_checkpoint(auto_class: Any, run: Run) -> PreTrainedModel:
     """The checkpoint's model in float32: in training, the half precision of saved weights would lose small updates
-    (--bf16 and --fp16 autocast)."""
-    return auto_class.from_pretrained(args.model_name_or_path, dtype=torch.float32, **args.hub_options)
+    (--bf16 and --fp16 autocast). Only a training may add weights, such as a classifier's, to those of the
+    checkpoint."""
+    args = run.model_args
+    return open_model(auto_class, args.model_name_or_path, run.args.do_train, dtype=torch.float32, **args.hub_options)
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding: nn.Module, side: str = "") -> None:

@@ -2,10 +2,14 @@
 """The recipes that come with the package, by their names; without torch, so that a wrong name is an error at once."""
 
 from argparse import ArgumentParser
+from collections.abc import Collection
 from pathlib import Path
+
+from ..text_files import read_json
 
 
 RECIPES = Path(__file__).with_name("recipes")
+RUNS_CODE = ("trust_remote_code", "import_schemes")
 
 
 def recipe_of(argv: list[str]) -> tuple[str | None, list[str]]:
@@ -32,6 +36,22 @@ def recipe_file(name: str) -> Path:
             ".json."
         )
     return RECIPES / f"{name}.json"
+
+
+def read_recipe(file: str | Path, known: Collection[str]) -> dict:
+    """The arguments in a recipe, by name.
+
+    Raises:
+        ValueError: it is not a JSON object, holds unknown arguments, or gives one that runs code.
+        FileNotFoundError: there is no such file.
+    """
+    recipe = read_json(file)
+    for name in RUNS_CODE:
+        if recipe.get(name):
+            raise ValueError(f"{file} gives {name}, which runs code: that can be asked for only on the command line.")
+    if unknown := sorted(recipe.keys() - known):
+        raise ValueError(f"{file} holds unknown arguments: {', '.join(unknown)} (--help lists the known ones).")
+    return recipe
 
 
 def recipe_names() -> list[str]:

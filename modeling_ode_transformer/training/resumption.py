@@ -3,6 +3,8 @@
 
 import json
 import logging
+import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,16 +17,19 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import SequentialSampler
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments, trainer
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.utils.hub import hf_api
 
 from ..pipeline_ode_transformer import without_truncation
 from ..text_files import read_json
 from .checkpoints import (
+    CHECKSUMS,
     TRAINER_STATE,
     check_resumable,
     incomplete_reason,
     last_complete_checkpoint,
     locked_folder,
+    note_checksums,
     numbered_checkpoints,
     remove_checkpoint,
     remove_leftovers,
@@ -70,6 +75,39 @@ def values_kept(model: torch.nn.Module):
         model._apply(give_back)
 
 
+class StopAtSigterm(TrainerCallback):
+    """After a SIGTERM, of any process, saves a checkpoint at the end of the update and ends the process.
+
+    Trainer's own callback may save between backward pass and step. The resumed run would add up both gradients.
+    """
+
+    def __init__(self, accelerator):
+        self.accelerator, self.is_stopping = accelerator, False
+
+    @contextmanager
+    def handling(self):
+        """Within the context, a SIGTERM is noted."""
+        before = signal.signal(signal.SIGTERM, lambda *_: self.accelerator.set_trigger())
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.is_stopping |= self.accelerator.check_trigger()
+        control.should_save |= self.is_stopping
+
+    def on_save(self, args, state, control, **kwargs):
+        if self.is_stopping:
+            if state.is_world_process_zero:
+                logger.warning(
+                    "SIGTERM: stopped after update %d, of which checkpoint-%d was saved; the same command continues",
+                    *(state.global_step, state.global_step),
+                )
+            self.accelerator.wait_for_everyone()  # a launcher ends the others when the first one ends
+            sys.exit(128 + signal.SIGTERM)
+
+
 class SaveAfterEpoch(TrainerCallback):
     """Delays a checkpoint that is due at the last update of an epoch until the epoch's log and evaluation are done.
 
@@ -96,6 +134,7 @@ class ResumableTrainerMixin:
       first deletes half-written checkpoints, then those of the fewest updates.
     - A run that had ended, by its updates or by early stopping, is not trained any further. Where its last checkpoint
       gave way to the best one (`save_total_limit=1`), the state in the output folder says so.
+    - With `enable_jit_checkpoint`, SIGTERM ends the process after the update, with a checkpoint and exit code 143.
     - The steps of logs, evaluations and checkpoints are those of this call.
     - Logged losses and seconds cover the whole training: the sum of losses since the last log is kept, and
       `train_loss` and `train_runtime` at the end are totals over all calls.
@@ -118,6 +157,12 @@ class ResumableTrainerMixin:
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        self._stop_at_sigterm: StopAtSigterm | None = None
+        if self.args.enable_jit_checkpoint:
+            replaced = self.pop_callback(JITCheckpointCallback)
+            signal.signal(signal.SIGTERM, replaced.jit_manager._original_sigterm_handler)
+            self._stop_at_sigterm = StopAtSigterm(self.accelerator)
+            self.add_callback(self._stop_at_sigterm)
         self.add_callback(SaveAfterEpoch())
         self._hand_over_token()
         self._resumed_from: Path | None = None
@@ -178,7 +223,8 @@ class ResumableTrainerMixin:
         self._start = self._end = None
         self._earlier = {name: state.get(name, 0.0) for name in ("loss", "seconds")}
         checkpoint = str(resume_from_checkpoint) if resume_from_checkpoint else None
-        with locked_folder(self.args.output_dir) if self.is_world_process_zero() else nullcontext():
+        lock = locked_folder(self.args.output_dir) if self.is_world_process_zero() else nullcontext()
+        with lock, self._stop_at_sigterm.handling() if self._stop_at_sigterm else nullcontext():
             if self.args.should_save:
                 remove_leftovers(self.args.output_dir)
             return super().train(checkpoint, *args, **kwargs)
@@ -334,7 +380,8 @@ class ResumableTrainerMixin:
                 logger.warning("Deleting %s: its name is needed for a checkpoint", current)
                 current.unlink()
             # The folder may be half-written by an earlier run; it counts as such until the end.
-            (current / TRAINER_STATE).unlink(missing_ok=True)
+            for name in (CHECKSUMS, TRAINER_STATE):
+                (current / name).unlink(missing_ok=True)
             if self.args.save_total_limit is not None:
                 # Leftovers of a killed run would count among the checkpoints to keep.
                 for path in numbered_checkpoints(folder):
@@ -346,6 +393,7 @@ class ResumableTrainerMixin:
         with in_place_of("rotate_checkpoints", lambda **options: None):
             super()._save_checkpoint(model, trial)
         if self.args.should_save:
+            note_checksums(current)
             rotate_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint, current)
 
     def _loss_state_file(self, checkpoint: str | Path) -> Path:

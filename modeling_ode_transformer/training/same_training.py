@@ -42,7 +42,13 @@ NOT_OF_A_RESULT = {
     *("seeds", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "run_name", "report_to"),
     *("prepared_dir", "num_workers", "local_data"),
     *("disable_tqdm", "log_level", "log_level_replica", "logging_first_step", "logging_steps"),
-    *("logging_strategy", "save_total_limit", "dataloader_num_workers", "dataloader_persistent_workers"),
+    *(
+        "logging_strategy",
+        "save_total_limit",
+        "enable_jit_checkpoint",
+        "dataloader_num_workers",
+        "dataloader_persistent_workers",
+    ),
 }
 # Cards do not show these of a training, and each makes it another one.
 ORDER_AND_OPTIMIZER = ("train_sampling_strategy", "data_seed", "lr_scheduler_kwargs", "adam_epsilon")

@@ -242,6 +242,33 @@ def test_what_cannot_be_published_is_said(run, tmp_path):
         cli.run(["publish", str(tmp_path / "nothing"), "--repo_id", "me/model", "--dry_run"])
 
 
+EVIL = """
+from pathlib import Path
+from transformers import PreTrainedTokenizerFast
+Path({ran!r}).touch()
+class EvilTok(PreTrainedTokenizerFast):
+    pass
+"""
+
+
+@pytest.mark.parametrize("reference", ["{folder}--evil.EvilTok", "{folder}/evil.EvilTok"])
+@pytest.mark.parametrize("place", ["", "target_tokenizer"])
+def test_code_of_others_runs_only_if_it_is_trusted(place, reference, run, tmp_path, capsys):
+    """A tokenizer names it by an absolute path."""
+    folder, ran = shutil.copytree(run, tmp_path / "run"), tmp_path / "ran"
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "evil" / "evil.py").write_text(EVIL.format(ran=str(ran)))
+    file = folder / place / "tokenizer_config.json"
+    code = {"AutoTokenizer": [None, reference.format(folder=tmp_path / "evil")]}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"auto_map": code}))
+    argv = ["publish", str(folder), "--repo_id", "me/model", "--dry_run"]
+    with pytest.raises(PublishError, match=r"evil\.py, which this package did not write: .* --trust_remote_code"):
+        cli.run(argv)
+    assert not ran.exists()
+    cli.run([*argv, "--trust_remote_code"])
+    assert ran.exists() and "It loads without this package" in capsys.readouterr().out
+
+
 def other_numbers(code: str) -> str:
     return code + (
         "forward = OdeTransformerModel.forward\n"
@@ -289,7 +316,7 @@ def test_a_repository_that_does_not_work_without_the_package_is_not_uploaded(
 
     monkeypatch.setattr(publish_module, "prepare_repository", prepare)
     with pytest.raises(PublishError, match=f"(?s)so nothing was uploaded.*{message}"):
-        publish(run, CARD)
+        publish(run, CARD, trust_remote_code=True)
     assert hub.requests == [] and hub.repositories == {}
 
 

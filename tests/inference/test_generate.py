@@ -10,6 +10,7 @@ import sys
 import pytest
 import quickstart
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
 
 from modeling_ode_transformer import (
@@ -540,6 +541,41 @@ def test_the_output_does_not_replace_the_sources(models, tmp_path):
     assert source.read_text() == "one\n"
 
 
+def test_an_output_that_is_a_link_stays_one(translate, tmp_path):
+    (tmp_path / "folder").mkdir()
+    target, link = tmp_path / "folder" / "target.txt", tmp_path / "output.txt"
+    target.write_text("old\n")
+    link.symlink_to(target)
+    expected = translate("ode")
+    assert link.is_symlink() and target.read_text(encoding="utf-8").split("\n") == [*expected, ""]
+    assert [path.name for path in target.parent.iterdir()] == ["target.txt"]
+
+
+def lack(tensors, name):
+    del tensors[name]
+
+
+def spoil(tensors, name):
+    tensors[name][0] = torch.nan
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [(lack, "damaged lacks the weights model.decoder.layers.1.fc2.bias"), (spoil, "layers.1.fc2.bias .* not finite")],
+)
+@pytest.mark.parametrize("name", ["ode", "m2m100"])
+def test_weights_that_are_missing_or_not_numbers_are_refused(name, damage, message, models, translate, tmp_path):
+    """Their outputs would be random, or constant."""
+    folder = shutil.copytree(models / name, tmp_path / "damaged")
+    tensors = load_file(folder / "model.safetensors")
+    damage(tensors, "model.decoder.layers.1.fc2.bias")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=message):
+        translate(folder)
+    with pytest.raises(ValueError, match=message):
+        cli.run(["export-onnx", str(folder), "--output_dir", str(tmp_path / "onnx")])
+
+
 def test_standard_output_is_utf8_in_any_locale(translate, monkeypatch, models, tmp_path):
     expected = translate("ode")
     assert not "".join(expected).isascii()
@@ -590,6 +626,15 @@ def test_batches_fill_the_budget():
         (["ode"], {"generation_options": "temperature=NaN"}, ValueError, "temperature=NaN must not be text"),
         (["ode"], {"generation_options": '{{"temperature": NaN}}'}, ValueError, "temperature=nan must be finite"),
         (["ode"], {"generation_options": "max_new_tokens=[3]"}, ValueError, r"\[3\]}: a value has a wrong type"),
+        (["ode"], {"generation_options": "decoder_start_token_id=300"}, ValueError, "id=300 .* 300 tokens, 0 to 299"),
+        (
+            ["ode"],
+            {"generation_options": '{{"eos_token_id": [2, 999]}}'},
+            ValueError,
+            r"eos_token_id=\[2, 999\] .* 0 to 299",
+        ),
+        (["separate"], {"generation_options": "pad_token_id=290"}, ValueError, "pad_token_id=290 .* 0 to 289"),
+        (["ode", "m2m100"], {"generation_options": "eos_token_id=-1"}, ValueError, "eos_token_id=-1 .* 0 to 299"),
         (["ode"], {"length_penalty": "nan"}, ValueError, "--length_penalty NaN must be a finite number"),
         (["ode"], {"max_len_b": "inf"}, ValueError, "--max_len_b Infinity must be a finite number"),
         (["ode"], {"device": "gpu"}, ValueError, "--device gpu is not a device: give cpu, cuda or cuda:1"),

@@ -191,6 +191,20 @@ def test_errors_name_the_value_and_the_fix(values, error, message, corpus, tmp_p
         run_translation.main([str(bad / "recipe.json")])
 
 
+@pytest.mark.parametrize("values", [{"trust_remote_code": True}, {"import_schemes": ["scheme.py"]}])
+def test_a_recipe_does_not_run_code(values, tmp_path):
+    """It may come from elsewhere; the command line does not."""
+    (tmp_path / "scheme.py").write_text("raise SystemExit('it ran')")
+    (tmp_path / "recipe.json").write_text(json.dumps(values))
+    for argv in ([str(tmp_path / "recipe.json")], ["--recipe", str(tmp_path / "recipe.json")]):
+        with pytest.raises(
+            ValueError, match=f"recipe.json gives {next(iter(values))}, which runs code: .* only on the"
+        ):
+            parse_arguments(translation.TRANSLATION, argv)
+    (tmp_path / "recipe.json").write_text('{"trust_remote_code": false}')
+    parse_arguments(translation.TRANSLATION, argv)
+
+
 def test_overrides():
     expected = {"d_model": 256, "dropout": 0.2, "tie_word_embeddings": False, "layer_history": "none"}
     text = "d_model=256,dropout=0.2,tie_word_embeddings=False,layer_history=none"

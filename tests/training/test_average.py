@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -11,12 +12,13 @@ import pytest
 import torch
 from filelock import FileLock
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, Trainer, TrainingArguments
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, Trainer, TrainingArguments
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
+from modeling_ode_transformer.model_folders import open_model
 from modeling_ode_transformer.training import average as module
 from modeling_ode_transformer.training.average import average_checkpoints, last_checkpoints
-from modeling_ode_transformer.training.checkpoints import LOCK, LOSS_STATE
+from modeling_ode_transformer.training.checkpoints import LOCK, LOSS_STATE, incomplete_reason
 
 from ..conftest import TINY, files_of, killed_at_each_operation, randomize, tiny_config
 
@@ -194,6 +196,24 @@ def test_missing_shards_are_a_half_written_checkpoint(tmp_path):
     next(folder.glob("model-00002*")).unlink()
     with pytest.raises(ValueError, match=r"checkpoint-3 is half-written .*model-00002"):
         average_checkpoints([folder], tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["{outside}", "../outside.safetensors"])
+def test_an_index_that_names_files_outside_its_folder_is_refused(name, tmp_path):
+    """They would be read, and the mean written over them."""
+    outside = tmp_path / "outside.safetensors"
+    save_file({"weight": torch.ones(2)}, outside)
+    kept, name = outside.read_bytes(), name.format(outside=outside)
+    folder = save_random_model(tmp_path / "checkpoint-3", 0)
+    (folder / "trainer_state.json").write_text('{"global_step": 3, "log_history": []}')
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"weight": name}}))
+    assert f"names the weights {name!r}" in incomplete_reason(folder)
+    folder = folder.rename(tmp_path / "model")
+    for call in (lambda: average_checkpoints([folder], tmp_path / "out"), lambda: open_model(AutoModel, folder)):
+        with pytest.raises(ValueError, match=f"index.json names the weights '{re.escape(name)}'"):
+            call()
+    assert outside.read_bytes() == kept and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

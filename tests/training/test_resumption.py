@@ -17,7 +17,6 @@ import torch
 import torch.distributed.run
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import get_free_port, prepare_multi_gpu_env
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint, unusable_reason
@@ -96,6 +95,20 @@ def test_a_killed_run_goes_on_with_the_same_losses(whole, corpus, tmp_path, tmp_
         assert torch.equal(tensor, expected[name]), name
 
 
+def test_a_run_that_was_asked_to_stop_leaves_no_final_model(corpus, tmp_path, monkeypatch):
+    step = TokenSeq2SeqTrainer.training_step
+
+    def terminated_step(self, *args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", terminated_step)
+    with pytest.raises(SystemExit) as exit:
+        run_translation.main(arguments(corpus, tmp_path, **options(enable_jit_checkpoint=True)))
+    assert exit.value.code == 143 and not (tmp_path / "model.safetensors").exists()
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-1"
+
+
 def test_evaluation_does_not_change_the_training(whole, corpus, tmp_path):
     run_translation.main(arguments(corpus, tmp_path / "out", **options(eval_strategy="no")))
     assert losses(tmp_path / "out") == losses(whole)
@@ -131,18 +144,34 @@ def emptied(name, text="{}"):
     return lambda folder: (folder / name).write_text(text)
 
 
-def without_a_tensor(folder):
-    tensors = load_file(folder / "model.safetensors")
-    del tensors["model.decoder.layers.0.fc1.weight"]
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
 def linked_to_nothing(folder):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").symlink_to("blobs")
 
 
+def flipped(name, share):
+    """Flips the bits of a byte, which is at this share of the file."""
+
+    def flip(folder):
+        contents = bytearray((folder / name).read_bytes())
+        contents[int(share * len(contents))] ^= 255
+        (folder / name).write_bytes(contents)
+
+    return flip
+
+
+def with_zeros_at_the_end(folder):
+    """As a power failure leaves a file whose last blocks were not written."""
+    contents = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(contents[:-500] + bytes(500))
+
+
 DAMAGES |= {
+    "optimizer.pt is damaged": flipped("optimizer.pt", 0.5),
+    "rng_state.pth is damaged": flipped("rng_state.pth", 0.5),
+    "model.safetensors is damaged": with_zeros_at_the_end,
+    "config.json is missing": lambda folder: (folder / "config.json").unlink(),
+    "tokenizer.json is missing": lambda folder: (folder / "tokenizer.json").unlink(),
     **{
         f"{name} is cut off or damaged": lambda folder, name=name: cut(folder / name)
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "loss_state_0.json")
@@ -154,7 +183,6 @@ DAMAGES |= {
     "config.json is damaged": lambda folder: (folder / "config.json").write_text(
         (folder / "config.json").read_text().replace('"d_model": 32', '"d_model": 31')
     ),
-    "its weights lack model.decoder.layers.0.fc1.weight": without_a_tensor,
     "model.safetensors is a broken link": linked_to_nothing,
 }
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 import run_translation
+from safetensors.torch import load_file, save_file
 from transformers import Seq2SeqTrainingArguments
 
 from modeling_ode_transformer import OdeTransformerTokenizer
@@ -514,3 +515,15 @@ def test_another_start_of_the_same_last_name_makes_another_training():
     assert not different_training(noted, noted)["model"]
     moved = {"model": {"model_name_or_path": "../me/base", "model_revision": "main"}}
     assert not different_training(noted, moved)["model"]
+
+
+def test_only_a_training_adds_weights_that_a_checkpoint_lacks(run, corpus, tmp_path):
+    """Metrics of a model with random weights would be wrong in silence."""
+    folder = shutil.copytree(run[0], tmp_path / "lacking", ignore=shutil.ignore_patterns("checkpoint-*"))
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.encoder.layer_norm.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    values = {"model_name_or_path": folder, "config_overrides": None, "max_steps": 1}
+    with pytest.raises(ValueError, match=r"lacking lacks the weights model\.encoder\.layer_norm\.weight of Ode"):
+        run_translation.main(arguments(corpus, tmp_path / "a", **values, do_train=None, do_eval=True))
+    run_translation.main(arguments(corpus, tmp_path / "b", **values))

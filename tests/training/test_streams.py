@@ -17,6 +17,7 @@ from datasets.distributed import split_dataset_by_node
 from transformers import DataCollatorForSeq2Seq
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer
+from modeling_ode_transformer.training.checkpoints import note_checksums
 from modeling_ode_transformer.training.streams import TokenBudgetStream
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
@@ -207,6 +208,7 @@ def test_a_training_on_a_stream_is_resumed_exactly(files, tmp_path, monkeypatch)
     twice.train(resume_from_checkpoint=str(tmp_path / "twice" / "checkpoint-6"))
     assert twice.state.max_steps == counts[0] // 2 > updates and len(counts) == 1
     file.write_text(json.dumps({name: value for name, value in state.items() if name != "counted"}))
+    note_checksums(file.parent)
     resumed = trainer_for(tmp_path, files, num_train_epochs=1, seed=5)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
     assert history(resumed) == history(trainer) and counts[1:] == [updates * 2]
@@ -221,7 +223,8 @@ def test_a_training_on_a_stream_is_resumed_exactly(files, tmp_path, monkeypatch)
     longer.train()
     assert longer.state.global_step == updates + 4
     # The state of a process that is not there.
-    (tmp_path / "checkpoint-6" / "stream_state_0.json").unlink()
+    file.unlink()
+    note_checksums(file.parent)
     with pytest.raises(ValueError, match="holds no position in the stream for 1 processes"):
         trainer_for(tmp_path, files, num_train_epochs=1).train(str(tmp_path / "checkpoint-6"))
 

@@ -4,6 +4,7 @@
 import json
 import os
 import shutil
+import signal
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from transformers.utils import logging
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.integration_ode_transformer import StageCoefficients
 from modeling_ode_transformer.training.checkpoints import (
+    note_checksums,
     numbered_checkpoints,
     rotate_checkpoints,
 )
@@ -109,6 +111,35 @@ def test_a_resumed_run_is_the_uninterrupted_one(case, tmp_path):
         assert loss_history(resumed) == loss_history(whole), number
         for name, tensor in resumed.model.state_dict().items():
             assert torch.equal(tensor, whole.model.state_dict()[name]), (number, name)
+
+
+@pytest.mark.parametrize("update", [2, 3])
+def test_a_training_that_is_asked_to_stop_saves_its_update_and_goes_on_as_uninterrupted(update, tmp_path, caplog):
+    """SIGTERM comes between backward pass and step: within an epoch, and at its end, which is evaluated first."""
+    values = {"max_steps": 5, "logging_steps": 2, "eval_strategy": "epoch", "enable_jit_checkpoint": True}
+    whole = trainer_for(tmp_path / "whole", new_model(), **values)
+    whole.train()
+    stopped, handler = trainer_for(tmp_path / "stopped", new_model(), **values), signal.getsignal(signal.SIGTERM)
+    step = stopped.training_step
+
+    def terminated_step(*args, **kwargs):
+        loss = step(*args, **kwargs)
+        if stopped.state.global_step + 1 == update:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return loss
+
+    stopped.training_step = terminated_step
+    with pytest.raises(SystemExit) as exit:
+        stopped.train()
+    assert exit.value.code == 128 + signal.SIGTERM
+    assert f"SIGTERM: stopped after update {update}, of which checkpoint-{update} was saved" in caplog.text
+    assert [path.name for path in numbered_checkpoints(tmp_path / "stopped")] == [f"checkpoint-{update}"]
+    assert signal.getsignal(signal.SIGTERM) == handler
+    resumed = trainer_for(tmp_path / "stopped", new_model(), **values)
+    resumed.train(resume_from_checkpoint=True)
+    assert loss_history(resumed) == loss_history(whole)
+    for name, tensor in resumed.model.state_dict().items():
+        assert torch.equal(tensor, whole.model.state_dict()[name]), name
 
 
 def test_early_stopping_has_the_values_that_are_asked_for_now(tmp_path):
@@ -391,6 +422,7 @@ def test_another_number_of_processes_goes_on_with_the_mean_loss(writers, readers
         share = written["mean_loss_since_last_log"] + (0 if writers == 1 else 1 - 2 * process)
         text = json.dumps(written | {"loss_since_last_log": share, "processes": writers})
         (checkpoint / f"loss_state_{process}.json").write_text(text)
+    note_checksums(checkpoint)
     resumed = trainer_for(tmp_path, new_model(), **values)
     if readers == 1:
         resumed.train(resume_from_checkpoint=str(checkpoint))
@@ -538,19 +570,6 @@ def test_lengths_of_examples_with_classes_are_those_of_their_texts(tmp_path):
     trainer.train_dataset = [{"input_ids": [5] * size, "label": 1} for size in (1, 4, 2)]
     lengths = trainer._get_train_sampler().lengths.tolist()
     assert [length - lengths[0] for length in lengths] == [0, 3, 1]
-
-
-def test_a_checkpoint_that_notes_no_padding_position_is_resumed(tmp_path):
-    """As those of older versions, in which Trainer had changed `pad_token_id`."""
-    trainer_for(tmp_path, new_model(), save_strategy="steps", save_steps=2, max_steps=2).train()
-    path = tmp_path / "checkpoint-2" / "config.json"
-    noted = json.loads(path.read_text())
-    assert noted.pop("padding_position") == 1
-    path.write_text(json.dumps(noted | {"pad_token_id": 7}))
-    assert trainer_for(tmp_path, new_model()).train(resume_from_checkpoint=True).global_step == 3
-    path.write_text(json.dumps(noted | {"pad_token_id": 7, "padding_position": 7}))
-    with pytest.raises(ValueError, match="padding_position 7, not 1"):
-        trainer_for(tmp_path, new_model()).train(resume_from_checkpoint=True)
 
 
 def test_a_token_that_pads_must_be_one_of_the_model(tmp_path):

@@ -216,7 +216,7 @@ def load_model(run: Run) -> PreTrainedModel:
     warn_of_new_labels(run.given)
     labels = find_labels(run.given)
     if run.model_args.model_name_or_path:
-        model = load_checkpoint(AutoModelForSequenceClassification, run.model_args)
+        model = load_checkpoint(AutoModelForSequenceClassification, run)
     else:
         model = new_model(run, labels)
     check_vocabulary(run.tokenizer, model.get_input_embeddings())

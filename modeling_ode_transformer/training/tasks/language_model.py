@@ -306,7 +306,7 @@ def new_config(args: ModelArguments, tokenizer) -> PreTrainedConfig:
 def load_model(run: Run) -> PreTrainedModel:
     """The checkpoint's model in float32, or a new one; raises a ValueError if the vocabulary does not fit."""
     if run.model_args.model_name_or_path:
-        model = load_checkpoint(AutoModelForCausalLM, run.model_args)
+        model = load_checkpoint(AutoModelForCausalLM, run)
     else:
         model = AutoModelForCausalLM.from_config(new_config(run.model_args, run.tokenizer))
     check_vocabulary(run.tokenizer, model.get_input_embeddings())

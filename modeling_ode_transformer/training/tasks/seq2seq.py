@@ -9,7 +9,13 @@ from typing import Any
 
 import datasets
 from accelerate import PartialState
-from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, GenerationConfig, PreTrainedConfig
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from ...generation_ode_transformer import MAX_LEN_OPTIONS
 from ...inference.tokenizers import begin_with_language, check_target_tokenizer, load_tokenizers, marks_languages
@@ -142,13 +148,14 @@ def new_config(args: Seq2SeqModelArguments, tokenizer, target_tokenizer) -> PreT
     return config_with_overrides(args, values)
 
 
-def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
+def load_model(run: Run) -> PreTrainedModel:
     """The checkpoint's model in float32, or a new one; raises a ValueError if the vocabularies do not fit."""
-    if args.model_name_or_path:
-        model = load_checkpoint(AutoModelForSeq2SeqLM, args)
+    tokenizer, target_tokenizer = run.tokenizer, run.target_tokenizer
+    if run.model_args.model_name_or_path:
+        model = load_checkpoint(AutoModelForSeq2SeqLM, run)
         check_target_tokenizer(model, tokenizer, target_tokenizer)
     else:
-        model = AutoModelForSeq2SeqLM.from_config(new_config(args, tokenizer, target_tokenizer))
+        model = AutoModelForSeq2SeqLM.from_config(new_config(run.model_args, tokenizer, target_tokenizer))
     embeddings = {"source": model.get_input_embeddings(), "target": model.get_output_embeddings()}
     for side, pieces in (("source", tokenizer), ("target", target_tokenizer)):
         check_vocabulary(pieces, embeddings[side], side)
@@ -158,7 +165,7 @@ def load_model(args: Seq2SeqModelArguments, tokenizer, target_tokenizer):
 def load_model_of_run(run: Run):
     """The model of a run. Its configuration names the task's pipeline, and its generation configuration holds the
     search that the arguments ask for."""
-    model = load_model(run.model_args, run.tokenizer, run.target_tokenizer)
+    model = load_model(run)
     add_pipeline(model.config, run.task.name)
     if marks_languages(run.tokenizer):
         begin_with_language(model, run.tokenizer)
