@@ -50,6 +50,8 @@ Outputs = list[tuple[str, float]]
 SECONDS_TO_SEND = 10.0
 # More connections than these are closed at once. Systems often allow a process 1,024 open files.
 MAX_CONNECTIONS = 512
+# So many connections are accepted at a time, before any is closed.
+BACKLOG = 128
 
 
 @dataclass
@@ -346,7 +348,7 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((args.host, args.port))
-        listener.listen(MAX_CONNECTIONS)  # from now on the port is taken
+        listener.listen(BACKLOG)  # from now on the port is taken
     except OSError as error:
         is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
         raise OSError(
@@ -363,5 +365,6 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
         host = f"[{host}]" if ":" in host else host
         logger.warning("Serving %s at http://%s:%d/generate, documented at /docs", ", ".join(names), host, port)
         bound = math.ceil(args.timeout)
-        config = uvicorn.Config(app, http=GuardedConnection, log_level="warning", timeout_graceful_shutdown=bound)
+        limits: dict[str, Any] = {"backlog": BACKLOG, "timeout_graceful_shutdown": bound}
+        config = uvicorn.Config(app, http=GuardedConnection, log_level="warning", **limits)
         uvicorn.Server(config).run(sockets=[listener])
