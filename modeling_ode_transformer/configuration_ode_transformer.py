@@ -232,7 +232,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     ```"""
 
     model_type = "ode_transformer"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]  # since transformers 5.24, and before
     former_fields = dict[str, str]()  # of older versions, and what replaces them
     attribute_map = {
         "hidden_size": "d_model",
