@@ -167,9 +167,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
         ]
         log_probabilities = torch.stack([output.logits.float().log_softmax(-1) for output in outputs])
         caches = EnsembleCache([output[CACHE_NAME] for output in outputs]) if use_cache else None
-        return Seq2SeqLMOutput(
-            logits=log_probabilities.logsumexp(0) - math.log(len(outputs)), **{CACHE_NAME: caches}
-        )
+        return Seq2SeqLMOutput(logits=log_probabilities.logsumexp(0) - math.log(len(outputs)), **{CACHE_NAME: caches})
 
     def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs: Any):
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
