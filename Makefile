@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install test test-fast test-oldest quickstart quality style docs build clean
+.PHONY: install test test-fast test-oldest test-newest quickstart quality style docs build clean
 
 # The stamp is newer than what it was installed from.
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
@@ -28,7 +28,10 @@ test: install
 test-fast: install
 	$(PYTEST) -m "not slow"
 
-# The same with the oldest versions that setup.cfg allows, in an environment of its own.
+# The core's tests and those of saved models' code, by another Python.
+test_with = OMP_NUM_THREADS=1 $(1) -m pytest -m "not slow" && OMP_NUM_THREADS=1 $(1) -m pytest tests/test_hub.py
+
+# With the oldest versions that setup.cfg allows, in an environment of its own.
 OLDEST := .venv-oldest/bin/python
 
 test-oldest:
@@ -36,7 +39,18 @@ test-oldest:
 	grep -vE '^(huggingface_hub|setuptools|tokenizers|torch|transformers)==' constraints.txt > .venv-oldest/constraints.txt
 	$(OLDEST) -m pip install --quiet --disable-pip-version-check --constraint .venv-oldest/constraints.txt \
 		$$(sed -nE 's/^ *(torch|transformers)>=([0-9.]+).*/\1==\2.*/p' setup.cfg) --editable ".[train,test]"
-	OMP_NUM_THREADS=1 $(OLDEST) -m pytest -m "not slow"
+	$(call test_with,$(OLDEST))
+
+# With the newest versions of all packages, transformers beyond the bound of setup.cfg: if it passes, the bound rises.
+NEWEST := .venv-newest/bin/python
+
+test-newest:
+	test -x $(NEWEST) || $(PYTHON) -m venv .venv-newest
+	$(NEWEST) -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
+		--editable ".[train,test]"
+	$(NEWEST) -m pip install --quiet --disable-pip-version-check --upgrade transformers
+	$(call test_with,$(NEWEST))
+	$(NEWEST) -m pip show torch transformers | grep -E '^(Name|Version)'
 
 # Without the packages of the tests.
 quickstart: $(VENV)/installed-train
@@ -64,4 +78,4 @@ build: install
 	.ci/try_wheel dist $(PYTHON)
 
 clean:
-	rm -rf $(VENV) .venv-oldest build dist docs/_build quickstart_output
+	rm -rf $(VENV) .venv-oldest .venv-newest build dist docs/_build quickstart_output

@@ -99,7 +99,8 @@ class CsaOdeConfig(PreTrainedConfig):
     pad_token_id: int | None = 0
 
     def __new__(cls, *args, **kwargs):
-        for name in kwargs:
+        # A saved configuration may hold any name, and names its version.
+        for name in () if "transformers_version" in kwargs else kwargs:
             if not hasattr(cls, name) and (field := get_close_matches(name, cls.__dataclass_fields__, 1, 0.85)):
                 raise ValueError(f"{name}={kwargs[name]!r} is not a field: did you mean {field[0]}?")
         return super().__new__(cls)

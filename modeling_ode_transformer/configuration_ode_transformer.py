@@ -232,7 +232,7 @@ class OdeTransformerConfig(PreTrainedConfig):
     ```"""
 
     model_type = "ode_transformer"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]  # since transformers 5.24, and before
     former_fields = dict[str, str]()  # of older versions, and what replaces them
     attribute_map = {
         "hidden_size": "d_model",
@@ -324,18 +324,18 @@ class OdeTransformerConfig(PreTrainedConfig):
     decoder_start_from_labels: bool = False
 
     def __new__(cls, *args, **kwargs):
-        # Only here can one see which names were given.
-        is_decoder = kwargs.get("is_encoder_decoder") is False
+        # Only here can one see which names were given. A saved configuration may hold any, and names its version.
+        is_decoder, is_saved = kwargs.get("is_encoder_decoder") is False, "transformers_version" in kwargs
         for alias, field in (*cls.attribute_map.items(), *cls.fields_by_alias(is_decoder).items()):
             if alias in kwargs and kwargs.get(field, kwargs[alias]) != kwargs[alias]:
                 raise ValueError(f"{alias}={kwargs[alias]!r} contradicts {field}={kwargs[field]!r}: give one of them.")
-        for name in kwargs.keys() - cls.former_fields:
+        for name in () if is_saved else kwargs.keys() - cls.former_fields:
             if hasattr(cls, name):
                 continue
             of_stacks = [f"{stack}_{name}" for stack in ("encoder", "decoder") if hasattr(cls, f"{stack}_{name}")]
             if meant := of_stacks or get_close_matches(name, cls.__dataclass_fields__, 1, 0.85):
                 raise ValueError(f"{name}={kwargs[name]!r} is not a field: did you mean {' or '.join(meant)}?")
-        if is_decoder and "transformers_version" not in kwargs:
+        if is_decoder and not is_saved:
             # Values that differ from the defaults are reported when the language model is made.
             for name in (name for name in cls.fields_of_encoder if name in kwargs):
                 own = name.replace("encoder_", "decoder_")

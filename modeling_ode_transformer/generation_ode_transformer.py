@@ -28,11 +28,15 @@ from transformers.generation import (
 )
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
+from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import logging
 
 
 logger = logging.get_logger(__name__)
 
+# What the installed transformers calls the cache, in outputs, in `generate()` and in its layers: "cache" since 5.24.
+CACHE_NAMES = ("cache", "past_key_values")
+CACHE_NAME = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__dataclass_fields__)
 MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
 # Options about the source's tokens, with the values that disable them.
 OPTIONS_OF_SOURCES = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
@@ -50,6 +54,13 @@ STEPS_BETWEEN_LOOKS = {"cpu": 1}
 # transformers).
 HIDDEN = torch.finfo(torch.float16).min
 IMPOSSIBLE = -1e9
+
+
+def one_cache(cache: Any, past_key_values: Any) -> Any:
+    """The cache, from arguments with its two names. Raises a TypeError if two are given."""
+    if cache is not None and past_key_values is not None:
+        raise TypeError("cache and past_key_values are two names of one argument: give one of them.")
+    return past_key_values if cache is None else cache
 
 
 def padding_bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -175,9 +186,12 @@ def prepared_prompt_length(value: Callable[[str], Any], prompt: torch.LongTensor
 
 
 class RecomputedGenerationMixin(GenerationMixin):
-    """`generate()` uses no cache while blocks are recomputed in training (gradient checkpointing): these fill none."""
+    """`generate()` takes the cache by both names, and uses none while blocks are recomputed in training (gradient
+    checkpointing): these fill none."""
 
     def generate(self, inputs=None, generation_config=None, *args, **kwargs):
+        if (cache := one_cache(*(kwargs.pop(name, None) for name in CACHE_NAMES))) is not None:
+            kwargs[CACHE_NAME] = cache
         if self.recomputes():
             generation_config, kwargs = with_option("use_cache", False, generation_config, kwargs)
         return super().generate(inputs, generation_config, *args, **kwargs)
@@ -501,7 +515,7 @@ class BeamSearch:
 
     def _decode(self, tokens: torch.LongTensor, mask: torch.Tensor | None, **kwargs: Any) -> torch.Tensor:
         sources = {"encoder_outputs": self.encoder_outputs, "attention_mask": self.attention_mask}
-        targets = {"decoder_input_ids": tokens, "decoder_attention_mask": mask, "past_key_values": self.cache}
+        targets = {"decoder_input_ids": tokens, "decoder_attention_mask": mask, "cache": self.cache}
         options = {"use_cache": True, "return_dict": True, **self.model_options, **kwargs}
         return self.model(**sources, **targets, **options).logits
 
@@ -706,7 +720,7 @@ def beam_search(
         generation_config,
         logits_processor,
         type(encoder_outputs)(**states),
-        model_kwargs["past_key_values"].cross_attention_cache,
+        model_kwargs[CACHE_NAME].cross_attention_cache,
         *(None if mask is None else mask[::num_beams] for mask in masks),
         steps,
     )

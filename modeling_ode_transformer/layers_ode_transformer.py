@@ -27,6 +27,11 @@ from .integration_ode_transformer import (
 )
 
 
+# What layers, attention functions, losses and the capturing of outputs read beside named arguments.
+OPTIONS = {*TransformersKwargs.__optional_keys__, "joined_projections", "output_cross_attentions"}
+OPTIONS |= {"ignore_index", "shift_labels", "use_cache"}
+
+
 class OdeTransformerScaledWordEmbedding(nn.Embedding):
     """An embedding times a constant."""
 
@@ -357,7 +362,7 @@ class OdeTransformerAttention(nn.Module):
         keys_and_values: tuple[torch.Tensor, torch.Tensor] | None = None,
         attention_mask: torch.Tensor | None = None,
         relative_distances: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         cache_idx: int = 0,
         joined: tuple[torch.Tensor, ...] | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -370,8 +375,8 @@ class OdeTransformerAttention(nn.Module):
             (query,) = self.project(hidden_states, "q")
         else:
             query, *keys_and_values = self.project(hidden_states, "qkv", joined)
-            if past_key_values is not None:
-                keys_and_values = past_key_values.update(*keys_and_values, cache_idx)
+            if cache is not None:
+                keys_and_values = cache.update(*keys_and_values, cache_idx)
         output, weights = self.attend(query, *keys_and_values, attention_mask, relative_distances, **kwargs)
         return self.out_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
 
@@ -540,12 +545,19 @@ def are_operations_recorded() -> bool:
     )
 
 
+def check_options(options: dict[str, Any]) -> None:
+    """Raises a TypeError if `forward` gets an argument that nothing reads. It may be the new name of one that changes
+    the result."""
+    if unknown := [name for name, value in options.items() if name not in OPTIONS and value is not None]:
+        raise TypeError(f"This model does not read the arguments {', '.join(unknown)}: leave them out.")
+
+
 def check_cache_entries(cache: Cache, config: OdeTransformerConfig) -> None:
     """Raises a ValueError if a cache that has entries has too few for the decoder's self-attentions."""
     needed = config.decoder_layer_calls * config.attention_evaluations("decoder")
     if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
         raise ValueError(
-            f"past_key_values has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "
+            f"The cache has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "
             "evaluation of a block's attention: make it by the configuration, DynamicCache(config=model.config). "
             "PEFT's prefix tuning makes one for each layer: use it only if the decoder's blocks have one stage."
         )

@@ -14,8 +14,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import PreTrainedModel
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, auto_docstring, can_return_tuple
+from transformers.utils import auto_docstring, can_return_tuple
 
 from .configuration_csa_ode import NO_SOLVER, CsaOdeConfig
 from .solvers_csa_ode import solve
@@ -234,7 +233,6 @@ class CsaOdeModel(CsaOdePreTrainedModel):
         inputs_embeds: torch.FloatTensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
     ) -> CsaOdeModelOutput:
         r"""
         attention_mask (`torch.Tensor` of shape `(batch, length)`, *optional*):
@@ -357,7 +355,6 @@ class CsaOdeForSequenceClassification(CsaOdePreTrainedModel):
         labels: torch.Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
     ) -> CsaOdeSequenceClassifierOutput:
         r"""
         attention_mask (`torch.Tensor` of shape `(batch, length)`, *optional*):

@@ -34,7 +34,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
-from .generation_ode_transformer import BeamSearchGenerationMixin, RecomputedGenerationMixin
+from .generation_ode_transformer import CACHE_NAME, BeamSearchGenerationMixin, RecomputedGenerationMixin, one_cache
 from .integration_ode_transformer import HISTORIES, clamp_half, integrate, integrate_multistep, resolve_multistep
 from .layers_ode_transformer import (
     BlockInputs,
@@ -45,6 +45,7 @@ from .layers_ode_transformer import (
     attended_positions,
     autocast_dtype,
     check_cache_entries,
+    check_options,
     make_coefficients,
     make_position_embedding,
     make_stage_norms,
@@ -127,9 +128,10 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         relative_distances: torch.Tensor | None = None,
         steps: tuple[tuple[torch.Tensor, torch.Tensor], ...] = (),
         states: list[torch.Tensor] | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         repeat: int = 0,
         position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, tuple]:
         """Returns the new state (batch, length, d), the first stage's weights of the self-attention and of the
@@ -137,7 +139,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         scheme. A corrector reads `states`, those of the layer history. `repeat` counts earlier runs of the stack.
         Flash attention separates packed sequences by the `position_ids`."""
         masks, places = (attention_mask, encoder_attention_mask), (relative_distances, position_ids)
-        inputs = self.read(encoder_hidden_states, *masks, past_key_values, kwargs, repeat, *places)
+        inputs = self.read(encoder_hidden_states, *masks, one_cache(cache, past_key_values), kwargs, repeat, *places)
         parts = self.parts_without_source if inputs.source is None else self.parts
         y = hidden_states
         for sublayers, is_integrated in parts:
@@ -208,7 +210,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             self.self_attn_layer_norm(z),
             attention_mask=inputs.attention_mask,
             relative_distances=inputs.relative_distances,
-            past_key_values=inputs.cache,
+            cache=inputs.cache,
             cache_idx=inputs.first_cache_idx + evaluation,
             joined=inputs.joined,
             position_ids=inputs.position_ids,
@@ -236,23 +238,23 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         encoder_hidden_states,
         attention_mask,
         encoder_attention_mask,
-        past_key_values,
+        cache,
         options,
         repeat,
         relative_distances,
         position_ids,
     ):
         """Makes the sublayers' inputs from the arguments of `forward`."""
-        if self.recomputes_stages and self.training and past_key_values is not None:
-            logger.warning_once("Recomputed stages cannot fill a cache: past_key_values stays empty.")
-            past_key_values = None
-        has_two = isinstance(past_key_values, EncoderDecoderCache)
+        if self.recomputes_stages and self.training and cache is not None:
+            logger.warning_once("Recomputed stages cannot fill a cache: it stays empty.")
+            cache = None
+        has_two = isinstance(cache, EncoderDecoderCache)
         first_idx = self.first_cache_idx + repeat * self.num_stack_entries
         joined = options.pop("joined_projections", {}).get(self.first_cache_idx)
         return self.inputs_class(
             attention_mask=attention_mask,
-            cache=past_key_values.self_attention_cache if has_two else past_key_values,
-            source=self.read_source(encoder_hidden_states, past_key_values if has_two else None, first_idx),
+            cache=cache.self_attention_cache if has_two else cache,
+            source=self.read_source(encoder_hidden_states, cache if has_two else None, first_idx),
             source_mask=encoder_attention_mask,
             options=options,
             first_cache_idx=first_idx,
@@ -368,6 +370,7 @@ class OdeTransformerEncoder(OdeTransformerStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
+        check_options(kwargs)
         return self.encode(self.embed_words(input_ids, inputs_embeds), input_ids, attention_mask, **kwargs)
 
     def encode(self, inputs_embeds, input_ids, attention_mask, **kwargs) -> BaseModelOutput:
@@ -411,26 +414,31 @@ class OdeTransformerDecoder(OdeTransformerStack):
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         attention_positions: tuple[torch.Tensor, torch.Tensor] | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         r"""
         attention_positions (pair of `torch.LongTensor`, *optional*):
             Positions for relative distances: those of the queries, `(1 or batch_size, 1 or sequence_length)`, and of
             all keys, the cached ones first, `(1 or batch_size, keys)`. By default the tokens' order.
+        cache (`Cache`, *optional*):
+            Keys and values of earlier calls, which new ones are added to.
+        past_key_values (`Cache`, *optional*):
+            The same by its name before transformers 5.24.
         """
+        check_options(kwargs)
         inputs_embeds = self.embed_words(input_ids, inputs_embeds)
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
+        cache = one_cache(cache, past_key_values)
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
             if self.config.is_encoder_decoder:
-                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
+                cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
 
-        self_cache = past_key_values
-        if isinstance(past_key_values, EncoderDecoderCache):
-            self_cache = past_key_values.self_attention_cache
+        self_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         past_length = None
         if attention_positions is None:
             past_length = 0
@@ -447,7 +455,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
             self.config,
             inputs_embeds,
             attention_mask,
-            past_key_values=None if is_new and attention_mask is None else self_cache,
+            None if is_new and attention_mask is None else self_cache,
             position_ids=position_ids,
         )
         is_causal = getattr(self.config, "is_causal", True)  # set for a pass by the argument `is_causal`
@@ -461,13 +469,11 @@ class OdeTransformerDecoder(OdeTransformerStack):
             attention_mask=mask,
             encoder_attention_mask=encoder_attention_mask,
             relative_distances=distances,
-            past_key_values=past_key_values,
             position_ids=position_ids,
+            **{CACHE_NAME: cache},
             **kwargs,
         )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states, past_key_values=past_key_values
-        )
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE_NAME: cache})
 
     def source_mask(self, inputs_embeds, encoder_hidden_states, encoder_attention_mask):
         """The mask for the cross-attention of the layers."""
@@ -506,36 +512,44 @@ class OdeTransformerModel(EncoderDecoderEmbeddingsMixin, OdeTransformerPreTraine
         decoder_input_ids: torch.LongTensor | None = None,
         decoder_attention_mask: torch.LongTensor | None = None,
         encoder_outputs: tuple[tuple[torch.Tensor]] | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
+        r"""
+        cache (`Cache`, *optional*):
+            Keys and values of earlier calls, which new ones are added to.
+        past_key_values (`Cache`, *optional*):
+            The same by its name before transformers 5.24.
+        """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
         encoder_outputs = self.as_encoder_output(encoder_outputs)
+        cache = one_cache(cache, past_key_values)
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=self.source_states(encoder_outputs),
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=decoder_inputs_embeds,
-            use_cache=self.wants_cache(use_cache, past_key_values),
+            use_cache=self.wants_cache(use_cache, cache),
             **kwargs,
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             encoder_hidden_states=encoder_outputs.hidden_states,
             encoder_attentions=encoder_outputs.attentions,
+            **{CACHE_NAME: decoder_outputs.get(CACHE_NAME)},
         )
 
     def as_encoder_output(self, encoder_outputs: Any) -> BaseModelOutput:
@@ -575,12 +589,13 @@ class OdeTransformerForConditionalGeneration(
         decoder_input_ids: torch.LongTensor | None = None,
         decoder_attention_mask: torch.LongTensor | None = None,
         encoder_outputs: tuple[tuple[torch.Tensor]] | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         r"""
@@ -590,6 +605,10 @@ class OdeTransformerForConditionalGeneration(
         labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
             The target, ending with `eos_token_id`; -100 where no loss is computed. The loss is the mean cross entropy
             of the other tokens, or their sum divided by `num_items_in_batch`.
+        cache (`Cache`, *optional*):
+            Keys and values of earlier calls, which new ones are added to.
+        past_key_values (`Cache`, *optional*):
+            The same by its name before transformers 5.24.
         """
         shift_labels = kwargs.pop("shift_labels", labels)  # labels are already aligned with the decoder's input
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -600,7 +619,7 @@ class OdeTransformerForConditionalGeneration(
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=one_cache(cache, past_key_values),
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
@@ -647,24 +666,30 @@ class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, RecomputedGenerat
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.LongTensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithCrossAttentions:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The input itself, which `forward` shifts; -100 where no loss is computed.
+        cache (`Cache`, *optional*):
+            Keys and values of earlier calls, which new ones are added to.
+        past_key_values (`Cache`, *optional*):
+            The same by its name before transformers 5.24.
         """
+        cache = one_cache(cache, past_key_values)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
-            use_cache=self.wants_cache(use_cache, past_key_values),
+            use_cache=self.wants_cache(use_cache, cache),
             **kwargs,
         )
         logits = self.lm_head(select_positions(outputs.last_hidden_state, logits_to_keep))

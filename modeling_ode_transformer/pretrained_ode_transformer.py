@@ -33,7 +33,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["OdeTransformerEncoderLayer", "OdeTransformerDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["cache", "past_key_values"]
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_flex_attn = True
@@ -158,9 +158,9 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         """The model's stacks: encoder, decoder, or both."""
         return [module for module in self.modules() if isinstance(module, StackEmbeddingMixin)]
 
-    def wants_cache(self, use_cache: bool | None, past_key_values: Any) -> bool | None:
+    def wants_cache(self, use_cache: bool | None, cache: Any) -> bool | None:
         """The decoder's `use_cache`: in training it makes a cache only on request."""
-        is_asked = use_cache is not None or past_key_values is not None
+        is_asked = use_cache is not None or cache is not None
         return use_cache if is_asked or not self.training else False
 
     def num_function_evaluations(self, per_layer: bool = False) -> int | dict[str, list[int]]:

@@ -32,10 +32,10 @@ from modeling_ode_transformer.integration_ode_transformer import resolve_tableau
 datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 
-# The tests call these methods by their names since transformers 5.23.
-for switch in ("enable", "disable") if not hasattr(PreTrainedModel, "activation_checkpointing_enable") else ():
-    former = getattr(PreTrainedModel, f"gradient_checkpointing_{switch}")
-    setattr(PreTrainedModel, f"activation_checkpointing_{switch}", former)
+# The tests call these by their names since transformers 5.23.
+if not hasattr(PreTrainedModel, "activation_checkpointing_enable"):
+    for name in ("gradient_checkpointing_enable", "gradient_checkpointing_disable", "is_gradient_checkpointing"):
+        setattr(PreTrainedModel, name.replace("gradient", "activation"), getattr(PreTrainedModel, name))
 
 # Absolute tolerances of values of order 1, by dtype.
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 5e-6, torch.float16: 1e-2, torch.bfloat16: 8e-2}

@@ -3,6 +3,7 @@
 
 import ast
 import dataclasses
+import inspect
 import json
 import logging
 import math
@@ -13,9 +14,11 @@ import torch
 from transformers import AutoConfig, DynamicCache, StaticCache
 
 from modeling_ode_transformer import (
+    CsaOdeConfig,
     OdeTransformerConfig,
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
+    OdeTransformerRecurrenceConfig,
     configuration_ode_transformer,
 )
 from modeling_ode_transformer.configuration_ode_transformer import PRESETS
@@ -197,6 +200,19 @@ def test_names_that_are_not_fields_may_be_saved_along_and_aliases_may_stand_alon
     assert OdeTransformerConfig(hidden_size=256).d_model == 256
 
 
+@pytest.mark.parametrize("config_class", [OdeTransformerConfig, OdeTransformerRecurrenceConfig, CsaOdeConfig])
+def test_a_configuration_that_saves_opens(config_class, tmp_path):
+    """Also with an attribute that was set under a name like a field's, as in transformers' own tests."""
+    config = config_class()
+    config.layer_norm_epsilon = 1.0
+    config.save_pretrained(tmp_path)
+    opened = [config_class.from_pretrained(tmp_path), AutoConfig.from_pretrained(tmp_path)]
+    opened += [config_class.from_dict(config.to_dict()), config_class.from_json_file(tmp_path / "config.json")]
+    assert [each.layer_norm_epsilon for each in opened] == [1.0] * 4
+    with pytest.raises(ValueError, match=r"layer_norm_epsilon=1.0 is not a field: did you mean layer_norm_eps\?"):
+        config_class(layer_norm_epsilon=1.0)
+
+
 def test_a_tableau_may_be_an_object_and_is_saved_as_numbers(tmp_path):
     path = tmp_path / "ralston.json"
     path.write_text(json.dumps(TABLEAUS["ralston"].to_dict()))
@@ -332,8 +348,8 @@ def test_tensor_parallelism_splits_first_products_by_outputs_and_second_ones_by_
 
 
 def test_defaults_are_those_of_the_documentation():
-    pattern = r"(?:^ {8}|, )(\w+(?:, \w+)*) \((?:`\w+`(?: or `\w+`)?), (?:defaults to `?(.+?)`?|\*optional\*)\)"
-    found = re.findall(pattern, OdeTransformerConfig.__doc__, re.M)
+    pattern = r"(?:^ {4}|, )(\w+(?:, \w+)*) \((?:`\w+`(?: or `\w+`)?), (?:defaults to `?(.+?)`?|\*optional\*)\)"
+    found = re.findall(pattern, inspect.getdoc(OdeTransformerConfig), re.M)
     documented = {}
     for names, value in found:
         names, value = names.split(", "), ast.literal_eval(value or "None")

@@ -6,6 +6,7 @@ import copy
 import pytest
 import torch
 from accelerate import init_empty_weights, load_checkpoint_and_dispatch
+from packaging.version import Version
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -23,9 +24,11 @@ from transformers import (
     exporters,
 )
 from transformers.generation import CompileConfig
+from transformers.integrations.peft import MIN_PEFT_VERSION
 from transformers.modeling_outputs import BaseModelOutput
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer.generation_ode_transformer import CACHE_NAME
 from modeling_ode_transformer.inference.generate import plain_tensors
 from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
@@ -54,6 +57,15 @@ def sources(*lengths):
 @pytest.fixture
 def peft():
     return pytest.importorskip("peft")
+
+
+@pytest.fixture
+def peft_of_transformers(peft):
+    """PEFT, if it is new enough for the installed transformers. An older one gives `generate()` the cache by the name
+    before transformers 5.24."""
+    if Version(peft.__version__) < Version(MIN_PEFT_VERSION):
+        pytest.skip(f"transformers needs PEFT {MIN_PEFT_VERSION}")
+    return peft
 
 
 LORA = {"task_type": "SEQ_2_SEQ_LM", "target_modules": "all-linear", "r": 4}
@@ -207,10 +219,11 @@ def test_a_merged_model_is_saved_with_its_output_projection(peft, form, options,
     assert_close(loaded(**ids).logits, merged(**ids).logits)
 
 
-def test_prefix_tuning_searches_with_an_ordinary_cache(peft):
+def test_prefix_tuning_searches_with_an_ordinary_cache(peft_of_transformers):
     """PEFT gives the first step a cache of its own, so that beam search cannot have ours; sources end at different
     steps. What it finds is what it finds with `return_dict_in_generate`, which has the ordinary cache in any case."""
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}  # PEFT knows one number
+    peft = peft_of_transformers
     config = peft.PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)
     model = sharpen(build(**heads, encoder_solver="rk2", tie_word_embeddings=False), 2)
     options = {**sources(9, 4, 6, 7), "num_beams": 3, "length_penalty": 0.6, "early_stopping": True}
@@ -222,12 +235,16 @@ def test_prefix_tuning_searches_with_an_ordinary_cache(peft):
     assert found.tolist() != without_prefix.tolist() == adapted.get_base_model().generate(**options).tolist()
     assert len({row.index(2, 1) if 2 in row[1:] else None for row in found.tolist()}) > 1
 
-    several = peft.get_peft_model(build(**heads, decoder_solver="rk2"), config)
-    with pytest.raises(ValueError, match=r"past_key_values has 3 entries, but this decoder needs 4.*one stage"):
-        several(**sources(4), labels=torch.tensor([[5, 6]]))
+
+def test_prefix_tuning_of_several_stages_is_refused(peft):
+    config = peft.PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)
+    several = build(encoder_attention_heads=2, decoder_attention_heads=2, decoder_solver="rk2")
+    with pytest.raises(ValueError, match=r"cache has 3 entries, but this decoder needs 4.*one stage"):
+        peft.get_peft_model(several, config)(**sources(4), labels=torch.tensor([[5, 6]]))
 
 
-def test_an_adapter_that_transformers_adds_is_saved_and_found(peft, tmp_path):
+def test_an_adapter_that_transformers_adds_is_saved_and_found(peft_of_transformers, tmp_path):
+    peft = peft_of_transformers
     build(OdeTransformerForCausalLM, decoder_solver="rk2").save_pretrained(tmp_path / "base")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     torch.manual_seed(0)
@@ -362,9 +379,9 @@ def greedy(encoder, decoder, source, config, number):
             attention_mask=source["attention_mask"],
             decoder_input_ids=tokens[:, -1:],
             encoder_outputs=memory,
-            past_key_values=cache,
+            **{CACHE_NAME: cache},
         )
-        cache = outputs.past_key_values
+        cache = outputs[CACHE_NAME]
         tokens = torch.cat([tokens, outputs.logits[:, -1:].argmax(-1)], 1)
     return tokens
 

@@ -1,12 +1,17 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """generate(): against sequences found by brute force or by another of its methods."""
 
+import ast
 import copy
+import inspect
 import itertools
+import re
+import textwrap
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from transformers import (
     DynamicCache,
     EncoderDecoderCache,
@@ -20,6 +25,7 @@ from transformers import (
     StoppingCriteriaList,
     WatermarkingConfig,
 )
+from transformers.utils import TransformersKwargs
 
 from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
@@ -27,6 +33,7 @@ from modeling_ode_transformer import (
     SourceLengthLogitsProcessor,
     n_best,
 )
+from modeling_ode_transformer.generation_ode_transformer import CACHE_NAME
 from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
 
 from .conftest import TINY, assert_close, randomize, tiny_config
@@ -97,6 +104,60 @@ def test_generation_continues_from_a_cache(decoder_solver, batch):
         min_new_tokens=4,
     )
     assert continued.tolist() == expected.tolist()
+
+
+BOTH_NAMES = {"past_key_values", "cache"}
+MODELS = pytest.mark.parametrize("model_class", [OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM])
+
+
+@MODELS
+def test_the_cache_has_both_names(model_class, batch):
+    """Outputs have the one of the installed transformers, and so has what `generate()` passes on."""
+    model = build(model_class, decoder_solver="rk2", coefficients="fixed")
+    inputs, name = {"input_ids": batch["input_ids"]}, "decoder_input_ids"
+    if model_class is OdeTransformerForCausalLM:
+        inputs, name = {}, "input_ids"
+    expected = model(**inputs, **{name: batch["decoder_input_ids"]}).logits[:, 4:]
+    prompt, *rest = batch["decoder_input_ids"].split([4, 2], dim=1)
+    tokens = [model.generate(**inputs, **{name: prompt}, max_new_tokens=8)]
+    for either in BOTH_NAMES:
+        outputs = model(**inputs, **{name: prompt})
+        assert CACHE_NAME in outputs.keys() and len(BOTH_NAMES & {*outputs.keys()}) == 1
+        assert_close(model(**inputs, **{name: rest[0], either: outputs[CACHE_NAME]}).logits, expected, scale=10)
+        kinds = [DynamicCache(config=model.config) for _ in range(2)]
+        empty = EncoderDecoderCache(*kinds) if inputs else kinds[0]
+        tokens.append(model.generate(**inputs, **{name: prompt, either: empty}, max_new_tokens=8))
+        assert empty.get_seq_length() == 11
+    assert torch.equal(tokens[0], tokens[1]) and torch.equal(tokens[0], tokens[2])
+    for call in (model, model.generate):
+        with pytest.raises(TypeError, match="two names of one argument: give one of them"):
+            call(**inputs, **{name: prompt}, **dict.fromkeys(BOTH_NAMES, empty))
+
+
+def loaded_names(function):
+    """The names that a function's body reads."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
+    nodes = [node for statement in tree.body for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    return {node.id for node in nodes if isinstance(node.ctx, ast.Load)}
+
+
+@MODELS
+def test_arguments_that_generate_passes_on_are_read_or_refused(model_class, batch):
+    """Those that its code names, and those of encoder and decoder, which it lets through."""
+    model = build(model_class)
+    passed = set(
+        re.findall(r'(?:kwargs|inputs)(?:\[|\.get\(|\.pop\()"(\w+)"', inspect.getsource(transformers.generation.utils))
+    )
+    passed |= {f"decoder_{name}" for name in inspect.signature(model.get_decoder().forward).parameters}
+    passed |= {"cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states", "misspelt"}
+    named = inspect.signature(model.forward).parameters.keys() - {"kwargs"}
+    assert len(passed) > 30 and named & passed >= {"attention_mask", "cache", "past_key_values"}
+    assert named <= loaded_names(model_class.forward)
+    others = passed - named - TransformersKwargs.__optional_keys__ - {"return_dict", "use_cache"}
+    assert others >= {"cache_position", "token_type_ids", "decoder_position_ids"}
+    for name in others:
+        with pytest.raises(TypeError, match=f"does not read the arguments {name}: leave"):
+            model(batch["input_ids"], **{name: torch.ones(1)})
 
 
 @SOLVER

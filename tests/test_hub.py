@@ -111,6 +111,15 @@ for source, target in (*zip(firsts, seconds), *((second, None) for second in sec
     if target:
         model.save_pretrained(target)
     assert model.generate(torch.arange(4, 9)[None], min_new_tokens=3).shape == (1, 5)  # start, 3 tokens, end
+    # Searches with a cache, by whatever name the installed transformers has for it, find what those without find.
+    options = {"min_new_tokens": 8, "max_new_tokens": 8, "max_len_a": None, "max_len_b": None, "output_logits": True}
+    for options["num_beams"] in (1, 3):
+        found = [
+            model.generate(torch.arange(4, 9)[None], use_cache=cached, return_dict_in_generate=True, **options)
+            for cached in (True, False)
+        ]
+        torch.testing.assert_close(*(torch.stack(each.logits) for each in found), atol=1e-4, rtol=0)
+        assert model.generate(torch.arange(4, 9)[None], **options).equal(found[0].sequences)
     output = model(torch.arange(4, 9)[None], decoder_input_ids=torch.arange(4, 9)[None])
     print("sum", output.logits.double().sum().item())
 """
@@ -167,6 +176,23 @@ def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
             "AutoModel": "modeling_ode_transformer.OdeTransformerModel",
             "AutoModelForSeq2SeqLM": "modeling_ode_transformer.OdeTransformerForConditionalGeneration",
         }
+
+
+@pytest.mark.parametrize("environment", [".venv", ".venv-oldest", ".venv-newest"])
+def test_saved_code_runs_with_every_version_that_is_installed(environment, tmp_path):
+    """By the environments of the Makefile, whichever of them saves the model."""
+    python = PACKAGE.parent / environment / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"no {environment}")
+    torch.manual_seed(0)
+    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(decoder_solver="rk2")))
+    model.generation_config.max_len_a, model.generation_config.max_len_b = 0.2, 2
+    model.save_pretrained(tmp_path / "model")
+
+    def run(command, **options):
+        return subprocess.run([python, *command[1:]], **options)
+
+    run_python(WITHOUT_PACKAGE, tmp_path, str(tmp_path / "model"), str(tmp_path / "again"), run=run)
 
 
 FURTHER_SCHEMES = {

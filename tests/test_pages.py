@@ -201,7 +201,12 @@ def test_links_to_files_and_headings_lead_somewhere(page):
             )
 
 
-def test_documents_name_the_oldest_versions_that_the_package_accepts():
+def test_documents_name_the_versions_that_the_package_accepts():
+    major, minor = map(int, re.search(r"transformers>=.*,<(\d+)\.(\d+)", read("setup.cfg")).groups())
+    newest = f"{major}.{minor - 1}"
+    assert f"transformers to {newest}" in read("README.md")
+    assert f"transformers is tested up to {newest}" in read("docs/getting_started.md")
+    assert f"\ntransformers=={newest}." in read("constraints.txt")
     oldest = dict(re.findall(r"^    (torch|transformers)>=([\d.]+)", read("setup.cfg"), re.MULTILINE))
     for page in ("README.md", "docs/getting_started.md"):
         assert f"torch {oldest['torch']} and transformers {oldest['transformers']}, or newer" in read(page), page

@@ -14,7 +14,7 @@ from transformers.generation import GenerationConfig, GenerationMode
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import ModelOutput
 
-from ..generation_ode_transformer import SourceLengthGenerationMixin
+from ..generation_ode_transformer import CACHE_NAME, SourceLengthGenerationMixin, one_cache
 
 
 class EnsembleCache(Cache):
@@ -23,6 +23,7 @@ class EnsembleCache(Cache):
     # Whether or not the members' caches allow it.
     is_compileable = False
     is_croppable = False
+    is_linear = (False,)
 
     def __init__(self, caches: Sequence[Cache]):
         self.caches = list(caches)
@@ -132,21 +133,24 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
         decoder_input_ids: torch.LongTensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: ModelOutput | None = None,
-        past_key_values: EnsembleCache | None = None,
+        cache: EnsembleCache | None = None,
         use_cache: bool | None = None,
         return_dict: bool = True,
+        past_key_values: EnsembleCache | None = None,
     ) -> Seq2SeqLMOutput:
         """Returns the logarithms of the mean probabilities as logits, (batch, target length, vocabulary) in float32.
 
         Args:
             input_ids: the sources, (batch, length); not needed with `encoder_outputs`.
             attention_mask: 1 for tokens of the sources, 0 for padding, (batch, length).
-            decoder_input_ids: the targets so far, (batch, target length); with `past_key_values`, only the new tokens.
+            decoder_input_ids: the targets so far, (batch, target length); with a cache, only the new tokens.
             decoder_attention_mask: 1 for tokens of the targets, 0 for padding.
             encoder_outputs: the output of `encode`.
-            past_key_values: the caches from an earlier call.
+            cache: the caches from an earlier call.
             use_cache: whether to return caches.
+            past_key_values: the same as `cache`, its name before transformers 5.24.
         """
+        cache = one_cache(cache, past_key_values)
         if encoder_outputs is None:
             encoder_outputs = self.encode(input_ids, attention_mask)
         outputs = [
@@ -155,17 +159,15 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
                 decoder_input_ids=decoder_input_ids,
                 decoder_attention_mask=decoder_attention_mask,
                 encoder_outputs=self.encoder_outputs_of_member(encoder_outputs, i),
-                past_key_values=None if past_key_values is None else past_key_values.caches[i],
                 use_cache=use_cache,
                 return_dict=True,
+                **{CACHE_NAME: None if cache is None else cache.caches[i]},
             )
             for i, member in enumerate(self.members)
         ]
         log_probabilities = torch.stack([output.logits.float().log_softmax(-1) for output in outputs])
-        return Seq2SeqLMOutput(
-            logits=log_probabilities.logsumexp(0) - math.log(len(outputs)),
-            past_key_values=EnsembleCache([output.past_key_values for output in outputs]) if use_cache else None,
-        )
+        caches = EnsembleCache([output[CACHE_NAME] for output in outputs]) if use_cache else None
+        return Seq2SeqLMOutput(logits=log_probabilities.logsumexp(0) - math.log(len(outputs)), **{CACHE_NAME: caches})
 
     def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs: Any):
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
@@ -191,14 +193,14 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
     _prepare_encoder_decoder_kwargs_for_generation = _prepare_text_encoder_decoder_kwargs_for_generation
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs: dict[str, Any], *args, **kwargs) -> None:
-        if model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False:
+        if model_kwargs.get(CACHE_NAME) is not None or generation_config.use_cache is False:
             return
         caches = []
         for i, member in enumerate(self.members):
             member_kwargs = {"encoder_outputs": self.encoder_outputs_of_member(model_kwargs["encoder_outputs"], i)}
             member._prepare_cache_for_generation(generation_config, member_kwargs, *args, **kwargs)
-            caches.append(member_kwargs["past_key_values"])
-        model_kwargs["past_key_values"] = EnsembleCache(caches)
+            caches.append(member_kwargs[CACHE_NAME])
+        model_kwargs[CACHE_NAME] = EnsembleCache(caches)
 
     def save_pretrained(self, *args, **kwargs):
         raise NotImplementedError("An ensemble has no weights of its own: save each member in its own folder.")

@@ -230,7 +230,7 @@ def test_activation_checkpointing_draws_the_same_masks_again(checkpointing, batc
     for kwargs in (None, checkpointing):
         model = optimized(encoder_solver="rk4", **DROPOUTS).train()
         if kwargs is not None:
-            model.gradient_checkpointing_enable(kwargs)
+            model.activation_checkpointing_enable(kwargs)
         torch.manual_seed(5)
         model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss.backward()
         gradients.append([parameter.grad for parameter in model.parameters()])

@@ -11,6 +11,7 @@ from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
 )
+from modeling_ode_transformer.generation_ode_transformer import CACHE_NAME
 from modeling_ode_transformer.inference.cpu import optimize_for_cpu
 
 from ..conftest import TINY, assert_close, randomize, tiny_config
@@ -174,6 +175,16 @@ def test_each_member_keeps_its_own_cache(source):
     caches = cache.past_key_values.caches
     assert [len(cache) for cache in caches] == [2 * TINY["decoder_layers"], TINY["decoder_layers"]]
     assert [cache.get_seq_length() for cache in caches] == [5, 5]
+
+
+def test_a_cache_continues_an_ensemble_by_both_names(batch):
+    ensemble = EnsembleForConditionalGeneration([ode_transformer(0), m2m100(1)])
+    expected = ensemble(**batch).logits[:, 4:]
+    prompt, rest = batch["decoder_input_ids"].split([4, 2], dim=1)
+    for name in ("cache", "past_key_values"):
+        outputs = ensemble(**batch | {"decoder_input_ids": prompt}, use_cache=True)
+        later = batch | {"decoder_input_ids": rest, name: outputs[CACHE_NAME]}
+        assert_close(ensemble(**later).logits, expected, scale=10)
 
 
 def test_the_member_with_the_fewest_positions_limits_an_ensemble():

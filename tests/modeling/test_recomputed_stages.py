@@ -75,14 +75,14 @@ def test_all_stages_but_the_last_are_evaluated_again_for_the_gradient(solver, st
 
     assert evaluated() == 0
     model.activation_checkpointing_enable({"stages": True})
-    assert model.is_gradient_checkpointing
+    assert model.is_activation_checkpointing
     # A residual block of one stage is kept whole.
     assert evaluated() == (evaluations - 1 if stages > 1 else 0)
     model.activation_checkpointing_enable()
     assert evaluated() == evaluations
     model.activation_checkpointing_enable({"stages": True})
     model.activation_checkpointing_disable()
-    assert not model.is_gradient_checkpointing
+    assert not model.is_activation_checkpointing
     assert evaluated() == 0
     model.activation_checkpointing_enable({"stages": True})
     model.eval()
@@ -138,7 +138,7 @@ def test_reentrant_checkpointing_of_stages_is_refused():
     model = build(encoder_solver="rk2")
     with pytest.raises(ValueError, match="use_reentrant=False"):
         model.activation_checkpointing_enable({"stages": True, "use_reentrant": True})
-    assert not model.is_gradient_checkpointing
+    assert not model.is_activation_checkpointing
     model.activation_checkpointing_enable({"stages": True, "use_reentrant": False})
     assert model.model.encoder.layers[0].recomputes_stages
 
