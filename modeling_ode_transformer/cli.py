@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import one_line_errors
-from .text_files import read_aligned_lines, read_json, read_lines
+from .text_files import read_aligned_lines, read_json, read_lines, reading
 from .training.recipe_files import read_recipe, recipe_file, recipe_of
 
 
@@ -576,7 +576,8 @@ def card(args: Namespace) -> None:
     is_record = args.run_folder.endswith(".json")
     if args.task and is_record:
         raise ValueError(f"{args.run_folder} is a record and already states its task: leave out --task {args.task}.")
-    record = read_json(args.run_folder) if is_record else run_record(args.run_folder, args.task)
+    with reading(args.run_folder):
+        record = read_json(args.run_folder) if is_record else run_record(args.run_folder, args.task)
     if isinstance(values := record.get("card", {}), dict):
         record["card"] = values | card_values(args)
         if "repo_id" not in record["card"]:

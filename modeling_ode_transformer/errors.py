@@ -3,6 +3,7 @@
 
 import errno
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,12 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-# Messages of torch and safetensors about a full disk.
-FULL_DISK = ("No space left on device", "os error 28", "unexpected pos", "iostream error", "file write failed")
+# A full disk, a quota that is used up, a file that may not grow: by number, and in the words of Rust and torch.
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_DISK_TEXTS = (
+    *(text for number in FULL_DISK for text in (os.strerror(number), f"os error {number}")),
+    *("unexpected pos", "iostream error", "file write failed"),
+)
 # Packages whose names differ from their modules'.
 MODULES_OF = {"google": "protobuf"}
 
@@ -42,12 +47,12 @@ def message_of(error: Exception) -> str | None:
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
     for each in chain:
-        is_full = getattr(each, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-        if is_full or any(text in str(each) for text in FULL_DISK):
-            path = f" ({each.filename})" if getattr(each, "filename", None) else ""
+        if getattr(each, "errno", None) in FULL_DISK or any(text in str(each) for text in FULL_DISK_TEXTS):
+            path = getattr(each, "filename2", None) or getattr(each, "filename", None)
             return (
-                f"The disk is full{path}: make room and repeat the command. train and generate continue where they "
-                "stopped; for others, first remove what they have begun to write."
+                f"The disk or its quota is full{f' ({path})' if path else ''}: make room and repeat the command. "
+                "train and generate continue where they stopped; for others, first remove what they have begun to "
+                "write."
             )
     for each in chain:
         if isinstance(each, ModuleNotFoundError) and (extra := extra_of(each.name or "")):

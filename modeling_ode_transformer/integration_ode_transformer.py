@@ -197,7 +197,7 @@ class ButcherTableau:
         """
         try:
             tableau = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not JSON: {error}.") from error
         if not isinstance(tableau, dict) or "predictor" in tableau:
             raise ValueError(f'{path} holds {tableau!r}, not a tableau {{"a": [[], ...], "b": [...]}}.')

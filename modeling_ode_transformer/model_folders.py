@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from .text_files import read_json
+from .text_files import read_json, reading
 
 
 def shard_names(index: Path) -> list[str]:
@@ -39,7 +39,8 @@ def open_model(auto_class: Any, name: str | Path, may_lack_weights: bool = False
     """
     for index in Path(name).glob("*.index.json"):
         shard_names(index)
-    model, report = auto_class.from_pretrained(name, output_loading_info=True, **options)
+    with reading(name):
+        model, report = auto_class.from_pretrained(name, output_loading_info=True, **options)
     if (missing := sorted(report["missing_keys"])) and not may_lack_weights:
         raise ValueError(
             f"{name} lacks the weights {', '.join(missing[:3])}{', ...' if missing[3:] else ''} of "

@@ -88,16 +88,32 @@ def lock_file(path: str | Path, refusal: str) -> Iterator[None]:
         lock.release()
 
 
+def parse_json(text: str, name: str, **options) -> Any:
+    """The value of a JSON text, with options of `json.loads`; a ValueError that names the text if it is not JSON, or
+    nested too deeply or with an integer too long for Python."""
+    try:
+        return json.loads(text, **options)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name} is not JSON ({error}).") from error
+
+
 def read_json(path: str | Path) -> dict:
-    """Returns the object in a JSON file; a ValueError names the file if it holds something else."""
+    """The object in a JSON file; a ValueError names the file if it holds something else."""
     with open_text(path) as file:
-        try:
-            values = json.load(file)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{path} is not JSON ({error}).") from error
+        values = parse_json(file.read(), str(path))
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds a {type(values).__name__}, not a JSON object.")
     return values
+
+
+@contextmanager
+def reading(name: str | Path) -> Iterator[None]:
+    """Within the context, files of others are read: a ValueError names them if a value is missing or of another
+    type."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"{name} is damaged: a value is missing or of another type ({error}).") from error
 
 
 def parse_overrides(text: str | dict | None) -> dict:
@@ -105,18 +121,15 @@ def parse_overrides(text: str | dict | None) -> dict:
     if not text or isinstance(text, dict):
         return dict(text or {})
     if text.lstrip().startswith("{"):
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"Cannot read {text!r}: it is not a JSON object ({error}).") from error
+        return parse_json(text, repr(text[:80]))
     overrides = {}
     for item in text.split(","):
         name, equals, value = item.partition("=")
         if not equals:
             raise ValueError(f"Cannot read {item!r} in {text!r}: write name=value,name=value or a JSON object.")
         try:
-            overrides[name.strip()] = json.loads(value, parse_constant=str)
-        except json.JSONDecodeError:
+            overrides[name.strip()] = parse_json(value, name, parse_constant=str)
+        except ValueError:
             value = value.strip()
             words = {"None": None, "True": True, "False": False, "TRUE": True, "FALSE": False}
             overrides[name.strip()] = words.get(value, value)

@@ -19,6 +19,7 @@ from ..generation_ode_transformer import position_limit
 from ..inference.tokenizers import load_tokenizers
 from ..model_folders import open_model
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, without_truncation
+from ..text_files import reading
 
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,9 @@ def export_onnx(name: str | Path, output_dir: str | Path, **hub_options) -> None
     folder = Path(output_dir)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"--output_dir {folder} is not an empty folder: choose another one.")
-    if not AutoConfig.from_pretrained(name, **hub_options).is_encoder_decoder:
+    with reading(name):
+        config = AutoConfig.from_pretrained(name, **hub_options)
+    if not config.is_encoder_decoder:
         raise ValueError(f"{name} is a language model, but only encoder-decoders can be exported.")
     if not is_onnxscript_available():
         raise ImportError("The export to ONNX needs onnxscript: pip install onnxscript onnxruntime")

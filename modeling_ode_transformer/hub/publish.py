@@ -41,7 +41,7 @@ from ..pipeline_ode_transformer import (
     add_pipeline,
     without_truncation,
 )
-from ..text_files import read_json
+from ..text_files import read_json, reading
 from .model_card import (
     ARCHITECTURES,
     CLASSIFIER,
@@ -98,7 +98,8 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
     if model_type not in ARCHITECTURES:
         raise PublishError(f"{output_dir} holds a model of type {model_type!r}: publish it with model.push_to_hub.")
 
-    record = run_record(output_dir, task) | {"card": card}
+    with reading(output_dir):
+        record = run_record(output_dir, task) | {"card": card}
     readme = model_card(record).content + "\n"
     try:
         model = load_model(output_dir)

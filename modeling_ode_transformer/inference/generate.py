@@ -42,7 +42,7 @@ from ..integration_ode_transformer import OWN_CODE
 from ..model_folders import open_model
 from ..pipeline_ode_transformer import SENTENCE_BREAKS, TRAINED_LENGTH, join_sentences
 from ..scores_ode_transformer import n_best
-from ..text_files import lock_file, parse_overrides, read_json, read_lines
+from ..text_files import lock_file, parse_overrides, read_json, read_lines, reading
 from ..versions import versions
 from .cpu import optimize_for_cpu
 from .ensemble import EnsembleForConditionalGeneration
@@ -176,7 +176,8 @@ def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
     device = args.torch_device
     models = []
     for name in args.model_name_or_path:
-        config = AutoConfig.from_pretrained(name, **args.hub_options)
+        with reading(name):
+            config = AutoConfig.from_pretrained(name, **args.hub_options)
         if not config.is_encoder_decoder:
             raise ValueError(
                 f"{name} is a language model ({config.model_type}), but generate needs an encoder-decoder. To "

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, TrainingArguments
+from transformers.integrations import get_reporting_integration_callbacks
 
 from ..own_schemes import import_schemes
 from ..text_files import parse_overrides, read_json
@@ -24,16 +25,19 @@ NEEDS_GPU = {"tf32": True, "fp16": True, "fp16_full_eval": True, "use_cpu": Fals
 ONLY_VALUES = {"batch_eval_metrics": False, "eval_do_concat_batches": True, "prediction_loss_only": False}
 # The arguments that name files of examples.
 DATA_FILES = re.compile(r"(train|validation|test)_(\w+_)?files?")
-# The least values of the arguments of any task.
+# The least values of the arguments of any task, and arguments that must be above zero.
 LEAST = {
     **dict.fromkeys(("gradient_accumulation_steps", "pad_to_multiple_of", "num_beams", "generation_num_beams"), 1),
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "max_tokens_per_batch"), 1),
     **dict.fromkeys(("max_source_length", "max_target_length", "max_length", "max_new_tokens", "vocab_size"), 1),
     **dict.fromkeys(("num_workers", "tokenizer_samples", "max_words", "max_length_ratio"), 1),
+    **dict.fromkeys(("max_steps", "max_train_samples", "max_eval_samples", "max_predict_samples"), 1),
+    **dict.fromkeys(("early_stopping_patience",), 1),
     **dict.fromkeys(
         ("min_words", "block_size", "label_smoothing_factor", "learning_rate", "weight_decay", "warmup_steps"), 0
     ),
 }
+ABOVE_ZERO = ("num_train_epochs", "eval_steps", "save_steps", "logging_steps")
 
 
 @dataclass
@@ -129,16 +133,6 @@ class BaseDataArguments:
     seeds = cross_validation = cast(Any, None)
     average_last_checkpoints = 0
 
-    def __post_init__(self):
-        for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"--{name} {getattr(self, name)} must be at least 1; leave it out to use all.")
-        if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
-            raise ValueError(
-                f"--early_stopping_patience {self.early_stopping_patience} must be at least 1; leave it out to train "
-                "to the end."
-            )
-
     def check_early_stopping(self, args: TrainingArguments) -> None:
         """Raises a ValueError if a training is to stop early, but nothing says by what, or when that is measured."""
         needed = {"--metric_for_best_model": args.metric_for_best_model is None}
@@ -223,6 +217,7 @@ def parse_with_recipe(
     if name is not None:
         recipe = read_recipe(recipe_file(name), known)
     given = given_arguments(dataclass_types, argv)
+    check_values(recipe | given)
     sources = {name for arguments in dataclass_types for name in getattr(arguments, "SOURCES", ())}
     alternatives = [pair for arguments in dataclass_types for pair in getattr(arguments, "ALTERNATIVES", ())]
     given_sources = {name: value for name, value in given.items() if name in sources}
@@ -232,7 +227,7 @@ def parse_with_recipe(
         notes += [] if given.get("smoke") else lines
     if given.get("smoke"):
         (smoke_values,) = {each.SMOKE_VALUES for each in dataclass_types if hasattr(each, "SMOKE_VALUES")}
-        if not recipe and not any(work in given for work in WORKS):
+        if not recipe and not any(given.get(work) for work in WORKS):
             raise ValueError(
                 "--smoke makes a recipe, or the preset of your data, small: give a recipe or training data."
             )
@@ -343,10 +338,10 @@ def check_run(
 
     Raises:
         ValueError: there is nothing to do; a model is needed and there is none; the metrics would lack outputs; a
-            training is to stop early and nothing says by what; a number is out of its range, or the output folder is
-            a file.
+            training is to stop early and nothing says by what; a logger is not installed, or the output folder is a
+            file.
     """
-    check_values(model_args, data_args, args)
+    check_output_dir(args)
     work = {"do_train": args.do_train, "do_eval": args.do_eval, "do_predict": args.do_predict} | others
     if not any(work.values()):
         *names, last = (f"--{name}" for name in work)
@@ -359,23 +354,35 @@ def check_run(
                 f"--{name} {getattr(args, name)}: metrics are of all outputs of a split together: leave it out."
             )
     data_args.check_early_stopping(args)
+    check_loggers(args)
 
 
-def check_values(*groups: BaseModelArguments | BaseDataArguments | TrainingArguments) -> None:
-    """Raises a ValueError if a number is out of its range, if nothing would be trained, or if the output folder is a
-    file."""
-    values = {name: value for arguments in groups for name, value in vars(arguments).items()}
-    for name, least in LEAST.items():
-        if isinstance(value := values.get(name), (int, float)) and not value >= least:
-            raise ValueError(f"--{name} {value} must be at least {least}.")
-    if not values["label_smoothing_factor"] < 1:
-        raise ValueError(f"--label_smoothing_factor {values['label_smoothing_factor']} must be less than 1.")
-    if values["do_train"] and values["max_steps"] <= 0 and not values["num_train_epochs"] > 0:
-        raise ValueError(
-            f"--num_train_epochs {values['num_train_epochs']} would train nothing: give a number above 0."
-        )
-    if Path(values["output_dir"]).exists() and not Path(values["output_dir"]).is_dir():
-        raise ValueError(f"--output_dir {values['output_dir']} is a file: name a folder.")
+def check_values(values: dict[str, Any]) -> None:
+    """Raises a ValueError if a number, of the arguments by name, is out of its range."""
+    for name, value in values.items():
+        if not isinstance(value, (int, float)) or (name, value) == ("max_steps", -1):  # -1: by epochs
+            continue
+        if name in LEAST and not value >= LEAST[name]:
+            raise ValueError(f"--{name} {value} must be at least {LEAST[name]}, or left out.")
+        if name in ABOVE_ZERO and not value > 0:
+            raise ValueError(f"--{name} {value} must be above 0, or left out.")
+        if name == "label_smoothing_factor" and not value < 1:
+            raise ValueError(f"--{name} {value} must be less than 1, or left out.")
+
+
+def check_output_dir(args: TrainingArguments) -> None:
+    """Raises a ValueError if the output folder is a file."""
+    if Path(args.output_dir).exists() and not Path(args.output_dir).is_dir():
+        raise ValueError(f"--output_dir {args.output_dir} is a file: name a folder.")
+
+
+def check_loggers(args: TrainingArguments) -> None:
+    """Raises a ValueError if a logger of `report_to` is unknown or not installed."""
+    try:
+        for callback in get_reporting_integration_callbacks(args.report_to):
+            callback()
+    except (RuntimeError, ValueError, ImportError) as error:
+        raise ValueError(f"--report_to {' '.join(args.report_to)}: {error} Or give --report_to none.") from error
 
 
 def needed_splits(args: TrainingArguments) -> dict[str, bool]:

@@ -19,7 +19,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..model_folders import shard_names
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, TRAINED_LENGTH
-from ..text_files import lock_file, read_json
+from ..text_files import lock_file, read_json, reading
 from .records import GENERATED
 
 
@@ -251,7 +251,8 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
             "To start a new training from it, give it as --model_name_or_path, with another --output_dir."
         )
     if config is not None and (checkpoint / CONFIG_NAME).is_file():
-        both = (type(config).from_pretrained(checkpoint), config)
+        with reading(checkpoint / CONFIG_NAME):
+            both = (type(config).from_pretrained(checkpoint), config)
         saved, asked = (json.loads(each.to_json_string(use_diff=False)) for each in both)
         different = [
             f"{name} {saved.get(name)!r}, not {value!r}"

@@ -11,7 +11,7 @@ import datasets
 import pyarrow
 import pyarrow.parquet
 
-from ..text_files import iterate_lines
+from ..text_files import iterate_lines, parse_json
 from .arguments import BaseDataArguments
 
 
@@ -30,12 +30,10 @@ def read_json_lines(path: str) -> Iterator:
         ValueError: a line is not JSON, or not text.
     """
     for number, line in enumerate(iterate_lines(path), 1):
+        record = parse_json(line, f"{path}, line {number},")
         try:
-            record = json.loads(line)
             if "\\ud" in line.lower():
                 json.dumps(record, ensure_ascii=False).encode()
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not a JSON object ({error}).") from error
         except UnicodeEncodeError as error:
             raise ValueError(f"{path}, line {number}: a lone surrogate, which is not a character.") from error
         yield record

@@ -17,7 +17,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 from ..integration_ode_transformer import ButcherTableau
 from ..metrics.perplexity import split_words
 from ..model_folders import open_model
-from ..text_files import parse_overrides
+from ..text_files import parse_overrides, reading
 from .arguments import BaseModelArguments
 from .task import Run
 
@@ -52,7 +52,8 @@ def check_model(args: BaseModelArguments, **values) -> PreTrainedConfig:
     """Opens the configuration of the checkpoint, or makes that of the new model, with `values`, and returns it:
     mistakes come to light before anything is written."""
     if args.model_name_or_path:
-        return AutoConfig.from_pretrained(args.model_name_or_path, **args.hub_options)
+        with reading(args.model_name_or_path):
+            return AutoConfig.from_pretrained(args.model_name_or_path, **args.hub_options)
     return config_with_overrides(args, values)
 
 

@@ -151,8 +151,8 @@ def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list
         raise ValueError(f"--preset {name} is unknown: choose {', '.join(names)} or {NONE}.")
     known = task.data_arguments.__dataclass_fields__
     data_args = task.data_arguments(**{each: value for each, value in given.items() if each in known})
-    is_told = any(work in given for work in WORKS)
-    is_training = has_data(data_args, "train") and (given.get("do_train") or not is_told)
+    is_told = any(given.get(work) for work in WORKS)
+    is_training = has_data(data_args, "train") and given.get("do_train", not is_told)
     if name == NONE or not is_training:
         return {}, []
     count = count_examples(task, data_args, presets[-1].least or 1)

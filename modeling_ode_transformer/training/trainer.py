@@ -28,7 +28,7 @@ from accelerate.utils import parse_flag_from_env, reduce
 from torch.distributed.fsdp import FSDPModule, StateDictType
 from torch.utils.data import DataLoader
 from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
-from transformers.trainer_utils import has_length
+from transformers.trainer_utils import SchedulerType, has_length
 
 from ..inference.cpu import cross_entropy, optimize_for_cpu
 from ..integration_ode_transformer import StageCoefficients
@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 MUON = "muon"
 # fairseq gives up here as well: if gradients overflow even at this scale, scaling is not the problem.
 MIN_LOSS_SCALE = 1e-4
+# The share of the updates in which the learning rate of `warmup_stable_decay` falls.
+DECAY_SHARE = 0.2
 # On a GPU, logits are computed for this many tokens at a time, or for this share of a batch if that is more.
 MIN_LOSS_CHUNK_SIZE, LOSS_CHUNK_SHARE = 512, 1 / 16
 
@@ -141,6 +143,8 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     - **Losses** are divided by the target tokens of the whole update, over accumulated batches and processes. Labels
       must be aligned with the logits, and `prediction_step` must pass both to `add_losses`. Evaluation then adds loss,
       nll_loss (without label smoothing) and perplexity to the metrics.
+    - **The schedule** `warmup_stable_decay` lowers the learning rate in the last fifth of the updates, unless
+      `lr_scheduler_kwargs` say otherwise.
     - **Resuming** works as in `ResumableTrainerMixin`.
     - **A loss or gradient that is not finite** raises FloatingPointError. The message names the update, the examples
       (by the column "index" of the training data) and the parameters. Under a loss scale (fp16), overflowing
@@ -198,6 +202,19 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     def _prepare_for_training(self, *args, **kwargs):
         with one_group_for_tied_embeddings(self.model) if self.accelerator.is_fsdp2 else nullcontext():
             return super()._prepare_for_training(*args, **kwargs)
+
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        args = self.args
+        if args.lr_scheduler_type == SchedulerType.WARMUP_STABLE_DECAY:
+            decay = {"num_decay_steps": math.ceil(DECAY_SHARE * num_training_steps)}
+            args.lr_scheduler_kwargs = decay | (args.lr_scheduler_kwargs or {})
+        try:
+            return super().create_scheduler(num_training_steps, optimizer)
+        except TypeError as error:
+            raise ValueError(
+                f"--lr_scheduler_type {args.lr_scheduler_type.value} cannot have --lr_scheduler_kwargs "
+                f"{args.lr_scheduler_kwargs} ({error})."
+            ) from error
 
     def compute_loss(self, model, inputs, *args, **kwargs):
         head = self.head_of_chunks(model)

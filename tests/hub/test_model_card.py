@@ -461,6 +461,13 @@ def test_a_task_that_the_model_cannot_have_and_numbers_that_are_none_are_refused
         run_record(run)
 
 
+@pytest.mark.parametrize("values", [{"data": 3}, {"training": ["x"]}, {"versions": "x"}, {"processes": {}}], ids=str)
+def test_arguments_with_values_of_other_types_are_named(values, run):
+    (run / "arguments.json").write_text(json.dumps(ARGUMENTS | values))
+    with pytest.raises(ValueError, match="run is damaged: a value is missing or of another type|gives processes"):
+        cli.run(["card", str(run), "--repo_id", "me/model"])
+
+
 def test_a_search_without_length_penalty_is_not_that_of_the_default(run):
     path = run / "generation_config.json"
     values = {"num_beams": 4, "length_penalty": 0.0, "max_len_a": 1.2, "max_len_b": 10, "min_length": 0}

@@ -576,6 +576,17 @@ def test_weights_that_are_missing_or_not_numbers_are_refused(name, damage, messa
         cli.run(["export-onnx", str(folder), "--output_dir", str(tmp_path / "onnx")])
 
 
+@pytest.mark.parametrize(
+    "values", [{"model_type": [3]}, {"auto_map": 3}, {"custom_pipelines": 3}, {"dtype": 3}], ids=str
+)
+def test_a_configuration_with_values_of_other_types_is_named(values, models, translate, tmp_path):
+    folder = shutil.copytree(models / "ode", tmp_path / "damaged")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+    with pytest.raises(ValueError, match="damaged is damaged: a value is missing or of another type"):
+        translate(folder)
+
+
 def test_standard_output_is_utf8_in_any_locale(translate, monkeypatch, models, tmp_path):
     expected = translate("ode")
     assert not "".join(expected).isascii()

@@ -582,7 +582,7 @@ BAD_FILES["open.csv"] = 'text,label\n"who is it,1\nwhat,0\n'
         ({"train_file": "{bad}/columns.csv"}, ValueError, r"columns\.csv, record 1 lacks one of text, label"),
         ({"train_file": "{bad}/open.csv"}, ValueError, r"open\.csv: unexpected end of data. A quote is not closed"),
         ({"train_file": "{bad}/table.tsv"}, ValueError, r"table\.tsv: examples are in a \.txt .*, not '\.tsv'"),
-        ({"train_file": "{bad}/bad.jsonl"}, ValueError, r"bad\.jsonl, line 1: not a JSON object"),
+        ({"train_file": "{bad}/bad.jsonl"}, ValueError, r"bad\.jsonl, line 1, is not JSON"),
         ({"text_pair_column": "b"}, ValueError, r"has no columns: --text_pair_column b needs a \.csv or \.jsonl"),
         ({}, ValueError, "No test examples: give --test_file or --dataset_name, or --test_size"),
         ({"do_eval": True}, ValueError, "No validation examples: give --validation_file"),

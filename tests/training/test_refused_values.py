@@ -22,8 +22,22 @@ TRANSLATIONS = [
     ({"gradient_accumulation_steps": 0}, "--gradient_accumulation_steps 0 must be at least 1"),
     ({"pad_to_multiple_of": -8}, "--pad_to_multiple_of -8 must be at least 1"),
     ({"pad_to_multiple_of": 0}, "--pad_to_multiple_of 0 must be at least 1"),
-    ({"max_steps": None, "num_train_epochs": 0}, r"--num_train_epochs 0.0 would train nothing"),
-    ({"max_steps": None, "num_train_epochs": -1}, r"--num_train_epochs -1.0 would train nothing"),
+    ({"max_steps": None, "num_train_epochs": 0}, r"--num_train_epochs 0.0 must be above 0"),
+    ({"max_steps": None, "num_train_epochs": -1}, r"--num_train_epochs -1.0 must be above 0"),
+    ({"max_steps": 0}, "--max_steps 0 must be at least 1, or left out"),
+    ({"eval_steps": 0}, "--eval_steps 0.0 must be above 0"),
+    ({"save_steps": 0}, "--save_steps 0.0 must be above 0"),
+    ({"report_to": "wandb"}, "--report_to wandb: .*wandb.* Or give --report_to none"),
+    (
+        dict.fromkeys(["train_source_file", "train_target_file"])
+        | {"train_file": "{deep.jsonl}", "source_lang": "en", "target_lang": "de"},
+        r"deep\.jsonl, line 2, is not JSON \(maximum recursion depth",
+    ),
+    (
+        dict.fromkeys(["train_source_file", "train_target_file"])
+        | {"train_file": "{digits.jsonl}", "source_lang": "en", "target_lang": "de"},
+        r"digits\.jsonl, line 1, is not JSON \(Exceeds the limit \(4300 digits\)",
+    ),
     ({"label_smoothing_factor": -1}, "--label_smoothing_factor -1.0 must be at least 0"),
     ({"label_smoothing_factor": 1}, "--label_smoothing_factor 1.0 must be less than 1"),
     ({"label_smoothing_factor": "nan"}, "--label_smoothing_factor nan must be at least 0"),
@@ -63,6 +77,8 @@ def files(tmp_path):
         "file": "",
         "list.json": "[1]",
         "surrogate.jsonl": '{"en": "one", "de": "eins"}\n{"en": "\\uD800", "de": "zwei"}\n',
+        "deep.jsonl": '{"en": "one", "de": "eins"}\n' + "[" * 100_000 + "]" * 100_000,
+        "digits.jsonl": f'{{"en": "one", "de": "eins", "id": {"1" * 5000}}}\n',
         "three.txt": "0 one\n1 two\n0 three\n",
         "one.txt": "1 two\n1 three\n",
     }
@@ -109,7 +125,9 @@ def test_a_recipe_that_is_a_list_and_a_missing_folder_are_named(files, tmp_path,
 def test_a_full_disk_is_called_so(tmp_path):
     """As Python, safetensors and torch report it: torch has words of its own, here of a file that may not grow."""
     full = OSError(errno.ENOSPC, "No space left on device", "out/model.safetensors")
-    assert message_of(full).startswith("The disk is full (out/model.safetensors): make room")
+    assert message_of(full).startswith("The disk or its quota is full (out/model.safetensors): make room")
+    for number in (errno.EDQUOT, errno.EFBIG):
+        assert message_of(OSError(number, "")) == message_of(OSError(errno.ENOSPC, ""))
     assert "train and generate continue where they stopped; for others, first remove" in message_of(full)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
@@ -118,7 +136,7 @@ def test_a_full_disk_is_called_so(tmp_path):
             torch.save({"weight": torch.zeros(100_000)}, tmp_path / "optimizer.pt")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert message_of(of_torch.value).startswith("The disk is full: make room")
+    assert message_of(of_torch.value).startswith("The disk or its quota is full: make room")
     assert message_of(RuntimeError("shapes differ")) is None
 
 

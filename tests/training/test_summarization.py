@@ -153,7 +153,7 @@ def test_formats_read_alike(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "lines, values, message",
     [
-        (['{"article": "a", "highlights": "b"}', "{"], {}, r"bad\.jsonl, line 2: not a JSON object"),
+        (['{"article": "a", "highlights": "b"}', "{"], {}, r"bad\.jsonl, line 2, is not JSON"),
         (['["a", "b"]'], {}, r"bad\.jsonl, line 1 is not an object with article and highlights"),
         (
             ['{"article": "a", "summary": "b"}'],

@@ -725,6 +725,14 @@ def test_the_schedule_is_the_inverse_square_root_of_the_paper(tmp_path):
     assert rates == pytest.approx(expected)
 
 
+def test_a_stable_rate_falls_in_the_last_fifth_without_further_numbers(tmp_path):
+    values = {"lr_scheduler_type": "warmup_stable_decay", "warmup_steps": 2, "learning_rate": 1.0, "logging_steps": 1}
+    trainer = trainer_for(tmp_path, new_model(), max_steps=10, **values)
+    trainer.train()
+    rates = [entry["learning_rate"] for entry in loss_history(trainer)]
+    assert rates[:9] == pytest.approx([0, 0.5, *[1] * 7]) and rates[9] == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("sharing", ["stack", "layer"])
 def test_coefficients_in_the_metrics_are_those_of_each_layer(sharing, tmp_path):
     """Gates without weights are the sigmoid of their bias, learned weights are as they are; nothing of fixed ones."""
