@@ -461,10 +461,10 @@ def test_a_task_that_the_model_cannot_have_and_numbers_that_are_none_are_refused
         run_record(run)
 
 
-@pytest.mark.parametrize("values", [{"data": 3}, {"training": ["x"]}, {"versions": "x"}, {"processes": {}}], ids=str)
+@pytest.mark.parametrize("values", [{"data": 3}, {"training": ["x"]}], ids=str)
 def test_arguments_with_values_of_other_types_are_named(values, run):
     (run / "arguments.json").write_text(json.dumps(ARGUMENTS | values))
-    with pytest.raises(ValueError, match="run is damaged: a value is missing or of another type|gives processes"):
+    with pytest.raises(ValueError, match="run is damaged: a value is missing or of another type"):
         cli.run(["card", str(run), "--repo_id", "me/model"])
 
 

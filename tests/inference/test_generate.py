@@ -3,6 +3,7 @@
 
 import gzip
 import io
+import json
 import os
 import shutil
 import sys
