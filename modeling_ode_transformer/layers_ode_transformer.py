@@ -30,7 +30,7 @@ from .integration_ode_transformer import (
 # What layers, attention functions, losses and the capturing of outputs read beside named arguments, and named
 # arguments of heads and decoders, which encoders get too.
 OPTIONS = {*TransformersKwargs.__optional_keys__, "joined_projections", "output_cross_attentions"}
-OPTIONS |= {"attention_positions", "ignore_index", "logits_to_keep", "shift_labels", "use_cache"}
+OPTIONS |= {"attention_positions", "ignore_index", "labels", "logits_to_keep", "shift_labels", "use_cache"}
 
 
 class OdeTransformerScaledWordEmbedding(nn.Embedding):
