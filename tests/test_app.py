@@ -464,7 +464,7 @@ class Page:
 
     def __init__(self, browser, url):
         self.browser = browser
-        self.wait = WebDriverWait(browser, 60)
+        self.wait = WebDriverWait(browser, 180)
         self.urls, self.streams = [], set()
         browser.get(url)
         self.find("//button[normalize-space()='Generate']")

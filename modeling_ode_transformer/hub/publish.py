@@ -147,7 +147,6 @@ def check_code(event, args):
             os._exit(expected["untrusted"])
 if not expected["trusts_all"]:
     sys.addaudithook(check_code)
-inputs = {name: tensors[name] for name in expected["inputs"]}
 def load(name):
     loaded = getattr(transformers, name).from_pretrained(repository, trust_remote_code=True)
     if not type(loaded).__module__.startswith("transformers_modules."):
@@ -158,9 +157,9 @@ for name, folder in expected["tokenizers"].items():
     tokenizer = transformers.AutoTokenizer.from_pretrained(repository / folder, trust_remote_code=True)
     if tokenizer(*expected["texts"])["input_ids"] != expected["input_ids"][name]:
         raise AssertionError(f"the {name} tokenizer gives other ids")
-for name in expected["models"]:
+for name, inputs in expected["models"].items():
     with torch.no_grad():
-        output = load(name).eval()(**inputs)
+        output = load(name).eval()(**{key: tensors[key] for key in inputs})
     torch.testing.assert_close(output[0], tensors[name], msg=lambda text: f"{name} gives other numbers: {text}")
 if expected["output"] is not None:
     pipeline = transformers.pipeline(expected["task"], model=str(repository), trust_remote_code=True, device="cpu")
@@ -206,8 +205,14 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str, trus
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id, model.config.eos_token_id]])
     pipeline_input, generation, output = SAMPLE, {}, None
+    models = {name: list(inputs) for name in auto_classes}
+    if is_pair:
+        models["AutoModel"].remove("token_type_ids")  # it encodes single texts
     with torch.no_grad():
-        tensors = {name: (model.base_model if name == "AutoModel" else model)(**inputs)[0] for name in auto_classes}
+        tensors = {
+            name: (model.base_model if name == "AutoModel" else model)(**{key: inputs[key] for key in keys})[0]
+            for name, keys in models.items()
+        }
         if auto_classes[0] == CLASSIFIER:
             pipeline_input = [{"text": SAMPLE, "text_pair": SECOND_SAMPLE} if is_pair else SAMPLE]
             output = model.config.id2label[int(tensors[CLASSIFIER].argmax())]
@@ -221,8 +226,7 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str, trus
         "pipeline_input": pipeline_input,
         "tokenizers": tokenizers,
         "input_ids": {name: tokenizer(*texts)["input_ids"] for name, tokenizer in loaded.items()},
-        "inputs": list(inputs),
-        "models": list(tensors),
+        "models": models,
         "generation": generation,
         "output_key": TASKS[task].output_key,
         "output": output,
