@@ -224,7 +224,7 @@ def test_jobs_share_a_gpu(queue, tmp_path, monkeypatch, capsys):
 
 def test_a_budget_ends_trainings_and_keeps_their_curves(queue, tmp_path):
     state = {"global_step": 200, "max_steps": 1080, "log_history": [{"step": 200, "loss": 3.5}]}
-    name = "rates/multi30k_en_de/muon_0.006_0.003_1"
+    name = "rates/multi30k_en_de_fast/muon_0.006_0.003_1"
     for number, each in ((200, state), (100, state | {"global_step": 100})):
         checkpoint = tmp_path / "runs" / name / f"checkpoint-{number}"
         checkpoint.mkdir(parents=True)

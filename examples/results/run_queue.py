@@ -68,18 +68,16 @@ SHORT += ["--save_strategy", "steps", "--save_total_limit", "1", "--load_best_mo
 DEEP_ARGUMENTS = [*SHORT, *MUON, "--max_steps", "300", "--warmup_steps", "50", "--max_eval_samples", "1000"]
 DEEP_ARGUMENTS += ["--per_device_eval_batch_size", "1000", "--loss_chunk_size", "0"]
 DEEP_ARGUMENTS += ["--muon_learning_rate", "0.004", "--learning_rate", "0.002"]
-# Of Multi30k, a third of the recipe's updates.
-RATES_ARGUMENTS = [*SHORT, "--max_steps", "1080", "--warmup_steps", "100"]
+# Two optimizers on a fast recipe, each at five rates: Muon's, that of the other parameters with Muon, and Adam's.
 RATES = {
-    f"muon_{rate}_{other}": [*MUON, "--muon_learning_rate", rate, "--learning_rate", other]
+    f"muon_{rate}_{other}": ["--muon_learning_rate", rate, "--learning_rate", other]
     for rate, other in (
         *(("0.003", "0.003"), ("0.006", "0.003"), ("0.012", "0.003")),
         *(("0.02", "0.003"), ("0.006", "0.006")),
     )
 }
-RATES |= {f"adam_{rate}": ["--learning_rate", rate] for rate in ("0.0007", "0.001", "0.0015", "0.002", "0.003")}
-# Muon with one pair of rates for all schemes, in a third of the updates of both small recipes.
-FAST = [*SHORT, *MUON, "--muon_learning_rate", "0.006", "--learning_rate", "0.003", "--warmup_steps", "100"]
+ADAM = ["--optim", "adamw_torch_fused", "--learning_rate"]
+RATES |= {f"adam_{rate}": [*ADAM, rate] for rate in ("0.0007", "0.001", "0.0015", "0.002", "0.003")}
 MULTI30K_FRENCH = {name: TATOEBA[name] for name in ("residual", "residual6", "rk2_gate")}
 # Gates that may stay open: on normalized stages, from 1/2 on, with a temperature; in small models and short
 # trainings, since the recipe's gate shuts within an epoch. "{}" is the stack whose they are.
@@ -104,17 +102,18 @@ GATE_STUDIES = {
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
     **dict.fromkeys(
-        ("tatoeba_en_de", "tatoeba_en_de_small"), ("tatoeba_en_de/{split}.tsv.gz", {}, ("train", "valid", "test"))
+        ("tatoeba_en_de", "tatoeba_en_de_small", "tatoeba_en_de_small_fast"),
+        ("tatoeba_en_de/{split}.tsv.gz", {}, ("train", "valid", "test")),
     ),
     **{
-        f"multi30k_en_{target}": (
+        recipe: (
             "multi30k/{split}.{side}.gz",
             {"source": "en", "target": target},
             ("train", "val", "test_2016_flickr"),
         )
-        for target in ("de", "fr")
+        for recipe, target in (("multi30k_en_de", "de"), ("multi30k_en_de_fast", "de"), ("multi30k_en_fr", "fr"))
     },
-    "ptb": ("ptb/ptb.{split}.txt.gz", {}, ("train", "valid", "test")),
+    **dict.fromkeys(("ptb", "ptb_fast"), ("ptb/ptb.{split}.txt.gz", {}, ("train", "valid", "test"))),
 }
 # A residual model as RK2 with learned coefficients, which at first computes the same function.
 CONVERT = """
@@ -159,6 +158,10 @@ class Run:
     needs_gpu: bool = False
 
     @property
+    def is_of_language_model(self) -> bool:
+        return self.recipe.startswith("ptb")
+
+    @property
     def title(self) -> str:
         """Its name among the runs of its part."""
         return self.name.rpartition("/")[2]
@@ -169,12 +172,12 @@ class Run:
 
     def outputs(self, record_dir: Path) -> Path:
         """The file that has what its model made of the test set."""
-        kind = "nll" if self.recipe == "ptb" else "txt"
+        kind = "nll" if self.is_of_language_model else "txt"
         return self.record(record_dir).with_suffix("") / f"{self.title}.{kind}.gz"
 
     def commands(self, data_dir: Path, output_dir: Path, more: list[str]) -> list[list[str]]:
         """What is to be run, in this order, each without the interpreter."""
-        script = "run_language_modeling.py" if self.recipe == "ptb" else "run_translation.py"
+        script = "run_language_modeling.py" if self.is_of_language_model else "run_translation.py"
         train = [str(EXAMPLES / script), "--recipe", self.recipe, "--log_coefficients"]
         train += ["--seed", str(self.seed), "--output_dir", str(output_dir / self.name), "--disable_tqdm", "True"]
         train += data_arguments(self.recipe, data_dir)
@@ -188,15 +191,6 @@ class Run:
                 commands.append(["-c", CONVERT, str(residual), str(model)])
             train += ["--model_name_or_path", str(model)]
         return [*commands, [*train, *self.arguments, *more]]
-
-
-def fast_runs(recipe: str, names: tuple[str, ...], seeds: tuple[int, ...], updates: str) -> list[Run]:
-    arguments = [*FAST, "--max_steps", updates]
-    return [
-        Run(f"fast/{recipe}/{name}_{seed}", recipe, seed, TATOEBA[name], arguments=arguments)
-        for seed in seeds
-        for name in names
-    ]
 
 
 def all_runs() -> list[Run]:
@@ -218,13 +212,19 @@ def all_runs() -> list[Run]:
         Run(f"tatoeba_en_de/{name}_1", "tatoeba_en_de", 1, overrides, arguments=DEEP_ARGUMENTS, needs_gpu=True)
         for name, overrides in DEEP.items()
     ]
-    runs += fast_runs("tatoeba_en_de_small", ("residual", "rk2"), SEEDS[:2], "1650")
-    recipe = "multi30k_en_de"
+    fast = {
+        "tatoeba_en_de_small_fast": {name: TATOEBA[name] for name in ("residual", "rk2", "rk2_gate")},
+        "multi30k_en_de_fast": {name: TATOEBA[name] for name in ("residual", "rk2", "rk4", "rk2_gate")},
+        "ptb_fast": PTB,
+    }
     runs += [
-        Run(f"rates/{recipe}/{name}_1", recipe, 1, arguments=[*RATES_ARGUMENTS, *rates])
-        for name, rates in RATES.items()
+        Run(f"{recipe}/{name}_{seed}", recipe, seed, overrides)
+        for recipe, models in fast.items()
+        for seed in SEEDS
+        for name, overrides in models.items()
     ]
-    runs += fast_runs(recipe, ("residual", "rk2", "rk4", "rk2_gate"), SEEDS, "1080")
+    recipe = "multi30k_en_de_fast"
+    runs += [Run(f"rates/{recipe}/{name}_1", recipe, 1, arguments=rates) for name, rates in RATES.items()]
     runs += [
         Run(f"multi30k_en_fr/{name}_{seed}", "multi30k_en_fr", seed, overrides, needs_gpu=True)
         for seed in SEEDS
@@ -372,7 +372,7 @@ class Queue:
         """Puts what a finished run's model makes of the test set beside the record; returns 0 if that succeeds."""
         folder, file = self.output_dir / run.name, run.outputs(self.record_dir)
         written = folder / "generated_predictions.txt"
-        if run.recipe == "ptb":
+        if run.is_of_language_model:
             written = folder / "test.nll"
             written.unlink(missing_ok=True)  # of a command that was stopped
             texts = self.data_dir / FILES["ptb"][0].format(split="test")
