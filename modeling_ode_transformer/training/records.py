@@ -19,7 +19,7 @@ TRAINING_FIELDS = (
     *("max_tokens_per_batch", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
     *("lr_scheduler_type", "learning_rate_ratio", "warmup_steps", "optim", "muon_learning_rate"),
     *("adam_beta1", "adam_beta2", "weight_decay", "max_grad_norm", "label_smoothing_factor", "bf16", "fp16"),
-    *("metric_for_best_model", "seed"),
+    *("weight_ema", "subword_dropout", "metric_for_best_model", "seed"),
 )
 # Options with the value that has no effect.
 GENERATION_FIELDS = {
@@ -67,6 +67,9 @@ def training_arguments(values: dict) -> dict:
         shown.pop("per_device_train_batch_size", None)
     if shown.get("optim") != "muon":
         shown.pop("muon_learning_rate", None)
+    for name in ("weight_ema", "subword_dropout"):
+        if not shown.get(name):
+            shown.pop(name, None)
     # Sanitized arguments write None as text.
     return {name: value for name, value in shown.items() if value is not False and value not in (None, "None")}
 

@@ -20,14 +20,14 @@ import transformers
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from transformers import PreTrainedModel, Trainer, TrainerState, TrainingArguments, set_seed
+from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
 
 # Makes the Auto classes know the models.
 from .. import registration  # noqa: F401
 from ..errors import one_line_errors
 from .arguments import BaseDataArguments, BaseModelArguments, check_output_dir, needed_splits, parse_with_recipe
 from .average import average_checkpoints
-from .checkpoints import TEMPORARY, complete_checkpoints, update_number
+from .checkpoints import TEMPORARY, complete_checkpoints
 from .help import help_text
 from .presets import preset_of, preset_values
 from .recipe_files import recipe_of
@@ -219,40 +219,15 @@ def train(run: Run, metrics: dict) -> dict:
     """Trains and saves the model of a run, and reports the training metrics together with the given ones."""
     result = run.trainer.train(resume_from_checkpoint=run.checkpoint)
     if run.data_args.average_last_checkpoints:
-        take_average(run)
+        has_stopped_early = run.trainer.state.global_step < run.trainer.state.max_steps
+        count = run.data_args.average_last_checkpoints
+        run.trainer.take_if_better("the mean", lambda: load_average(run.model, run.args, count, has_stopped_early))
     run.trainer.save_model()
     samples = {"train_samples": len(run.splits["train"])}
     metrics = metrics | result.metrics | samples | run.task.measure_training(run, result.metrics)
     report(run.trainer, "train", metrics)
     run.trainer.save_state()
     return metrics
-
-
-def take_average(run: Run) -> None:
-    """Makes the mean of the last checkpoints the final model. With `load_best_model_at_end`, does so only if the mean
-    beats the best checkpoint on the validation data."""
-    args, count = run.args, run.data_args.average_last_checkpoints
-    best = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
-    load_average(run.model, args, count, run.trainer.state.global_step < run.trainer.state.max_steps)
-    if not args.load_best_model_at_end:
-        return
-    name = args.metric_for_best_model.removeprefix("eval_")
-    score = run.trainer.predict(run.splits["validation"], metric_key_prefix="average").metrics[f"average_{name}"]
-    best_score = score_of_kept(run.trainer.state, f"eval_{name}")
-    is_better = best_score is None or (score > best_score if args.greater_is_better else score < best_score)
-    if not is_better:
-        run.model.load_state_dict(best)
-    kept = "the mean" if is_better else "the best checkpoint"
-    logger.info("Validation %s: %s for the mean, %s for the best checkpoint; kept %s", name, score, best_score, kept)
-
-
-def score_of_kept(state: TrainerState, name: str) -> float | None:
-    """The value of a metric for the model with which a training ended: for the best checkpoint, or for the last update
-    if none was saved as the best one. None if it was not evaluated then. The best evaluation may be of another update,
-    which was not saved."""
-    update = update_number(Path(state.best_model_checkpoint)) if state.best_model_checkpoint else state.global_step
-    found = [entry[name] for entry in state.log_history if entry["step"] == update and name in entry]
-    return found[-1] if found else None
 
 
 def load_average(model: PreTrainedModel, args: TrainingArguments, count: int, has_stopped_early: bool = False) -> None:

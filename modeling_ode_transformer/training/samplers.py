@@ -42,6 +42,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         rank: Number of this process.
         accumulation_steps: Batches per update and process.
         pad_to_multiple_of: The multiple to which the collator pads lengths.
+        marks_epochs: In epoch e, pair i has the index e * pairs + i, by which a dataset tells its draws apart.
 
     Raises:
         ValueError: a pair is longer than the budget; there are no pairs, too few for one update, or too many for 32
@@ -57,6 +58,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         rank: int = 0,
         accumulation_steps: int = 1,
         pad_to_multiple_of: int | None = None,
+        marks_epochs: bool = False,
     ):
         lengths = np.asarray(lengths)
         lengths = lengths.reshape(-1, 2) if lengths.size else np.empty((0, 2), dtype=np.int64)
@@ -65,6 +67,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self.num_replicas = num_replicas
         self.rank = rank
         self.accumulation_steps = accumulation_steps
+        self.marks_epochs = marks_epochs
         self.epoch = 0
 
         per_update = num_replicas * accumulation_steps
@@ -203,7 +206,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
             yield pairs[starts[i] : self.batch_ends[i]]
 
     def __iter__(self):
-        return (batch.tolist() for batch in self.batches())
+        first = self.epoch * len(self.shape_of_pair) if self.marks_epochs else 0
+        return ((first + batch.astype(np.int64)).tolist() for batch in self.batches())
 
     def report(self) -> dict[str, float]:
         """The updates of an epoch, the mean contents of an update over all processes, and the share of padding."""

@@ -152,9 +152,12 @@ class TokenBudgetStream(IterableDataset):
         def sampler(multiple: int) -> TokenBudgetBatchSampler:
             # With fewer pairs than batches, pairs are repeated.
             repeated = np.resize(lengths, (max(len(lengths), multiple), 2))
-            options = {"seed": self.seed, "accumulation_steps": multiple}
             return TokenBudgetBatchSampler(
-                repeated, self.max_tokens, pad_to_multiple_of=self.pad_to_multiple_of, **options
+                repeated,
+                self.max_tokens,
+                seed=self.seed,
+                accumulation_steps=multiple,
+                pad_to_multiple_of=self.pad_to_multiple_of,
             )
 
         own = sampler(self.accumulation_steps)

@@ -27,7 +27,14 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import parse_flag_from_env, reduce
 from torch.distributed.fsdp import FSDPModule, StateDictType
 from torch.utils.data import DataLoader
-from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
+from transformers import (
+    GenerationConfig,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import SchedulerType, has_length
 
 from ..inference.cpu import cross_entropy, optimize_for_cpu
@@ -37,13 +44,16 @@ from ..pipeline_ode_transformer import TARGET_TOKENIZER, save_pipeline_code, wit
 from ..pretrained_ode_transformer import shift_tokens_right
 from ..text_files import read_json
 from .arguments import has_bf16_products
+from .checkpoints import update_number
 from .loading import PadPairs, PairRows, is_padded_from_arrow
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .muon import Muon, muon_groups
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments, in_place_of
 from .samplers import TokenBudgetBatchSampler, pair_lengths
 from .streams import TokenBudgetStream
+from .subword_dropout import RecutPairs, SubwordDropout
 from .watch import CoefficientWatch
+from .weight_ema import WeightEma, load_weight_ema
 
 
 logger = logging.getLogger(__name__)
@@ -137,6 +147,15 @@ def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = 
             hook.remove()
 
 
+def score_of_kept(state: TrainerState, name: str) -> float | None:
+    """The value of a metric for the model with which a training ended: for the best checkpoint, or for the last update
+    if none was saved as the best one. None if it was not evaluated then. The best evaluation may be of another update,
+    which was not saved."""
+    update = update_number(Path(state.best_model_checkpoint)) if state.best_model_checkpoint else state.global_step
+    found = [entry[name] for entry in state.log_history if entry["step"] == update and name in entry]
+    return found[-1] if found else None
+
+
 class TokenTrainerMixin(ResumableTrainerMixin):
     """For a Trainer: losses are means over target tokens, a resumed run repeats the uninterrupted one, NaN stops it.
 
@@ -169,6 +188,36 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         self._update_index = []
         self._generates = False
         self._coefficient_watch = CoefficientWatch()
+        if self.args.weight_ema:
+            if self.is_deepspeed_enabled:
+                raise ValueError(f"--weight_ema {self.args.weight_ema} cannot be used with DeepSpeed: leave it out.")
+            self.add_callback(WeightEma(self.args.weight_ema))
+
+    def train(self, *args, **kwargs):
+        """As `ResumableTrainerMixin.train`; ends with the averages of the weights if `weight_ema` asks for them."""
+        result = super().train(*args, **kwargs)
+        if self.args.weight_ema:
+            self.take_if_better("the moving average", lambda: load_weight_ema(self.optimizer))
+        return result
+
+    def take_if_better(self, name: str, load: Callable[[], None]) -> None:
+        """Lets `load` replace the weights with which a training ended. With `load_best_model_at_end`, keeps these if
+        they are as good on the validation data."""
+        if not self.args.load_best_model_at_end:
+            load()
+            return
+        weights = {key: tensor.clone() for key, tensor in self.model.state_dict().items()}
+        load()
+        metric = self.args.metric_for_best_model.removeprefix("eval_")
+        score = self.predict(self.eval_dataset, metric_key_prefix="average").metrics[f"average_{metric}"]
+        best_score = score_of_kept(self.state, f"eval_{metric}")
+        is_better = best_score is None or (score > best_score if self.args.greater_is_better else score < best_score)
+        if not is_better:
+            self.model.load_state_dict(weights)
+        kept = name if is_better else "the best checkpoint"
+        logger.info(
+            "Validation %s: %s for %s, %s for the best checkpoint; kept %s", metric, score, name, best_score, kept
+        )
 
     def create_accelerator_and_postprocess(self):
         super().create_accelerator_and_postprocess()
@@ -355,7 +404,8 @@ class TokenTrainingArguments(ResumableTrainingArguments):
     """TrainingArguments for which the lowest perplexity is best; resumed runs restore the states of callbacks.
 
     Raises:
-        ValueError: the highest perplexity is to be the best (`greater_is_better`), or `loss_chunk_size` is negative.
+        ValueError: the highest perplexity is to be the best (`greater_is_better`), `loss_chunk_size` is negative, or
+            `weight_ema` is not a share.
     """
 
     optimize_for_cpu: bool = field(
@@ -384,8 +434,17 @@ class TokenTrainingArguments(ResumableTrainingArguments):
             "parameters have --learning_rate."
         },
     )
+    weight_ema: float = field(
+        default=0.0,
+        metadata={
+            "help": "End with an exponential moving average of the weights, with this decay after each update, such "
+            "as 0.999; with --load_best_model_at_end, only if it is better than the best checkpoint; default: none."
+        },
+    )
 
     def __post_init__(self):
+        if not 0 <= self.weight_ema < 1:
+            raise ValueError(f"--weight_ema {self.weight_ema}: give a decay from 0 to below 1, such as 0.999.")
         if str(self.metric_for_best_model).endswith("perplexity"):
             if self.greater_is_better:
                 raise ValueError(
@@ -413,7 +472,10 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
         max_tokens_per_batch: The most source tokens and the most target tokens of a batch, padding included. None:
             batches of `per_device_train_batch_size` pairs.
         stream_buffer_size: Pairs of a stream to sort into batches at a time.
+        subword_dropout: How randomly the words of training pairs are cut; `SubwordDropout` describes it. 0: as always.
         optimize_for_cpu: On a CPU, replace modules by faster ones.
+        muon_learning_rate: Peak learning rate of the matrices with `optim="muon"`.
+        weight_ema: Decay of an average of the weights, with which the training ends. 0: none.
         loss_chunk_size: Tokens whose logits are computed at a time. 0: all; None: a sixteenth of a batch's on GPUs.
         log_coefficients: Add the mean stage weights to the metrics of evaluations.
 
@@ -437,8 +499,22 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
         },
     )
 
+    subword_dropout: float = field(
+        default=0.0,
+        metadata={
+            "help": "Cut the words of training pairs into other pieces in each epoch: the probability with which BPE "
+            "skips a merge, or the exponent of a unigram model's probabilities, such as 0.1; default: none."
+        },
+    )
+
     def __post_init__(self):
         super().__post_init__()
+        if not 0 <= self.subword_dropout < 1:
+            raise ValueError(
+                f"--subword_dropout {self.subword_dropout}: give a number from 0 to below 1, such as 0.1."
+            )
+        if self.subword_dropout and self.max_tokens_per_batch is None:
+            raise ValueError(f"--subword_dropout {self.subword_dropout} needs --max_tokens_per_batch.")
         if self.stream_buffer_size < 1:
             raise ValueError(f"--stream_buffer_size {self.stream_buffer_size}: give a number of at least 1.")
         if self.max_tokens_per_batch is None:
@@ -513,6 +589,10 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
                 f"datasets.IterableDataset, not {type(self.train_dataset).__name__}: leave it out, and give "
                 "per_device_train_batch_size."
             )
+        if self.args.subword_dropout:
+            raise ValueError(
+                f"--subword_dropout {self.args.subword_dropout} cannot be used with a stream: leave it out."
+            )
         if self.args.dataloader_num_workers:
             raise ValueError(
                 f"dataloader_num_workers={self.args.dataloader_num_workers} cannot be used with a stream, which a "
@@ -546,14 +626,16 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         dataset, collator = self.train_dataset, self.data_collator
         if isinstance(dataset, datasets.IterableDataset):
             return self.get_stream_dataloader(dataset, collator)
+        lengths = pair_lengths(dataset)
         sampler = TokenBudgetBatchSampler(
-            pair_lengths(dataset),
+            lengths,
             self.args.max_tokens_per_batch,
             seed=self.data_seed,
             num_replicas=self.args.world_size,
             rank=self.args.process_index,
             accumulation_steps=self.args.gradient_accumulation_steps,
             pad_to_multiple_of=getattr(collator, "pad_to_multiple_of", None),
+            marks_epochs=bool(self.args.subword_dropout),
         )
         report = sampler.report()
         self._pairs_per_update = report["pairs_per_update"]
@@ -566,9 +648,14 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         if isinstance(dataset, datasets.Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
             if is_padded_from_arrow(dataset, collator):
-                dataset, collator = PairRows(dataset), PadPairs(collator)
+                dataset, collator = self.rows_of_pairs(dataset, lengths), PadPairs(collator)
         else:
             collator = self._get_collator_with_removed_columns(collator, description="training")
+        if self.args.subword_dropout and not isinstance(dataset, RecutPairs):
+            raise ValueError(
+                f"--subword_dropout {self.args.subword_dropout} needs a datasets.Dataset of input_ids and labels, and "
+                "a DataCollatorForSeq2Seq that pads them on the right: leave it out."
+            )
         dataloader = DataLoader(
             dataset,
             batch_sampler=sampler,
@@ -582,6 +669,14 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         return prepare_data_loader(
             dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
         )
+
+    def rows_of_pairs(self, dataset: datasets.Dataset, lengths: np.ndarray) -> PairRows:
+        """The rows of the training data, as they are or cut anew in each epoch."""
+        if not (strength := self.args.subword_dropout):
+            return PairRows(dataset)
+        tokenizers = (self.processing_class, self.target_tokenizer or self.processing_class)
+        dropouts = [SubwordDropout(tokenizer, strength) for tokenizer in tokenizers]
+        return RecutPairs(dataset, dropouts, lengths.max(axis=0).tolist(), self.data_seed)
 
     def get_stream_dataloader(self, dataset: datasets.IterableDataset, collator) -> DataLoader:
         """Batches of a stream for `max_steps` updates, or for `num_train_epochs`, whose updates are counted first, or

@@ -32,8 +32,7 @@ from modeling_ode_transformer.training.checkpoints import (
     numbered_checkpoints,
     rotate_checkpoints,
 )
-from modeling_ode_transformer.training.run import score_of_kept
-from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments, score_of_kept
 
 from ..conftest import files_of, killed_at_each_operation, randomize, tiny_config
 from .runs import cut
@@ -91,6 +90,7 @@ RESUMED = {
     },
     "an evaluation before the first update": {"eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True},
     "Muon": {"optim": "muon", "gradient_accumulation_steps": 2, "weight_decay": 0.1, "max_steps": 4},
+    "an average of the weights": {"weight_ema": 0.9, "max_steps": 4},
     "persistent workers": {
         "dataloader_num_workers": 1,
         "dataloader_persistent_workers": True,

@@ -205,6 +205,8 @@ def check_average(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArg
     if data_args.average_last_checkpoints < 0:
         raise ValueError(f"{asked} must be at least 0, which means none.")
     if data_args.average_last_checkpoints and args.do_train:
+        if args.weight_ema:
+            raise ValueError(f"{asked} and --weight_ema {args.weight_ema} are two averages: give one.")
         if args.deepspeed or parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
             raise ValueError(
                 f"{asked} cannot average the shards of DeepSpeed's checkpoints: give --average_last_checkpoints 0."
