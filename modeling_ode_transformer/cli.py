@@ -532,6 +532,12 @@ def add_publish(commands: Any) -> None:
     )
     parser.add_argument("--dry_run", action="store_true", help="build and test the repository, but do not upload it")
     parser.add_argument("--output_dir", help="also write the repository to this folder")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        default="auto",
+        help="of the weights; bfloat16 and float16 take half the space of float32; default: as saved",
+    )
     parser.add_argument("--update", action="store_true", help="add a commit to a repository that already holds files")
     parser.add_argument(
         "--revision", default="main", help="branch to upload to, which must exist; default: %(default)s"
@@ -546,7 +552,7 @@ def add_publish(commands: Any) -> None:
 def publish(args: Namespace) -> None:
     from .hub import publish as module
 
-    names = ("private", "update", "revision", "commit_message", "token", "trust_remote_code")
+    names = ("private", "update", "revision", "commit_message", "token", "trust_remote_code", "dtype")
     options = {name: getattr(args, name) for name in names}
     try:
         commit = module.publish(

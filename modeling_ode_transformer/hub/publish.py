@@ -66,7 +66,9 @@ class PublishError(ValueError):
     """The run, its repository or the Hub has an error; nothing was uploaded."""
 
 
-def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, task: str | None = None) -> dict:
+def prepare_repository(
+    output_dir: str | Path, folder: str | Path, card: dict, task: str | None = None, dtype: str = "auto"
+) -> dict:
     """Writes a complete repository of a trained model to a folder.
 
     Args:
@@ -74,6 +76,7 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
         folder: The folder to write, new or empty.
         card: Values for `model_card`: repo_id, and any of `cli.CARD_VALUES`.
         task: One of `TASKS`; None: the task recorded by the run's script.
+        dtype: Of the weights that are written, such as "bfloat16"; "auto": as saved.
 
     Returns:
         The record from which the card was made.
@@ -102,7 +105,7 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
         record = run_record(output_dir, task) | {"card": card}
     readme = model_card(record).content + "\n"
     try:
-        model = load_model(output_dir)
+        model = load_model(output_dir, dtype)
     except SafetensorError as error:
         raise PublishError(
             f"{output_dir}: its weights are cut off or damaged ({error}): save the model again."
@@ -122,8 +125,8 @@ def prepare_repository(output_dir: str | Path, folder: str | Path, card: dict, t
     return record
 
 
-def load_model(folder: str | Path) -> PreTrainedModel:
-    return open_model(getattr(transformers, model_class(folder).auto_classes[0]), folder, dtype="auto")
+def load_model(folder: str | Path, dtype: str = "auto") -> PreTrainedModel:
+    return open_model(getattr(transformers, model_class(folder).auto_classes[0]), folder, dtype=dtype)
 
 
 # The status of the check's process if it ended before code that the package did not write.
@@ -175,7 +178,9 @@ def own_hashes() -> list[str]:
     return [sha256(code).hexdigest() for code in (b"", *modules, *(code.encode() for _, code in OWN_CODE.values()))]
 
 
-def check_repository(folder: str | Path, output_dir: str | Path, task: str, trust_remote_code: bool = False) -> None:
+def check_repository(
+    folder: str | Path, output_dir: str | Path, task: str, trust_remote_code: bool = False, dtype: str = "auto"
+) -> None:
     """Opens a repository in a process without this package and without network, and compares it with the run's model.
 
     It compares the ids of every tokenizer, the outputs of AutoModel and of the Auto class with the model's head, and
@@ -186,12 +191,13 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str, trus
         output_dir: The folder of the run.
         task: One of `TASKS`.
         trust_remote_code: Whether the process may run code that this package did not write.
+        dtype: Of the repository's weights, as in `prepare_repository`.
 
     Raises:
         PublishError: the repository does not load, its results differ, or it has such code.
     """
     folder, output_dir = Path(folder).resolve(), Path(output_dir)
-    model = load_model(output_dir)
+    model = load_model(output_dir, dtype)
     auto_classes = model_class(output_dir).auto_classes
     is_pair = getattr(model.config, "num_sentences", 1) == 2
     texts = [SAMPLE, SECOND_SAMPLE] if is_pair else [SAMPLE]
@@ -376,6 +382,7 @@ def publish(
     folder: str | Path | None = None,
     dry_run: bool = False,
     trust_remote_code: bool = False,
+    dtype: str = "auto",
     **upload_options,
 ) -> CommitInfo | None:
     """Runs `prepare_repository`, `check_repository` and, unless `dry_run`, `upload_repository`.
@@ -387,6 +394,7 @@ def publish(
         folder: A folder that keeps the repository; None: a temporary one.
         dry_run: Whether to skip the upload.
         trust_remote_code: As in `check_repository`.
+        dtype: As in `prepare_repository`.
         upload_options: Options of `upload_repository`.
 
     Raises:
@@ -396,8 +404,8 @@ def publish(
         card = card | {"repo_id": full_repo_id(card["repo_id"], upload_options.get("token"))}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(folder or Path(temporary) / "repository")
-        record = prepare_repository(output_dir, folder, card, task)
-        check_repository(folder, output_dir, record["task"], trust_remote_code)
+        record = prepare_repository(output_dir, folder, card, task, dtype)
+        check_repository(folder, output_dir, record["task"], trust_remote_code, dtype)
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             print(f"{path.stat().st_size:>14,}  {path.relative_to(folder)}")
         print("It loads without this package and computes the same.")

@@ -34,6 +34,7 @@ from modeling_ode_transformer.hub.publish import (
     upload_repository,
 )
 from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
+from modeling_ode_transformer.text_files import read_json
 from modeling_ode_transformer.training.checkpoints import LOCK, TEMPORARY
 from modeling_ode_transformer.training.resumption import ResumableTrainerMixin
 from modeling_ode_transformer.training.smoke import number_names
@@ -618,3 +619,11 @@ def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path, capsys
     output, _, refused = loaded.stdout.partition("REFUSED")
     assert output.rstrip("\n") == tokenizer.decode(ids, skip_special_tokens=True)
     assert "nope is not a valid git identifier" in refused
+
+
+def test_weights_in_half_precision_take_half_the_space(run, tmp_path):
+    """They are the run's, rounded, and the check passes."""
+    publish(run, CARD, folder=tmp_path / "half", dry_run=True, dtype="bfloat16")
+    weights, rounded = (load_file(folder / "model.safetensors") for folder in (run, tmp_path / "half"))
+    assert weights.keys() == rounded.keys() and read_json(tmp_path / "half" / "config.json")["dtype"] == "bfloat16"
+    assert all(torch.equal(tensor.to(torch.bfloat16), rounded[name]) for name, tensor in weights.items())
