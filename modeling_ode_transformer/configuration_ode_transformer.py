@@ -3,7 +3,7 @@
 
 import copy
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +16,10 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
 from .integration_ode_transformer import (
-    COEFFICIENTS,
-    FURTHER_ENTRIES,
-    HISTORIES,
     LARGEST,
-    OWN_CODE,
+    OWN_ENTRIES,
     STARTS,
+    TABLEAUS,
     TABLES,
     ButcherTableau,
     integrate,
@@ -29,6 +27,7 @@ from .integration_ode_transformer import (
     resolve_multistep,
     resolve_tableau,
 )
+from .schemes_ode_transformer import COEFFICIENTS, HISTORIES
 
 
 logger = logging.get_logger(__name__)
@@ -80,10 +79,6 @@ POSITIVE_INTEGERS = (
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
 )
 PIPELINES_FILE = "pipeline_ode_transformer.py"
-SCHEMES_FILE = "schemes_ode_transformer"
-# The line that makes a saved `integration_ode_transformer.py` run a file beside it, which adds entries to its tables.
-# transformers copies files that lines of this form name. No name of the file's may replace one of the module's.
-IMPORT_LINE = "\nfrom .{} import __name__ as _  # noqa: E402, F401\n"
 
 
 class Pipelines(dict):
@@ -99,8 +94,6 @@ class Pipelines(dict):
 
 
 IDLE = "has no effect: a causal language model has a decoder only."
-# Functions `(fields, config_class) -> fields` that translate saved fields. The package adds one for older versions.
-READERS: list[Callable[[dict[str, Any], type], dict[str, Any]]] = []
 
 # The paper's sizes (tables 1 and 3) by its names; parameters are counted with 34040 shared pieces.
 PRESETS: dict[str, dict[str, int]] = {
@@ -233,7 +226,6 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     model_type = "ode_transformer"
     keys_to_ignore_at_inference = ["cache", "past_key_values"]  # since transformers 5.24, and before
-    former_fields = dict[str, str]()  # of older versions, and what replaces them
     attribute_map = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
@@ -329,7 +321,7 @@ class OdeTransformerConfig(PreTrainedConfig):
         for alias, field in (*cls.attribute_map.items(), *cls.fields_by_alias(is_decoder).items()):
             if alias in kwargs and kwargs.get(field, kwargs[alias]) != kwargs[alias]:
                 raise ValueError(f"{alias}={kwargs[alias]!r} contradicts {field}={kwargs[field]!r}: give one of them.")
-        for name in () if is_saved else kwargs.keys() - cls.former_fields:
+        for name in () if is_saved else kwargs:
             if hasattr(cls, name):
                 continue
             of_stacks = [f"{stack}_{name}" for stack in ("encoder", "decoder") if hasattr(cls, f"{stack}_{name}")]
@@ -344,9 +336,11 @@ class OdeTransformerConfig(PreTrainedConfig):
         return super().__new__(cls)
 
     def __setattr__(self, name, value):
-        # Only JSON types are stored.
-        if isinstance(value, ButcherTableau):
-            value = value.to_dict()
+        # Only JSON types are stored; a tableau from a user's file is data.
+        if isinstance(value, ButcherTableau) or (
+            name.endswith("_solver") and str(value) in OWN_ENTRIES.keys() & TABLEAUS
+        ):
+            value = resolve_tableau(value).to_dict()
         elif isinstance(value, dict) and isinstance(value.get("predictor"), ButcherTableau):
             value = {**value, "predictor": value["predictor"].to_dict()}
         elif name == "custom_pipelines" and value is not None:
@@ -356,8 +350,6 @@ class OdeTransformerConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs):
         if self.decoder_vocab_size == self.vocab_size and self.share_encoder_decoder_embeddings:
             self.decoder_vocab_size = None
-        for name in self.former_fields.keys() & kwargs:
-            raise ValueError(f"{name}={kwargs[name]!r} is no longer a field: {self.former_fields[name]}.")
         if not self.is_encoder_decoder:
             kwargs |= self.decoder_sizes(kwargs)
         super().__post_init__(**kwargs)
@@ -378,18 +370,13 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerConfig":
-        """As in transformers; configurations of older versions of this package keep their meaning."""
-        for name, entries in (config_dict.get("own_schemes") or {}).items():
-            if not set().union(*TABLES.values()) >= set(entries):
+        """As in transformers. Raises a ValueError if the model has schemes of a user's file that is not imported."""
+        for entry, file in (config_dict.get("own_schemes") or {}).items():
+            if not any(entry in table for table in TABLES.values()):
                 raise ValueError(
-                    f"The model has {', '.join(entries)} of {name}.py, which is saved beside it: import it first, by "
-                    f"--import {name}.py or modeling_ode_transformer.own_schemes.import_schemes('{name}.py')."
+                    f"The model has {entry!r} of {file}: import that file first, by --import {file} or "
+                    f"modeling_ode_transformer.own_schemes.import_schemes({file!r})."
                 )
-        for relative in cls.__subclasses__():
-            if relative.is_meant_by({**config_dict, **kwargs}):
-                return relative.from_dict(config_dict, **kwargs)
-        for read in READERS:
-            config_dict = read(config_dict, cls)
         if not kwargs.get("is_encoder_decoder", config_dict.get("is_encoder_decoder", True)):
             idle = [f"{name}={kwargs.pop(name)!r}" for name in cls.fields_of_encoder if name in kwargs]
             kwargs |= cls.decoder_sizes(kwargs)
@@ -397,15 +384,10 @@ class OdeTransformerConfig(PreTrainedConfig):
                 logger.warning(f"{', '.join(idle)} {IDLE}")
         return super().from_dict(config_dict, **kwargs)
 
-    @classmethod
-    def is_meant_by(cls, config_dict: dict[str, Any]) -> bool:
-        """Whether fields of the base class, saved before this class came out of it or set since, mean this one."""
-        return False
-
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs):
         """As in transformers; beside a model's code, the saved configuration names the class for each Auto class that
-        can open the model. The code of pipelines and schemes that it names is saved with it. The configuration itself
-        stays as it is, but for `auto_map`."""
+        can open the model. The code of pipelines that it names is saved with it. The configuration itself stays as it
+        is, but for `auto_map`."""
         folder = Path(save_directory)
         for path in self.code_of_pipelines(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -417,14 +399,6 @@ class OdeTransformerConfig(PreTrainedConfig):
         super(OdeTransformerConfig, saved).save_pretrained(save_directory, **kwargs)
         if hasattr(saved, "auto_map"):
             self.auto_map = saved.auto_map  # where transformers notes it, too
-        integration = folder / "integration_ode_transformer.py"
-        if integration.is_file():
-            schemes = self.code_of_schemes()
-            for name, code in schemes.items():
-                (folder / f"{name}.py").write_text(code, encoding="utf-8")
-            code = integration.read_text(encoding="utf-8")
-            lines = (IMPORT_LINE.format(name) for name in schemes)
-            integration.write_text(code + "".join(line for line in lines if line not in code), encoding="utf-8")
         if push_to_hub:
             self.push_to_hub(kwargs.pop("repo_id", folder.name), **kwargs)
 
@@ -437,7 +411,7 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     def fields_beside_code(self, folder: Path) -> dict[str, Any]:
         """The fields that depend on the code in the folder or on that saved there: the classes that open the model,
-        its pipelines, and the entries of users' files."""
+        its pipelines, and the files of the user that define its schemes."""
         fields: dict[str, Any] = {"own_schemes": own} if (own := self.own_entries()) else {}
         classes = self.model_classes["model" if self.is_encoder_decoder else "decoder"]
         module = [*classes.values()][-1].split(".")[0]
@@ -453,36 +427,13 @@ class OdeTransformerConfig(PreTrainedConfig):
             }
         return fields
 
-    def own_entries(self) -> dict[str, list[str]]:
-        """The names of the model's entries from users' files, by file: from those imported, and where this code came
-        with a model from those beside it."""
-        files = {
-            name: frozenset(entries)
-            for name, entries in (getattr(self, "own_schemes", None) or {}).items()
-            if Path(__file__).with_name(f"{name}.py").is_file()
-        }
-        files |= {name: entries for name, (entries, _) in OWN_CODE.items()}
-        chosen = set(self.named_entries())
-        return {name: sorted(entries & chosen) for name, entries in files.items() if entries & chosen}
-
-    def code_of_schemes(self) -> dict[str, str]:
-        """The code, by the name of its module, that adds what the model is made of to the tables of a saved
-        `integration_ode_transformer.py`."""
-        files = {name: OWN_CODE[name][1] for name in self.own_entries() if name in OWN_CODE}
-        if not FURTHER_ENTRIES.isdisjoint(self.named_entries()):
-            files = {SCHEMES_FILE: Path(__file__).with_name(f"{SCHEMES_FILE}.py").read_text(encoding="utf-8")} | files
-        return files
-
-    def named_entries(self) -> Iterator[str]:
-        """The names of the tables' entries that the model is made of; "predictor" if a scheme corrects its steps."""
-        yield self.layer_history
+    def own_entries(self) -> dict[str, str]:
+        """The model's schemes, coefficients and history from users' files, and the names of these files."""
+        names = [self.layer_history]
         for stack in self.stacks:
             solver = getattr(self, f"{stack}_solver")
-            yield getattr(self, f"{stack}_coefficients")
-            scheme = resolve_corrector(solver)
-            for each in (solver,) if scheme is None else (solver, "predictor", scheme.predictor):
-                if isinstance(each, str):
-                    yield each
+            names += [getattr(self, f"{stack}_coefficients"), solver["predictor"] if "predictor" in solver else solver]
+        return {name: OWN_ENTRIES[name] for name in names if isinstance(name, str) and name in OWN_ENTRIES}
 
     def check_tokens(self) -> None:
         """Checks that the special tokens are in the vocabulary. Saving does not check it: `Trainer` sets them to the

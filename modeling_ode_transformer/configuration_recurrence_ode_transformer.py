@@ -89,13 +89,7 @@ class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerRecurrenceConfig":
         config_dict = {name: value for name, value in config_dict.items() if name != "model_type"}
-        if config_dict.get("recurrence_encoder") == "none":  # saved by a model without one
-            del config_dict["recurrence_encoder"]
         return super().from_dict(config_dict, **kwargs)
-
-    @classmethod
-    def is_meant_by(cls, config_dict: dict[str, Any]) -> bool:
-        return config_dict.get("recurrence_encoder", "none") != "none"
 
     @property
     def recurrence_has_words(self) -> bool:

@@ -556,7 +556,5 @@ TABLES: dict[str, dict[str, Any]] = {
     "COEFFICIENTS": COEFFICIENTS,
     "HISTORIES": HISTORIES,
 }
-# Those files, by name: the names of the entries, and the code.
-OWN_CODE: dict[str, tuple[frozenset[str], str]] = {}
-# The names of the entries that `schemes_ode_transformer.py` adds.
-FURTHER_ENTRIES: set[str] = set()
+# The entries that they added, and the names of the files.
+OWN_ENTRIES: dict[str, str] = {}

@@ -1,8 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Schemes, coefficients and layer histories that are not the paper's method: those it compares with, and successors.
 
-Importing this module adds them to the tables of `integration_ode_transformer.py`. A saved model brings this file along
-if its configuration names one of them.
+Importing this module adds them to the tables of `integration_ode_transformer.py`.
 """
 
 from collections.abc import Callable
@@ -12,10 +11,8 @@ import torch
 from .integration_ode_transformer import (
     COEFFICIENTS,
     CORRECTORS,
-    FURTHER_ENTRIES,
     HISTORIES,
     MULTISTEPS,
-    TABLES,
     GateCoefficients,
     LayerHistory,
     LearnedDenseLayerHistory,
@@ -180,7 +177,6 @@ class CorrectorHistory(LearnedDenseLayerHistory):
         return output
 
 
-entries_of_the_paper = set().union(*TABLES.values())
 COEFFICIENTS |= {"scaled_gate": ScaledGateCoefficients, "ema": EmaCoefficients}
 MULTISTEPS |= {
     "leapfrog": LeapfrogScheme,
@@ -196,5 +192,3 @@ CORRECTORS |= {
 }
 HISTORIES |= {"depth_weighted": DepthWeightedLayerHistory, "attention": AttentionLayerHistory}
 LearnedDenseLayerHistory.corrector_class = CorrectorHistory
-# What a configuration names if it needs this file; "predictor" stands for every scheme that corrects its steps.
-FURTHER_ENTRIES |= {*set().union(*TABLES.values()) - entries_of_the_paper, "predictor"}

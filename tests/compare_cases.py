@@ -9,6 +9,8 @@ TINY |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim":
 TINY |= {"max_relative_position": 3}
 TINY_CSA = {"vocab_size": 50, "embedding_size": 8, "hidden_size": 6, "num_labels": 3}
 CASES: dict[str, dict] = {}
+# By the beginnings of names.
+CONFIG_CLASSES = {"csa": "CsaOdeConfig", "recurrence": "OdeTransformerRecurrenceConfig", "": "OdeTransformerConfig"}
 
 
 def case(name: str, auto: str = "Seq2SeqLM", attention: str = "sdpa", generation: dict | None = None, **fields):
@@ -16,7 +18,7 @@ def case(name: str, auto: str = "Seq2SeqLM", attention: str = "sdpa", generation
     assert name not in CASES
     CASES[name] = {
         "auto_class": f"AutoModelFor{auto}" if auto else "AutoModel",
-        "config_class": "CsaOdeConfig" if name.startswith("csa") else "OdeTransformerConfig",
+        "config_class": next(made for kind, made in CONFIG_CLASSES.items() if name.startswith(kind)),
         "options": {} if name.startswith("csa") else {"attn_implementation": attention},
         "fields": (TINY_CSA if name.startswith("csa") else TINY) | fields,
         "generation": generation or {},
@@ -27,7 +29,12 @@ def solvers(encoder: str | dict, decoder: str | dict | None = None) -> dict:
     return {"encoder_solver": encoder, "decoder_solver": encoder if decoder is None else decoder}
 
 
+def coefficients(name: str) -> dict:
+    return {"encoder_coefficients": name, "decoder_coefficients": name}
+
+
 DECODER = {"auto": "CausalLM", "is_encoder_decoder": False, "dropout": 0.2}
+CORRECTED = {"corrector_iterations": 1}
 HEUN3 = {"a": [[], [1 / 3], [0, 2 / 3]], "b": [1 / 4, 0, 3 / 4]}
 ONE_STEP = {name: name for name in ("euler", "rk2", "midpoint", "ralston", "rk3", "rk4", "rk4_38", "polynet")}
 for solver, scheme in {**ONE_STEP, "tableau": HEUN3}.items():
@@ -41,13 +48,13 @@ case("defaults rk4 and rk2", **solvers("rk4", "rk2"))
 case("defaults euler and rk2", **solvers("euler", "rk2"))
 case("defaults rk2 and leapfrog", **solvers("rk2", "leapfrog"), layer_history="none")
 case("defaults of a base model", auto="", attention="eager")
-case("free tableau", **solvers("rk2", {"a": [[], [0.5]], "b": [0.3, 0.9]}), solver_coefficients="learned")
+case("free tableau", **solvers("rk2", {"a": [[], [0.5]], "b": [0.3, 0.9]}), **coefficients("learned"))
 for weights, sharing in itertools.product(
     ("fixed", "ones", "learned", "gate", "sigmoid", "tanh", "ema"), ("stack", "layer", "channel")
 ):
     if sharing != "channel" or weights in ("learned", "ema"):
         several = solvers("rk2") if weights == "gate" else solvers("rk4", "ralston")
-        case(f"{weights} by {sharing}", **several, solver_coefficients=weights, coefficient_sharing=sharing)
+        case(f"{weights} by {sharing}", **several, **coefficients(weights), coefficient_sharing=sharing)
 case(
     "scaled gate",
     **solvers("rk2"),
@@ -56,9 +63,9 @@ case(
     coefficient_start="even",
 )
 for start in ("tableau", "euler", "even"):
-    case(f"learned from {start}", **solvers("rk3"), solver_coefficients="learned", coefficient_start=start)
+    case(f"learned from {start}", **solvers("rk3"), **coefficients("learned"), coefficient_start=start)
 case("output rk4", **solvers("rk4"), stage_values="output", attention="eager")
-case("output rk2 gate", **solvers("rk2"), stage_values="output", solver_coefficients="gate")
+case("output rk2 gate", **solvers("rk2"), stage_values="output", **coefficients("gate"))
 case("output euler and polynet", **solvers("euler", "polynet"), stage_values="output")
 for vector_field in ("attention", "ffn", "sublayers", "macaron", "macaron_released"):
     case(f"integrates {vector_field}", **solvers("rk4", "rk2"), vector_field=vector_field)
@@ -76,9 +83,9 @@ case("depth weighted", layer_history="depth_weighted", **solvers("rk2", "euler")
 case("attention over depth", layer_history="attention", **solvers("euler", "rk2"), encoder_layers=3)
 case("decoder alone attention over depth", **DECODER, layer_history="attention", **solvers("euler", "rk4"))
 case("no history", layer_history="none", **solvers("rk4", "euler"))
-case("corrector", predictor_corrector=True, **solvers("rk2", "euler"))
-pcformer = {"predictor_corrector": True, "normalize_stages": True, "solver_coefficients": "ema"}
-case("pcformer", **pcformer, **solvers("rk4", "euler"), encoder_layers=3)
+case("corrector", **solvers(CORRECTED | {"predictor": "rk2"}, "euler"))
+pcformer = {"normalize_stages": True, "encoder_coefficients": "ema", "encoder_layers": 3}
+case("pcformer", **pcformer, **solvers(CORRECTED | {"predictor": "rk4"}, "euler"))
 case("pcformer in both stacks", **solvers("pcformer"), normalize_stages="released", encoder_layers=3)
 case("iiet", **solvers("iiet"), attention="eager")
 case("decoder alone iiet", **DECODER, **solvers("euler", "iiet"))
@@ -115,7 +122,7 @@ for counting, attention in (("mask", "eager"), ("ids", "sdpa"), ("absolute", "sd
     fields = {"position_embedding_type": "learned", "position_counting": counting, "max_relative_position": 0}
     case(f"decoder alone {counting}", **DECODER, attention=attention, **fields, **solvers("euler", "rk2"))
 case("decoder alone untied", **DECODER, tie_word_embeddings=False, lm_head_bias=True, embedding_layer_norm=True)
-case("decoder alone gate eager", **DECODER, **solvers("euler", "rk2"), solver_coefficients="gate", attention="eager")
+case("decoder alone gate eager", **DECODER, **solvers("euler", "rk2"), decoder_coefficients="gate", attention="eager")
 for kind in ("rk", "rkf", "ark"):
     case(f"csa {kind}", "SequenceClassification", solver=kind, step_size=0.3)
 case("csa blocks", "SequenceClassification", solver="none", num_blocks=3, attention_output_projection=False)

@@ -76,9 +76,7 @@ def make(name: str, case: dict, folder: Path) -> dict[str, str]:
 
     torch.manual_seed(checksum(name))
     config_class = getattr(package, case["config_class"])
-    former = getattr(sys.modules[config_class.__module__], "FORMER_FIELDS", ())  # now an attribute of the class
-    known = {*dir(config_class), *getattr(config_class, "former_fields", former)}
-    if unknown := case["fields"].keys() - known:
+    if unknown := case["fields"].keys() - {*dir(config_class)}:
         raise ValueError(f"there are no fields {', '.join(sorted(unknown))}")
     model = getattr(transformers, case["auto_class"]).from_config(config_class.from_dict(case["fields"]))
     with torch.no_grad():

@@ -84,34 +84,6 @@ def test_a_preset_without_an_encoder_has_its_scheme_and_sizes_in_the_decoder():
 
 
 @pytest.mark.parametrize(
-    "older, encoder, decoder",
-    [
-        ({"solver_coefficients": "gate"}, "gate", "fixed"),
-        ({"encoder_solver": "euler", "solver_coefficients": "fixed"}, "fixed", "fixed"),
-        ({"encoder_solver": "euler", "decoder_solver": "rk2", "solver_coefficients": "gate"}, "fixed", "gate"),
-        ({"decoder_solver": "rk4", "solver_coefficients": "learned"}, "learned", "learned"),
-        ({"encoder_solver": "leapfrog", "layer_history": "none", "solver_coefficients": "ema"}, "fixed", "fixed"),
-    ],
-)
-def test_older_configurations_are_read_with_their_meaning(older, encoder, decoder, tmp_path):
-    """One field for both stacks, without effect on stacks of one stage; without a recurrence encoder."""
-    older |= {"recurrence_encoder": "none", "recurrence_layers": 1, "padding_position": None, "pad_token_id": 5}
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "ode_transformer", **older}))
-    config = AutoConfig.from_pretrained(tmp_path)
-    assert (config.encoder_coefficients, config.decoder_coefficients) == (encoder, decoder)
-    assert config.padding_position == 5
-    config.save_pretrained(tmp_path)
-    saved = json.loads((tmp_path / "config.json").read_text())
-    assert not {"solver_coefficients", "recurrence_encoder", "recurrence_layers"} & saved.keys()
-    assert AutoConfig.from_pretrained(tmp_path).to_diff_dict() == config.to_diff_dict()
-
-
-def test_former_fields_are_refused_and_what_has_taken_their_place_is_named():
-    with pytest.raises(ValueError, match="set encoder_coefficients and decoder_coefficients"):
-        tiny_config(solver_coefficients="gate")
-
-
-@pytest.mark.parametrize(
     "fields, message",
     [
         ({"encoder_solver": "rk5"}, "'rk5'.*choose one of euler"),
@@ -137,7 +109,6 @@ def test_former_fields_are_refused_and_what_has_taken_their_place_is_named():
         ({"encoder_solver": {"predictor": "rk2", "corrector_iterations": 0}}, "corrector_iterations=0 must be an int"),
         ({"encoder_solver": {"predictor": "rk2", "corrector_iterations": True}}, "corrector_iterations=True must be"),
         ({"normalize_stages": "weighed"}, "'weighed' is unknown: choose one of False, True, released"),
-        ({"predictor_corrector": True}, "no longer a field: a corrected scheme is encoder_solver='pcformer'"),
         (
             {"decoder_solver": "leapfrog", "vector_field": "ffn"},
             "choose one of layer, sublayers, macaron",

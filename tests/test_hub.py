@@ -34,6 +34,7 @@ PUBLISHED = (
     "generation_ode_transformer",
     "integration_ode_transformer",
     "modeling_ode_transformer",
+    "schemes_ode_transformer",
 )
 PUBLISHED_WITH_PIPELINES = ("pipeline_ode_transformer", "scores_ode_transformer")
 PUBLISHED_RECURRENCE = (
@@ -169,7 +170,7 @@ def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
     assert numbers == pytest.approx([expected] * 2, abs=1e-3)
     for folder in folders:
         files = {path.name for path in folder.glob("*.py")}
-        assert {f"{name}.py" for name in PUBLISHED} == files and len(files) == 6
+        assert {f"{name}.py" for name in PUBLISHED} == files and len(files) == 7
         auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
         assert auto_map == {
             "AutoConfig": "configuration_ode_transformer.OdeTransformerConfig",
@@ -220,7 +221,7 @@ def test_a_model_of_a_scheme_beside_the_papers_brings_its_file_along(tmp_path):
     assert numbers == pytest.approx(expected * 2, abs=1e-3)
     for folder in pairs:
         files = {path.name for path in Path(folder).glob("*.py")}
-        assert files == {f"{name}.py" for name in (*PUBLISHED, "schemes_ode_transformer")}
+        assert files == {f"{name}.py" for name in PUBLISHED}
         assert "own_schemes" not in json.loads((Path(folder) / "config.json").read_text())
 
 

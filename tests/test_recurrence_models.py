@@ -8,15 +8,13 @@ import re
 import pytest
 import torch
 from torch.autograd import forward_ad
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, TrainingArguments
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, TrainingArguments
 
 from modeling_ode_transformer import (
     OdeTransformerConfig,
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
-    OdeTransformerRecurrenceConfig,
     OdeTransformerRecurrenceForConditionalGeneration,
-    OdeTransformerRecurrenceModel,
     OdeTransformerTokenizer,
 )
 
@@ -250,62 +248,23 @@ def test_weights_on_disk_are_read_when_needed(kind, tmp_path, batch):
         assert_close(loaded(**batch).logits, model(**batch).logits)
 
 
-def as_of_before(folder, **fields):
-    """Makes the configuration of a saved model that of an earlier version, with one class for all models."""
-    path = folder / "config.json"
-    saved = {**json.loads(path.read_text()), "model_type": "ode_transformer", **fields}
-    path.write_text(json.dumps({name: value for name, value in saved.items() if value != "left out"}))
-
-
-@SOME_FORMS
-def test_a_model_of_before_comes_back_as_one_of_today(form, tmp_path, batch):
-    model = build(**form)
-    model.save_pretrained(tmp_path)
-    gone = dict.fromkeys(("encoder_coefficients", "decoder_coefficients", "auto_map"), "left out")
-    as_of_before(tmp_path, solver_coefficients="fixed", **gone)
-    assert type(AutoConfig.from_pretrained(tmp_path)) is OdeTransformerRecurrenceConfig
-    for auto_class, model_class in (
-        (AutoModel, OdeTransformerRecurrenceModel),
-        (AutoModelForSeq2SeqLM, OdeTransformerRecurrenceForConditionalGeneration),
-    ):
-        loaded, report = auto_class.from_pretrained(tmp_path, output_loading_info=True)
-        assert type(loaded) is model_class and not any(report[key] for key in ("missing_keys", "mismatched_keys"))
-    assert not report["unexpected_keys"]
-    assert_close(loaded(**batch).logits, model(**batch).logits)
-    assert loaded.config.to_diff_dict() | {"auto_map": model.config.auto_map} == model.config.to_diff_dict()
-    loaded.save_pretrained(tmp_path / "again")
-    assert json.loads((tmp_path / "again" / "config.json").read_text())["model_type"] == "ode_transformer_recurrence"
+def test_the_class_without_a_recurrence_encoder_refuses_a_model_with_one(tmp_path):
+    build().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="of the type 'ode_transformer_recurrence', not a OdeTransformerForCond"):
         OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
 
 
-def test_a_model_of_before_without_a_recurrence_encoder_stays_without(tmp_path, batch):
-    model = build_without()
-    model.save_pretrained(tmp_path)
-    as_of_before(tmp_path, recurrence_encoder="none", recurrence_layers=1)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    assert type(loaded) is OdeTransformerForConditionalGeneration
-    assert_close(loaded(**batch).logits, model(**batch).logits)
-    assert not any(name.startswith("recurrence") for name in loaded.config.to_dict())
-    added = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(tmp_path)
-    assert added.config.recurrence_encoder == "biarn"
-
-
-def test_an_auto_class_adds_a_recurrence_encoder_too(tmp_path, batch, caplog):
+def test_opening_with_its_class_adds_a_recurrence_encoder(tmp_path, batch, caplog):
     """Without a word of types that differ, which transformers has for a configuration of another class."""
     trained = build_without()
     trained.save_pretrained(tmp_path)
     logger = logging.getLogger("transformers.configuration_utils")
-    for opened_by in (AutoModelForSeq2SeqLM, OdeTransformerRecurrenceForConditionalGeneration):
-        with caplog.at_level(logging.WARNING, logger.name):
-            logger.addHandler(caplog.handler)
-            model = opened_by.from_pretrained(tmp_path, recurrence_encoder="birnn")
-            logger.removeHandler(caplog.handler)
-        assert type(model) is OdeTransformerRecurrenceForConditionalGeneration
-        assert model.config.recurrence_encoder == "birnn" and "model of type" not in caplog.text
-        assert_close(model(**batch).logits, trained(**batch).logits)
-    with pytest.raises(ValueError, match="open it with an Auto class"):
-        OdeTransformerForConditionalGeneration.from_pretrained(tmp_path, recurrence_encoder="birnn")
+    with caplog.at_level(logging.WARNING, logger.name):
+        logger.addHandler(caplog.handler)
+        model = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(tmp_path, recurrence_encoder="birnn")
+        logger.removeHandler(caplog.handler)
+    assert model.config.recurrence_encoder == "birnn" and "model of type" not in caplog.text
+    assert_close(model(**batch).logits, trained(**batch).logits)
 
 
 WITHOUT_PACKAGE = """

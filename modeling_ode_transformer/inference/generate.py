@@ -38,8 +38,8 @@ from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
-from ..integration_ode_transformer import OWN_CODE
 from ..model_folders import open_model
+from ..own_schemes import IMPORTED
 from ..pipeline_ode_transformer import SENTENCE_BREAKS, TRAINED_LENGTH, join_sentences
 from ..scores_ode_transformer import n_best
 from ..text_files import lock_file, parse_overrides, read_json, read_lines, reading
@@ -410,10 +410,10 @@ class TextGenerator:
 
     def note(self, sources: list[str]) -> dict:
         """Everything that outputs depend on; models, tokenizers, imported schemes and sources as hashes."""
-        names = ("input", "models", "tokenizers", *(["schemes"] if OWN_CODE else []))
+        names = ("input", "models", "tokenizers", *(["schemes"] if IMPORTED else []))
         hashes = {name: hashlib.blake2b(digest_size=16) for name in names}
-        for name, (_, code) in sorted(OWN_CODE.items()):
-            hashes["schemes"].update(f"{name}\n{code}".encode())
+        for name, code in sorted(IMPORTED.items()):
+            hashes["schemes"].update(f"{name}\n{code}\n".encode())
         for source in sources:
             hashes["input"].update(f"{source}\n".encode("utf-8", "surrogatepass"))
         for model in self.models:
