@@ -450,7 +450,6 @@ class BeamSearch:
         prompt = prompt.long()
         self.steps = steps = EagerSteps() if steps is None else steps
         self.top_log_probs = steps.top_log_probs
-        self.model_options: dict[str, Any] = {}  # further arguments of the model
         self.encoder_outputs, self.attention_mask = encoder_outputs, None
         if attention_mask is None and steps.keeps_shapes:
             attention_mask = torch.ones(encoder_outputs["last_hidden_state"].shape[:2], device=prompt.device)
@@ -516,8 +515,7 @@ class BeamSearch:
     def _decode(self, tokens: torch.LongTensor, mask: torch.Tensor | None, **kwargs: Any) -> torch.Tensor:
         sources = {"encoder_outputs": self.encoder_outputs, "attention_mask": self.attention_mask}
         targets = {"decoder_input_ids": tokens, "decoder_attention_mask": mask, "cache": self.cache}
-        options = {"use_cache": True, "return_dict": True, **self.model_options, **kwargs}
-        return self.model(**sources, **targets, **options).logits
+        return self.model(**sources, **targets, use_cache=True, return_dict=True, **kwargs).logits
 
     def advance(self, log_probs: torch.Tensor, tokens: torch.LongTensor) -> None:
         """Chooses the next tokens from the best ones of each beam, (sources, beams, number), and finishes hypotheses,

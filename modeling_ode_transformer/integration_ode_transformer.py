@@ -61,32 +61,15 @@ def integrate(
 def weighted_sum(
     y: torch.Tensor, weights: Sequence[float | torch.Tensor], terms: Sequence[torch.Tensor]
 ) -> torch.Tensor:
-    """Returns `y + sum_i weights[i] * terms[i]`. Terms of float weight 0 are skipped."""
-    return KERNELS["add_terms"](y, weights, terms)
-
-
-def add_terms(y: torch.Tensor, weights: Sequence[float | torch.Tensor], terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`weighted_sum`. Terms may be on other devices: layers and what they share may be placed apart."""
+    """Returns `y + sum_i weights[i] * terms[i]`. Terms of float weight 0 are skipped. Terms may be on other devices:
+    layers and what they share may be placed apart."""
     for weight, term in zip(weights, terms, strict=True):
         term = term.to(y.device)
         if isinstance(weight, torch.Tensor):
-            weight = weight.to(term.device)
-            # Without gradients one operation is enough; with them, the backward pass of `addcmul` is slower.
-            y = y + weight * term if torch.is_grad_enabled() else torch.addcmul(y, weight, term)
+            y = y + weight.to(term.device) * term
         elif weight != 0.0:
             y = torch.add(y, term, alpha=weight)
     return y
-
-
-def combine(matrix: torch.Tensor, row: int, terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Returns `sum_i matrix[row, i] * terms[i]` for terms of one shape and dtype. The row may have more entries than
-    there are terms."""
-    first, *others = matrix[row, : len(terms)].to(terms[0].device).unbind()
-    return weighted_sum(first * terms[0], others, terms[1:])
-
-
-# Functions that the package replaces by ones of fewer operations (`kernels.py`). Saved models compute with these.
-KERNELS: dict[str, Callable[..., torch.Tensor]] = {"add_terms": add_terms, "combine": combine}
 
 
 def clamp_half(x: torch.Tensor) -> torch.Tensor:
@@ -512,7 +495,8 @@ class LayerHistory(nn.Module):
 
     def combine(self, matrix: torch.Tensor, row: int, states: list[torch.Tensor]) -> torch.Tensor:
         """Returns the sum of the states (batch, length, d), weighted by the first numbers of a row of the matrix."""
-        return KERNELS["combine"](matrix, row, states)
+        first, *others = matrix[row, : len(states)].to(states[0].device).unbind()
+        return weighted_sum(first * states[0], others, states[1:])
 
 
 class DenseLayerHistory(LayerHistory):

@@ -20,7 +20,6 @@ from transformers.utils.import_utils import is_tracing
 from .configuration_ode_transformer import OdeTransformerConfig, Part
 from .integration_ode_transformer import (
     COEFFICIENTS,
-    KERNELS,
     LayerHistory,
     MultistepScheme,
     StageCoefficients,
@@ -29,7 +28,7 @@ from .integration_ode_transformer import (
 
 # What layers, attention functions, losses and the capturing of outputs read beside named arguments, and named
 # arguments of heads and decoders, which encoders get too.
-OPTIONS = {*TransformersKwargs.__optional_keys__, "joined_projections", "output_cross_attentions"}
+OPTIONS = {*TransformersKwargs.__optional_keys__, "output_cross_attentions"}
 OPTIONS |= {"attention_positions", "ignore_index", "labels", "logits_to_keep", "shift_labels", "use_cache"}
 
 
@@ -243,18 +242,6 @@ class StackEmbeddingMixin:
         return self.dropout(y)
 
 
-def biases(scores: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None, head_dim: int) -> torch.Tensor:
-    """Returns `mask + head_dim**-0.5 * scores.gather(-1, distances)`, (batch, heads, queries, keys). `scores`, for all
-    distances, are (batch, queries, heads, 2m+1)."""
-    scaling = head_dim**-0.5
-    scores = scores.transpose(1, 2)
-    scores = scores.gather(-1, distances.expand(*scores.shape[:3], -1))
-    return scaling * scores if mask is None else torch.add(mask, scores, alpha=scaling)
-
-
-KERNELS["biases"] = biases
-
-
 class OdeTransformerRelativeKeys(nn.Module):
     """Relative positions of Shaw et al. (2018, eq. 4) for the keys only: one vector per distance, shared by heads."""
 
@@ -267,8 +254,16 @@ class OdeTransformerRelativeKeys(nn.Module):
 
         The queries are (batch, heads, queries, head_dim). The clipped distances, counted from 0, are (1 or batch, 1, 1
         or queries, keys), or (length, length) for tokens in order."""
-        scores = nn.functional.linear(query.transpose(1, 2), self.weight)  # (batch, queries, heads, 2m+1)
-        return KERNELS["biases"](scores, distances, mask, query.shape[-1])
+        scores, scaling = nn.functional.linear(query.transpose(1, 2), self.weight), query.shape[-1] ** -0.5
+        return self.gather(scores.transpose(1, 2), distances, mask, scaling)
+
+    def gather(
+        self, scores: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None, scaling: float
+    ) -> torch.Tensor:
+        """`mask + scaling * scores[..., distances]`, from the scores of all distances, (batch, heads, queries,
+        2m+1)."""
+        scores = scores.gather(-1, distances.expand(*scores.shape[:3], -1))
+        return scaling * scores if mask is None else torch.add(mask, scores, alpha=scaling)
 
 
 def eager_attention_forward(
@@ -294,14 +289,7 @@ def eager_attention_forward(
 
 class OdeTransformerAttentionProjection(nn.Linear):
     """A query, key or value projection. In the original it is a part of one matrix (3d, d), and it is initialized as
-    such. Training joins the projections of one input again, which takes a GPU fewer operations."""
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it computes a plain product, without an adapter, a hook, quantization or a replaced `forward`."""
-        is_linear = type(self).forward is nn.Linear.forward and "forward" not in vars(self)
-        hooks = self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks
-        return is_linear and not hasattr(self.weight, "__tensor_flatten__") and not any(hooks)
+    such."""
 
 
 class OdeTransformerAttention(nn.Module):
@@ -331,28 +319,11 @@ class OdeTransformerAttention(nn.Module):
             OdeTransformerRelativeKeys(max_relative_position, self.head_dim) if max_relative_position else None
         )
 
-    def joined(self, names: str) -> tuple[torch.Tensor, ...] | None:
-        """The weight and the bias of one product in the place of those that `names` has of "qkv"; None where one of
-        them does more."""
-        layers = [getattr(self, f"{name}_proj", None) for name in names]
-        if not all(getattr(layer, "is_plain", False) for layer in layers):
-            return None
-        weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
-        return weight.to(autocast_dtype(weight)), bias.to(autocast_dtype(bias))
-
-    def project(
-        self, hidden_states: torch.Tensor, names: str, joined: tuple[torch.Tensor, ...] | None = None
-    ) -> tuple[torch.Tensor, ...]:
+    def project(self, hidden_states: torch.Tensor, names: str) -> tuple[torch.Tensor, ...]:
         """Returns the queries, keys and values of `hidden_states` (batch, length, d), those that `names` has of "qkv":
-        (batch, heads, length, head_dim) each. In training they are `joined`, here if they are not yet."""
+        (batch, heads, length, head_dim) each."""
         hidden_states = hidden_states.to(autocast_dtype(hidden_states))  # once for all
-        if joined is None and self.training and len(names) > 1:
-            joined = self.joined(names)
-        if joined is None:
-            projected = [getattr(self, f"{name}_proj")(hidden_states) for name in names]
-        else:
-            projected = nn.functional.linear(hidden_states, *joined).chunk(len(names), dim=-1)
-        return tuple(self.split_heads(each) for each in projected)
+        return tuple(self.split_heads(getattr(self, f"{name}_proj")(hidden_states)) for name in names)
 
     def split_heads(self, projected: torch.Tensor) -> torch.Tensor:
         return projected.view(*projected.shape[:-1], -1, self.head_dim).transpose(1, 2)
@@ -365,17 +336,15 @@ class OdeTransformerAttention(nn.Module):
         relative_distances: torch.Tensor | None = None,
         cache: Cache | None = None,
         cache_idx: int = 0,
-        joined: tuple[torch.Tensor, ...] | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attends from `hidden_states` (batch, length, d) to `keys_and_values`; to itself, by projections that may be
-        `joined`, and to what the entry `cache_idx` of the cache has seen, if there are none. Returns states (batch,
-        length, d) and the weights (batch, heads, length, keys), None where the attention implementation does not give
-        them."""
+        """Attends from `hidden_states` (batch, length, d) to `keys_and_values`; to itself and to what the entry
+        `cache_idx` of the cache has seen, if there are none. Returns states (batch, length, d) and the weights (batch,
+        heads, length, keys), None where the attention implementation does not give them."""
         if keys_and_values is not None:
             (query,) = self.project(hidden_states, "q")
         else:
-            query, *keys_and_values = self.project(hidden_states, "qkv", joined)
+            query, *keys_and_values = self.project(hidden_states, "qkv")
             if cache is not None:
                 keys_and_values = cache.update(*keys_and_values, cache_idx)
         output, weights = self.attend(query, *keys_and_values, attention_mask, relative_distances, **kwargs)
@@ -427,7 +396,6 @@ class BlockInputs:
     source_mask: torch.Tensor | None
     options: dict[str, Any]
     first_cache_idx: int
-    joined: tuple[torch.Tensor, ...] | None = None  # what projects for the self-attention, for all evaluations
     relative_distances: torch.Tensor | None = None
     position_ids: torch.Tensor | None = None
     weights: dict[str, torch.Tensor] = field(default_factory=dict)

@@ -212,7 +212,6 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             relative_distances=inputs.relative_distances,
             cache=inputs.cache,
             cache_idx=inputs.first_cache_idx + evaluation,
-            joined=inputs.joined,
             position_ids=inputs.position_ids,
             **inputs.options,
         )
@@ -250,7 +249,6 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             cache = None
         has_two = isinstance(cache, EncoderDecoderCache)
         first_idx = self.first_cache_idx + repeat * self.num_stack_entries
-        joined = options.pop("joined_projections", {}).get(self.first_cache_idx)
         return self.inputs_class(
             attention_mask=attention_mask,
             cache=cache.self_attention_cache if has_two else cache,
@@ -258,7 +256,6 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             source_mask=encoder_attention_mask,
             options=options,
             first_cache_idx=first_idx,
-            joined=self.self_attn.joined("qkv") if joined is None and self.training else joined,
             relative_distances=relative_distances,
             position_ids=position_ids,
         )

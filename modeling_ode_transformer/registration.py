@@ -10,7 +10,6 @@ from transformers import (
     AutoTokenizer,
 )
 
-from . import kernels  # noqa: F401, it fills a table
 from .configuration_csa_ode import CsaOdeConfig
 from .configuration_ode_transformer import OdeTransformerConfig
 from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig

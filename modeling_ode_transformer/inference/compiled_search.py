@@ -177,8 +177,6 @@ class CompiledSteps:
         if has_lock:
             self.buffers = self.kept.buffers
         try:
-            if self.records:
-                search.model_options["joined_projections"] = self.joined_projections(search.model)
             self.make_steps(search)
         finally:
             if has_lock:
@@ -186,16 +184,6 @@ class CompiledSteps:
 
     def make_steps(self, search: BeamSearch) -> None:
         search.run_to_the_end()
-
-    def joined_projections(self, model: GenerationMixin) -> dict[int, tuple[torch.Tensor, ...]]:
-        """Copies of the decoder's projection weights, joined for each self-attention: one kernel instead of
-        three. Each search makes them anew, because weights may have changed."""
-        joined = {}
-        for layer in model.base_model.decoder.layers:
-            if (projections := layer.self_attn.joined("qkv")) is not None:
-                name = f"projection {layer.first_cache_idx}"
-                joined[layer.first_cache_idx] = tuple(self.buffer(name, each) for each in projections)
-        return joined
 
     def num_sources(self, search: BeamSearch, number: int) -> int:
         """`number`, or a power of two if graphs are recorded. A single source has its own graph."""

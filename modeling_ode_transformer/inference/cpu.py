@@ -23,7 +23,6 @@ from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.utils import logging
 
-from ..integration_ode_transformer import combine
 from ..layers_ode_transformer import are_operations_recorded
 
 
@@ -438,20 +437,8 @@ class FewQueriesAttention(Replacement):
         )
 
 
-class LoopedHistory(Replacement):
-    """A weighted sum of the layers below that adds one state after another, which is faster on CPUs than one product
-    of all. Only in float32, where both are the same up to rounding."""
-
-    def combine(self, matrix, row, states):
-        if states[0].is_cpu and states[0].dtype == torch.float32:
-            return combine(matrix, row, states)
-        return super().combine(matrix, row, states)
-
-
 # By the name of the class or a base class: code from a repository brings its own classes.
 REPLACEMENTS = {
-    "DenseLayerHistory": LoopedHistory,
-    "DepthWeightedLayerHistory": LoopedHistory,
     "OdeTransformerAttention": FewQueriesAttention,
     "OdeTransformerSinusoidalPositionalEmbedding": KeptPositions,
 }
@@ -614,9 +601,9 @@ class Int8Linear(PackedLinear):
 class PackedAttention(FewQueriesAttention):
     """Attention with one product for all projections of an input: "qkv", or "kv" in cross-attention."""
 
-    def project(self, hidden_states, names, joined=None):
+    def project(self, hidden_states, names):
         if names not in self.joint_projections:
-            return super().project(hidden_states, names, joined)
+            return super().project(hidden_states, names)
         projected = self.joint_projections[names](hidden_states).chunk(len(names), dim=-1)
         return tuple(map(self.split_heads, projected))
 

@@ -393,22 +393,3 @@ def test_dropout_goes_where_its_argument_is():
 
 
 # Histories
-
-
-@pytest.mark.parametrize("layer_history, products", [("learned_dense", 14), ("dense", 7), ("depth_weighted", 10)])
-def test_a_history_is_added_state_by_state(layer_history, products, batch):
-    """With the numbers and the gradients of the product of all states."""
-    model = build(layer_history=layer_history)
-    counts, results = [], []
-    for _ in range(2):
-        with CountOperators() as counted:
-            loss = model(**batch).logits.square().mean()
-            loss.backward()
-        counts.append(counted.counts["mv"])
-        results.append([loss.detach(), *(parameter.grad for parameter in model.parameters())])
-        model.zero_grad()
-        optimize_for_cpu(model)
-    # Before each of 5 layers (depth_weighted: but the first) and at both ends; and for gradients of weights.
-    assert counts == [products, 0]
-    for actual, expected in zip(*results):
-        assert_close(actual, expected)
