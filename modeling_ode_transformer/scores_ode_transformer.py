@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from .generation_ode_transformer import BeamSearchGenerationMixin, beam_search, option
+from .generation_ode_transformer import BeamSearchGenerationMixin, option, package_search
 
 
 def generate_with_scores(
@@ -38,8 +38,9 @@ def generate_with_scores(
     if not return_scores:
         sequences = model.generate(**inputs, **options)
         return sequences, torch.zeros(len(sequences), device=sequences.device)
-    if isinstance(model, BeamSearchGenerationMixin) and model.searches_beams(**inputs, **options):
-        return model.generate(**inputs, **options, custom_generate=beam_search, return_scores=True)
+    search = package_search() if isinstance(model, BeamSearchGenerationMixin) else None
+    if search is not None and search.searches_beams(model, **inputs, **options):
+        return model.generate(**inputs, **options, custom_generate=search.beam_search, return_scores=True)
     is_beam_search = (value("num_beams") or 1) > 1
     asked = {"return_dict_in_generate": True, "output_scores": is_beam_search, "output_logits": not is_beam_search}
     if given is not None:

@@ -24,12 +24,13 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     SourceLengthLogitsProcessor,
 )
-from modeling_ode_transformer import generation_ode_transformer as generation
-from modeling_ode_transformer.generation_ode_transformer import (
+from modeling_ode_transformer.generation_ode_transformer import SourceLengthGenerationMixin
+from modeling_ode_transformer.inference import beam_search as search_module
+from modeling_ode_transformer.inference.beam_search import (
     BeamCache,
     BeamSearch,
-    SourceLengthGenerationMixin,
     beam_search,
+    searches_beams,
     top_log_probs,
 )
 from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
@@ -199,7 +200,7 @@ def test_tokens_and_scores_are_those_of_transformers_search(name):
         if seed % 5 == 0:
             model.set_attn_implementation("eager")
         source, options = draw_source(rng, generator), draw_options(rng)
-        assert model.searches_beams(**source, **options)
+        assert searches_beams(model, **source, **options)
         if name == "attention over depth":  # it magnifies roundings: scores in float64, tokens in float32 too
             expected = search_of_transformers(model, source, **options)
             is_real = expected.sequences_scores > -1e6
@@ -402,7 +403,7 @@ def test_a_beam_search_goes_on_while_others_are_searching(source, monkeypatch):
 def test_attention_that_takes_no_added_mask_is_left_to_transformers():
     """Only the decision: flex attention would be compiled for a minute."""
     for attention, ours in (("sdpa", True), ("eager", True), ("flex_attention", False)):
-        assert lively(attn_implementation=attention).searches_beams(num_beams=3) is ours
+        assert searches_beams(lively(attn_implementation=attention), num_beams=3) is ours
 
 
 # What the search costs
@@ -444,7 +445,7 @@ def test_steps_after_the_end_change_nothing(early_stopping, source, monkeypatch)
     options = {"num_beams": 4, "num_return_sequences": 4, "early_stopping": early_stopping, "max_new_tokens": 24}
     expected, scores = generate_with_scores(model, source, **options)
     for interval in (2, 4, 7, 100):
-        monkeypatch.setitem(generation.STEPS_BETWEEN_LOOKS, "cpu", interval)
+        monkeypatch.setitem(search_module.STEPS_BETWEEN_LOOKS, "cpu", interval)
         tokens, others = generate_with_scores(model, source, **options)
         assert torch.equal(tokens, expected)
         assert_close(others, scores, scale=10)
@@ -473,7 +474,7 @@ def test_the_host_looks_at_the_device_once_in_four_steps(source, monkeypatch):
             return original(self, *args, **kwargs)
 
         monkeypatch.setattr(torch.Tensor, name, counted)
-    monkeypatch.setitem(generation.STEPS_BETWEEN_LOOKS, "cpu", 4)
+    monkeypatch.setitem(search_module.STEPS_BETWEEN_LOOKS, "cpu", 4)
     generate(model, source, num_beams=4, eos_token_id=None)
     assert len(steps) == 15 and looks == [3, 7, 11] and asked == []
 
@@ -577,7 +578,7 @@ def test_code_of_the_caller_sees_what_transformers_search_shows_it(early_stoppin
         expected = search_of_transformers(model, source, **options).sequences
         shown = seen.copy()
         seen.clear()
-        assert model.searches_beams(**source, **options)
+        assert searches_beams(model, **source, **options)
         assert torch.equal(model.generate(**source, **options), expected)
         assert seen == shown
         seen.clear()

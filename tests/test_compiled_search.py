@@ -14,9 +14,9 @@ from torch._inductor.utils import run_and_get_code
 from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
-from modeling_ode_transformer.generation_ode_transformer import beam_search
 from modeling_ode_transformer.inference import compiled_search, cpu
-from modeling_ode_transformer.inference.compiled_search import CompiledSteps
+from modeling_ode_transformer.inference.beam_search import beam_search, searches_beams
+from modeling_ode_transformer.inference.compiled_search import CompiledSteps, warm_up
 from modeling_ode_transformer.inference.cpu import FastLinear, PackedLinear, optimize_for_cpu
 from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
 
@@ -67,7 +67,7 @@ def test_compiled_searches_find_what_others_find(name, tracing):
         rng, generator = random.Random(f"compiled {name} {seed}"), torch.Generator().manual_seed(seed)
         inputs, options = draw_source(rng, generator), draw_options(rng)
         options.pop("forced_bos_token_id", None)
-        assert model.searches_beams(**inputs, **options, **tracing.options)
+        assert searches_beams(model, **inputs, **options, **tracing.options)
         expected, scores = generate_with_scores(model, inputs, **options)
         tokens, others = generate_with_scores(model, inputs, **options, **tracing.options)
         assert torch.equal(tokens, expected)
@@ -366,7 +366,7 @@ def test_after_the_warm_up_nothing_is_compiled(source, tracing, recording):  # n
     """Neither for fewer sources, nor for more positions; tensors of searches stay where they are."""
     model, options = lively(), {"num_beams": 4, "max_new_tokens": 70}
     compile_config = tracing.options["compile_config"]
-    model.warm_up(batch_sizes=[8, 4, 2], source_lengths=[16], compile_config=compile_config, **options)
+    warm_up(model, batch_sizes=[8, 4, 2], source_lengths=[16], compile_config=compile_config, **options)
     graphs, own = len(tracing.graphs), vars(model)["compiled_steps"]
     before = {key: each.data_ptr() for key, each in own.buffers.items()}
     expected = model.generate(**source, **options)
@@ -378,13 +378,13 @@ def test_after_the_warm_up_nothing_is_compiled(source, tracing, recording):  # n
 
 def test_a_warm_up_on_a_cpu_is_for_padded_sources_too(source, tracing):  # noqa: F811
     model = lively()
-    model.warm_up(batch_sizes=[6], compile_config=tracing.options["compile_config"], num_beams=4, max_new_tokens=12)
+    warm_up(model, batch_sizes=[6], compile_config=tracing.options["compile_config"], num_beams=4, max_new_tokens=12)
     graphs = len(tracing.graphs)
     model.generate(**source, num_beams=4, max_new_tokens=12, **tracing.options)
     assert len(tracing.graphs) == graphs == 2
     for options in ({}, {"num_beams": 4, "return_dict_in_generate": True}):
         with pytest.raises(ValueError, match="warm_up compiles beam searches that return only sequences, but"):
-            model.warm_up(max_new_tokens=12, **options)
+            warm_up(model, max_new_tokens=12, **options)
 
 
 def test_first_steps_are_logged_with_their_time(source, tracing, caplog):  # noqa: F811
@@ -529,5 +529,5 @@ def test_a_static_cache_without_compiling_is_transformers_own(source, tracing): 
     model = lively()
     expected = model.generate(**source, num_beams=4)
     options = {"cache_implementation": "static", "disable_compile": True}
-    assert not model.searches_beams(num_beams=4, **options)
+    assert not searches_beams(model, num_beams=4, **options)
     assert torch.equal(model.generate(**source, num_beams=4, **options), expected)

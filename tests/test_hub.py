@@ -5,6 +5,7 @@ import ast
 import importlib.machinery
 import importlib.util
 import json
+import random
 import re
 import subprocess
 from pathlib import Path
@@ -24,6 +25,7 @@ from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
 
 from .conftest import randomize, tiny_config
 from .processes import run_python
+from .test_beam_search import CONFIGS, draw_options, draw_source, lively
 
 
 PACKAGE = Path(modeling_ode_transformer.__file__).parent
@@ -126,32 +128,37 @@ for source, target in (*zip(firsts, seconds), *((second, None) for second in sec
 """
 
 
-COMPILED_SEARCH = """
-import logging, sys, torch
+SEARCHES = """
+import sys, torch
 folder, package = sys.argv[1:]
 sys.path.insert(0, package)
 if not package:
     sys.modules["modeling_ode_transformer"] = None
-from transformers import AutoModelForSeq2SeqLM, CompileConfig
-model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
-assert type(model).__module__.startswith("transformers_modules."), type(model)
-options = {"num_beams": 3, "min_new_tokens": 3, "max_new_tokens": 6}
-config = CompileConfig(fullgraph=True, dynamic=True, backend="eager", mode="default")
-sources = torch.arange(4, 12).view(2, 4)
-model.warm_up(batch_sizes=[2], compile_config=config, **options)
-found = model.generate(sources, cache_implementation="static", compile_config=config, **options)
-assert found.equal(model.generate(sources, **options))
-print("compiled", "compiled_steps" in vars(model))
+from transformers import AutoModelForSeq2SeqLM
+for noted in torch.load(folder + "/searches.pt"):
+    model = AutoModelForSeq2SeqLM.from_pretrained(noted["folder"], trust_remote_code=True).eval()
+    assert package or type(model).__module__.startswith("transformers_modules."), type(model)
+    for sources, options, expected in noted["searches"]:
+        found = model.generate(**sources, **options)
+        assert found.equal(expected), (options, found, expected)
+        print("equal", "modeling_ode_transformer.inference.beam_search" in sys.modules)
 """
 
 
 @pytest.mark.parametrize("package", [str(PACKAGE.parent), ""])
-def test_a_saved_model_compiles_searches_where_the_package_is(package, tmp_path):
-    """Without it the same tokens are found, and the log says once what is missing."""
-    randomize(OdeTransformerForConditionalGeneration(tiny_config())).save_pretrained(tmp_path / "model")
-    printed = run_python(COMPILED_SEARCH, tmp_path, str(tmp_path / "model"), package)
-    assert f"compiled {bool(package)}" in printed
-    assert printed.count("where modeling_ode_transformer is installed") == int(not package)
+def test_a_saved_model_finds_the_same_with_and_without_the_package(package, tmp_path):
+    """Over fifty searches: the package's where it is installed, and transformers' where it is not."""
+    rng, generator, noted = random.Random(0), torch.Generator().manual_seed(0), []
+    for number, name in enumerate(CONFIGS):
+        model, searches = lively(**CONFIGS[name]), []
+        model.save_pretrained(tmp_path / str(number))
+        for _ in range(5):
+            sources, options = draw_source(rng, generator), draw_options(rng) | {"num_return_sequences": 1}
+            searches.append((sources, options, model.generate(**sources, **options)))
+        noted.append({"folder": str(tmp_path / str(number)), "searches": searches})
+    torch.save(noted, tmp_path / "searches.pt")
+    printed = run_python(SEARCHES, tmp_path, str(tmp_path), package).splitlines()
+    assert printed.count(f"equal {bool(package)}") >= 50
 
 
 def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):

@@ -297,9 +297,7 @@ GROUPS = {
 FILES = {
     "models": (
         "configuration_ode",
-        "older_configurations",
         "layers_ode",
-        "kernels",
         "modeling_ode",
         "generation_ode",
         "pretrained_ode",

@@ -1,9 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Beam searches with compiled parts: `generate(num_beams=N, cache_implementation="static")`.
 
-`BeamSearch` of `generation_ode_transformer` travels with published models and runs its steps with `EagerSteps`. Where
-this package is installed, it can use `CompiledSteps` from here. The encoder is compiled, too, and on GPUs the first
-step.
+`BeamSearch` runs its steps with `CompiledSteps` from here in the place of `EagerSteps`. The encoder is compiled, too,
+and on GPUs the first step.
 """
 
 import math
@@ -19,7 +18,8 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from transformers.generation import CompileConfig, GenerationConfig, GenerationMixin
 from transformers.utils import ModelOutput, logging
 
-from ..generation_ode_transformer import BeamSearch, option, position_limit
+from ..generation_ode_transformer import option, position_limit
+from .beam_search import BeamSearch, searches_beams
 from .cpu import packed_copies
 
 
@@ -70,7 +70,7 @@ def choosing_step(search: BeamSearch, log_probs: torch.Tensor, tokens: torch.Lon
 
 
 def top_log_probs(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As in `generation_ode_transformer`, but of many logits only the largest of each part are compared at first, and
+    """As in `beam_search`, but of many logits only the largest of each part are compared at first, and
     then the logits of the best parts. A selection takes longer than the maxima, which compiled code finds in the pass
     that the softmax makes anyway."""
     size = logits.shape[1]
@@ -288,8 +288,7 @@ class FirstSteps(CompiledSteps):
     """Runs only one step for each number of positions that a search can have room for."""
 
     def make_steps(self, search):
-        if hasattr(search, "first_step"):  # older copies of the search, saved with models, have made it
-            self.first_step(search)
+        self.first_step(search)
         while search.num_positions < search.config.max_length - search.prompt_length - 1:
             search.num_tokens = search.prompt_length + search.num_positions
             search.make_room()
@@ -304,8 +303,7 @@ def with_compiled_steps(
     generation_config: GenerationConfig | None = None,
 ) -> Iterator[tuple]:
     """A context for a call of `generate()` whose search has compiled parts; gives its inputs and its options by name.
-    On a CPU, an optimized model multiplies by packed copies of its weights in this context, and keeps them. Models are
-    saved with code that calls this."""
+    On a CPU, an optimized model multiplies by packed copies of its weights in this context, and keeps them."""
     if options.get("steps") is None:
         compile_config = option(model, "compile_config", generation_config, options)
         options = options | {"steps": CompiledSteps(model, compile_config)}
@@ -347,14 +345,24 @@ def encoded(model: GenerationMixin, inputs: torch.Tensor | None, options: dict, 
 
 
 def warm_up(
-    model: GenerationMixin, batch_sizes: Sequence[int], source_lengths: Sequence[int], options: dict[str, Any]
+    model: GenerationMixin, batch_sizes: Sequence[int] = (1,), source_lengths: Sequence[int] = (8,), **options: Any
 ) -> None:
-    """Compiles the steps of searches with these numbers and lengths of sources, and these options.
+    """Compiles the steps of later beam searches of these sizes, with the same options. Without this, the first
+    compiled search of a size compiles them, and logs how long it took.
+
+    On CPUs, one graph serves all batches of several sources, and all lengths. On GPUs a graph is recorded for each
+    power of two of sources, each multiple of 8 source tokens, and each power of two of new tokens from 32 on.
+
+    Args:
+        model: an encoder-decoder of this package.
+        batch_sizes: numbers of sources.
+        source_lengths: lengths of sources in tokens.
+        options: those of `generate()`, such as `num_beams` and `max_new_tokens`.
 
     Raises:
         ValueError: `generate()` makes no compiled beam search for these options.
     """
-    if not model.searches_beams(cache_implementation="static", **options):
+    if not searches_beams(model, cache_implementation="static", **options):
         raise ValueError(
             f"warm_up compiles beam searches that return only sequences, but {options} ask for another one: give "
             "num_beams=4, say."
