@@ -1,7 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Ways through depth: each history against its equation, written out, and against the function where it starts."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -178,18 +177,6 @@ def test_all_evaluations_of_a_corrected_block_but_the_last_can_be_recomputed(bat
     assert len(calls) == 6
     loss.backward()
     assert len(calls) == 6 + 5
-
-
-def test_the_field_of_earlier_versions_is_read_with_its_meaning(tmp_path, batch):
-    """`predictor_corrector` corrected the steps of the encoder once."""
-    model = build(encoder_solver={"predictor": "rk4", "corrector_iterations": 1}, normalize_stages=True)
-    model.save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    values = json.loads(path.read_text()) | {"encoder_solver": "rk4", "predictor_corrector": True}
-    path.write_text(json.dumps(values))
-    loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
-    assert loaded.config.encoder_solver == {"predictor": "rk4", "corrector_iterations": 1}
-    assert_close(loaded(**batch).logits, model(**batch).logits)
 
 
 def test_a_predictor_may_be_a_tableau(tmp_path):

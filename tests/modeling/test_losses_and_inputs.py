@@ -93,7 +93,6 @@ def test_fields_that_are_set_after_construction_are_checked(tmp_path):
         ({"stage_values": "outputs"}, "stage_values='outputs'"),
         ({"dropout": 1.5}, "dropout"),
         ({"layer_history": "Dense"}, "layer_history='Dense'"),
-        ({"recurrence_encoder": "lstm"}, "recurrence_encoder='lstm'"),
     ):
         with pytest.raises(Exception, match=message):
             OdeTransformerForConditionalGeneration.from_pretrained(tmp_path, **fields)
