@@ -24,7 +24,7 @@ from modeling_ode_transformer import (
 )
 from modeling_ode_transformer.inference import generate
 from modeling_ode_transformer.inference.generate import split_text
-from modeling_ode_transformer.integration_ode_transformer import OWN_CODE
+from modeling_ode_transformer.own_schemes import IMPORTED
 
 from ..conftest import TINY, killed_at_each_operation, randomize, tiny_config
 
@@ -425,7 +425,7 @@ def test_a_part_of_another_call_is_refused_or_replaced(command, tmp_path, models
         command()
     (tmp_path / "source.txt").write_text(source)
     with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"another call \(schemes differ\)"):
-        patch.setitem(OWN_CODE, "mine", ([], "TABLEAUS['mine'] = ..."))  # as by --import mine.py
+        patch.setitem(IMPORTED, "mine.py", "a hash")  # as by --import mine.py
         command()
     note = (tmp_path / "out.txt.partial.json").rename(tmp_path / "note")
     with pytest.raises(ValueError, match=r"another call \(unknown differ\)"):
