@@ -182,8 +182,9 @@ def test_publish_passes_its_options_on(monkeypatch, capsys):
     assert found == {
         **{"private": False, "update": False, "revision": "main", "commit_message": "Upload model", "token": None},
         "trust_remote_code": False,
+        "dtype": "auto",
     }
-    options = {"revision": "dev", "commit_message": "Seed 2", "token": "hf_x"}
+    options = {"revision": "dev", "commit_message": "Seed 2", "token": "hf_x", "dtype": "bfloat16"}
     flags = [word for name, value in options.items() for word in (f"--{name}", value)]
     cli.run([*command, "--private", "--update", "--trust_remote_code", *flags])
     assert found == {"private": True, "update": True, "trust_remote_code": True, **options}

@@ -339,11 +339,6 @@ def test_a_field_without_effect_is_named(monkeypatch):
     assert [message.split(" has no effect: ")[0] for message in messages] == ["recurrence_steps=4"]
 
 
-def test_the_core_takes_no_field_of_it():
-    with pytest.raises(Exception, match=r"recurrence_encoder='biarn' is no longer a field: .*Recurrence"):
-        OdeTransformerConfig(recurrence_encoder="biarn")
-
-
 def test_a_language_model_has_no_second_encoder_either():
     with pytest.raises(ValueError, match="recurrence_encoder='biarn' is an encoder, which a causal"):
         OdeTransformerForCausalLM(recurrence_config(**KINDS["biarn"]))
