@@ -30,7 +30,7 @@ SEED = re.compile(r"(?:, seed |_)\d+$")
 
 
 def read_models(file: Path) -> dict[str, list[dict]]:
-    """The runs of a record by model, in the order of their seeds; nothing if there is no such file."""
+    """The runs of a record by model, in the order of their seeds; empty if the file does not exist."""
     models: dict[str, list[dict]] = {}
     for title, run in json.loads(file.read_text(encoding="utf-8")).items() if file.is_file() else ():
         name = SEED.sub("", title)

@@ -168,7 +168,7 @@ class EagerSteps:
 
 
 def is_of_the_caller(processor: LogitsProcessor) -> bool:
-    """Whether a logits processor runs code that the caller of `generate()` has written."""
+    """Whether a logits processor is the caller's own: such a one may look at all rows."""
     kind = type(processor)
     is_known = kind is SourceLengthLogitsProcessor or kind.__module__ == LogitsProcessor.__module__
     return not is_known or kind is PrefixConstrainedLogitsProcessor
@@ -329,7 +329,7 @@ class BeamSearch:
         return tuple(each.view(len(logits), -1, k).expand(-1, self.num_beams, -1) for each in best)
 
     def processed(self, logits: torch.Tensor) -> torch.Tensor:
-        """The log-probabilities of all tokens, changed by the processors, (sources, beams, vocabulary). Processors see
+        """The log-probabilities of all tokens after the logits processors, (sources, beams, vocabulary). Processors see
         the rows of all sources, including those no longer searched."""
         log_probs, tokens = logits.float().log_softmax(-1), self.running[:, :, : self.num_tokens]
         if len(tokens) == len(self.results[0]):

@@ -53,7 +53,7 @@ class PadPairs:
         labels, _ = pad(table.column("labels"), self.label_pad_token_id, self.multiple)
         batch = {"input_ids": sources, "attention_mask": is_token.long(), "labels": labels}
         if "index" in table.column_names:
-            batch["index"] = torch.from_numpy(table.column("index").to_numpy())
+            batch["index"] = torch.tensor(table.column("index").to_numpy())
         return batch
 
 

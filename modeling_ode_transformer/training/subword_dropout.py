@@ -46,7 +46,7 @@ class SubwordDropout:
         self.strength = strength
         self.pieces = backend.get_vocab(with_added_tokens=False)
         self.names = {i: piece for piece, i in self.pieces.items()}
-        # Marks and bytes are no parts of words.
+        # Special tokens and byte pieces are not parts of words.
         kept = {*backend.get_added_tokens_decoder(), *(self.pieces.get(f"<0x{byte:02X}>") for byte in range(256))}
         self.names = {i: piece for i, piece in self.names.items() if i not in kept}
         self.cut: Callable[[str, random.Random], list[str]]
