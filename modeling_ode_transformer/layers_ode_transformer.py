@@ -29,7 +29,7 @@ from .integration_ode_transformer import (
 # What layers, attention functions, losses and the capturing of outputs read beside named arguments, and named
 # arguments of heads and decoders, which encoders get too.
 OPTIONS = {*TransformersKwargs.__optional_keys__, "output_cross_attentions"}
-OPTIONS |= {"attention_positions", "ignore_index", "labels", "logits_to_keep", "shift_labels", "use_cache"}
+OPTIONS |= {"ignore_index", "labels", "logits_to_keep", "shift_labels", "use_cache"}
 
 
 class OdeTransformerScaledWordEmbedding(nn.Embedding):
@@ -192,7 +192,10 @@ def attended_positions(
     past_length: int | torch.Tensor,
     cache: Cache | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the positions of queries and keys, (1 or batch, length) each, for relative distances."""
+    """Returns the positions of queries and keys, (1 or batch, length) each, for relative distances: a cache that keeps
+    them in another order has a method of this name."""
+    if hasattr(cache, "attended_positions"):
+        return cache.attended_positions()
     query_length, device = inputs_embeds.shape[1], inputs_embeds.device
     key_length = query_length if cache is None else cache.get_mask_sizes(query_length, 0)[0]
     key_positions = torch.arange(key_length, device=device).unsqueeze(0)

@@ -414,14 +414,10 @@ class OdeTransformerDecoder(OdeTransformerStack):
         cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        attention_positions: tuple[torch.Tensor, torch.Tensor] | None = None,
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         r"""
-        attention_positions (pair of `torch.LongTensor`, *optional*):
-            Positions for relative distances: those of the queries, `(1 or batch_size, 1 or sequence_length)`, and of
-            all keys, the cached ones first, `(1 or batch_size, keys)`. By default the tokens' order.
         cache (`Cache`, *optional*):
             Keys and values of earlier calls, which new ones are added to.
         past_key_values (`Cache`, *optional*):
@@ -436,15 +432,11 @@ class OdeTransformerDecoder(OdeTransformerStack):
                 cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
 
         self_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-        past_length = None
-        if attention_positions is None:
-            past_length = 0
-            if self_cache is not None:
-                check_cache_entries(self_cache, self.config)
-                past_length = self_cache.get_seq_length()
-            attention_positions = attended_positions(
-                inputs_embeds, attention_mask, position_ids, past_length, self_cache
-            )
+        past_length = 0
+        if self_cache is not None:
+            check_cache_entries(self_cache, self.config)
+            past_length = self_cache.get_seq_length()
+        attended = attended_positions(inputs_embeds, attention_mask, position_ids, past_length, self_cache)
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
         # Beside a cache, transformers does not separate packed sequences by their positions.
         is_new = type(self_cache) is DynamicCache and self_cache.get_seq_length() == 0
@@ -456,7 +448,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
             position_ids=position_ids,
         )
         is_causal = getattr(self.config, "is_causal", True)  # set for a pass by the argument `is_causal`
-        mask, distances = mask_and_distances(self.config, is_causal, causal_mask, attention_positions, inputs_embeds)
+        mask, distances = mask_and_distances(self.config, is_causal, causal_mask, attended, inputs_embeds)
         if encoder_hidden_states is not None:
             encoder_attention_mask = self.source_mask(inputs_embeds, encoder_hidden_states, encoder_attention_mask)
             encoder_hidden_states = encoder_hidden_states.to(autocast_dtype(encoder_hidden_states))  # once for all

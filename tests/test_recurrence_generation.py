@@ -163,7 +163,6 @@ def test_a_step_takes_the_beams_of_a_source_as_the_words_of_one_sentence(kind, s
         decoder_input_ids=tokens,
         decoder_attention_mask=visible,
         position_ids=torch.zeros_like(tokens),
-        attention_positions=(torch.zeros(1, 4).long(), torch.zeros(1, 4).long()),
         use_cache=False,
     ).logits
     for beam in range(4):

@@ -127,6 +127,12 @@ class BeamCache(Cache):
         # Not `index_copy_`: followed by `reorder`, torch 2.13 compiles it to something else.
         return mask.masked_fill_(self.entries[: self.num_entries] == self.slots.unsqueeze(1), 0)
 
+    def attended_positions(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The positions of the queries, the prompt's or one for all beams, and of the keys, (1, length) each."""
+        if not self.keys:
+            return self.positions, self.positions
+        return self.positions[:, self.slots[:1]], self.positions[:, : self.num_entries]
+
     def reorder(self, rows: torch.LongTensor) -> None:
         """Each beam continues from the beam of its source that `rows` (sources * beams,) names."""
         mask = self.mask[..., : self.num_entries]
@@ -272,8 +278,7 @@ class BeamSearch:
         positions = (self.position_offset + last).expand_as(tokens)
         if self.padding_id is not None:
             positions = positions.masked_fill(tokens == self.padding_id, -1)
-        attended = last.unsqueeze(0), own.positions[:, : own.num_entries]
-        logits = self._decode(tokens, own.show_own(), position_ids=positions, attention_positions=attended)
+        logits = self._decode(tokens, own.show_own(), position_ids=positions)
         own.slots += self.num_beams
         return logits
 

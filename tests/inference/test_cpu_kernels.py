@@ -182,7 +182,6 @@ def test_queries_at_one_position_attend_as_before(max_relative_position, dtype, 
             ids,
             attention_mask=visible,
             position_ids=torch.full((16, 5), 4),
-            attention_positions=(torch.tensor([[4]]), torch.tensor([[0, 1, 2, 3, 4, 4, 4, 4, 4]])),
             **options,
         )
         results.append(outputs.last_hidden_state)
