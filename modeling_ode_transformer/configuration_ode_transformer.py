@@ -18,14 +18,13 @@ from transformers.utils import logging
 from .integration_ode_transformer import (
     LARGEST,
     OWN_ENTRIES,
+    SCHEMES,
     STARTS,
-    TABLEAUS,
     TABLES,
     ButcherTableau,
+    Scheme,
     integrate,
-    resolve_corrector,
-    resolve_multistep,
-    resolve_tableau,
+    resolve_scheme,
 )
 from .schemes_ode_transformer import COEFFICIENTS, HISTORIES
 
@@ -337,10 +336,11 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     def __setattr__(self, name, value):
         # Only JSON types are stored; a tableau from a user's file is data.
-        if isinstance(value, ButcherTableau) or (
-            name.endswith("_solver") and str(value) in OWN_ENTRIES.keys() & TABLEAUS
-        ):
-            value = resolve_tableau(value).to_dict()
+        if name.endswith("_solver") and isinstance(value, str) and value in OWN_ENTRIES:
+            entry = SCHEMES.get(value)
+            value = entry if isinstance(entry, ButcherTableau) else value
+        if isinstance(value, ButcherTableau):
+            value = value.to_dict()
         elif isinstance(value, dict) and isinstance(value.get("predictor"), ButcherTableau):
             value = {**value, "predictor": value["predictor"].to_dict()}
         elif name == "custom_pipelines" and value is not None:
@@ -476,26 +476,23 @@ class OdeTransformerConfig(PreTrainedConfig):
         replaced = {fields.get(name, name) for name in kwargs}
         return cls(**{field: value for field, value in preset.items() if field not in replaced}, **kwargs)
 
-    @property
-    def encoder_tableau(self) -> ButcherTableau:
-        return resolve_tableau(self.encoder_solver)
+    def scheme(self, stack: str) -> Scheme:
+        """The scheme of the blocks of "encoder" or "decoder"."""
+        return resolve_scheme(getattr(self, f"{stack}_solver"))
 
-    @property
-    def decoder_tableau(self) -> ButcherTableau:
-        return resolve_tableau(self.decoder_solver)
-
-    def corrector_iterations(self, stack: str) -> int:
-        """The number of evaluations that correct a step of an "encoder" or "decoder" block; 0: none."""
-        scheme = resolve_corrector(getattr(self, f"{stack}_solver"))
-        return 0 if scheme is None else scheme.corrector_iterations
+    def evaluations(self, stack: str) -> int:
+        """How often an "encoder" or "decoder" block evaluates what it integrates in one run of its stack, corrections
+        included."""
+        scheme = self.scheme(stack)
+        return scheme.tableau.num_stages * self.steps_per_layer + scheme.corrector_iterations
 
     def attention_evaluations(self, stack: str) -> int:
         """How often an "encoder" or "decoder" block evaluates its self-attention in one run of its stack. Each
         evaluation, to predict or to correct, has its own keys and values."""
         parts = VECTOR_FIELDS[self.vector_field]
-        is_integrated = next(part.is_integrated for part in parts if "self_attention" in part.sublayers)
-        num_stages = getattr(self, f"{stack}_tableau").num_stages
-        return (num_stages * self.steps_per_layer if is_integrated else 1) + self.corrector_iterations(stack)
+        if any(part.is_integrated and "self_attention" in part.sublayers for part in parts):
+            return self.evaluations(stack)
+        return 1 + self.scheme(stack).corrector_iterations
 
     @property
     def encoder_layer_calls(self) -> int:
@@ -540,7 +537,10 @@ class OdeTransformerConfig(PreTrainedConfig):
         if idle and not is_saved:
             logger.warning(f"{', '.join(idle)} {IDLE}")
         # What only the encoder's coefficients allowed.
-        has_stages, coefficients = config.decoder_tableau.num_stages > 1, COEFFICIENTS[config.decoder_coefficients]
+        has_stages, coefficients = (
+            config.scheme("decoder").tableau.num_stages > 1,
+            COEFFICIENTS[config.decoder_coefficients],
+        )
         if not has_stages or (config.coefficient_sharing == "channel" and not coefficients.can_be_per_channel):
             config.coefficient_sharing = "stack"
         if not has_stages or config.coefficient_start not in coefficients.starts:
@@ -589,7 +589,8 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     def _validate_scheme(self, stack: str):
         solver, coefficients = getattr(self, f"{stack}_solver"), getattr(self, f"{stack}_coefficients")
-        tableau, name = resolve_tableau(solver), f"{stack}_solver={solver!r}"
+        scheme, name = self.scheme(stack), f"{stack}_solver={solver!r}"
+        tableau = scheme.tableau
         if COEFFICIENTS[coefficients].num_stages not in (None, tableau.num_stages):
             raise ValueError(
                 f"{stack}_coefficients={coefficients!r} weighs two stages with g and 1 - g, but {name} has "
@@ -616,12 +617,12 @@ class OdeTransformerConfig(PreTrainedConfig):
                     f"float32 at the start: choose stage_values='increment', {stack}_coefficients='fixed', or "
                     "layer_history='learned_dense'."
                 )
-        if resolve_corrector(solver) is not None and self.layer_history != "learned_dense":
+        if scheme.corrector_iterations and self.layer_history != "learned_dense":
             raise ValueError(
                 f"{name} corrects its steps over a history of layers, but layer_history={self.layer_history!r}: set "
                 "layer_history='learned_dense'."
             )
-        if resolve_multistep(solver) is None:
+        if scheme.multistep is None:
             return
         integrated = [field for field, parts in VECTOR_FIELDS.items() if all(part.is_integrated for part in parts)]
         if self.vector_field not in integrated:
@@ -637,7 +638,7 @@ class OdeTransformerConfig(PreTrainedConfig):
 
     def _validate_coefficients(self):
         """Checks the coefficients of all stacks together."""
-        stages = [stack for stack in self.stacks if getattr(self, f"{stack}_tableau").num_stages > 1]
+        stages = [stack for stack in self.stacks if self.scheme(stack).tableau.num_stages > 1]
         chosen = {f"{stack}_coefficients": getattr(self, f"{stack}_coefficients") for stack in stages}
         if self.coefficient_sharing == "channel":
             choices = [name for name, coefficients in COEFFICIENTS.items() if coefficients.can_be_per_channel]

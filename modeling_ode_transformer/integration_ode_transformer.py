@@ -5,9 +5,9 @@ reads from the blocks below.
 Nothing here needs transformers. Equation and table numbers refer to Li et al., "ODE Transformer: An Ordinary
 Differential Equation-Inspired Model for Sequence Generation" (ACL 2022).
 
-To add a one-step scheme, add an entry to `TABLEAUS`; for a corrected scheme, to `CORRECTORS`. A multistep scheme is a
-class in `MULTISTEPS`, a kind of stage weights a class in `COEFFICIENTS`, and a layer history a class in `HISTORIES`.
-The configuration reads their names. `schemes_ode_transformer.py` adds those that are not the paper's method.
+To add a scheme, add an entry to `SCHEMES`: a tableau, the class of a multistep scheme, or a predictor to correct. A
+kind of stage weights is a class in `COEFFICIENTS`, and a layer history a class in `HISTORIES`. The configuration reads
+their names. `schemes_ode_transformer.py` adds those that are not the paper's method.
 """
 
 import json
@@ -184,11 +184,36 @@ class ButcherTableau:
             raise ValueError(f"{path} is not JSON: {error}.") from error
         if not isinstance(tableau, dict) or "predictor" in tableau:
             raise ValueError(f'{path} holds {tableau!r}, not a tableau {{"a": [[], ...], "b": [...]}}.')
-        return resolve_tableau(tableau)
+        return resolve_scheme(tableau).tableau
 
 
-TABLEAUS: dict[str, ButcherTableau] = {
-    "euler": ButcherTableau(a=((),), b=(1,)),
+EULER = ButcherTableau(a=((),), b=(1,))
+
+
+class Scheme(NamedTuple):
+    """What a solver of a configuration means (`resolve_scheme`).
+
+    Attributes:
+        tableau: the one-step scheme; Euler's for a multistep scheme.
+        multistep: the class of a multistep scheme, or None.
+        corrector_iterations: further evaluations, which correct a step over the layer history (PCformer, IIET).
+    """
+
+    tableau: ButcherTableau
+    multistep: "type[MultistepScheme] | None" = None
+    corrector_iterations: int = 0
+
+
+class PredictorCorrector(NamedTuple):
+    """A scheme that corrects its steps. `predictor` (a name, a mapping or a tableau) makes a first version of a step;
+    `corrector_iterations` further evaluations correct it over the layer history."""
+
+    predictor: str | Mapping[str, Any] | ButcherTableau
+    corrector_iterations: int
+
+
+SCHEMES: "dict[str, ButcherTableau | type[MultistepScheme] | PredictorCorrector]" = {
+    "euler": EULER,
     # Heun's improved Euler, eqs. 12-14
     "rk2": ButcherTableau(a=((), (1,)), b=(1 / 2, 1 / 2)),
     "midpoint": ButcherTableau(a=((), (1 / 2,)), b=(0, 1)),
@@ -204,66 +229,36 @@ TABLEAUS: dict[str, ButcherTableau] = {
 }
 
 
-class PredictorCorrector(NamedTuple):
-    """A scheme that corrects its steps. `predictor` (a name, a mapping or a tableau) makes a first version of a step;
-    `corrector_iterations` further evaluations correct it over the layer history."""
-
-    predictor: str | Mapping[str, Any] | ButcherTableau
-    corrector_iterations: int
-
-
-CORRECTORS: dict[str, PredictorCorrector] = {}
-
-
-def resolve_tableau(solver: str | Mapping[str, Any] | ButcherTableau) -> ButcherTableau:
-    """Returns the tableau of a solver: a name, a tableau, or a mapping with the entries `a`, `b` and optionally `y`.
-    Multistep schemes have Euler's tableau, corrected schemes their predictor's.
+def resolve_scheme(solver: Any) -> Scheme:
+    """The scheme of a solver: a name in `SCHEMES` or one of its entries, a mapping with the entries `a`, `b` and
+    optionally `y` of a tableau, or one with `predictor` and `corrector_iterations`.
 
     Raises:
-        ValueError: an unknown name, a mapping with other keys, or an invalid tableau.
+        ValueError: an unknown name, a mapping with other keys, an invalid tableau, a number of iterations below 1, or
+            a predictor that corrects its steps itself.
     """
-    if (scheme := resolve_corrector(solver)) is not None:
-        solver = scheme.predictor
-    if isinstance(solver, ButcherTableau):
-        return solver
-    if resolve_multistep(solver) is not None:
-        return TABLEAUS["euler"]
-    if isinstance(solver, str) and solver in TABLEAUS:
-        return TABLEAUS[solver]
-    if isinstance(solver, Mapping) and {"a", "b"} <= set(solver) <= {"a", "b", "y"}:
-        return ButcherTableau(**solver)
-    raise ValueError(
-        f"Unknown solver {solver!r}: choose one of {', '.join([*TABLEAUS, *MULTISTEPS, *CORRECTORS])}, or give a "
-        'tableau {"a": [[], ...], "b": [...]} (from a file: ButcherTableau.from_json_file), or a corrected scheme '
-        '{"predictor": ..., "corrector_iterations": 1}.'
-    )
-
-
-def resolve_multistep(solver: str | Mapping[str, Any] | ButcherTableau) -> "type[MultistepScheme] | None":
-    """Returns the class of a multistep scheme, also where it is a predictor; None for other solvers."""
-    if (scheme := resolve_corrector(solver)) is not None:
-        solver = scheme.predictor
-    return MULTISTEPS.get(solver) if isinstance(solver, str) else None
-
-
-def resolve_corrector(solver: str | Mapping[str, Any] | ButcherTableau) -> PredictorCorrector | None:
-    """Returns the scheme of a solver that corrects its steps: a name, or a mapping with the entries `predictor` and
-    `corrector_iterations`; None for other solvers.
-
-    Raises:
-        ValueError: the predictor is not a scheme, or corrects its steps itself, or the number is less than 1.
-    """
-    if isinstance(solver, str):
-        return CORRECTORS.get(solver)
-    if not isinstance(solver, Mapping) or set(solver) != {*PredictorCorrector._fields}:
-        return None
-    predictor, number = (solver[name] for name in PredictorCorrector._fields)
+    entry = SCHEMES.get(solver) if isinstance(solver, str) else solver
+    if isinstance(entry, Mapping) and {"a", "b"} <= set(entry) <= {"a", "b", "y"}:
+        entry = ButcherTableau(**entry)
+    elif isinstance(entry, Mapping) and set(entry) == {*PredictorCorrector._fields}:
+        entry = PredictorCorrector(**entry)
+    if isinstance(entry, ButcherTableau):
+        return Scheme(entry)
+    if isinstance(entry, type) and issubclass(entry, MultistepScheme):
+        return Scheme(EULER, multistep=entry)
+    if not isinstance(entry, PredictorCorrector):
+        raise ValueError(
+            f"Unknown solver {solver!r}: choose one of {', '.join(SCHEMES)}, or give a tableau "
+            '{"a": [[], ...], "b": [...]} (from a file: ButcherTableau.from_json_file), or a corrected scheme '
+            '{"predictor": ..., "corrector_iterations": 1}.'
+        )
+    predictor, number = entry
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise ValueError(f"corrector_iterations={number!r} must be an integer of at least 1.")
-    if resolve_corrector(predictor) is not None:
+    scheme = resolve_scheme(predictor)
+    if scheme.corrector_iterations:
         raise ValueError(f"predictor={predictor!r} corrects its steps itself: give another scheme.")
-    resolve_tableau(predictor)
-    return PredictorCorrector(predictor, number)
+    return scheme._replace(corrector_iterations=number)
 
 
 class StageCoefficients(nn.Module):
@@ -431,9 +426,6 @@ class MultistepScheme(nn.Module):
         raise NotImplementedError
 
 
-MULTISTEPS: dict[str, type[MultistepScheme]] = {}
-
-
 def integrate_multistep(
     vector_field: Callable[[torch.Tensor, int], torch.Tensor],
     y: torch.Tensor,
@@ -466,6 +458,56 @@ def integrate_multistep(
     return y, steps
 
 
+@dataclass
+class Integrator:
+    """A scheme at work in a stack of blocks, with what the blocks share.
+
+    A plain object on purpose: accelerate moves tensors and modules among a layer's arguments to the layer's device,
+    and leaves other objects with their weights where they are.
+    """
+
+    scheme: Scheme
+    coefficients: StageCoefficients | None = None
+    stage_norms: nn.ModuleList | None = None
+    multistep: MultistepScheme | None = None
+    step_size: float = 1.0
+    num_steps: int = 1
+    stages_are_outputs: bool = False
+    normalizes_at_once: bool = False
+
+    def step(
+        self, increment: Callable, output: Callable, y: torch.Tensor, steps: tuple = ()
+    ) -> tuple[torch.Tensor, tuple]:
+        """The step of one block.
+
+        Args:
+            increment: `F(z, evaluation)`.
+            output: `z + F(z)`, which a residual block returns.
+            y: the block's input.
+            steps: those made so far by a multistep scheme.
+
+        Returns:
+            The block's output, and the steps made so far.
+        """
+        if self.multistep is not None:
+            return integrate_multistep(increment, y, self.multistep, steps, self.step_size, self.num_steps)
+        if self.scheme.tableau.num_stages == 1 and self.step_size == 1:  # eq. 1
+            for evaluation in range(self.num_steps):
+                y = output(y, evaluation)
+            return y, steps
+        field, norms = output if self.stages_are_outputs else increment, self.stage_norms
+        if self.normalizes_at_once and norms is not None:
+            field, norms = normalized(field, norms), None
+        return integrate(
+            field, y, self.scheme.tableau, self.coefficients, self.step_size, self.num_steps, norms
+        ), steps
+
+
+def normalized(vector_field: Callable, norms: nn.ModuleList) -> Callable:
+    """A vector field that normalizes each stage by its norm at once: later stages start from normalized ones."""
+    return lambda z, evaluation: norms[evaluation % len(norms)](vector_field(z, evaluation)).to(z.device)
+
+
 class LayerHistory(nn.Module):
     """What a block reads from the blocks below: in this class, the last output only.
 
@@ -476,8 +518,6 @@ class LayerHistory(nn.Module):
 
     A class with `initial_weight()` has a parameter `weight` that starts there.
     """
-
-    corrector_class: "type[LayerHistory] | None" = None  # corrects predictions over such a history
 
     def __init__(self, num_layers: int, hidden_size: int, eps: float):
         super().__init__()
@@ -533,12 +573,6 @@ HISTORIES: dict[str, type[LayerHistory]] = {
 
 
 # The tables that users' files may add entries to (`own_schemes.py`), by name.
-TABLES: dict[str, dict[str, Any]] = {
-    "TABLEAUS": TABLEAUS,
-    "CORRECTORS": CORRECTORS,
-    "MULTISTEPS": MULTISTEPS,
-    "COEFFICIENTS": COEFFICIENTS,
-    "HISTORIES": HISTORIES,
-}
+TABLES: dict[str, dict[str, Any]] = {"SCHEMES": SCHEMES, "COEFFICIENTS": COEFFICIENTS, "HISTORIES": HISTORIES}
 # The entries that they added, and the names of the files.
 OWN_ENTRIES: dict[str, str] = {}

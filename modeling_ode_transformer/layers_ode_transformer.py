@@ -18,12 +18,7 @@ from transformers.utils import TransformersKwargs, is_torchdynamo_compiling
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_ode_transformer import OdeTransformerConfig, Part
-from .integration_ode_transformer import (
-    COEFFICIENTS,
-    LayerHistory,
-    MultistepScheme,
-    StageCoefficients,
-)
+from .integration_ode_transformer import COEFFICIENTS, StageCoefficients
 
 
 # What layers, attention functions, losses and the capturing of outputs read beside named arguments, and named
@@ -322,14 +317,12 @@ class OdeTransformerAttention(nn.Module):
             OdeTransformerRelativeKeys(max_relative_position, self.head_dim) if max_relative_position else None
         )
 
-    def project(self, hidden_states: torch.Tensor, names: str) -> tuple[torch.Tensor, ...]:
+    def project(self, hidden_states: torch.Tensor, names: str) -> list[torch.Tensor]:
         """Returns the queries, keys and values of `hidden_states` (batch, length, d), those that `names` has of "qkv":
         (batch, heads, length, head_dim) each."""
         hidden_states = hidden_states.to(autocast_dtype(hidden_states))  # once for all
-        return tuple(self.split_heads(getattr(self, f"{name}_proj")(hidden_states)) for name in names)
-
-    def split_heads(self, projected: torch.Tensor) -> torch.Tensor:
-        return projected.view(*projected.shape[:-1], -1, self.head_dim).transpose(1, 2)
+        projected = [getattr(self, f"{name}_proj")(hidden_states) for name in names]
+        return [each.view(*each.shape[:-1], -1, self.head_dim).transpose(1, 2) for each in projected]
 
     def forward(
         self,
@@ -377,18 +370,6 @@ class OdeTransformerAttention(nn.Module):
 
 
 @dataclass
-class SharedModules:
-    """Modules that the layers of a stack share, given to each as one argument. accelerate moves tensors and modules
-    among a layer's arguments to the layer's device, but leaves other objects with their weights where they are."""
-
-    coefficients: StageCoefficients | None
-    stage_norms: nn.ModuleList | None
-    multistep: MultistepScheme | None
-    history: LayerHistory
-    corrector: LayerHistory | None
-
-
-@dataclass
 class BlockInputs:
     """What the sublayers of a block read beside the state in one forward pass; and the first stage's attention weights
     ("self", "cross")."""
@@ -420,7 +401,7 @@ def parts_without(absent: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 def make_coefficients(config: OdeTransformerConfig, stack: str) -> StageCoefficients | None:
     """Makes the stage weights of a stack's blocks; None for blocks of one stage, which need none."""
-    tableau = getattr(config, f"{stack}_tableau")
+    tableau = config.scheme(stack).tableau
     if tableau.num_stages == 1:
         return None
     coefficients = COEFFICIENTS[getattr(config, f"{stack}_coefficients")]
@@ -431,7 +412,7 @@ def make_coefficients(config: OdeTransformerConfig, stack: str) -> StageCoeffici
 def make_stage_norms(config: OdeTransformerConfig, stack: str) -> nn.ModuleList | None:
     """Makes a layer norm for each stage of a stack's blocks (PCformer), or None. A stage that never counts gets no
     norm: its parameters would have no gradient."""
-    tableau = getattr(config, f"{stack}_tableau")
+    tableau = config.scheme(stack).tableau
     if not config.normalize_stages or tableau.num_stages == 1:
         return None
     counts = [getattr(config, f"{stack}_coefficients") != "fixed" or weight != 0.0 for weight in tableau.b]
@@ -455,11 +436,6 @@ def recomputed(layer: nn.Module, vector_field: Callable, last: int) -> Callable:
         return layer._gradient_checkpointing_func(vector_field, z, evaluation)
 
     return evaluate
-
-
-def normalized(vector_field: Callable, norms: nn.ModuleList, z: torch.Tensor, evaluation: int) -> torch.Tensor:
-    """A vector field that normalizes each stage by its norm at once: later stages start from normalized ones."""
-    return norms[evaluation % len(norms)](vector_field(z, evaluation)).to(z.device)
 
 
 def relative_distances(limit: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
@@ -524,9 +500,8 @@ def check_options(options: dict[str, Any]) -> None:
         raise TypeError(f"This model does not read the arguments {', '.join(unknown)}: leave them out.")
 
 
-def check_cache_entries(cache: Cache, config: OdeTransformerConfig) -> None:
-    """Raises a ValueError if a cache that has entries has too few for the decoder's self-attentions."""
-    needed = config.decoder_layer_calls * config.attention_evaluations("decoder")
+def check_cache_entries(cache: Cache, needed: int) -> None:
+    """Raises a ValueError if a cache that has entries has fewer than a decoder needs for its self-attentions."""
     if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
         raise ValueError(
             f"The cache has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "

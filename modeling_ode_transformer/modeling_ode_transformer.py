@@ -4,13 +4,15 @@
 A forward pass embeds the ids (scaled, word dropout, positions, dropout). Each layer computes `y = history(states)` and
 `y' = integrate(F, y)`, and `y'` joins the history. A last combination and a layer norm follow. The decoder adds
 cross-attention and a cache; the heads only project. The equations are in `OdeTransformerLayer` (residual block and F,
-1-7), `integrate` and `TABLEAUS` (Runge-Kutta steps, 8-19, 23), `GateCoefficients` (25-26),
+1-7), `integrate` and `SCHEMES` (Runge-Kutta steps, 8-19, 23), `GateCoefficients` (25-26),
 `LearnedDenseLayerHistory` (DLCL) and `OdeTransformerRelativeKeys` (Shaw).
 """
 
 if not __package__:
     raise ImportError(f"Start Python in another folder, or with -P: here it takes {__file__} for the package.")
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,11 +37,10 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
 from .generation_ode_transformer import CACHE_NAME, BeamSearchGenerationMixin, RecomputedGenerationMixin, one_cache
-from .integration_ode_transformer import HISTORIES, clamp_half, integrate, integrate_multistep, resolve_multistep
+from .integration_ode_transformer import HISTORIES, Integrator, clamp_half
 from .layers_ode_transformer import (
     BlockInputs,
     OdeTransformerAttention,
-    SharedModules,
     StackEmbeddingMixin,
     added_mask,
     attended_positions,
@@ -51,9 +52,7 @@ from .layers_ode_transformer import (
     make_stage_norms,
     make_word_embedding,
     mask_and_distances,
-    normalized,
     parts_without,
-    recomputed,
 )
 from .pretrained_ode_transformer import (
     EncoderDecoderEmbeddingsMixin,
@@ -62,6 +61,7 @@ from .pretrained_ode_transformer import (
     decoder_inputs_from_labels,
     select_positions,
 )
+from .schemes_ode_transformer import CorrectorHistory
 
 
 logger = logging.get_logger(__name__)
@@ -84,19 +84,16 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
     def __init__(self, config: OdeTransformerConfig, stack: str, layer_idx: int, has_cross_attention: bool = False):
         super().__init__()
         num_heads, ffn_dim = getattr(config, f"{stack}_attention_heads"), getattr(config, f"{stack}_ffn_dim")
-        self.tableau = getattr(config, f"{stack}_tableau")
-        self.step_size = config.step_size
-        self.num_steps = config.steps_per_layer
-        self.is_residual = self.tableau.num_stages == 1 and self.step_size == 1
-        self.integrates_outputs = config.stage_values == "output" and self.tableau.num_stages > 1
         self.parts_without_source = parts_without("cross_attention", VECTOR_FIELDS[config.vector_field])
         self.parts = VECTOR_FIELDS[config.vector_field] if has_cross_attention else self.parts_without_source
-        self.normalizes_at_once = config.normalize_stages == "released"
-        self.corrector_iterations = config.corrector_iterations(stack)
         self.num_cache_entries = config.attention_evaluations(stack)
         self.first_cache_idx = layer_idx * self.num_cache_entries
         self.num_stack_entries = getattr(config, f"{stack}_layers") * self.num_cache_entries
         self.recomputes_stages = False
+        # The evaluations that correct a step use the last entries.
+        iterations = config.scheme(stack).corrector_iterations
+        self.corrections = range(self.num_cache_entries - iterations, self.num_cache_entries)
+        self.last_evaluation = self.corrections[-1] if iterations else config.evaluations(stack) - 1
 
         self.self_attn = OdeTransformerAttention(
             config, num_heads, is_causal=stack == "decoder", max_relative_position=config.max_relative_position
@@ -121,13 +118,13 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        shared: SharedModules,
+        integrator: Integrator,
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
         relative_distances: torch.Tensor | None = None,
         steps: tuple[tuple[torch.Tensor, torch.Tensor], ...] = (),
-        states: list[torch.Tensor] | None = None,
+        correct: Callable | None = None,
         cache: Cache | None = None,
         repeat: int = 0,
         position_ids: torch.Tensor | None = None,
@@ -136,45 +133,37 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, tuple]:
         """Returns the new state (batch, length, d), the first stage's weights of the self-attention and of the
         cross-attention (None if the attention implementation has none), and the steps made so far of a multistep
-        scheme. A corrector reads `states`, those of the layer history. `repeat` counts earlier runs of the stack.
+        scheme. `correct(evaluate, y, prediction)` corrects the state. `repeat` counts earlier runs of the stack.
         Flash attention separates packed sequences by the `position_ids`."""
         masks, places = (attention_mask, encoder_attention_mask), (relative_distances, position_ids)
         inputs = self.read(encoder_hidden_states, *masks, one_cache(cache, past_key_values), kwargs, repeat, *places)
-        parts = self.parts_without_source if inputs.source is None else self.parts
-        y = hidden_states
+        parts, y = self.parts_without_source if inputs.source is None else self.parts, hidden_states
         for sublayers, is_integrated in parts:
-            increment = partial(self.increment, sublayers, inputs)  # F
-            output = partial(self.output, sublayers, inputs)  # y + F(y)
-            if not is_integrated:
-                y = output(y)
-            elif shared.multistep is not None:
-                y, steps = integrate_multistep(increment, y, shared.multistep, steps, self.step_size, self.num_steps)
-            elif self.is_residual:
-                for evaluation in range(self.num_steps):
-                    y = output(y, evaluation)
+            increment = self.recomputed(partial(self.increment, sublayers, inputs))  # F
+            output = self.recomputed(partial(self.output, sublayers, inputs))  # y + F(y)
+            if is_integrated:
+                y, steps = integrator.step(increment, output, y, steps)
             else:
-                field, norms = output if self.integrates_outputs else increment, shared.stage_norms
-                if self.normalizes_at_once and norms is not None:
-                    field, norms = partial(normalized, field, norms), None
-                last = -1 if shared.corrector else self.num_steps * self.tableau.num_stages - 1
-                y = integrate(
-                    recomputed(self, field, last),
-                    y,
-                    self.tableau,
-                    shared.coefficients if self.solver_coefficients is None else self.solver_coefficients,
-                    self.step_size,
-                    self.num_steps,
-                    norms,
-                )
-        if shared.corrector is not None:  # y is a prediction (PCformer, IIET)
-            iterations = self.corrector_iterations
-            evaluate = recomputed(self, partial(self.correction, parts, inputs), iterations - 1)
-            y = shared.corrector.correct(evaluate, iterations, shared.history, states, hidden_states, y)
+                y = self.output(sublayers, inputs, y)
+        if correct is not None:  # y is a prediction (PCformer, IIET)
+            y = correct(self.recomputed(partial(self.correction, parts, inputs)), hidden_states, y)
         return clamp_half(y), inputs.weights.get("self"), inputs.weights.get("cross"), steps
 
-    def correction(self, parts, inputs: BlockInputs, z: torch.Tensor, iteration: int) -> torch.Tensor:
-        """z + F(z) of the whole block, numbered after the evaluations of the predictor."""
-        evaluation = self.num_cache_entries - self.corrector_iterations + iteration
+    def recomputed(self, vector_field: Callable) -> Callable:
+        """F. If stages are recomputed in training, evaluations keep no activations, except for the block's last one,
+        which the gradient needs first."""
+        if not (self.recomputes_stages and self.training):
+            return vector_field
+
+        def evaluate(z: torch.Tensor, evaluation: int) -> torch.Tensor:
+            if evaluation == self.last_evaluation:
+                return vector_field(z, evaluation)
+            return self._gradient_checkpointing_func(vector_field, z, evaluation)
+
+        return evaluate
+
+    def correction(self, parts, inputs: BlockInputs, z: torch.Tensor, evaluation: int) -> torch.Tensor:
+        """z + F(z) of the whole block, in an evaluation after those of the predictor."""
         for sublayers, _ in parts:
             z = self.output(sublayers, inputs, z, evaluation)
         return z
@@ -299,7 +288,7 @@ class OdeTransformerStack(StackEmbeddingMixin, OdeTransformerPreTrainedModel):
 
     def __init__(self, config: OdeTransformerConfig, vocab_size: int, **layer_kwargs):
         super().__init__(config)
-        num_layers = getattr(config, f"{self.stack}_layers")
+        self.scheme, num_layers = config.scheme(self.stack), getattr(config, f"{self.stack}_layers")
         self.embed_tokens = make_word_embedding(config, vocab_size)
         self.embed_positions = make_position_embedding(config)
         self.layernorm_embedding = None
@@ -315,11 +304,13 @@ class OdeTransformerStack(StackEmbeddingMixin, OdeTransformerPreTrainedModel):
         of_history = num_layers, config.d_model, config.layer_norm_eps
         self.history = HISTORIES[config.layer_history](*of_history)
         self.stage_norms = make_stage_norms(config, self.stack)
-        self.multistep = None
-        if (scheme := resolve_multistep(getattr(config, f"{self.stack}_solver"))) is not None:
-            self.multistep = scheme(sum(len(layer.parts) for layer in self.layers) * config.steps_per_layer)
-        is_corrected = config.corrector_iterations(self.stack) > 0
-        self.corrector = self.history.corrector_class(*of_history) if is_corrected else None
+        self.multistep = self.corrector = None
+        if self.scheme.multistep is not None:
+            self.multistep = self.scheme.multistep(
+                sum(len(layer.parts) for layer in self.layers) * config.steps_per_layer
+            )
+        if self.scheme.corrector_iterations:
+            self.corrector = CorrectorHistory(*of_history)
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
@@ -327,17 +318,32 @@ class OdeTransformerStack(StackEmbeddingMixin, OdeTransformerPreTrainedModel):
     def run_layers(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
         """Runs the layers, each on its combination of the history, `stack_repeats` times, then the final norm. The
         arguments go to the layers."""
-        shared = SharedModules(
-            self.solver_coefficients, self.stage_norms, self.multistep, self.history, self.corrector
-        )
+        integrator = self.integrator()
         for repeat in range(self.config.stack_repeats):
             states, steps = [hidden_states], ()
             for layer in self.layers:
+                if layer.solver_coefficients is not None:
+                    integrator = replace(integrator, coefficients=layer.solver_coefficients)
+                if self.corrector is not None:
+                    kwargs["correct"] = partial(self.corrector.correct, layer.corrections, self.history, states)
                 y = self.history(states)
-                output, _, _, steps = layer(y, shared, *args, steps=steps, states=states, repeat=repeat, **kwargs)
+                output, _, _, steps = layer(y, integrator, *args, steps=steps, repeat=repeat, **kwargs)
                 states = self.history.extend(states, y, output)
             hidden_states = self.history(states)
         return self.layer_norm(hidden_states)
+
+    def integrator(self) -> Integrator:
+        """The stack's scheme with the modules that its blocks share."""
+        return Integrator(
+            self.scheme,
+            self.solver_coefficients,
+            self.stage_norms,
+            self.multistep,
+            self.config.step_size,
+            self.config.steps_per_layer,
+            stages_are_outputs=self.config.stage_values == "output" and self.scheme.tableau.num_stages > 1,
+            normalizes_at_once=self.config.normalize_stages == "released",
+        )
 
 
 def hidden_states_recorder(layer_class: type[OdeTransformerLayer], num_layers_key: str) -> OutputRecorder:
@@ -400,6 +406,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
         super().__init__(
             config, config.decoder_vocab_size or config.vocab_size, has_cross_attention=config.is_encoder_decoder
         )
+        self.num_cache_entries = config.decoder_layer_calls * config.attention_evaluations("decoder")
 
     @merge_with_config_defaults
     @capture_outputs
@@ -427,14 +434,14 @@ class OdeTransformerDecoder(OdeTransformerStack):
         inputs_embeds = self.embed_words(input_ids, inputs_embeds)
         cache = one_cache(cache, past_key_values)
         if use_cache and cache is None:
-            cache = DynamicCache(config=self.config)
+            cache = DynamicCache()
             if self.config.is_encoder_decoder:
-                cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
+                cache = EncoderDecoderCache(cache, DynamicCache())
 
         self_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         past_length = 0
         if self_cache is not None:
-            check_cache_entries(self_cache, self.config)
+            check_cache_entries(self_cache, self.num_cache_entries)
             past_length = self_cache.get_seq_length()
         attended = attended_positions(inputs_embeds, attention_mask, position_ids, past_length, self_cache)
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)

@@ -15,9 +15,8 @@ IMPORTED: dict[str, str] = {}
 
 
 def import_schemes(path: str | Path) -> ModuleType:
-    """Runs a file that adds entries to `TABLEAUS`, `CORRECTORS`, `MULTISTEPS`, `COEFFICIENTS` or `HISTORIES`.
-    Configurations know their names from then on. A model saved with one of them names the file: opening the model
-    needs it.
+    """Runs a file that adds entries to `SCHEMES`, `COEFFICIENTS` or `HISTORIES`. Configurations know their names from
+    then on. A model saved with one of them names the file: opening the model needs it.
 
     Raises:
         FileNotFoundError: the file does not exist.

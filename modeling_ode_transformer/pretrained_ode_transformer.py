@@ -176,12 +176,9 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         Returns:
             The sum over all layers of all stacks; or `{"encoder": [2, 2, ...], "decoder": [1, 1, ...]}`.
         """
-        repeats = self.config.stack_repeats
+        config = self.config
         counts = {
-            stack.stack: [
-                repeats * (layer.tableau.num_stages * layer.num_steps + layer.corrector_iterations)
-                for layer in stack.layers
-            ]
+            stack.stack: [config.stack_repeats * config.evaluations(stack.stack)] * len(stack.layers)
             for stack in self.stacks()
         }
         return counts if per_layer else sum(sum(layers) for layers in counts.values())

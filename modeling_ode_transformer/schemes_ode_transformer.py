@@ -10,9 +10,8 @@ import torch
 
 from .integration_ode_transformer import (
     COEFFICIENTS,
-    CORRECTORS,
     HISTORIES,
-    MULTISTEPS,
+    SCHEMES,
     GateCoefficients,
     LayerHistory,
     LearnedDenseLayerHistory,
@@ -152,10 +151,10 @@ class CorrectorHistory(LearnedDenseLayerHistory):
 
     def correct(
         self,
-        evaluate: Callable[[torch.Tensor, int], torch.Tensor],
-        num_iterations: int,
+        evaluations: range,
         history: LearnedDenseLayerHistory,
         states: list[torch.Tensor],
+        evaluate: Callable[[torch.Tensor, int], torch.Tensor],
         y: torch.Tensor,
         prediction: torch.Tensor,
     ) -> torch.Tensor:
@@ -163,32 +162,30 @@ class CorrectorHistory(LearnedDenseLayerHistory):
         `P(prediction)` as the newest entry, then with `C(h)`.
 
         Args:
-            evaluate: maps a state (batch, length, d) and the iteration's number to the block's output, input included.
-            num_iterations: the number of iterations.
+            evaluations: the numbers of the evaluations, one for each iteration.
             history: the layer history, which made `y` from `states`.
             states: the entries of the history.
+            evaluate: maps a state (batch, length, d) and an evaluation's number to the block's output, input included.
+            y: the block's input, (batch, length, d).
             prediction: the block's output for `y`.
         """
         newest = self.extend(states, y, clamp_half(prediction))
-        for iteration in range(num_iterations):
-            output = clamp_half(evaluate(self(newest).to(prediction.device), iteration))
-            if iteration < num_iterations - 1:
+        for evaluation in evaluations:
+            output = clamp_half(evaluate(self(newest).to(prediction.device), evaluation))
+            if evaluation != evaluations[-1]:
                 newest = history.extend(states, y, output)
         return output
 
 
 COEFFICIENTS |= {"scaled_gate": ScaledGateCoefficients, "ema": EmaCoefficients}
-MULTISTEPS |= {
+SCHEMES |= {
     "leapfrog": LeapfrogScheme,
     "multistep": LearnedMultistepScheme,
     "dlcl": DynamicLinearCombinationScheme,
     "nesterov": NesterovScheme,
-}
-CORRECTORS |= {
     # PCformer (Li et al., NeurIPS 2024)
     "pcformer": PredictorCorrector("rk2", 1),
     # IIET (EMNLP 2025)
     "iiet": PredictorCorrector("euler", 3),
 }
 HISTORIES |= {"depth_weighted": DepthWeightedLayerHistory, "attention": AttentionLayerHistory}
-LearnedDenseLayerHistory.corrector_class = CorrectorHistory

@@ -13,7 +13,10 @@ from typing import NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
-from .integration_ode_transformer import TABLEAUS, ButcherTableau, integrate, weighted_sum
+from .integration_ode_transformer import ButcherTableau, integrate, resolve_scheme, weighted_sum
+
+
+RK4 = resolve_scheme("rk4").tableau
 
 
 Field = Callable[[torch.Tensor, float | torch.Tensor], torch.Tensor]
@@ -115,9 +118,8 @@ def solve_runge_kutta(
     Returns:
         The state at `num_steps * step_size`, and the number of evaluations of each sentence, int64 (batch,).
     """
-    tableau = TABLEAUS["rk4"]
-    times = stage_times([sum(row) for row in tableau.a], options.step_size, options.num_steps)
-    y = integrate(lambda z, i: field(z, times[i]), y, tableau, None, options.step_size, options.num_steps)
+    times = stage_times([sum(row) for row in RK4.a], options.step_size, options.num_steps)
+    y = integrate(lambda z, i: field(z, times[i]), y, RK4, None, options.step_size, options.num_steps)
     return y, counts(y, len(times))
 
 
@@ -132,10 +134,10 @@ def solve_accelerated(
     first_stages = []
 
     def first_field(z, i):
-        first_stages.append(field(z, r * sum(TABLEAUS["rk4"].a[i])))
+        first_stages.append(field(z, r * sum(RK4.a[i])))
         return first_stages[-1]
 
-    y = integrate(first_field, y, TABLEAUS["rk4"], None, r)
+    y = integrate(first_field, y, RK4, None, r)
     first_stages = [r * stage for stage in first_stages]
     stages = [weighted_sum(torch.zeros_like(y), weights, first_stages) for weights in scheme.start]
     evaluations = len(first_stages)
@@ -171,7 +173,7 @@ def solve_adaptive(
         RuntimeError: the tolerances are not reached within `max_steps` steps, or the state is not finite.
     """
     tableau = RKF45.tableau
-    nodes = [sum(row) for row in tableau.a]
+    nodes = [sum(row) for row in RK4.a]
     error_weights = [weight - lower for weight, lower in zip(tableau.b, RKF45.lower)]
     mask = y.new_ones(y.shape[:2]) if mask is None else mask.to(y.dtype)
     share = (mask / (mask.sum(dim=1, keepdim=True) * y.shape[-1])).unsqueeze(-1)

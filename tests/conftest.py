@@ -25,7 +25,12 @@ from packaging.version import Version
 from transformers import PreTrainedModel
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
-from modeling_ode_transformer.integration_ode_transformer import resolve_tableau
+from modeling_ode_transformer.integration_ode_transformer import (
+    SCHEMES,
+    ButcherTableau,
+    PredictorCorrector,
+    resolve_scheme,
+)
 
 
 # It waits for seconds after some readings, which is for processes that end.
@@ -39,6 +44,11 @@ if not hasattr(PreTrainedModel, "activation_checkpointing_enable"):
 
 # Absolute tolerances of values of order 1, by dtype.
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 5e-6, torch.float16: 1e-2, torch.bfloat16: 8e-2}
+
+# The names of schemes by kind.
+TABLEAUS = [name for name, scheme in SCHEMES.items() if isinstance(scheme, ButcherTableau)]
+CORRECTORS = [name for name, scheme in SCHEMES.items() if isinstance(scheme, PredictorCorrector)]
+MULTISTEPS = [name for name in SCHEMES if name not in (*TABLEAUS, *CORRECTORS)]
 
 TINY = {
     "vocab_size": 61,
@@ -125,7 +135,7 @@ def tiny_config(
     stages of a Runge-Kutta scheme, else the scheme's own."""
     fields = {**TINY, **kwargs}
     for stack, default in (("encoder", "rk2"), ("decoder", "euler")):
-        tableau = resolve_tableau(fields.get(f"{stack}_solver", default))
+        tableau = resolve_scheme(fields.get(f"{stack}_solver", default)).tableau
         own = "gate" if tableau.num_stages == 2 and tableau.is_runge_kutta else "fixed"
         if tableau.num_stages > 1:
             fields.setdefault(f"{stack}_coefficients", coefficients or own)

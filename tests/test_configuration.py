@@ -22,7 +22,7 @@ from modeling_ode_transformer import (
     configuration_ode_transformer,
 )
 from modeling_ode_transformer.configuration_ode_transformer import PRESETS
-from modeling_ode_transformer.integration_ode_transformer import TABLEAUS, ButcherTableau
+from modeling_ode_transformer.integration_ode_transformer import SCHEMES, ButcherTableau
 
 from .conftest import tiny_config
 
@@ -186,28 +186,31 @@ def test_a_configuration_that_saves_opens(config_class, tmp_path):
 
 def test_a_tableau_may_be_an_object_and_is_saved_as_numbers(tmp_path):
     path = tmp_path / "ralston.json"
-    path.write_text(json.dumps(TABLEAUS["ralston"].to_dict()))
+    path.write_text(json.dumps(SCHEMES["ralston"].to_dict()))
     polynet = ButcherTableau(a=[[], [1]], b=[1, 1], y=[1, 0])
     ralston = ButcherTableau.from_json_file(path)
     config = OdeTransformerConfig(encoder_solver=ralston, decoder_solver=polynet)
-    assert config.encoder_tableau == TABLEAUS["ralston"]
+    assert config.scheme("encoder").tableau == SCHEMES["ralston"]
     config.save_pretrained(tmp_path)
     loaded = AutoConfig.from_pretrained(tmp_path)
-    assert loaded.encoder_tableau == TABLEAUS["ralston"] and loaded.decoder_tableau == TABLEAUS["polynet"]
-    config = AutoConfig.from_pretrained(tmp_path, decoder_solver=TABLEAUS["midpoint"])
-    assert json.loads(config.to_json_string())["decoder_solver"] == TABLEAUS["midpoint"].to_dict()
+    assert (
+        loaded.scheme("encoder").tableau == SCHEMES["ralston"]
+        and loaded.scheme("decoder").tableau == SCHEMES["polynet"]
+    )
+    config = AutoConfig.from_pretrained(tmp_path, decoder_solver=SCHEMES["midpoint"])
+    assert json.loads(config.to_json_string())["decoder_solver"] == SCHEMES["midpoint"].to_dict()
 
 
 def test_assigning_a_field_opens_no_file(tmp_path):
     path = tmp_path / "ralston.json"
-    path.write_text(json.dumps(TABLEAUS["ralston"].to_dict()))
+    path.write_text(json.dumps(SCHEMES["ralston"].to_dict()))
     with pytest.raises(Exception, match=r"from a file: ButcherTableau\.from_json_file"):
         OdeTransformerConfig(encoder_solver=str(path))
 
 
 def test_learned_coefficients_accept_weights_that_do_not_sum_to_one():
     config = tiny_config(encoder_solver={"a": [[], [1.0]], "b": [0.5, 0.6]}, coefficients="learned")
-    assert config.encoder_tableau.b == (0.5, 0.6)
+    assert config.scheme("encoder").tableau.b == (0.5, 0.6)
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_the_cache_holds_an_entry_for_each_stage(decoder_solver):
     model = build(OdeTransformerForCausalLM, decoder_solver=decoder_solver, coefficients="fixed")
     cache = model(torch.full((2, 5), 7)).past_key_values
     assert isinstance(cache, DynamicCache)
-    assert len(cache.layers) == 2 * model.config.decoder_tableau.num_stages
+    assert len(cache.layers) == 2 * model.config.scheme("decoder").tableau.num_stages
     assert {tuple(layer.keys.shape) for layer in cache.layers} == {(2, 2, 5, 16)}
     keys = [layer.keys for layer in cache.layers]
     assert not any(torch.equal(a, b) for a, b in itertools.pairwise(keys))

@@ -16,16 +16,15 @@ from torch.utils.checkpoint import checkpoint
 from modeling_ode_transformer.analysis import order_conditions, order_of, report, rooted_trees
 from modeling_ode_transformer.integration_ode_transformer import (
     COEFFICIENTS,
-    MULTISTEPS,
-    TABLEAUS,
+    SCHEMES,
     ButcherTableau,
     integrate,
     integrate_multistep,
-    resolve_tableau,
+    resolve_scheme,
 )
-from modeling_ode_transformer.layers_ode_transformer import recomputed as recomputed_field
+from modeling_ode_transformer.modeling_ode_transformer import OdeTransformerLayer
 
-from .conftest import SOLVERS, tiny_config
+from .conftest import MULTISTEPS, SOLVERS, TABLEAUS, tiny_config
 
 
 ORDERS = {"euler": 1, "rk2": 2, "midpoint": 2, "ralston": 2, "rk3": 3, "rk4": 4, "rk4_38": 4}
@@ -54,7 +53,7 @@ OSCILLATING_START = torch.tensor([1.0, 0.0], dtype=torch.float64)
 @pytest.mark.parametrize("name", SOLVERS)
 def test_error_shrinks_with_the_order_of_the_scheme(name):
     def solve(number):
-        return integrate(oscillating, OSCILLATING_START, TABLEAUS[name], None, 2 / number, number)[0].item()
+        return integrate(oscillating, OSCILLATING_START, SCHEMES[name], None, 2 / number, number)[0].item()
 
     assert abs(convergence(solve, math.exp(math.sin(2))) - ORDERS[name]) < 0.2
 
@@ -64,7 +63,7 @@ def test_error_of_polynet_shrinks_as_a_first_order_scheme_on_a_linear_field():
 
     def solve(number):
         y = torch.ones((), dtype=torch.float64)
-        return integrate(lambda z, _: -z, y, TABLEAUS["polynet"], None, 2 / number, number).item()
+        return integrate(lambda z, _: -z, y, SCHEMES["polynet"], None, 2 / number, number).item()
 
     assert abs(convergence(solve, math.exp(-2)) - 1) < 0.2
 
@@ -74,7 +73,7 @@ def test_error_of_a_multistep_scheme_shrinks_with_its_order(name, order):
     """The learned schemes at their start, where they are Euler's."""
 
     def solve(number):
-        scheme = MULTISTEPS[name](number).double()
+        scheme = SCHEMES[name](number).double()
         y, _ = integrate_multistep(oscillating, OSCILLATING_START, scheme, (), 2 / number, number)
         return y[0].item()
 
@@ -83,7 +82,7 @@ def test_error_of_a_multistep_scheme_shrinks_with_its_order(name, order):
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_the_order_conditions_give_the_order_that_the_error_shows(name):
-    assert order_of(TABLEAUS[name]) == ORDERS[name]
+    assert order_of(SCHEMES[name]) == ORDERS[name]
 
 
 def test_rooted_trees_are_as_many_as_their_generating_function_says():
@@ -123,19 +122,19 @@ FEHLBERG_4 = {
 
 @pytest.mark.parametrize("tableau, order", [(BUTCHER_5, 5), (FEHLBERG_4, 4)])
 def test_order_conditions_of_schemes_from_the_literature(tableau, order):
-    assert order_of(resolve_tableau(tableau)) == order
+    assert order_of(resolve_scheme(tableau).tableau) == order
 
 
 def test_violated_order_conditions_are_reported():
     """a = 0.3, b = (0.2, 0.8): consistent, and b2 a21 = 0.24 instead of 1/2."""
-    tableau = resolve_tableau({"a": [[], [0.3]], "b": [0.2, 0.8]})
+    tableau = resolve_scheme({"a": [[], [0.3]], "b": [0.2, 0.8]}).tableau
     first, second = order_conditions(tableau)
     assert first.holds and not second.holds
     assert (second.order, second.required) == (2, 0.5) and second.value == pytest.approx(0.24)
     assert order_of(tableau) == 1 and order_conditions(tableau, max_order=0) == []
     assert "order 1, 2 evaluations" in report(tableau) and "violated: 0.24" in report(tableau)
     with pytest.raises(ValueError, match=r"y=\(1.0, 0.0\)"):
-        order_conditions(TABLEAUS["polynet"])
+        order_conditions(SCHEMES["polynet"])
 
 
 @pytest.mark.parametrize(
@@ -148,12 +147,12 @@ def test_violated_order_conditions_are_reported():
 )
 def test_coefficients_that_are_rounded_count_as_exact(a, b, order):
     tableau = {"a": a, "b": b}
-    assert order_of(resolve_tableau(tableau)) == order and resolve_tableau(tableau).is_consistent
+    assert order_of(resolve_scheme(tableau).tableau) == order and resolve_scheme(tableau).tableau.is_consistent
     config = tiny_config(encoder_solver=tableau, coefficients="fixed")
-    assert config.encoder_tableau.b == tuple(b)
+    assert config.scheme("encoder").tableau.b == tuple(b)
     # Those of five digits do not.
     tableau["b"] = [0.99999 * weight for weight in b]
-    assert order_of(resolve_tableau(tableau)) == 0 and not resolve_tableau(tableau).is_consistent
+    assert order_of(resolve_scheme(tableau).tableau) == 0 and not resolve_scheme(tableau).tableau.is_consistent
 
 
 def F(z):
@@ -189,7 +188,7 @@ def by_hand(name, y, h):
 @pytest.mark.parametrize("h", [1.0, 0.25])
 def test_a_step_is_the_equation_of_its_scheme(name, h):
     y = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    actual = integrate(lambda z, _: F(z), y, TABLEAUS[name], step_size=h)
+    actual = integrate(lambda z, _: F(z), y, SCHEMES[name], step_size=h)
     torch.testing.assert_close(actual, by_hand(name, y, h), rtol=1e-13, atol=1e-13)
 
 
@@ -217,7 +216,7 @@ def multistep_by_hand(name, y, weight):
 @pytest.mark.parametrize("name", MULTISTEPS)
 def test_multistep_schemes_are_their_equations_however_the_steps_are_grouped(name):
     torch.manual_seed(0)
-    y, scheme = torch.randn(3, 5, dtype=torch.float64), MULTISTEPS[name](3).double()
+    y, scheme = torch.randn(3, 5, dtype=torch.float64), SCHEMES[name](3).double()
     with torch.no_grad():
         for parameter in scheme.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -233,8 +232,8 @@ def test_multistep_schemes_are_their_equations_however_the_steps_are_grouped(nam
 @pytest.mark.parametrize("name", ["multistep", "dlcl", "nesterov"])
 def test_learned_multistep_schemes_start_at_the_residual_network(name):
     y = torch.randn(4, dtype=torch.float64)
-    actual, _ = integrate_multistep(lambda z, _: F(z), y, MULTISTEPS[name](5).double(), num_steps=5)
-    expected = integrate(lambda z, _: F(z), y, TABLEAUS["euler"], num_steps=5)
+    actual, _ = integrate_multistep(lambda z, _: F(z), y, SCHEMES[name](5).double(), num_steps=5)
+    expected = integrate(lambda z, _: F(z), y, SCHEMES["euler"], num_steps=5)
     torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-13)
 
 
@@ -250,7 +249,7 @@ def test_gradients_of_rk2_blocks_shrink_by_half_and_with_gamma_1_do_not():
             inner = value + w.item() * math.sin(value)
             g = (1 + w.item() * math.cos(value)) * (1 + w.item() * math.cos(inner))
             product *= block_factor(g)
-            y = integrate(lambda z, _, w=w: w * torch.sin(z), y, TABLEAUS["rk2"], lambda stages, c=gamma: (c, c))
+            y = integrate(lambda z, _, w=w: w * torch.sin(z), y, SCHEMES["rk2"], lambda stages, c=gamma: (c, c))
         (gradient,) = torch.autograd.grad(y, start)
         assert gradient.item() == pytest.approx(product, rel=1e-12)
 
@@ -258,7 +257,7 @@ def test_gradients_of_rk2_blocks_shrink_by_half_and_with_gamma_1_do_not():
 def test_normalized_stages_are_normalized_before_they_are_weighed_only():
     y = torch.randn(2, 6, dtype=torch.float64)
     norm = torch.nn.LayerNorm(6).double()
-    actual = integrate(lambda z, _: F(z), y, TABLEAUS["rk2"], stage_norms=[norm, lambda stage: 2 * stage])
+    actual = integrate(lambda z, _: F(z), y, SCHEMES["rk2"], stage_norms=[norm, lambda stage: 2 * stage])
     torch.testing.assert_close(actual, y + norm(F(y)) / 2 + F(y + F(y)), rtol=0, atol=1e-13)
 
 
@@ -269,20 +268,20 @@ def test_evaluations_are_numbered_over_all_stages_of_all_steps():
         numbers.append(evaluation)
         return z
 
-    integrate(field, torch.ones(1), TABLEAUS["rk3"], num_steps=2)
+    integrate(field, torch.ones(1), SCHEMES["rk3"], num_steps=2)
     assert numbers == [0, 1, 2, 3, 4, 5]
 
 
 def test_two_euler_steps_are_weight_sharing():
     y = torch.randn(4, dtype=torch.float64)
     once = y + F(y)
-    actual = integrate(lambda z, _: F(z), y, TABLEAUS["euler"], num_steps=2)
+    actual = integrate(lambda z, _: F(z), y, SCHEMES["euler"], num_steps=2)
     torch.testing.assert_close(actual, once + F(once), rtol=0, atol=1e-14)
 
 
 def test_the_gradient_of_a_block_is_that_of_finite_differences():
     y = torch.randn(4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda z: integrate(lambda x, _: F(x), z, TABLEAUS["rk4"]), y)
+    assert torch.autograd.gradcheck(lambda z: integrate(lambda x, _: F(x), z, SCHEMES["rk4"]), y)
 
 
 @pytest.mark.parametrize("num_steps", [1, 3])
@@ -299,17 +298,17 @@ def test_all_evaluations_but_the_last_are_recomputed(name, num_steps):
         recomputed.append(evaluation)
         return checkpoint(function, z, evaluation, use_reentrant=False)
 
-    layer = SimpleNamespace(training=True)
+    layer = SimpleNamespace(training=True, last_evaluation=num_steps * SCHEMES[name].num_stages - 1)
     layer._gradient_checkpointing_func = recompute
     for layer.recomputes_stages in (False, True):
         generator = torch.Generator().manual_seed(0)
         y, weight = (torch.randn(5, 5, dtype=torch.float64, generator=generator) / 2 for _ in range(2))
         y.requires_grad_(), weight.requires_grad_()
-        norms = [torch.nn.LayerNorm(5).double() for _ in TABLEAUS[name].b]
+        norms = [torch.nn.LayerNorm(5).double() for _ in SCHEMES[name].b]
         state = integrate(
-            recomputed_field(layer, field, num_steps * TABLEAUS[name].num_stages - 1),
+            OdeTransformerLayer.recomputed(layer, field),
             y,
-            TABLEAUS[name],
+            SCHEMES[name],
             None,
             0.5,
             num_steps,
@@ -318,7 +317,7 @@ def test_all_evaluations_but_the_last_are_recomputed(name, num_steps):
         results.append((state, *torch.autograd.grad(state.square().sum(), (y, weight))))
     for expected, actual in zip(*results):
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
-    evaluations = list(range(num_steps * TABLEAUS[name].num_stages))
+    evaluations = list(range(num_steps * SCHEMES[name].num_stages))
     assert recomputed == evaluations[:-1]
     # Twice forward, and once more for the gradient, from the last to the first.
     assert evaluated == [*evaluations, *evaluations, *evaluations[-2::-1]]
@@ -348,18 +347,18 @@ def test_an_invalid_tableau_is_refused_and_the_value_named(a, b, message):
 
 
 def test_a_tableau_is_frozen_and_comes_back_from_its_dictionary():
-    tableau = TABLEAUS["rk4"]
+    tableau = SCHEMES["rk4"]
     with pytest.raises(dataclasses.FrozenInstanceError):
         tableau.b = (1.0,)
-    assert resolve_tableau(tableau.to_dict()) == tableau
+    assert resolve_scheme(tableau.to_dict()).tableau == tableau
     square = {"a": [[0, 0], [2 / 3, 0]], "b": [1 / 4, 3 / 4]}
-    assert resolve_tableau(square) == TABLEAUS["ralston"]
+    assert resolve_scheme(square).tableau == SCHEMES["ralston"]
 
 
 def test_a_tableau_comes_from_a_json_file(tmp_path):
     path = tmp_path / "scheme.json"
-    path.write_text(json.dumps(TABLEAUS["polynet"].to_dict()))
-    assert ButcherTableau.from_json_file(path) == TABLEAUS["polynet"]
+    path.write_text(json.dumps(SCHEMES["polynet"].to_dict()))
+    assert ButcherTableau.from_json_file(path) == SCHEMES["polynet"]
     with pytest.raises(ValueError, match=r"b` has 2 weights \(and `y`, if given, 1 entries\)"):
         ButcherTableau(a=[[], [1]], b=[0.5, 0.5], y=[1])
     path.write_bytes(b"\xff\xfe")
@@ -380,7 +379,7 @@ def test_a_tableau_comes_from_a_json_file(tmp_path):
 @pytest.mark.parametrize("solver", ["heun", {"a": [[]]}, {"a": [[]], "b": [1], "c": [0]}, 4])
 def test_an_unknown_solver_is_refused_with_the_choices(solver):
     with pytest.raises(ValueError, match="choose one of euler, rk2, midpoint"):
-        resolve_tableau(solver)
+        resolve_scheme(solver)
 
 
 def sigmoid(x):
@@ -415,7 +414,7 @@ def expected_weights(mode, module, stages):
 )
 def test_coefficients_are_their_formulas(name, mode):
     torch.manual_seed(0)
-    tableau = TABLEAUS[name]
+    tableau = SCHEMES[name]
     module = COEFFICIENTS[mode](tableau, 6).double()
     with torch.no_grad():
         for parameter in module.parameters():
@@ -432,7 +431,7 @@ def test_coefficients_are_their_formulas(name, mode):
 @pytest.mark.parametrize("mode", ["learned", "ema"])
 def test_each_channel_may_have_its_coefficients(mode):
     torch.manual_seed(0)
-    module = COEFFICIENTS[mode](TABLEAUS["rk4"], 6, per_channel=True).double()
+    module = COEFFICIENTS[mode](SCHEMES["rk4"], 6, per_channel=True).double()
     with torch.no_grad():
         module.weight.add_(0.3 * torch.randn_like(module.weight))
     stages = [torch.randn(2, 3, 6, dtype=torch.float64) for _ in range(4)]
@@ -445,7 +444,7 @@ def test_each_channel_may_have_its_coefficients(mode):
     "start, weights", [("ones", [1, 1]), ("tableau", [0.25, 0.75]), ("euler", [1, 0]), ("even", [0.5, 0.5])]
 )
 def test_learned_coefficients_start_where_they_are_told(start, weights):
-    module = COEFFICIENTS["learned"](TABLEAUS["ralston"], 6, start=start)
+    module = COEFFICIENTS["learned"](SCHEMES["ralston"], 6, start=start)
     assert module.weight.tolist() == weights
 
 
@@ -453,7 +452,7 @@ def test_learned_coefficients_start_where_they_are_told(start, weights):
     "mode, start", [("learned", [1.0, 1.0]), ("ema", [0.25, 0.5]), ("fixed", [0.5, 0.5]), ("ones", [1.0, 1.0])]
 )
 def test_coefficients_start_where_the_papers_say(mode, start):
-    module = COEFFICIENTS[mode](TABLEAUS["rk2"], 6)
+    module = COEFFICIENTS[mode](SCHEMES["rk2"], 6)
     assert [torch.as_tensor(weight).item() for weight in module([torch.ones(1, 6)] * 2)] == start
 
 
@@ -462,7 +461,7 @@ def test_the_mathematics_needs_no_transformers():
         "import sys, importlib.util as u; sys.modules['transformers'] = None\n"
         f"spec = u.spec_from_file_location('m', {sys.modules[integrate.__module__].__file__!r})\n"
         "m = u.module_from_spec(spec); sys.modules['m'] = m; spec.loader.exec_module(m)\n"
-        "import torch; print(float(m.integrate(lambda z, _: z, torch.ones(1), m.TABLEAUS['rk2'])))"
+        "import torch; print(float(m.integrate(lambda z, _: z, torch.ones(1), m.SCHEMES['rk2'])))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout.strip() == "2.5", result.stderr

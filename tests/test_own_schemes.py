@@ -15,7 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration, cli, own_schemes
-from modeling_ode_transformer.integration_ode_transformer import OWN_ENTRIES, TABLEAUS, TABLES
+from modeling_ode_transformer.integration_ode_transformer import OWN_ENTRIES, SCHEMES, TABLES
 from modeling_ode_transformer.own_schemes import IMPORTED, import_schemes
 from modeling_ode_transformer.training.smoke import number_names
 
@@ -30,12 +30,12 @@ import torch
 
 from modeling_ode_transformer.integration_ode_transformer import (
     COEFFICIENTS,
-    TABLEAUS,
+    SCHEMES,
     ButcherTableau,
     StageCoefficients,
 )
 
-TABLEAUS["heun3"] = ButcherTableau(a=((), (1 / 3,), (0, 2 / 3)), b=(1 / 4, 0, 3 / 4))
+SCHEMES["heun3"] = ButcherTableau(a=((), (1 / 3,), (0, 2 / 3)), b=(1 / 4, 0, 3 / 4))
 
 
 class SoftmaxCoefficients(StageCoefficients):
@@ -91,7 +91,7 @@ def test_a_model_is_trained_and_opened_with_its_schemes(scheme, tmp_path, capsys
     prediction = (out / "generated_predictions.txt").read_text().splitlines()[0]
     config = json.loads((out / "config.json").read_text())
     assert config["own_schemes"] == {"softmax": "my_scheme.py"}
-    assert config["encoder_solver"] == TABLEAUS["heun3"].to_dict()
+    assert config["encoder_solver"] == SCHEMES["heun3"].to_dict()
 
     forget()
     with pytest.raises(ValueError, match=r"has 'softmax' of my_scheme.py: import that file first, by --import"):
@@ -144,7 +144,7 @@ def test_a_file_takes_no_packages_place(tmp_path):
 @pytest.mark.parametrize(
     "code, message",
     [
-        ("import torch", "adds no entry to TABLEAUS, CORRECTORS, MULTISTEPS, COEFFICIENTS, HISTORIES"),
+        ("import torch", "adds no entry to SCHEMES, COEFFICIENTS, HISTORIES"),
         (SCHEME.replace("softmax", "gate"), r"changes COEFFICIENTS\['gate'\]: choose another name"),
         (SCHEME + "\n1 / 0", "fails: ZeroDivisionError: division by zero"),
         (SCHEME.replace("1 / 3", "'third'"), "of a Butcher tableau has .*: give numbers within"),

@@ -18,7 +18,7 @@ from modeling_ode_transformer import (
     OdeTransformerTokenizer,
     cli,
 )
-from modeling_ode_transformer.integration_ode_transformer import CORRECTORS, MULTISTEPS, TABLEAUS, integrate_multistep
+from modeling_ode_transformer.integration_ode_transformer import SCHEMES, integrate_multistep
 
 from .conftest import randomize, tiny_config
 
@@ -66,7 +66,7 @@ def test_excerpts_of_the_method_are_in_the_source():
 
 
 def test_the_scheme_table_has_every_solver():
-    for name in (*TABLEAUS, *MULTISTEPS, *CORRECTORS):
+    for name in SCHEMES:
         assert f"\n| `{name}` |" in read("docs/schemes.md"), name
 
 
@@ -76,7 +76,7 @@ def test_a_scheme_of_ones_own_works_as_shown(tmp_path, monkeypatch, capsys):
     names = {}
     exec(from_data, names)
     assert capsys.readouterr().out == printed
-    assert names["config"].encoder_tableau == names["heun3"]
+    assert names["config"].scheme("encoder").tableau == names["heun3"]
 
     exec(new_class, names)
     try:
@@ -87,12 +87,12 @@ def test_a_scheme_of_ones_own_works_as_shown(tmp_path, monkeypatch, capsys):
         errors = []
         for number in (100, 200):
             y = torch.ones((), dtype=torch.float64)
-            scheme = MULTISTEPS["adams_bashforth"](number)
+            scheme = SCHEMES["adams_bashforth"](number)
             y, _ = integrate_multistep(lambda z, _: -z, y, scheme, step_size=1 / number, num_steps=number)
             errors.append(abs(y.item() - 0.36787944117144233))
         assert errors[0] / errors[1] == pytest.approx(4, rel=0.05)
     finally:
-        del MULTISTEPS["adams_bashforth"]
+        del SCHEMES["adams_bashforth"]
 
 
 @pytest.mark.parametrize("trainer", ["TokenSeq2SeqTrainer", "Seq2SeqTrainer"])

@@ -11,7 +11,6 @@ from torch.autograd import forward_ad
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, TrainingArguments
 
 from modeling_ode_transformer import (
-    OdeTransformerConfig,
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerRecurrenceForConditionalGeneration,

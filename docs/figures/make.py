@@ -24,7 +24,12 @@ import torch
 from matplotlib.ticker import NullFormatter
 
 from modeling_ode_transformer.analysis import order_of
-from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS, TABLEAUS, integrate, integrate_multistep
+from modeling_ode_transformer.integration_ode_transformer import (
+    SCHEMES,
+    ButcherTableau,
+    integrate,
+    integrate_multistep,
+)
 
 
 HERE = Path(__file__).resolve().parent
@@ -96,7 +101,7 @@ class Drawing:
 
 def draw_block(drawing: Drawing, top: float, title: str, formula: str, solver: str) -> None:
     """A block of `solver` from left to right: its stages, what each starts from, and the weighted sum."""
-    tableau = TABLEAUS[solver]
+    tableau = SCHEMES[solver]
     line, first, step = top + 92, 250, 128
     end = first + step * (tableau.num_stages - 1) + 100
     drawing.text(16, top + 24, title, 16, anchor="start")
@@ -150,10 +155,10 @@ def errors(solver: str, numbers: Sequence[int]) -> list[float]:
     found = []
     for number in numbers:
         y, h = torch.tensor(0.25, dtype=torch.float64), 2 / number
-        if solver in TABLEAUS:
-            y = integrate(field, y, TABLEAUS[solver], step_size=h, num_steps=number)
+        if isinstance(SCHEMES[solver], ButcherTableau):
+            y = integrate(field, y, SCHEMES[solver], step_size=h, num_steps=number)
         else:
-            scheme = MULTISTEPS[solver](number).double()
+            scheme = SCHEMES[solver](number).double()
             y, _ = integrate_multistep(field, y, scheme, step_size=h, num_steps=number)
         found.append(abs(y.item() - exp(2) / (3 + exp(2))))
     return found
@@ -167,7 +172,7 @@ def convergence(path: Path) -> None:
     with torch.no_grad():
         for solver in ("euler", "midpoint", "ralston", "rk2", "leapfrog", "rk3", "rk4", "rk4_38"):
             found = errors(solver, numbers)
-            order = 2 if solver in MULTISTEPS else order_of(TABLEAUS[solver])
+            order = 2 if not isinstance(SCHEMES[solver], ButcherTableau) else order_of(SCHEMES[solver])
             slope = log(found[-2] / found[-1]) / log(2)
             dash = {"leapfrog": "--", "rk4_38": "--", "ralston": ":", "midpoint": "-."}.get(solver, "-")
             label = f"{solver}: order {order}, slope {slope:.2f}"

@@ -23,9 +23,7 @@ from ..integration_ode_transformer import (
     LearnedCoefficients,
     MultistepScheme,
     StageCoefficients,
-    resolve_corrector,
-    resolve_multistep,
-    resolve_tableau,
+    resolve_scheme,
 )
 from ..layers_ode_transformer import SINUSOIDS
 from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
@@ -245,7 +243,7 @@ def check_fields(fields: dict[str, Any], model_type: str):
                 "out."
             )
     for field in ("encoder_solver", "decoder_solver"):
-        if field in fields and resolve_corrector(fields[field]) is not None:
+        if field in fields and resolve_scheme(fields[field]).corrector_iterations:
             raise ValueError(
                 f"{field}={fields[field]!r} corrects its steps over a layer history, which the {model_type} model "
                 "does not have: choose a scheme without a corrector."
@@ -308,7 +306,8 @@ def is_table(sinusoids: type[nn.Module], table: torch.Tensor) -> bool:
 def make_configuration(fields: dict[str, Any], coefficients: str) -> OdeTransformerConfig:
     """The configuration with these coefficients for each stack of several stages, unless `fields` has others. Learned
     ones start at Euler's by default."""
-    stacks = [stack for stack in ("encoder", "decoder") if resolve_tableau(fields[f"{stack}_solver"]).num_stages > 1]
+    schemes = {stack: resolve_scheme(fields[f"{stack}_solver"]) for stack in ("encoder", "decoder")}
+    stacks = [stack for stack, scheme in schemes.items() if scheme.tableau.num_stages > 1]
     fields = {f"{stack}_coefficients": coefficients for stack in stacks} | fields
     if "learned" in (fields[f"{stack}_coefficients"] for stack in stacks):
         fields = {"coefficient_start": "euler"} | fields
@@ -324,7 +323,7 @@ def warn_of_changes(config: OdeTransformerConfig):
     changes |= {field: getattr(config, field) for field in EULER_STAGES if stacks and field not in idle}
     for field in ("encoder_solver", "decoder_solver"):
         solver = getattr(config, field)
-        if solver == "leapfrog" or resolve_tableau(solver).y[0] != 1.0:
+        if solver == "leapfrog" or resolve_scheme(solver).tableau.y[0] != 1.0:
             changes[field] = solver
     changes = [f"{field}={value!r}" for field, value in changes.items() if value != EULER_STAGES.get(field)]
     if changes:
@@ -337,7 +336,7 @@ def warn_of_changes(config: OdeTransformerConfig):
 
 def stacks_with_stages(config: OdeTransformerConfig) -> list[str]:
     """The stacks whose solver has several stages."""
-    return [stack for stack in config.stacks if getattr(config, f"{stack}_tableau").num_stages > 1]
+    return [stack for stack in config.stacks if config.scheme(stack).tableau.num_stages > 1]
 
 
 def own_fields(config: OdeTransformerConfig) -> dict[str, Any]:
@@ -501,10 +500,10 @@ def check_residual(model: PreTrainedModel, model_type: str):
         problems.append(f"vector_field={config.vector_field!r} would have to be 'layer'")
     for stack in ("encoder", "decoder"):
         solver = getattr(config, f"{stack}_solver")
-        if resolve_multistep(solver) is not None:
+        if config.scheme(stack).multistep is not None:
             problems.append(f"{stack}_solver={solver!r} is a multistep scheme")
         all_coefficients = [m for m in getattr(model.model, stack).modules() if isinstance(m, StageCoefficients)]
-        if getattr(config, f"{stack}_tableau").num_stages > 1 and config.stage_values != EULER_STAGES["stage_values"]:
+        if config.scheme(stack).tableau.num_stages > 1 and config.stage_values != EULER_STAGES["stage_values"]:
             problem = f"stage_values={config.stage_values!r}"
             problems.append(f"{stack}_solver={solver!r} with {problem} is not an Euler step")
         for coefficients in all_coefficients:

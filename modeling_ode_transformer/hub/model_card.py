@@ -24,7 +24,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrai
 from ..configuration_csa_ode import CsaOdeConfig
 from ..configuration_ode_transformer import OdeTransformerConfig
 from ..configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
-from ..integration_ode_transformer import resolve_multistep, resolve_tableau
+from ..integration_ode_transformer import resolve_scheme
 from ..pipeline_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
 from ..text_files import read_json
 from ..training.checkpoints import TRAINER_STATE
@@ -390,8 +390,8 @@ def model_card(record: dict) -> ModelCard:
     card, task, model_type = record["card"], TASKS[record["task"]], MODEL_CLASSES[class_name].model_type
     if not isinstance(config := record["model"].get("config"), dict):
         raise ValueError("The record's model has no 'config': make the record with `run_record`.")
-    solvers = [config[field] for field in ("encoder_solver", "decoder_solver") if field in config]
-    tableaus = map(resolve_tableau, solvers)
+    fields = [field for field in ("encoder_solver", "decoder_solver") if field in config]
+    schemes = [resolve_scheme(config[field]) for field in fields]
     if not card.get("repo_id"):
         raise ValueError("The card needs the repository's name: give repo_id (--repo_id), NAME or OWNER/NAME.")
     validate_repo_id(card["repo_id"])
@@ -430,6 +430,6 @@ def model_card(record: dict) -> ModelCard:
         metric_rows=rows,
         cell=cell,
         one_line=one_line,
-        is_multistep=any(resolve_multistep(solver) is not None for solver in solvers),
-        is_runge_kutta=any(tableau.is_runge_kutta and tableau.num_stages > 1 for tableau in tableaus),
+        is_multistep=any(scheme.multistep is not None for scheme in schemes),
+        is_runge_kutta=any(tableau.is_runge_kutta and tableau.num_stages > 1 for tableau, *_ in schemes),
     )

@@ -334,8 +334,8 @@ class BeamSearch:
         return tuple(each.view(len(logits), -1, k).expand(-1, self.num_beams, -1) for each in best)
 
     def processed(self, logits: torch.Tensor) -> torch.Tensor:
-        """The log-probabilities of all tokens after the logits processors, (sources, beams, vocabulary). Processors see
-        the rows of all sources, including those no longer searched."""
+        """The log-probabilities of all tokens after the logits processors, (sources, beams, vocabulary). Processors
+        see the rows of all sources, including those no longer searched."""
         log_probs, tokens = logits.float().log_softmax(-1), self.running[:, :, : self.num_tokens]
         if len(tokens) == len(self.results[0]):
             return self.logits_processor(tokens.flatten(0, 1), log_probs.flatten(0, 1)).view_as(log_probs)

@@ -605,7 +605,7 @@ class PackedAttention(FewQueriesAttention):
         if names not in self.joint_projections:
             return super().project(hidden_states, names)
         projected = self.joint_projections[names](hidden_states).chunk(len(names), dim=-1)
-        return tuple(map(self.split_heads, projected))
+        return [each.view(*each.shape[:-1], -1, self.head_dim).transpose(1, 2) for each in projected]
 
 
 def can_be_packed(module: nn.Module) -> bool:

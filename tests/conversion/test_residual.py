@@ -314,7 +314,7 @@ def test_another_function_is_reported(arguments, field, monkeypatch):
 
 def test_a_scheme_may_be_a_tableau_and_a_model_must_be_one():
     ralston = ButcherTableau(a=[[], [2 / 3]], b=[0.25, 0.75])
-    assert convert(original("m2m_100"), encoder_solver=ralston).config.encoder_tableau == ralston
+    assert convert(original("m2m_100"), encoder_solver=ralston).config.scheme("encoder").tableau == ralston
     with pytest.raises(TypeError, match="not None"):
         from_residual(None)
     with pytest.raises(TypeError, match="OdeTransformerForConditionalGeneration, not a M2M100For"):

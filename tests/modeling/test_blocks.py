@@ -17,9 +17,8 @@ from modeling_ode_transformer import (
     OdeTransformerModel,
     OdeTransformerRecurrenceForConditionalGeneration,
 )
-from modeling_ode_transformer.integration_ode_transformer import MULTISTEPS
 
-from ..conftest import TINY, assert_close, build, randomize, tiny_config
+from ..conftest import MULTISTEPS, TINY, assert_close, build, randomize, tiny_config
 
 
 PLAIN = {"layer_history": "none", "max_relative_position": 0}

@@ -15,10 +15,10 @@ from modeling_ode_transformer import (
     OdeTransformerRecurrenceForConditionalGeneration,
 )
 from modeling_ode_transformer.configuration_ode_transformer import VECTOR_FIELDS
-from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS, MULTISTEPS
+from modeling_ode_transformer.integration_ode_transformer import COEFFICIENTS
 from modeling_ode_transformer.layers_ode_transformer import eager_attention_forward
 
-from ..conftest import SOLVERS, assert_close, build, tiny_config
+from ..conftest import MULTISTEPS, SOLVERS, assert_close, build, tiny_config
 
 
 # Everything that can be combined

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerModel
 from modeling_ode_transformer.configuration_ode_transformer import CHOICES
-from modeling_ode_transformer.integration_ode_transformer import TABLEAUS
+from modeling_ode_transformer.integration_ode_transformer import SCHEMES
 from modeling_ode_transformer.layers_ode_transformer import mask_and_distances
 
 from .. import correctors
@@ -180,11 +180,11 @@ def test_all_evaluations_of_a_corrected_block_but_the_last_can_be_recomputed(bat
 
 
 def test_a_predictor_may_be_a_tableau(tmp_path):
-    solver = {"predictor": TABLEAUS["ralston"], "corrector_iterations": 1}
+    solver = {"predictor": SCHEMES["ralston"], "corrector_iterations": 1}
     model = build(decoder_solver=solver)
     model.save_pretrained(tmp_path)
     config = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path).config
-    assert config.decoder_tableau == TABLEAUS["ralston"] and config.corrector_iterations("decoder") == 1
+    assert config.scheme("decoder") == (SCHEMES["ralston"], None, 1)
 
 
 # Stacks that are repeated

@@ -14,9 +14,8 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
 )
 from modeling_ode_transformer.configuration_ode_transformer import CHOICES
-from modeling_ode_transformer.integration_ode_transformer import CORRECTORS, MULTISTEPS, TABLEAUS
 
-from ..conftest import TOLERANCES, assert_close, randomize
+from ..conftest import CORRECTORS, MULTISTEPS, TABLEAUS, TOLERANCES, assert_close, randomize
 from ..processes import run_python
 from ..test_beam_search import assert_search_is_that_of_transformers
 

@@ -76,8 +76,7 @@ def test_all_stages_but_the_last_are_evaluated_again_for_the_gradient(solver, st
     assert evaluated() == 0
     model.activation_checkpointing_enable({"stages": True})
     assert model.is_activation_checkpointing
-    # A residual block of one stage is kept whole.
-    assert evaluated() == (evaluations - 1 if stages > 1 else 0)
+    assert evaluated() == evaluations - 1
     model.activation_checkpointing_enable()
     assert evaluated() == evaluations
     model.activation_checkpointing_enable({"stages": True})
