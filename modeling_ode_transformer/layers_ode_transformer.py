@@ -208,38 +208,6 @@ def attended_positions(
     return query_positions, key_positions
 
 
-class StackEmbeddingMixin:
-    """Makes the first state of a stack."""
-
-    def embed_words(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-        """The scaled embeddings (batch, length, d) of words, or those given. In training, word dropout zeroes whole
-        embeddings.
-
-        Raises:
-            ValueError: both are given, or neither.
-        """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"The {self.stack} takes either ids or embeddings: give exactly one of them.")
-        y = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if not self.training or self.config.word_dropout == 0:
-            return y
-        return y * (torch.rand(y.shape[:2], device=y.device) >= self.config.word_dropout).unsqueeze(-1)
-
-    def embed(self, inputs_embeds, input_ids=None, attention_mask=None, position_ids=None, past_length=0):
-        """The first state (batch, length, d): scaled word embeddings of that shape with positions (`count_positions`)
-        and dropout."""
-        y, config = inputs_embeds, self.config
-        if self.embed_positions is not None:
-            counts_padding = self.stack == "decoder" and config.position_counting != "ids"
-            positions = count_positions(
-                config, inputs_embeds, input_ids, attention_mask, position_ids, past_length, counts_padding
-            )
-            y = y + self.embed_positions(positions).to(y)
-        if self.layernorm_embedding is not None:
-            y = self.layernorm_embedding(y)
-        return self.dropout(y)
-
-
 class OdeTransformerRelativeKeys(nn.Module):
     """Relative positions of Shaw et al. (2018, eq. 4) for the keys only: one vector per distance, shared by heads."""
 

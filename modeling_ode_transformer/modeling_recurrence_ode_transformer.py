@@ -29,8 +29,9 @@ from .modeling_ode_transformer import (
     OdeTransformerEncoder,
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
+    OdeTransformerPreTrainedModel,
+    as_encoder_output,
 )
-from .pretrained_ode_transformer import OdeTransformerPreTrainedModel, as_encoder_output
 from .recurrence_ode_transformer import OdeTransformerBidirectionalLinear, OdeTransformerRecurrentNetwork
 
 

@@ -39,9 +39,8 @@ from transformers.trainer_utils import SchedulerType, has_length
 
 from ..inference.cpu import cross_entropy, optimize_for_cpu
 from ..integration_ode_transformer import StageCoefficients
-from ..modeling_ode_transformer import OdeTransformerStack
+from ..modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, save_pipeline_code, without_truncation
-from ..pretrained_ode_transformer import shift_tokens_right
 from ..text_files import read_json
 from .arguments import has_bf16_products
 from .checkpoints import update_number
