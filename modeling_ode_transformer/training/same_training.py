@@ -183,20 +183,12 @@ def training_models(noted: dict, asked: dict) -> tuple[dict, ...]:
     starts = [run.get("model", {}).get("model_name_or_path") for run in (noted, asked)]
     if all(map(is_of_the_hub, starts)):
         old["model_name_or_path"], new["model_name_or_path"] = starts
-    if "imports" not in noted:  # nor were the options of a tokenizer merged
-        old.pop("tokenizer_options", None)
-        new.pop("tokenizer_options", None)
     return with_schemes(noted, asked, old, new)
 
 
-def with_schemes(noted: dict, asked: dict, old: dict, new: dict) -> tuple[dict, dict]:
-    """The model arguments of two runs, with the files of schemes by name and content, or by name if the noted run is
-    an older one, which did not note the content."""
-    are_noted = all("imports" in run for run in (noted, asked))
-    for values, run in ((old, noted), (new, asked)):
-        files = [Path(path).name for path in run.get("model", {}).get("import_schemes") or []]
-        values["import_schemes"] = run["imports"] if are_noted else files
-    return old, new
+def with_schemes(noted: dict, asked: dict, old: dict, new: dict) -> tuple[dict, ...]:
+    """The model arguments of two runs, with the files of schemes by name and content."""
+    return tuple(values | {"import_schemes": run.get("imports")} for values, run in ((old, noted), (new, asked)))
 
 
 def training_datasets(noted: dict, asked: dict) -> tuple[dict, ...]:
@@ -279,8 +271,7 @@ def different_training(noted: dict, asked: dict, views: Views = TRAINING) -> dic
 
 
 def changed_data(noted: dict, asked: dict) -> list[str]:
-    """The files, in words, that a training would read with another content than the noted one had. Older runs noted
-    none."""
+    """The files, in words, that a training would read with another content than the noted one had."""
     found = []
     splits = ("train", *(["validation", SHARED] if asked.get("data", {}).get("validation_share") else []))
     for split in splits:
