@@ -260,7 +260,9 @@ def record(name: str, case: dict, folder: Path, variant: str) -> tuple[Recorder,
     if variant != "plain":
         record_gradients(model.train(), inputs, parameters, recorder, "train", "train_gradient")
         for kind in () if is_csa else ("blocks", "stages"):  # recomputed for the gradient
-            model.activation_checkpointing_enable({"stages": True} if kind == "stages" else None)
+            # The older name is that of transformers before 5.23.
+            name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
+            getattr(model, f"{name}_checkpointing_enable")({"stages": True} if kind == "stages" else None)
             record_gradients(model, inputs, parameters, recorder, "", f"{kind}_gradient")
     if variant != "cpu":
         model = load().double()
