@@ -537,10 +537,8 @@ class OdeTransformerConfig(PreTrainedConfig):
         if idle and not is_saved:
             logger.warning(f"{', '.join(idle)} {IDLE}")
         # What only the encoder's coefficients allowed.
-        has_stages, coefficients = (
-            config.scheme("decoder").tableau.num_stages > 1,
-            COEFFICIENTS[config.decoder_coefficients],
-        )
+        has_stages = config.scheme("decoder").tableau.num_stages > 1
+        coefficients = COEFFICIENTS[config.decoder_coefficients]
         if not has_stages or (config.coefficient_sharing == "channel" and not coefficients.can_be_per_channel):
             config.coefficient_sharing = "stack"
         if not has_stages or config.coefficient_start not in coefficients.starts:

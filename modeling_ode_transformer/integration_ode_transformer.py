@@ -5,7 +5,7 @@ reads from the blocks below.
 Nothing here needs transformers. Equation and table numbers refer to Li et al., "ODE Transformer: An Ordinary
 Differential Equation-Inspired Model for Sequence Generation" (ACL 2022).
 
-To add a scheme, add an entry to `SCHEMES`: a tableau, the class of a multistep scheme, or a predictor to correct. A
+To add a scheme, add an entry to `SCHEMES`: a tableau, the class of a multistep scheme, or a `Scheme` that corrects. A
 kind of stage weights is a class in `COEFFICIENTS`, and a layer history a class in `HISTORIES`. The configuration reads
 their names. `schemes_ode_transformer.py` adds those that are not the paper's method.
 """
@@ -191,12 +191,13 @@ EULER = ButcherTableau(a=((),), b=(1,))
 
 
 class Scheme(NamedTuple):
-    """What a solver of a configuration means (`resolve_scheme`).
+    """What a solver of a configuration means.
 
-    Attributes:
+    Args:
         tableau: the one-step scheme; Euler's for a multistep scheme.
         multistep: the class of a multistep scheme, or None.
-        corrector_iterations: further evaluations, which correct a step over the layer history (PCformer, IIET).
+        corrector_iterations: further evaluations. They correct a step, then only a prediction, over the layer history
+            (PCformer, IIET).
     """
 
     tableau: ButcherTableau
@@ -204,15 +205,7 @@ class Scheme(NamedTuple):
     corrector_iterations: int = 0
 
 
-class PredictorCorrector(NamedTuple):
-    """A scheme that corrects its steps. `predictor` (a name, a mapping or a tableau) makes a first version of a step;
-    `corrector_iterations` further evaluations correct it over the layer history."""
-
-    predictor: str | Mapping[str, Any] | ButcherTableau
-    corrector_iterations: int
-
-
-SCHEMES: "dict[str, ButcherTableau | type[MultistepScheme] | PredictorCorrector]" = {
+SCHEMES: "dict[str, ButcherTableau | type[MultistepScheme] | Scheme]" = {
     "euler": EULER,
     # Heun's improved Euler, eqs. 12-14
     "rk2": ButcherTableau(a=((), (1,)), b=(1 / 2, 1 / 2)),
@@ -231,7 +224,7 @@ SCHEMES: "dict[str, ButcherTableau | type[MultistepScheme] | PredictorCorrector]
 
 def resolve_scheme(solver: Any) -> Scheme:
     """The scheme of a solver: a name in `SCHEMES` or one of its entries, a mapping with the entries `a`, `b` and
-    optionally `y` of a tableau, or one with `predictor` and `corrector_iterations`.
+    optionally `y` of a tableau, or one with `predictor`, a solver, and `corrector_iterations`.
 
     Raises:
         ValueError: an unknown name, a mapping with other keys, an invalid tableau, a number of iterations below 1, or
@@ -240,19 +233,19 @@ def resolve_scheme(solver: Any) -> Scheme:
     entry = SCHEMES.get(solver) if isinstance(solver, str) else solver
     if isinstance(entry, Mapping) and {"a", "b"} <= set(entry) <= {"a", "b", "y"}:
         entry = ButcherTableau(**entry)
-    elif isinstance(entry, Mapping) and set(entry) == {*PredictorCorrector._fields}:
-        entry = PredictorCorrector(**entry)
     if isinstance(entry, ButcherTableau):
         return Scheme(entry)
     if isinstance(entry, type) and issubclass(entry, MultistepScheme):
         return Scheme(EULER, multistep=entry)
-    if not isinstance(entry, PredictorCorrector):
+    if isinstance(entry, Scheme):
+        return entry
+    if not isinstance(entry, Mapping) or set(entry) != {"predictor", "corrector_iterations"}:
         raise ValueError(
             f"Unknown solver {solver!r}: choose one of {', '.join(SCHEMES)}, or give a tableau "
             '{"a": [[], ...], "b": [...]} (from a file: ButcherTableau.from_json_file), or a corrected scheme '
             '{"predictor": ..., "corrector_iterations": 1}.'
         )
-    predictor, number = entry
+    predictor, number = entry["predictor"], entry["corrector_iterations"]
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise ValueError(f"corrector_iterations={number!r} must be an integer of at least 1.")
     scheme = resolve_scheme(predictor)

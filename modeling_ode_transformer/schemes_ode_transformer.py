@@ -16,9 +16,9 @@ from .integration_ode_transformer import (
     LayerHistory,
     LearnedDenseLayerHistory,
     MultistepScheme,
-    PredictorCorrector,
     StageCoefficients,
     clamp_half,
+    resolve_scheme,
     weighted_sum,
 )
 
@@ -184,8 +184,8 @@ SCHEMES |= {
     "dlcl": DynamicLinearCombinationScheme,
     "nesterov": NesterovScheme,
     # PCformer (Li et al., NeurIPS 2024)
-    "pcformer": PredictorCorrector("rk2", 1),
+    "pcformer": resolve_scheme("rk2")._replace(corrector_iterations=1),
     # IIET (EMNLP 2025)
-    "iiet": PredictorCorrector("euler", 3),
+    "iiet": resolve_scheme("euler")._replace(corrector_iterations=3),
 }
 HISTORIES |= {"depth_weighted": DepthWeightedLayerHistory, "attention": AttentionLayerHistory}
