@@ -16,10 +16,9 @@ from torch.autograd.function import once_differentiable
 from .integration_ode_transformer import ButcherTableau, integrate, resolve_scheme, weighted_sum
 
 
-RK4 = resolve_scheme("rk4").tableau
-
-
 Field = Callable[[torch.Tensor, float | torch.Tensor], torch.Tensor]
+
+RK4 = resolve_scheme("rk4").tableau
 
 
 class AcceleratedTableau(NamedTuple):
@@ -173,7 +172,7 @@ def solve_adaptive(
         RuntimeError: the tolerances are not reached within `max_steps` steps, or the state is not finite.
     """
     tableau = RKF45.tableau
-    nodes = [sum(row) for row in RK4.a]
+    nodes = [sum(row) for row in tableau.a]
     error_weights = [weight - lower for weight, lower in zip(tableau.b, RKF45.lower)]
     mask = y.new_ones(y.shape[:2]) if mask is None else mask.to(y.dtype)
     share = (mask / (mask.sum(dim=1, keepdim=True) * y.shape[-1])).unsqueeze(-1)

@@ -54,7 +54,6 @@ PARTS = (
     "integration",
     "layers",
     "modeling",
-    "pretrained",
     "pipeline",
     "schemes",
     "scores",
@@ -605,7 +604,7 @@ def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path, capsys
     with pytest.raises(SystemExit) as exit:
         cli.main(command)
     assert exit.value.code == 2
-    assert "me/model already holds 17 files: give --update" in capsys.readouterr().err
+    assert "me/model already holds 16 files: give --update" in capsys.readouterr().err
     assert len(hub.repositories["me/model"].commits) == 2
 
     model = OdeTransformerForConditionalGeneration.from_pretrained(run)
