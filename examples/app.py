@@ -4,11 +4,12 @@ the decoder's attention and the weights of the stages in the encoder's steps (th
 
     python app.py --model_name_or_path FOLDER_OR_NAME
 
-opens it at http://127.0.0.1:7860. It needs torch, transformers, gradio and matplotlib, but no other file of the
-project, and no network except to download a model. Without the package modeling_ode_transformer, give
---trust_remote_code: an ODE Transformer then brings its own code. In a Hugging Face Space (SDK Gradio), this file is
-`app.py`, and `requirements.txt` has the lines torch, transformers and matplotlib. The Space's variables are MODEL_NAME
-and, to run the code stored with the model, TRUST_REMOTE_CODE=1.
+opens it at http://127.0.0.1:7860. Without --model_name_or_path, it is the model in models/tatoeba_en_de beside this
+file, if there is one. The page needs torch, transformers, gradio and matplotlib, but no other file of the project, and
+no network except to download a model. Without the package modeling_ode_transformer, give --trust_remote_code: an ODE
+Transformer then brings its own code. In a Hugging Face Space (SDK Gradio), this file is `app.py`, and
+`requirements.txt` has the lines torch, transformers and matplotlib. The Space's variables are MODEL_NAME and, to run
+the code stored with the model, TRUST_REMOTE_CODE=1.
 """
 
 import math
@@ -436,7 +437,8 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
 def main(argv: list[str] | None = None) -> None:
     """Runs the page with the given arguments (default: the command line's) until it is interrupted."""
     parser = ArgumentParser(description=__doc__.partition("\n\n")[0], formatter_class=ArgumentDefaultsHelpFormatter)
-    name = os.environ.get("MODEL_NAME")
+    beside = Path(__file__).parent / "models" / "tatoeba_en_de"
+    name = os.environ.get("MODEL_NAME") or (str(beside) if beside.is_dir() else None)
     parser.add_argument("--model_name_or_path", default=name, required=not name, help="model folder or Hub name")
     parser.add_argument(
         "--trust_remote_code",

@@ -12,7 +12,12 @@ from modeling_ode_transformer.training.smoke.number_names import english, german
 FOLDER = Path(__file__).parent.parent / "examples" / "notebooks"
 # Values of the first code cell, in the place of those shown.
 TINY = {
-    "try_the_method": {"PAIRS": 60, "UPDATES": 2, "WIDTH": 16},
+    "try_the_method": {
+        "PAIRS": 60,
+        "UPDATES": 2,
+        "WIDTH": 16,
+        "MODEL": str(FOLDER.parent / "models" / "tatoeba_en_de"),
+    },
     "compare_schemes": {"TEST_PAIRS": 20, "VOCABULARY": 300, "EPOCHS": 1, "SEEDS": (1, 2)},
 }
 

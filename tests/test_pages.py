@@ -42,16 +42,16 @@ def test_the_readme_is_short():
     """A visitor reads it to the end: the issue asks for 150 lines of 120 characters, and 12 lines of code."""
     lines = read("README.md").splitlines()
     assert len(lines) <= 150 and max(map(len, lines)) <= 120
-    ((_, code),) = blocks("README.md", "Build, train a step, translate")
+    ((_, code),) = blocks("README.md", "Build a model and train a step")
     assert sum(bool(line) for line in code.splitlines()) <= 12
 
 
-def test_the_readme_builds_trains_and_translates(capsys):
-    ((_, code),) = blocks("README.md", "Build, train a step, translate")
+def test_the_readme_builds_and_trains():
+    ((_, code),) = blocks("README.md", "Build a model and train a step")
     assert 'encoder_solver="rk2",' in code
     names = {}
     exec(code.replace('encoder_solver="rk2",', 'encoder_solver="rk2", d_model=64,'), names)
-    assert names["tokens"].shape[0] == 2 and capsys.readouterr().out
+    assert all(parameter.grad is not None for parameter in names["model"].parameters())
 
 
 EXCERPTS = re.findall(r"<!-- (\S+) -->\n```python\n(.*?)```", read("docs/method.md"), re.DOTALL)

@@ -305,7 +305,6 @@ FILES = {
         "layers_ode",
         "modeling_ode",
         "generation_ode",
-        "pretrained_ode",
         "scores_ode",
         "pipeline_ode",
     ),

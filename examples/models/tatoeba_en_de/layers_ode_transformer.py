@@ -1,0 +1,478 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The parts of an ODE Transformer's blocks: embeddings and positions, attention with relative keys, and functions that
+make them from the configuration."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from transformers.cache_utils import Cache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, is_torchdynamo_compiling
+from transformers.utils.import_utils import is_tracing
+
+from .configuration_ode_transformer import OdeTransformerConfig, Part
+from .integration_ode_transformer import COEFFICIENTS, StageCoefficients
+
+
+# What layers, attention functions, losses and the capturing of outputs read beside named arguments, and named
+# arguments of heads and decoders, which encoders get too.
+OPTIONS = {*TransformersKwargs.__optional_keys__, "output_cross_attentions"}
+OPTIONS |= {"ignore_index", "labels", "logits_to_keep", "shift_labels", "use_cache"}
+
+
+class OdeTransformerScaledWordEmbedding(nn.Embedding):
+    """An embedding times a constant."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None, embed_scale: float = 1.0):
+        super().__init__(num_embeddings, embedding_dim, padding_idx)
+        self.embed_scale = embed_scale
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(input_ids) * self.embed_scale
+
+
+class OdeTransformerSinusoidalPositionalEmbedding(nn.Module):
+    """Sines in the first half and cosines in the second, computed for the positions at hand: any length works. The
+    padding position, if there is one, has the zero vector."""
+
+    def __init__(self, embedding_dim: int, padding_position: int | None):
+        super().__init__()
+        self.embedding_dim = embedding_dim
+        self.padding_position = padding_position
+
+    def angles(self, positions: torch.Tensor) -> torch.Tensor:
+        half = self.embedding_dim // 2
+        exponents = torch.arange(half, device=positions.device, dtype=torch.int64).float()
+        frequencies = torch.exp(exponents * -(math.log(10000) / (half - 1)))
+        return positions.unsqueeze(-1).float() * frequencies  # (batch, length, half)
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        """Returns float32 vectors (batch, length, d) of positions (batch, length)."""
+        angles = self.angles(positions)
+        embeddings = torch.cat([torch.sin(angles), torch.cos(angles)], dim=-1).float()
+        # With an odd dimension, one column is missing or one too many.
+        embeddings = nn.functional.pad(embeddings, (0, self.embedding_dim - embeddings.shape[-1]))
+        if self.padding_position is None:
+            return embeddings
+        return embeddings * (positions != self.padding_position).unsqueeze(-1)
+
+
+class OdeTransformerVaswaniPositionalEmbedding(OdeTransformerSinusoidalPositionalEmbedding):
+    """Sinusoids with the frequencies of Vaswani et al. (2017). Pegasus computes its table in float64."""
+
+    def angles(self, positions):
+        dtype = torch.float32 if positions.device.type == "mps" else torch.float64  # mps has no float64
+        exponents = torch.arange(0, self.embedding_dim, 2, device=positions.device).to(dtype) / self.embedding_dim
+        return positions.unsqueeze(-1).to(dtype) * 10000**-exponents
+
+
+SINUSOIDS = {
+    "sinusoidal": OdeTransformerSinusoidalPositionalEmbedding,
+    "sinusoidal_vaswani": OdeTransformerVaswaniPositionalEmbedding,
+}
+
+
+class OdeTransformerLearnedPositionalEmbedding(nn.Embedding):
+    """A vector for each of `num_positions` positions, which begin after the padding position if there is one."""
+
+    def __init__(self, num_positions: int, embedding_dim: int, padding_position: int | None):
+        first = 0 if padding_position is None else padding_position + 1
+        super().__init__(first + num_positions, embedding_dim, padding_idx=padding_position)
+        self.num_positions = num_positions
+
+    def resize(self, num_positions: int):
+        """Cuts vectors at the end, or adds vectors initialized as in a new model."""
+        new_length = self.num_embeddings - self.num_positions + num_positions
+        weight = self.weight.new_empty(new_length, self.embedding_dim).normal_(std=self.embedding_dim**-0.5)
+        kept = min(self.num_embeddings, new_length)
+        weight[:kept] = self.weight.detach()[:kept]
+        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
+        self.num_embeddings, self.num_positions = new_length, num_positions
+
+
+def make_word_embedding(config: OdeTransformerConfig, vocab_size: int) -> OdeTransformerScaledWordEmbedding:
+    scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+    return OdeTransformerScaledWordEmbedding(vocab_size, config.d_model, config.pad_token_id, scale)
+
+
+def make_position_embedding(config: OdeTransformerConfig) -> nn.Module | None:
+    padding_position = None if config.position_counting == "absolute" else config.padding_position
+    if config.position_embedding_type in SINUSOIDS:
+        return SINUSOIDS[config.position_embedding_type](config.d_model, padding_position)
+    if config.position_embedding_type == "learned":
+        return OdeTransformerLearnedPositionalEmbedding(
+            config.max_position_embeddings, config.d_model, padding_position
+        )
+    return None
+
+
+def count_positions(
+    config: OdeTransformerConfig,
+    inputs_embeds: torch.Tensor,
+    input_ids: torch.Tensor | None = None,
+    attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    past_length: int | torch.Tensor | None = 0,
+    counts_padding: bool = False,
+) -> torch.Tensor:
+    """Returns the indices (1 or batch, length) of the position vectors for embeddings (batch, length, d).
+
+    They follow `position_ids`, counted from 0, if given; otherwise `config.position_counting`. With "mask" they count
+    the tokens that are not padding, by the mask (batch, past + length) or, without one, by the ids. A decoder without
+    a mask counts every token (`counts_padding`), so that cached and uncached results agree. With "ids", as in M2M100,
+    they do not: cached padding counts. The largest of `position_ids` is checked only if `past_length` is 0: a
+    search, whose positions are in order, need not wait for the device. It gives None.
+
+    Raises:
+        ValueError: a position is not among the learned ones.
+    """
+    args = config, inputs_embeds, input_ids, attention_mask, position_ids, past_length, counts_padding
+    positions, first = index_positions(*args)
+    if config.position_embedding_type != "learned" or is_tracing(positions) or positions.is_meta:
+        return positions
+    limit, is_told = config.max_position_embeddings, isinstance(past_length, int)
+    is_long = is_told and past_length + inputs_embeds.shape[1] > limit
+    is_given = is_told and past_length == 0 and position_ids is not None
+    # Positions may be fewer than tokens: padding has none, and packed sequences share theirs.
+    if (is_long or is_given) and (used := int(positions.max()) + 1 - first) > limit:
+        what = f"A sequence of {used} tokens is" if is_long else f"position_ids up to {used - 1} are"
+        raise ValueError(
+            f"{what} longer than max_position_embeddings={limit}: cut it, or use a model with sinusoidal positions."
+        )
+    return positions
+
+
+def index_positions(
+    config: OdeTransformerConfig,
+    inputs_embeds: torch.Tensor,
+    input_ids: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    past_length: int | torch.Tensor,
+    counts_padding: bool,
+) -> tuple[torch.Tensor, int]:
+    """Returns the result of `count_positions`, unchecked, and the index of the first position."""
+    length = inputs_embeds.shape[1]
+    first = 0 if config.position_counting == "absolute" else config.padding_position + 1
+    if position_ids is not None:
+        return (position_ids + first if first else position_ids), first
+    if config.position_counting == "absolute":
+        return torch.arange(length, device=inputs_embeds.device).unsqueeze(0) + past_length, first
+    # A ready `BlockMask` of flex attention has a shape, too, of four dimensions.
+    is_mask = attention_mask is not None and len(attention_mask.shape) == 2 and attention_mask.shape[1] >= length
+    if is_mask and config.position_counting == "mask":
+        counts = (attention_mask != 0).cumsum(dim=1)[:, -length:]
+        is_token = (attention_mask != 0)[:, -length:]
+    else:
+        is_token = torch.ones(inputs_embeds.shape[:2], dtype=torch.bool, device=inputs_embeds.device)
+        counts = is_token.cumsum(dim=1) + past_length
+        if input_ids is not None and config.pad_token_id is not None:
+            is_token = input_ids != config.pad_token_id
+            if not counts_padding:
+                counts = is_token.cumsum(dim=1) + past_length
+    return counts * is_token + config.padding_position, first
+
+
+def attended_positions(
+    inputs_embeds: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    past_length: int | torch.Tensor,
+    cache: Cache | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the positions of queries and keys, (1 or batch, length) each, for relative distances: a cache that keeps
+    them in another order has a method of this name."""
+    if hasattr(cache, "attended_positions"):
+        return cache.attended_positions()
+    query_length, device = inputs_embeds.shape[1], inputs_embeds.device
+    key_length = query_length if cache is None else cache.get_mask_sizes(query_length, 0)[0]
+    key_positions = torch.arange(key_length, device=device).unsqueeze(0)
+    query_positions = key_positions
+    if cache is not None:
+        query_positions = torch.arange(query_length, device=device).unsqueeze(0) + past_length
+    has_own_mask = attention_mask is not None and len(attention_mask.shape) == 4
+    has_places = isinstance(past_length, int) and key_length == past_length + query_length
+    if position_ids is not None and has_own_mask and has_places:
+        # Only such a mask allows positions in another order than the tokens, as in a tree with a common prefix. The
+        # first token follows the cache, which is in order, whatever its padding.
+        query_positions = position_ids - position_ids[:, :1] + past_length
+        past = key_positions[:, :past_length].expand(len(position_ids), -1)
+        key_positions = torch.cat([past, query_positions], dim=1)
+    return query_positions, key_positions
+
+
+class OdeTransformerRelativeKeys(nn.Module):
+    """Relative positions of Shaw et al. (2018, eq. 4) for the keys only: one vector per distance, shared by heads."""
+
+    def __init__(self, max_distance: int, head_dim: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
+
+    def forward(self, query: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Returns what is added to the scaled scores, (batch, heads, queries, keys), including a mask of numbers.
+
+        The queries are (batch, heads, queries, head_dim). The clipped distances, counted from 0, are (1 or batch, 1, 1
+        or queries, keys), or (length, length) for tokens in order."""
+        scores, scaling = nn.functional.linear(query.transpose(1, 2), self.weight), query.shape[-1] ** -0.5
+        return self.gather(scores.transpose(1, 2), distances, mask, scaling)
+
+    def gather(
+        self, scores: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None, scaling: float
+    ) -> torch.Tensor:
+        """`mask + scaling * scores[..., distances]`, from the scores of all distances, (batch, heads, queries,
+        2m+1)."""
+        scores = scores.gather(-1, distances.expand(*scores.shape[:3], -1))
+        return scaling * scores if mask is None else torch.add(mask, scores, alpha=scaling)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    position_bias: torch.Tensor | None = None,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if position_bias is not None:
+        scores = scores + position_bias
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+class OdeTransformerAttentionProjection(nn.Linear):
+    """A query, key or value projection. In the original it is a part of one matrix (3d, d), and it is initialized as
+    such."""
+
+
+class OdeTransformerAttention(nn.Module):
+    """Multi-head attention, with relative positions on the keys if `max_relative_position` is not 0."""
+
+    def __init__(
+        self,
+        config: OdeTransformerConfig,
+        num_heads: int,
+        is_causal: bool = False,
+        max_relative_position: int = 0,
+        is_cross_attention: bool = False,
+    ):
+        super().__init__()
+        self.config = config
+        self.head_dim = config.d_model // num_heads
+        self.scaling = self.head_dim**-0.5
+        self.dropout = config.attention_dropout
+        self.is_causal = is_causal
+        self.is_cross_attention = is_cross_attention
+
+        self.k_proj = OdeTransformerAttentionProjection(config.d_model, config.d_model)
+        self.v_proj = OdeTransformerAttentionProjection(config.d_model, config.d_model)
+        self.q_proj = OdeTransformerAttentionProjection(config.d_model, config.d_model)
+        self.out_proj = nn.Linear(config.d_model, config.d_model)
+        self.relative_keys = (
+            OdeTransformerRelativeKeys(max_relative_position, self.head_dim) if max_relative_position else None
+        )
+
+    def project(self, hidden_states: torch.Tensor, names: str) -> list[torch.Tensor]:
+        """Returns the queries, keys and values of `hidden_states` (batch, length, d), those that `names` has of "qkv":
+        (batch, heads, length, head_dim) each."""
+        hidden_states = hidden_states.to(autocast_dtype(hidden_states))  # once for all
+        projected = [getattr(self, f"{name}_proj")(hidden_states) for name in names]
+        return [each.view(*each.shape[:-1], -1, self.head_dim).transpose(1, 2) for each in projected]
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        keys_and_values: tuple[torch.Tensor, torch.Tensor] | None = None,
+        attention_mask: torch.Tensor | None = None,
+        relative_distances: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        cache_idx: int = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attends from `hidden_states` (batch, length, d) to `keys_and_values`; to itself and to what the entry
+        `cache_idx` of the cache has seen, if there are none. Returns states (batch, length, d) and the weights (batch,
+        heads, length, keys), None where the attention implementation does not give them."""
+        if keys_and_values is not None:
+            (query,) = self.project(hidden_states, "q")
+        else:
+            query, *keys_and_values = self.project(hidden_states, "qkv")
+            if cache is not None:
+                keys_and_values = cache.update(*keys_and_values, cache_idx)
+        output, weights = self.attend(query, *keys_and_values, attention_mask, relative_distances, **kwargs)
+        return self.out_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
+
+    def attend(self, query, key, value, attention_mask, relative_distances, **kwargs):
+        """Runs the configured attention. Returns states (batch, length, heads, head_dim), and the weights or None."""
+        if (
+            self.relative_keys is not None
+            and isinstance(attention_mask, torch.Tensor)
+            and attention_mask.dtype.is_floating_point
+            and self.config._attn_implementation != "flex_attention"  # where all heads have the mask of the first
+        ):
+            attention_mask = self.relative_keys(query, relative_distances, attention_mask)
+        elif self.relative_keys is not None:
+            kwargs["position_bias"] = self.relative_keys(query, relative_distances)
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        if self.is_cross_attention and getattr(attention_mask, "ndim", None) == 2:
+            # Flash attention would read a mask of the keys as one of as many queries.
+            attention_interface, attention_mask = sdpa_attention_forward, attention_mask[:, None, None].bool()
+        dropout = self.dropout if self.training else 0.0
+        return attention_interface(
+            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
+        )
+
+
+@dataclass
+class BlockInputs:
+    """What the sublayers of a block read beside the state in one forward pass; and the first stage's attention weights
+    ("self", "cross")."""
+
+    attention_mask: torch.Tensor | None
+    cache: Cache | None
+    source: tuple[torch.Tensor, torch.Tensor] | None
+    source_mask: torch.Tensor | None
+    options: dict[str, Any]
+    first_cache_idx: int
+    relative_distances: torch.Tensor | None = None
+    position_ids: torch.Tensor | None = None
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def keep_weights(self, name: str, weights: torch.Tensor | None) -> None:
+        """Keeps the first weights. Where there are none, nothing changes, so that compilers can recompute."""
+        if weights is not None:
+            self.weights.setdefault(name, weights)
+
+
+def parts_without(absent: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Removes the sublayer `absent` from the parts of a vector field, and parts that become empty."""
+    kept = (
+        part._replace(sublayers={name: weight for name, weight in part.sublayers.items() if name != absent})
+        for part in parts
+    )
+    return tuple(part for part in kept if part.sublayers)
+
+
+def make_coefficients(config: OdeTransformerConfig, stack: str) -> StageCoefficients | None:
+    """Makes the stage weights of a stack's blocks; None for blocks of one stage, which need none."""
+    tableau = config.scheme(stack).tableau
+    if tableau.num_stages == 1:
+        return None
+    coefficients = COEFFICIENTS[getattr(config, f"{stack}_coefficients")]
+    per_channel = config.coefficient_sharing == "channel" and coefficients.can_be_per_channel
+    return coefficients(tableau, config.d_model, per_channel=per_channel, start=config.coefficient_start)
+
+
+def make_stage_norms(config: OdeTransformerConfig, stack: str) -> nn.ModuleList | None:
+    """Makes a layer norm for each stage of a stack's blocks (PCformer), or None. A stage that never counts gets no
+    norm: its parameters would have no gradient."""
+    tableau = config.scheme(stack).tableau
+    if not config.normalize_stages or tableau.num_stages == 1:
+        return None
+    counts = [getattr(config, f"{stack}_coefficients") != "fixed" or weight != 0.0 for weight in tableau.b]
+    if config.normalize_stages == "released":  # later stages start from it
+        for later, row in reversed(list(enumerate(tableau.a))):
+            counts = [each or (counts[later] and weight != 0.0) for each, weight in zip(counts, row)] + counts[later:]
+    return nn.ModuleList(
+        nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if each else nn.Identity() for each in counts
+    )
+
+
+def recomputed(layer: nn.Module, vector_field: Callable, last: int) -> Callable:
+    """A layer's F. If stages are recomputed in training, evaluations keep no activations, except for the one numbered
+    `last`, which the gradient needs first."""
+    if not (layer.recomputes_stages and layer.training):
+        return vector_field
+
+    def evaluate(z: torch.Tensor, evaluation: int) -> torch.Tensor:
+        if evaluation == last:
+            return vector_field(z, evaluation)
+        return layer._gradient_checkpointing_func(vector_field, z, evaluation)
+
+    return evaluate
+
+
+def relative_distances(limit: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
+    """Key positions minus query positions, clipped and counted from 0: (1 or batch, 1, queries, keys), from positions
+    (1 or batch, length) each. If both are the same tensor (1, length), tokens are in order, and the result is (length,
+    length). None if the limit is 0."""
+    if limit == 0:
+        return None
+    distances = (keys[:, None, None] - queries[:, None, :, None]).clamp(-limit, limit) + limit
+    return distances[0, 0] if queries is keys else distances
+
+
+def mask_and_distances(
+    config: OdeTransformerConfig, is_causal: bool, mask: torch.Tensor | None, positions: tuple, like: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Returns the mask and the `relative_distances` for a stack's self-attentions, from the positions of the queries
+    and the keys. The mask is as `added_mask` returns it. For "sdpa", tokens in order get one even if there is none."""
+    distances = relative_distances(config.max_relative_position, *positions)
+    if distances is not None and config._attn_implementation == "sdpa":
+        if mask is None and is_causal and distances.ndim == 2:
+            mask = (distances <= config.max_relative_position)[None, None]
+    return added_mask(config, mask, distances is not None, like), distances
+
+
+def added_mask(
+    config: OdeTransformerConfig, mask: torch.Tensor | None, has_distances: bool, like: torch.Tensor
+) -> torch.Tensor | None:
+    """A mask of booleans (1 or batch, 1 or heads, queries, keys) becomes the numbers that every layer adds to its
+    scores: 0, and half of the smallest number for hidden keys, in the dtype that `like`, the embeddings, are computed
+    in. "sdpa" also accepts booleans if there are no relative distances. Other masks are returned unchanged."""
+    is_own = isinstance(mask, torch.Tensor) and mask.ndim == 4 and mask.dtype == torch.bool
+    if not is_own or (config._attn_implementation == "sdpa" and not has_distances):
+        return mask
+    dtype = autocast_dtype(like)
+    return (~mask).to(dtype) * (torch.finfo(dtype).min / 2)
+
+
+def autocast_dtype(x: torch.Tensor) -> torch.dtype:
+    """The dtype in which linear layers compute products of `x`, which autocast may change."""
+    device = x.device.type
+    # torch.compile of torch 2.11 does not trace the question; what it compiles for has autocast.
+    has_autocast = is_torchdynamo_compiling() or torch.amp.is_autocast_available(device)
+    if not has_autocast or x.dtype == torch.float64:
+        return x.dtype
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def are_operations_recorded() -> bool:
+    """Whether operations are traced, compiled, or transformed by `torch.func` or forward-mode differentiation."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raises a TypeError if `forward` gets an argument that nothing reads. It may be the new name of one that changes
+    the result."""
+    if unknown := [name for name, value in options.items() if name not in OPTIONS and value is not None]:
+        raise TypeError(f"This model does not read the arguments {', '.join(unknown)}: leave them out.")
+
+
+def check_cache_entries(cache: Cache, needed: int) -> None:
+    """Raises a ValueError if a cache that has entries has fewer than a decoder needs for its self-attentions."""
+    if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
+        raise ValueError(
+            f"The cache has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "
+            "evaluation of a block's attention: make it by the configuration, DynamicCache(config=model.config). "
+            "PEFT's prefix tuning makes one for each layer: use it only if the decoder's blocks have one stage."
+        )

@@ -1,0 +1,191 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Schemes, coefficients and layer histories that are not the paper's method: those it compares with, and successors.
+
+Importing this module adds them to the tables of `integration_ode_transformer.py`.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from .integration_ode_transformer import (
+    COEFFICIENTS,
+    HISTORIES,
+    SCHEMES,
+    GateCoefficients,
+    LayerHistory,
+    LearnedDenseLayerHistory,
+    MultistepScheme,
+    StageCoefficients,
+    clamp_half,
+    resolve_scheme,
+    weighted_sum,
+)
+
+
+class ScaledGateCoefficients(GateCoefficients):
+    """The gate `g = sigmoid(([F1; F2] W + b) / sqrt(2d))`. Its temperature, like attention's, lets updates of W change
+    the gate less."""
+
+    is_scaled = True
+
+
+class EmaCoefficients(StageCoefficients):
+    """`gamma_i = alpha (1 - alpha)^(n - i)` (PCformer, NeurIPS 2024). The learned alpha, the parameter `weight`, is a
+    scalar or has one entry per channel, and starts at 1/2."""
+
+    can_be_per_channel = True
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.full(self.channels or (1,), 0.5)
+
+    def forward(self, stages):
+        return [self.weight * (1 - self.weight) ** (len(stages) - i) for i in range(1, len(stages) + 1)]
+
+
+class LeapfrogScheme(MultistepScheme):
+    """`y_{t+1} = y_{t-1} + 2 F(y_t)` (He et al., 2019), of order 2."""
+
+    def forward(self, steps):
+        state, increment = steps[-1]
+        if len(steps) == 1:
+            return state + increment
+        return torch.add(steps[-2][0], increment, alpha=2)
+
+
+class LearnedMultistepScheme(MultistepScheme):
+    """`y_{t+1} = k_t y_t + (1 - k_t) y_{t-1} + F(y_t)` (Lu et al., 2018) with a learned `k` for each step. All start
+    at 1, which is Euler's scheme. In the first step `y_{-1}` is `y_0`, so that its `k` has no effect."""
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.ones(self.num_steps)
+
+    def forward(self, steps):
+        state, increment = steps[-1]
+        previous = steps[-2][0] if len(steps) > 1 else state
+        k = self.weight[len(steps) - 1].to(state.device)
+        return k * state + (1 - k) * previous + increment
+
+
+class DynamicLinearCombinationScheme(MultistepScheme):
+    """DLCL as a scheme: `y_{t+1} = y_0 + sum_{l <= t} W_l F(y_l)` (Wang et al., 2019) with a learned row W for each
+    step. All start at 1, which is Euler's scheme."""
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.tril(torch.ones(self.num_steps, self.num_steps))
+
+    def forward(self, steps):
+        weights = self.weight[len(steps) - 1, : len(steps)].unbind()
+        return weighted_sum(steps[0][0], weights, [increment for _, increment in steps])
+
+
+class NesterovScheme(MultistepScheme):
+    """Nesterov's acceleration (YuriiFormer, Zimin et al., 2026): `V_{t+1} = beta_t V_t + gamma_t F(y_t + mu_t V_t)`
+    and `y_{t+1} = y_t + V_{t+1}`, `V_0 = 0`. The rows of `weight` are mu, beta and gamma, one scalar for each step.
+    They start at 0, 0 and 1, which is Euler's scheme. The stored increment is V."""
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.tensor([[0.0], [0.0], [1.0]]).repeat(1, self.num_steps)
+
+    def increment(self, vector_field, y, steps):
+        mu, beta, gamma = self(steps, at=y)  # by a call, which loads offloaded weights
+        if not steps:
+            return gamma * vector_field(y)
+        velocity = steps[-1][1]
+        return beta * velocity + gamma * vector_field(y + mu * velocity)
+
+    def forward(self, steps, at=None):
+        """The next state, or the numbers of the step `at` a state."""
+        if at is not None:
+            return self.weight[:, len(steps)].to(at.device).unbind()
+        state, velocity = steps[-1]
+        return state + velocity
+
+
+class DepthWeightedLayerHistory(LayerHistory):
+    """DenseFormer (Pagliardini et al., 2024): after block i the state is `sum_j a_ij X_j` over the embedding X_0 and
+    the blocks' outputs X_j so far, without norms. The learned `a` starts at the identity: the last output."""
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.eye(self.num_layers + 1)[1:]
+
+    def forward(self, states):
+        return self.combine(self.weight, len(states) - 2, states) if len(states) > 1 else states[0]
+
+    def extend(self, states, y, output):
+        return [*states, output]
+
+
+class AttentionLayerHistory(LayerHistory):
+    """Attention Residuals (Kimi, 2026): block l reads `sum_i softmax_i(q_l . RMSNorm(v_i)) v_i` for each token, over
+    the embedding v_0 and the increments v_i of the blocks below; so does the end of the stack. The learned queries
+    start at zero: the mean. (A scale in the norm would only be another factor of the query.)"""
+
+    def __init__(self, num_layers, hidden_size, eps):
+        self.shape, self.eps = (num_layers, hidden_size), eps
+        super().__init__(num_layers, hidden_size, eps)
+
+    def initial_weight(self) -> torch.Tensor:
+        return torch.zeros(self.shape)
+
+    def forward(self, states):
+        if len(states) == 1:
+            return states[0]
+        query = self.weight[len(states) - 2].to(states[0].device)
+        scores = torch.stack([self.score(query, state) for state in states])  # (states, batch, length)
+        first, *others = scores.softmax(dim=0).to(states[0].dtype).unsqueeze(-1).unbind()
+        return weighted_sum(first * states[0], others, states[1:])
+
+    def score(self, query, state):
+        state = state if state.dtype == torch.float64 else state.float()
+        return (state * query).sum(dim=-1) * (state.square().mean(dim=-1) + self.eps).rsqrt()
+
+    def extend(self, states, y, output):
+        return [*states, clamp_half(output - y.to(output.device))]
+
+
+class CorrectorHistory(LearnedDenseLayerHistory):
+    """The corrector of PCformer (Li et al., NeurIPS 2024) and IIET (EMNLP 2025). It reads the layer history H with a
+    prediction as its newest entry, under its own weights `w` and norms `P`. The layer history has the weights `v`,
+    which make the next block's input, and the norms `C`."""
+
+    def correct(
+        self,
+        evaluations: range,
+        history: LearnedDenseLayerHistory,
+        states: list[torch.Tensor],
+        evaluate: Callable[[torch.Tensor, int], torch.Tensor],
+        y: torch.Tensor,
+        prediction: torch.Tensor,
+    ) -> torch.Tensor:
+        """Returns what joins the history instead of a block's prediction: `h = layer(sum_l w_l H_l)`, first with
+        `P(prediction)` as the newest entry, then with `C(h)`.
+
+        Args:
+            evaluations: the numbers of the evaluations, one for each iteration.
+            history: the layer history, which made `y` from `states`.
+            states: the entries of the history.
+            evaluate: maps a state (batch, length, d) and an evaluation's number to the block's output, input included.
+            y: the block's input, (batch, length, d).
+            prediction: the block's output for `y`.
+        """
+        newest = self.extend(states, y, clamp_half(prediction))
+        for evaluation in evaluations:
+            output = clamp_half(evaluate(self(newest).to(prediction.device), evaluation))
+            if evaluation != evaluations[-1]:
+                newest = history.extend(states, y, output)
+        return output
+
+
+COEFFICIENTS |= {"scaled_gate": ScaledGateCoefficients, "ema": EmaCoefficients}
+SCHEMES |= {
+    "leapfrog": LeapfrogScheme,
+    "multistep": LearnedMultistepScheme,
+    "dlcl": DynamicLinearCombinationScheme,
+    "nesterov": NesterovScheme,
+    # PCformer (Li et al., NeurIPS 2024)
+    "pcformer": resolve_scheme("rk2")._replace(corrector_iterations=1),
+    # IIET (EMNLP 2025)
+    "iiet": resolve_scheme("euler")._replace(corrector_iterations=3),
+}
+HISTORIES |= {"depth_weighted": DepthWeightedLayerHistory, "attention": AttentionLayerHistory}
