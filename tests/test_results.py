@@ -196,6 +196,26 @@ def test_trainings_on_tatoeba_are_those_of_the_queue():
         assert "95% interval {:.2f} to {:.2f}".format(*bleu["confidence_interval"]) in text
 
 
+def test_the_fast_run_on_tatoeba_is_that_of_the_queue():
+    """Beside the same model by the recipe after the papers, at the end and after four epochs."""
+    fast, slow = (
+        [run for name, run in read_runs(f"queue/{recipe}.json").items() if name in ("rk2_1", "rk2_2")]
+        for recipe in ("tatoeba_en_de_small_fast", "tatoeba_en_de_small")
+    )
+    section = words_of(ROOT / "docs" / "training.md", "## Faster training")
+    for runs in (fast, slow):
+        assert f"{statistics.mean(run['metrics']['test']['bleu'] for run in runs):.2f}" in section
+        assert f"after {max(entry['step'] for entry in runs[0]['log_history']):,}" in section
+        at = [
+            entry["eval_bleu"]
+            for run in runs
+            for entry in run["log_history"]
+            if entry["step"] == 2636 and "eval_bleu" in entry
+        ]
+        assert len(at) == len(runs) and f"{statistics.mean(at):.2f}" in section
+    assert (len(fast), len(slow)) == (1, 2)
+
+
 def test_deep_encoders_are_those_of_the_queue():
     rows, runs = table_below(PAGE, "### Deep encoders, 300 updates"), read_runs("queue/tatoeba_en_de.json")
     assert len(rows) == len(runs)
