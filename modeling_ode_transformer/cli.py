@@ -16,7 +16,7 @@ import gzip
 import json
 import logging
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import one_line_errors
+from .inference.arguments import GenerateArguments, ServeArguments
+from .options import add_options, declarations, options_of, true_or_false
 from .text_files import read_aligned_lines, read_json, read_lines, reading
 from .training.recipe_files import read_recipe, recipe_file, recipe_of
 
@@ -33,7 +35,6 @@ TASKS = ("translation", "summarization", "text-correction", "text-generation", "
 SENTENCE_ENDS = ("newline", "period")
 ERRANT_CRITERIA = ("cs", "cse", "ds", "dt")
 ERRANT_TYPES = ("operation", "main", "all")
-DTYPES = ("auto", "fp32", "bf16", "fp16")
 BOOTSTRAP_METRICS = ("bleu", "tokenized_bleu", "compound_split_bleu", "chrf", "m2", "perplexity")
 
 BLEU_DEFAULTS = {"tokenize": "13a", "lowercase": False, "moses_language": None}
@@ -308,9 +309,6 @@ def export_onnx(args: Namespace) -> None:
 
 # Generation
 
-# What the arguments of `generate` hold beside the options.
-NOT_OPTIONS = {"import_schemes", "subcommand", "run", "needs_models", "parser", "recipe"}
-
 
 def add_generate(commands: Any) -> None:
     summary = "translate, summarize or correct texts with an encoder-decoder, or with an ensemble of several"
@@ -322,101 +320,8 @@ def add_generate(commands: Any) -> None:
         metavar="RECIPE.json",
         help="JSON file with options by name; it must be the first argument, and the command line overrides it",
     )
-    parser.add_argument(
-        "--model_name_or_path",
-        nargs="+",
-        default=[],
-        help="model folder or Hub name; with several, their probabilities are averaged (an ensemble); required here "
-        "or in the recipe",
-    )
-    parser.add_argument(
-        "--input",
-        default="-",
-        help="file of sources, one per line (.gz accepted), or - for standard input; default: %(default)s",
-    )
-    parser.add_argument(
-        "--output", default="-", help="file to write (.gz accepted), or - for standard output; default: %(default)s"
-    )
-    add_flag(parser, "--overwrite", "replace an existing --output, or the partial output of a call that was stopped")
-    add_flag(parser, "--interactive", "ask for one source at a time, until an empty line, end of file or Ctrl-C")
-    add_search_options(parser)
-
-
-def add_search_options(parser: ArgumentParser) -> None:
-    sources = parser.add_argument_group("sources")
-    sources.add_argument(
-        "--batch_size", type=int, help="number of sources per batch; default: up to 32 sources with up to 4096 tokens"
-    )
-    sources.add_argument(
-        "--max_tokens_per_batch",
-        type=int,
-        help="maximum number of source tokens per batch, padding included; replaces --batch_size",
-    )
-    sources.add_argument(
-        "--max_source_length",
-        type=int,
-        help="maximum length of a source in tokens, end mark included; longer ones are cut, with a warning; "
-        "default: the model's limit, or 1024 if it has none",
-    )
-    add_flag(sources, "--split_sentences", "split longer sources into sentences and join the outputs")
-    sources.add_argument(
-        "--src_lang",
-        help="language of the sources, as named by a multilingual tokenizer: en (M2M100), eng_Latn (NLLB), en_XX "
-        "(mBART); default: as saved with the tokenizer",
-    )
-    sources.add_argument(
-        "--tgt_lang", help="language of the outputs, named like --src_lang; default: as saved with the tokenizer"
-    )
-    search = parser.add_argument_group("search")
-    search.add_argument("--num_beams", type=int, help="number of beams; default: as saved with the (first) model")
-    search.add_argument(
-        "--length_penalty",
-        type=float,
-        help="exponent p of the score of a finished beam, log probability / length ** p; default: as saved with the "
-        "model",
-    )
-    search.add_argument(
-        "--max_len_a",
-        type=float,
-        help="limits an output to max_len_a * source tokens + max_len_b tokens (a saved max_length still applies); if "
-        "only one is given, the other is 0; default: 0 and 200 if no limit is set or saved",
-    )
-    search.add_argument("--max_len_b", type=float, help="see --max_len_a")
-    search.add_argument(
-        "--generation_options",
-        help="more options of generate(), such as no_repeat_ngram_size=3,do_sample=true, or a JSON object; with "
-        "cache_implementation=static a beam search is compiled, which takes minutes at first; default: none",
-    )
-    search.add_argument(
-        "--num_return_sequences", type=int, default=1, help="number of outputs per source; default: %(default)s"
-    )
-    add_flag(
-        search,
-        "--scores",
-        "write the score of each output; outside the beam search of this package's models, this takes 4 bytes * "
-        "vocabulary * beams * sources * output length of memory",
-    )
-    search.add_argument("--seed", type=int, default=42, help="random seed for sampling; default: %(default)s")
-    speed = parser.add_argument_group("device and speed")
-    speed.add_argument(
-        "--device", help="device, such as cpu, cuda or cuda:1; default: cuda if there is a GPU, else cpu"
-    )
-    speed.add_argument(
-        "--dtype", default="auto", choices=DTYPES, help="precision of the models; default: %(default)s (as saved)"
-    )
-    add_flag(speed, "--optimize_for_cpu", "on a CPU, use faster kernels than PyTorch's defaults", default=True)
-    add_flag(
-        speed,
-        "--packed",
-        "on a CPU, store the weights in the layout its matrix products need; the tokens stay the same",
-    )
-    add_flag(speed, "--int8", "on a CPU, round the packed weights to 8 bits; this is faster, but tokens may change")
-    hub = parser.add_argument_group("models of the Hub, and own code")
-    hub.add_argument(
-        "--model_revision", default="main", help="branch, tag or commit of a Hub model; default: %(default)s"
-    )
-    add_flag(hub, "--trust_remote_code", "run modeling code stored with the model")
-    add_import(hub)
+    add_options(parser, GenerateArguments)
+    add_import(parser)
 
 
 def add_flag(parser: Any, name: str, description: str, default: bool = False) -> None:
@@ -433,12 +338,6 @@ def add_flag(parser: Any, name: str, description: str, default: bool = False) ->
     )
 
 
-def true_or_false(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ArgumentTypeError(f"{text!r} must be true or false")
-    return text.lower() == "true"
-
-
 def lay_recipe_under(args: Namespace) -> None:
     """Makes the options in a recipe the defaults of the subcommand's parser.
 
@@ -446,14 +345,14 @@ def lay_recipe_under(args: Namespace) -> None:
         ValueError: the recipe is not a mapping from option names to values, or gives an option that runs code.
         FileNotFoundError: the file does not exist.
     """
-    args.parser.set_defaults(**read_recipe(args.recipe, vars(args).keys() - NOT_OPTIONS))
+    args.parser.set_defaults(**read_recipe(args.recipe, declarations(GenerateArguments).keys()))
 
 
 def generate(args: Namespace) -> None:
-    from .inference.generate import GenerateArguments, run
+    from .inference.generate import run
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
-    run(GenerateArguments(**{name: value for name, value in vars(args).items() if name not in NOT_OPTIONS}))
+    run(options_of(GenerateArguments, args))
 
 
 def add_serve(commands: Any) -> None:
@@ -464,45 +363,15 @@ def add_serve(commands: Any) -> None:
         nargs="+",
         help="model folder or Hub name; with several, their probabilities are averaged (an ensemble)",
     )
-    server = parser.add_argument_group("server")
-    server.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on, or 0.0.0.0 for all; default: %(default)s"
-    )
-    server.add_argument(
-        "--port", type=int, default=8000, help="port to listen on, or 0 for any free one; default: %(default)s"
-    )
-    server.add_argument(
-        "--max_texts", type=int, default=64, help="maximum number of texts in a request; default: %(default)s"
-    )
-    server.add_argument(
-        "--max_characters",
-        type=int,
-        default=20_000,
-        help="maximum length of a text in characters; default: %(default)s",
-    )
-    server.add_argument(
-        "--max_waiting",
-        type=int,
-        default=256,
-        help="maximum number of waiting texts; a request beyond it gets status 503; default: %(default)s",
-    )
-    server.add_argument(
-        "--timeout",
-        type=float,
-        default=60.0,
-        help="seconds after which a request gets status 503; default: %(default)s",
-    )
-    add_search_options(parser)
+    add_options(parser, ServeArguments, without="model_name_or_path")
+    add_import(parser)
 
 
 def serve(args: Namespace) -> None:
-    from .inference.generate import GenerateArguments
-    from .inference.serve import ServeArguments, serve
+    from .inference.serve import serve
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
-    values = {name: value for name, value in vars(args).items() if name not in NOT_OPTIONS}
-    own = {name: values.pop(name) for name in list(values) if name in ServeArguments.__dataclass_fields__}
-    serve(GenerateArguments(**values), ServeArguments(**own))
+    serve(options_of(ServeArguments, args))
 
 
 # The Hub

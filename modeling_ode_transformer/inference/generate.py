@@ -27,11 +27,9 @@ import tempfile
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
-from types import UnionType
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, cast
 
 import torch
 from tqdm import tqdm
@@ -39,11 +37,13 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, Pr
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
 from ..model_folders import open_model
+from ..options import declarations
 from ..own_schemes import IMPORTED
 from ..pipeline_ode_transformer import SENTENCE_BREAKS, TRAINED_LENGTH, join_sentences
 from ..scores_ode_transformer import n_best
 from ..text_files import lock_file, parse_overrides, read_json, read_lines, reading
 from ..versions import versions
+from .arguments import DTYPES, GenerateArguments, SearchArguments
 from .cpu import optimize_for_cpu
 from .ensemble import EnsembleForConditionalGeneration
 from .tokenizers import begin_with_language, check_target_tokenizer, encode_texts, load_tokenizers, marks_languages
@@ -55,123 +55,12 @@ logger = logging.getLogger(__name__)
 WINDOW = 64
 # Defaults without --batch_size and --max_tokens_per_batch; and without --max_source_length if positions are unlimited.
 BATCH_SIZE, MAX_TOKENS, MAX_SOURCE_LENGTH = 32, 4096, 1024
-NOT_OF_THE_OUTPUTS = {"input", "output", "overwrite", "interactive"}
-# Types of options in words; and the options of generate() that may be text.
-TYPES = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", dict: "a JSON object"}
+# The options of generate() that may be text.
 TEXT_OPTIONS = {"cache_implementation", "early_stopping", "stop_strings", "num_assistant_tokens_schedule"}
 TEXT_OPTIONS |= {"dola_layers", "speculation_type"}
-DTYPES = {"auto": "auto", "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def is_of_type(value: Any, kind: type) -> bool:
-    """Whether JSON's `value` is of a type; whole numbers are numbers, too, but neither NaN nor true is one."""
-    if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-@dataclass
-class GenerateArguments:
-    """The options of `ode-transformer generate`: models, texts and search. Its help explains them.
-
-    Raises:
-        ValueError: no model is given, or a value is invalid.
-    """
-
-    model_name_or_path: list[str] = field(default_factory=list)
-    input: str = "-"
-    output: str = "-"
-    overwrite: bool = False
-    interactive: bool = False
-    batch_size: int | None = None
-    max_tokens_per_batch: int | None = None
-    max_source_length: int | None = None
-    split_sentences: bool = False
-    src_lang: str | None = None
-    tgt_lang: str | None = None
-    num_beams: int | None = None
-    length_penalty: float | None = None
-    max_len_a: float | None = None
-    max_len_b: float | None = None
-    generation_options: str | dict | None = None
-    num_return_sequences: int = 1
-    scores: bool = False
-    device: str | None = None
-    dtype: str = "auto"
-    optimize_for_cpu: bool = True
-    packed: bool = False
-    int8: bool = False
-    seed: int = 42
-    model_revision: str = "main"
-    trust_remote_code: bool = False
-
-    def __post_init__(self):
-        if not self.model_name_or_path:
-            raise ValueError("There is no model to run: give --model_name_or_path.")
-        if isinstance(self.model_name_or_path, str):  # in a recipe
-            self.model_name_or_path = [self.model_name_or_path]
-        self.check_types()
-        if self.dtype not in DTYPES:
-            raise ValueError(f"--dtype {self.dtype} must be one of {', '.join(DTYPES)}.")
-        if self.interactive and (self.input, self.output) != ("-", "-"):
-            raise ValueError("--interactive reads and writes the terminal: leave out --input and --output.")
-        if self.batch_size is not None and self.max_tokens_per_batch is not None:
-            raise ValueError("Give --batch_size or --max_tokens_per_batch, not both.")
-        if self.split_sentences and (self.scores or self.num_return_sequences > 1):
-            raise ValueError(
-                "--split_sentences joins the outputs of a source's parts: leave out --scores and "
-                "--num_return_sequences."
-            )
-        if self.weights != "keep" and (not self.optimize_for_cpu or self.torch_device.type != "cpu"):
-            raise ValueError(
-                f"--{self.weights} needs a CPU and --optimize_for_cpu true (device: {self.torch_device}): leave it "
-                "out, or give --device cpu without --optimize_for_cpu false."
-            )
-        for name in ("batch_size", "max_tokens_per_batch", "max_source_length", "num_beams", "num_return_sequences"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name} {value} must be at least 1.")
-        if self.device is not None:
-            try:
-                torch.empty(1, device=self.torch_device).tolist()
-            except (RuntimeError, AssertionError, ImportError) as error:
-                raise ValueError(
-                    f"--device {self.device} cannot be used here ({str(error).splitlines()[0]}): give another one, "
-                    "such as cpu."
-                ) from error
-
-    def check_types(self) -> None:
-        """Raises a ValueError for a value of another type than its field's, which a recipe may give, or one that is
-        not finite."""
-        names = self.model_name_or_path
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            given = json.dumps(names, default=str)
-            raise ValueError(f"--model_name_or_path {given} must be one name or a list of names.")
-        for name, kind in get_type_hints(type(self)).items():
-            value, kinds = getattr(self, name), get_args(kind) if isinstance(kind, UnionType) else (kind,)
-            if name != "model_name_or_path" and not any(is_of_type(value, each) for each in kinds):
-                words = " or ".join(TYPES[each] for each in kinds if each in TYPES)
-                raise ValueError(f"--{name} {json.dumps(value, default=str)} must be {words}.")
-
-    @property
-    def torch_device(self) -> torch.device:
-        try:
-            return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        except RuntimeError as error:
-            raise ValueError(f"--device {self.device} is not a device: give cpu, cuda or cuda:1.") from error
-
-    @property
-    def weights(self) -> str:
-        """The value for `optimize_for_cpu`."""
-        return "int8" if self.int8 else "packed" if self.packed else "keep"
-
-    @property
-    def hub_options(self) -> dict:
-        """Options for `from_pretrained`."""
-        return {"revision": self.model_revision, "trust_remote_code": self.trust_remote_code}
-
-
-def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
+def load_models(args: SearchArguments) -> list[PreTrainedModel]:
     """Opens the encoder-decoders in evaluation mode on their device. Raises ValueError if one is a language model."""
     device = args.torch_device
     models = []
@@ -190,7 +79,7 @@ def load_models(args: GenerateArguments) -> list[PreTrainedModel]:
     return models
 
 
-def load_common_tokenizers(args: GenerateArguments):
+def load_common_tokenizers(args: SearchArguments):
     """Opens the models' source and target tokenizers. Raises ValueError if the models' tokenizers differ."""
     options = args.hub_options | {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
     first, *others = (load_tokenizers(name, **options) for name in args.model_name_or_path)
@@ -219,7 +108,7 @@ def source_limit(models: list[PreTrainedModel], asked: int | None) -> int:
     return asked or limit or MAX_SOURCE_LENGTH
 
 
-def set_generation_options(config: GenerationConfig, args: GenerateArguments) -> None:
+def set_generation_options(config: GenerationConfig, args: SearchArguments) -> None:
     """Overrides a model's generation configuration with the arguments."""
     options = parse_overrides(args.generation_options)
     if doubled := sorted(options.keys() & vars(args).keys()):
@@ -318,7 +207,7 @@ def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
 class TextGenerator:
     """A model or an ensemble, with its tokenizers and the arguments of the search."""
 
-    def __init__(self, args: GenerateArguments):
+    def __init__(self, args: SearchArguments):
         self.args = args
         self.is_packed = False
         self.models = models = load_models(args)
@@ -428,7 +317,8 @@ class TextGenerator:
                 tokenizer.save_pretrained(Path(folder) / side)
             for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
                 hashes["tokenizers"].update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
-        options = {name: value for name, value in vars(self.args).items() if name not in NOT_OF_THE_OUTPUTS}
+        declared = declarations(type(self.args))
+        options = {name: value for name, value in vars(self.args).items() if declared[name]["affects"] != "call"}
         values = {f"--{name}": value for name, value in options.items()} | {"device": str(self.model.device)}
         return values | versions() | {name: value.hexdigest() for name, value in hashes.items()}
 

@@ -21,12 +21,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from transformers import set_seed
 
-from .generate import BATCH_SIZE, GenerateArguments, TextGenerator
+from .arguments import ServeArguments
+from .generate import BATCH_SIZE, TextGenerator
 
 
 try:
@@ -52,32 +52,6 @@ SECONDS_TO_SEND = 10.0
 MAX_CONNECTIONS = 512
 # So many connections are accepted at a time, before any is closed.
 BACKLOG = 128
-
-
-@dataclass
-class ServeArguments:
-    """The options of `ode-transformer serve`: where the server listens, and what it accepts.
-
-    Raises:
-        ValueError: a value is invalid.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    max_texts: int = 64
-    max_characters: int = 20_000
-    max_waiting: int = 256
-    timeout: float = 60.0
-
-    def __post_init__(self):
-        for name in ("max_texts", "max_characters", "max_waiting"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} {getattr(self, name)} must be at least 1.")
-        if not self.timeout > 0:
-            raise ValueError(f"--timeout {self.timeout} must be a positive number of seconds.")
-        if not 0 <= self.port < 2**16:
-            raise ValueError(f"--port {self.port} must be from 0 (any free one) to 65535.")
-        self.max_texts = min(self.max_texts, self.max_waiting)
 
 
 class Output(BaseModel):
@@ -266,19 +240,13 @@ def checked_generate(generator: TextGenerator) -> Callable[[list[str]], list[Out
 def make_app(
     generate: Callable[[list[str]], list[Outputs]],
     args: ServeArguments,
-    models: list[str],
-    max_batch: int = BATCH_SIZE,
-    scores: bool = False,
 ) -> FastAPI:
     """Makes the web application.
 
     Args:
         generate: Takes texts; returns the outputs of each as (text, score). It raises `TextTooLong` for texts that it
             does not accept; other errors are the server's.
-        args: The application's limits.
-        models: The names that `/health` gives.
-        max_batch: See `Batcher`.
-        scores: Whether `generate` computes scores; otherwise answers have none.
+        args: The application's limits, and what answers hold.
     """
     Text = Annotated[str, Field(max_length=args.max_characters)]
 
@@ -288,7 +256,7 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI):
-        app.state.batcher = Batcher(generate, max_batch, args.max_waiting)
+        app.state.batcher = Batcher(generate, args.batch_size or BATCH_SIZE, args.max_waiting)
         worker = asyncio.create_task(app.state.batcher.run())
         yield
         worker.cancel()
@@ -310,13 +278,13 @@ def make_app(
             raise HTTPException(503, f"No output after {args.timeout:g} seconds: try again.") from None
         except TextTooLong as error:
             raise HTTPException(422, str(error)) from error
-        outputs = [[{"text": text, "score": score if scores else None} for text, score in each] for each in found]
+        outputs = [[{"text": text, "score": score if args.scores else None} for text, score in each] for each in found]
         return Answer.model_validate({"outputs": outputs})
 
     @app.get("/health")
     async def health() -> Health:
         """Whether the server is running, and how many texts are waiting."""
-        return Health(status="ok", models=models, waiting=app.state.batcher.waiting)
+        return Health(status="ok", models=args.model_name_or_path, waiting=app.state.batcher.waiting)
 
     def error_response(status: int, message: str, headers: Any = None) -> JSONResponse:
         return JSONResponse({"error": message}, status, headers)
@@ -337,7 +305,7 @@ def make_app(
     return app
 
 
-def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
+def serve(args: ServeArguments) -> None:
     """Runs the server until it is interrupted; then waiting requests are answered, for at most their time-out.
 
     Raises:
@@ -355,15 +323,14 @@ def serve(generate_args: GenerateArguments, args: ServeArguments) -> None:
             f"--host {args.host} --port {args.port}: {error.strerror}. Give another --{'host' if is_host else 'port'}."
         ) from error
     with listener:
-        set_seed(generate_args.seed)
-        generator = TextGenerator(generate_args)
+        set_seed(args.seed)
+        generator = TextGenerator(args)
         generator(["."])  # shows errors now rather than at the first request
-        max_batch = generate_args.batch_size or BATCH_SIZE
-        names, scores = generate_args.model_name_or_path, generate_args.scores
-        app = make_app(checked_generate(generator), args, names, max_batch, scores)
+        app = make_app(checked_generate(generator), args)
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
-        logger.warning("Serving %s at http://%s:%d/generate, documented at /docs", ", ".join(names), host, port)
+        names = ", ".join(args.model_name_or_path)
+        logger.warning("Serving %s at http://%s:%d/generate, documented at /docs", names, host, port)
         bound = math.ceil(args.timeout)
         limits: dict[str, Any] = {"backlog": BACKLOG, "timeout_graceful_shutdown": bound}
         config = uvicorn.Config(app, http=GuardedConnection, log_level="warning", **limits)

@@ -1,10 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The arguments that all tasks share, and how they are parsed: recipes, `--config_overrides`, `--smoke`."""
 
-import re
 from argparse import SUPPRESS
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -13,6 +12,7 @@ import torch
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks
 
+from ..options import check_ranges, declarations, option
 from ..own_schemes import import_schemes
 from ..text_files import parse_overrides, read_json
 from .recipe_files import read_recipe, recipe_file, recipe_of
@@ -23,56 +23,47 @@ from .smoke import SMOKE_VALUES
 NEEDS_GPU = {"tf32": True, "fp16": True, "fp16_full_eval": True, "use_cpu": False}
 # Arguments of Trainer that the final evaluation cannot do with, by the only value that they may have.
 ONLY_VALUES = {"batch_eval_metrics": False, "eval_do_concat_batches": True, "prediction_loss_only": False}
-# The arguments that name files of examples.
-DATA_FILES = re.compile(r"(train|validation|test)_(\w+_)?files?")
-# The least values of the arguments of any task, and arguments that must be above zero.
-LEAST = {
-    **dict.fromkeys(("gradient_accumulation_steps", "pad_to_multiple_of", "num_beams", "generation_num_beams"), 1),
-    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "max_tokens_per_batch"), 1),
-    **dict.fromkeys(("max_source_length", "max_target_length", "max_length", "max_new_tokens", "vocab_size"), 1),
-    **dict.fromkeys(("num_workers", "tokenizer_samples", "max_words", "max_length_ratio"), 1),
-    **dict.fromkeys(("max_steps", "max_train_samples", "max_eval_samples", "max_predict_samples"), 1),
-    **dict.fromkeys(("early_stopping_patience",), 1),
-    **dict.fromkeys(
-        ("min_words", "block_size", "label_smoothing_factor", "learning_rate", "weight_decay", "warmup_steps"), 0
-    ),
+# What options that Trainer declares affect (`options.AFFECTS`), by patterns of their names; all others: the training.
+AFFECTED_BY_TRAINER = {
+    "call": r"output_dir|resume_from_checkpoint|restore_callback_states_from_checkpoint|run_name|project|report_to|"
+    r"trackio_\w+|disable_tqdm|log_\w+|logging_\w+|save_total_limit|save_on_each_node|enable_jit_checkpoint|"
+    r"dataloader_(num_workers|pin_memory|persistent_workers|prefetch_factor|multiprocessing_context)|hub_\w+|"
+    r"push_to_hub|debug|skip_memory_metrics|local_rank|torch_empty_cache_steps",
+    # Its length, its machine and how it is watched: a checkpoint may be continued with other values.
+    "result": r"num_train_epochs|max_steps|do_\w+|use_\w+|tf32|\w+_full_eval|full_determinism|torch_compile\w*|"
+    r"(gradient|activation)_checkpointing\w*|liger_\w+|ddp_\w+|fsdp\w*|deepspeed|accelerator_config|"
+    r"parallelism_config|eval_\w+|per_device_eval_batch_size|prediction_loss_only|batch_eval_metrics|include_\w+|"
+    r"predict_with_generate|generation_\w+|save_\w+|load_best_model_at_end|greater_is_better|ignore_data_skip",
 }
-ABOVE_ZERO = ("num_train_epochs", "eval_steps", "save_steps", "logging_steps")
+# The ranges of Trainer's options.
+RANGES = {
+    **{f"per_device_{split}_batch_size": {"least": 1} for split in ("train", "eval")},
+    **{name: {"least": 1} for name in ("max_steps", "gradient_accumulation_steps", "generation_num_beams")},
+    **{name: {"least": 0} for name in ("learning_rate", "weight_decay", "warmup_steps")},
+    "label_smoothing_factor": {"least": 0, "below": 1},
+    **{name: {"above": 0} for name in ("num_train_epochs", "eval_steps", "save_steps", "logging_steps")},
+}
 
 
 @dataclass
 class BaseModelArguments:
     """The model: a checkpoint, or a configuration to start from."""
 
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Checkpoint to start from (folder or Hub name); default: a new model."}
+    model_name_or_path: str | None = option("Checkpoint to start from (folder or Hub name); default: a new model.")
+    config_name: str | None = option("Configuration of a new model: folder, JSON file or Hub name.")
+    model_type: str = option("Architecture of a new model, unless --config_name sets it.", "ode_transformer")
+    config_overrides: str | None = option(
+        "Configuration fields of a new model, such as 'd_model=256,dropout=0.2', or a JSON object. "
+        "On the command line they are merged into a recipe's; '' drops the recipe's."
     )
-    config_name: str | None = field(
-        default=None, metadata={"help": "Configuration of a new model: folder, JSON file or Hub name."}
+    import_schemes: list[str] | None = option(
+        "Python files that define your own coefficients and schemes, for use in --config_overrides. They "
+        "are saved with the model.",
+        aliases=["--import"],
     )
-    model_type: str = field(
-        default="ode_transformer", metadata={"help": "Architecture of a new model, unless --config_name sets it."}
-    )
-    config_overrides: str | None = field(
-        default=None,
-        metadata={
-            "help": "Configuration fields of a new model, such as 'd_model=256,dropout=0.2', or a JSON object. "
-            "On the command line they are merged into a recipe's; '' drops the recipe's."
-        },
-    )
-    import_schemes: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Python files that define your own coefficients and schemes, for use in --config_overrides. They "
-            "are saved with the model.",
-            "aliases": ["--import"],
-        },
-    )
-    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub checkpoint."})
-    trust_remote_code: bool = field(default=False, metadata={"help": "Run modeling code stored in the checkpoint."})
-    tokenizer_name: str | None = field(
-        default=None, metadata={"help": "Tokenizer (folder or Hub name); default: the checkpoint's, or a new one."}
-    )
+    model_revision: str = option("Branch, tag or commit of a Hub checkpoint.", "main")
+    trust_remote_code: bool = option("Run modeling code stored in the checkpoint.", False, affects="call")
+    tokenizer_name: str | None = option("Tokenizer (folder or Hub name); default: the checkpoint's, or a new one.")
 
     @property
     def hub_options(self) -> dict:
@@ -94,34 +85,28 @@ class BaseModelArguments:
 class BaseDataArguments:
     """Where examples come from, how many are used, and what happens to the output folder."""
 
-    dataset_name: str | None = field(default=None, metadata={"help": "Name of a dataset for the datasets library."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration name of that dataset."})
-    max_train_samples: int | None = field(
-        default=None, metadata={"help": "Use only the first N training texts; default: all."}
+    dataset_name: str | None = option("Name of a dataset for the datasets library.", affects="files")
+    dataset_config_name: str | None = option("Configuration name of that dataset.", affects="files")
+    max_train_samples: int | None = option(
+        "Use only the first N training texts; default: all.", affects="examples", least=1
     )
-    max_eval_samples: int | None = field(
-        default=None, metadata={"help": "Use only the first N validation texts; default: all."}
+    max_eval_samples: int | None = option(
+        "Use only the first N validation texts; default: all.", affects="validation", least=1
     )
-    max_predict_samples: int | None = field(
-        default=None, metadata={"help": "Use only the first N test texts; default: all."}
+    max_predict_samples: int | None = option("Use only the first N test texts; default: all.", affects="test", least=1)
+    early_stopping_patience: int | None = option(
+        "Stop after this many evaluations in which --metric_for_best_model did not improve; default: "
+        "train to the end.",
+        affects="result",
+        least=1,
     )
-    early_stopping_patience: int | None = field(
-        default=None,
-        metadata={
-            "help": "Stop after this many evaluations in which --metric_for_best_model did not improve; default: "
-            "train to the end."
-        },
+    overwrite_output_dir: bool = option(
+        "Start from scratch in an output_dir that is not empty; old checkpoints are deleted.", False, affects="call"
     )
-    overwrite_output_dir: bool = field(
-        default=False,
-        metadata={"help": "Start from scratch in an output_dir that is not empty; old checkpoints are deleted."},
-    )
-    smoke: bool = field(
-        default=False,
-        metadata={
-            "help": "Try the whole run in seconds on a CPU, with tiny sizes in place of the recipe's. If the command "
-            "line names no data, examples are generated."
-        },
+    smoke: bool = option(
+        "Try the whole run in seconds on a CPU, with tiny sizes in place of the recipe's. If the command "
+        "line names no data, examples are generated.",
+        False,
     )
 
     # Arguments that say where examples come from. The smoke variant of a recipe lacks its own.
@@ -148,7 +133,8 @@ class BaseDataArguments:
 
     def files(self, split: str) -> list[Path]:
         """The files that "train", "validation" or "test" is read from, in the order of the arguments."""
-        names = [name for name in vars(self) if name.startswith(f"{split}_") and DATA_FILES.fullmatch(name)]
+        declared = declarations(type(self))
+        names = [each for each in declared if each.startswith(f"{split}_") and declared[each]["affects"] == "files"]
         values = [getattr(self, name) or [] for name in names]
         return [Path(path) for value in values for path in ([value] if isinstance(value, str) else value)]
 
@@ -166,16 +152,13 @@ class BaseDataArguments:
 class PreparedDataArguments(BaseDataArguments):
     """Of tasks whose data are prepared once."""
 
-    prepared_dir: str | None = field(
-        default=None,
-        metadata={
-            "help": "Folder for prepared data, which later runs reuse: tokenizers and encoded texts. Each is in a "
-            "folder named by a hash of its inputs; default: in the cache of the datasets library."
-        },
+    prepared_dir: str | None = option(
+        "Folder for prepared data, which later runs reuse: tokenizers and encoded texts. Each is in a "
+        "folder named by a hash of its inputs; default: in the cache of the datasets library.",
+        affects="call",
     )
-    local_data: bool = field(
-        default=False,
-        metadata={"help": "Prepare data once on each node; use this if the nodes do not share --prepared_dir."},
+    local_data: bool = option(
+        "Prepare data once on each node; use this if the nodes do not share --prepared_dir.", False, affects="call"
     )
 
 
@@ -211,17 +194,18 @@ def parse_with_recipe(
         FileNotFoundError: there is no such file.
     """
     notes = [] if notes is None else notes
-    known = {known.name for arguments in dataclass_types for known in fields(arguments)}
+    declared = declarations(*dataclass_types)
     name, argv = recipe_of(argv)
     recipe = {}
     if name is not None:
-        recipe = read_recipe(recipe_file(name), known)
+        recipe = read_recipe(recipe_file(name), declared.keys())
     given = given_arguments(dataclass_types, argv)
-    check_values(recipe | given)
+    check_values(recipe | given, declared)
     sources = {name for arguments in dataclass_types for name in getattr(arguments, "SOURCES", ())}
     alternatives = [pair for arguments in dataclass_types for pair in getattr(arguments, "ALTERNATIVES", ())]
     given_sources = {name: value for name, value in given.items() if name in sources}
-    recipe = without_superseded_sources(recipe, given_sources, alternatives)
+    files = {name for name, each in declared.items() if each.get("affects") == "files"} - {"dataset_name"}
+    recipe = without_superseded_sources(recipe, given_sources, alternatives, files)
     if preset and name is None:
         recipe, lines = preset(given)
         notes += [] if given.get("smoke") else lines
@@ -231,7 +215,7 @@ def parse_with_recipe(
             raise ValueError(
                 "--smoke makes a recipe, or the preset of your data, small: give a recipe or training data."
             )
-        recipe = smoke_variant(recipe, known, sources, smoke_values)
+        recipe = smoke_variant(recipe, declared.keys(), sources, smoke_values)
     recipe = fit_device(recipe, given, notes)
     parser = HfArgumentParser(dataclass_types, add_help=False)
     parser.set_defaults(**recipe)
@@ -296,19 +280,21 @@ def has_bf16_products() -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def without_superseded_sources(recipe: dict, given: dict, alternatives: list[tuple[set[str], set[str]]]) -> dict:
-    """A recipe without the sources of examples in whose place the command line gives others."""
+def without_superseded_sources(
+    recipe: dict, given: dict, alternatives: list[tuple[set[str], set[str]]], files: set[str]
+) -> dict:
+    """A recipe without the sources of examples in whose place the command line gives others; `files` are the options
+    that name files, or the configuration of a dataset."""
     superseded = set()
     if "dataset_name" in given:
-        superseded |= {name for name in recipe if DATA_FILES.fullmatch(name)}
-        if given["dataset_name"] != recipe.get("dataset_name"):
-            superseded.add("dataset_config_name")
+        is_same = given["dataset_name"] == recipe.get("dataset_name")
+        superseded = files - ({"dataset_config_name"} if is_same else set())
     for one, other in alternatives:
         superseded |= (other if one & given.keys() else set()) | (one if other & given.keys() else set())
     return {name: value for name, value in recipe.items() if name not in superseded - given.keys()}
 
 
-def smoke_variant(recipe: dict, known: set[str], sources: set[str], smoke_values: Path = SMOKE_VALUES) -> dict:
+def smoke_variant(recipe: dict, known: Collection[str], sources: set[str], smoke_values: Path = SMOKE_VALUES) -> dict:
     """A recipe with the sizes of a smoke run, without its data, and with another output folder.
 
     Of its model it keeps everything but the sizes: solver, history, positions, dropout.
@@ -357,17 +343,11 @@ def check_run(
     check_loggers(args)
 
 
-def check_values(values: dict[str, Any]) -> None:
+def check_values(values: dict[str, Any], declared: dict[str, Mapping]) -> None:
     """Raises a ValueError if a number, of the arguments by name, is out of its range."""
-    for name, value in values.items():
-        if not isinstance(value, (int, float)) or (name, value) == ("max_steps", -1):  # -1: by epochs
-            continue
-        if name in LEAST and not value >= LEAST[name]:
-            raise ValueError(f"--{name} {value} must be at least {LEAST[name]}, or left out.")
-        if name in ABOVE_ZERO and not value > 0:
-            raise ValueError(f"--{name} {value} must be above 0, or left out.")
-        if name == "label_smoothing_factor" and not value < 1:
-            raise ValueError(f"--{name} {value} must be less than 1, or left out.")
+    by_epochs = {"max_steps": -1}
+    values = {name: value for name, value in values.items() if by_epochs.get(name) != value}
+    check_ranges(values, {name: RANGES.get(name, own) for name, own in declared.items()})
 
 
 def check_output_dir(args: TrainingArguments) -> None:

@@ -60,18 +60,22 @@ def split_sources(data: dict, split: str) -> list[str]:
     return [Path(path).name for value in files for path in ([value] if isinstance(value, str) else value)]
 
 
+def without_idle(values: dict) -> dict:
+    """Training arguments, sanitized, without those that are off or that others make idle."""
+    idle = {name for name in ("weight_ema", "subword_dropout") if not values.get(name)}
+    if isinstance(values.get("max_tokens_per_batch"), int):
+        idle.add("per_device_train_batch_size")
+    if values.get("optim") != "muon":
+        idle.add("muon_learning_rate")
+    # Sanitized arguments write None as text.
+    is_off = lambda value: value is False or value in (None, "None")  # noqa: E731
+    return {name: value for name, value in values.items() if name not in idle and not is_off(value)}
+
+
 def training_arguments(values: dict) -> dict:
     """The training arguments, sanitized, that cards show."""
-    shown = {name: values[name] for name in TRAINING_FIELDS if name in values}
-    if isinstance(shown.get("max_tokens_per_batch"), int):
-        shown.pop("per_device_train_batch_size", None)
-    if shown.get("optim") != "muon":
-        shown.pop("muon_learning_rate", None)
-    for name in ("weight_ema", "subword_dropout"):
-        if not shown.get(name):
-            shown.pop(name, None)
-    # Sanitized arguments write None as text.
-    return {name: value for name, value in shown.items() if value is not False and value not in (None, "None")}
+    values = without_idle(values)
+    return {name: values[name] for name in TRAINING_FIELDS if name in values}
 
 
 def generation_text(config: GenerationConfig) -> str:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +20,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, T
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.utils.hub import hf_api
 
+from ..options import option
 from ..pipeline_ode_transformer import without_truncation
 from ..text_files import read_json
 from .checkpoints import (
@@ -469,14 +470,11 @@ class ResumableTrainingArguments(TrainingArguments):
         ValueError: `hub_token` is given.
     """
 
-    restore_callback_states_from_checkpoint: bool = field(
-        default=True, metadata={"help": "Restore the states of callbacks, such as how long early stopping has waited."}
+    restore_callback_states_from_checkpoint: bool = option(
+        "Restore the states of callbacks, such as how long early stopping has waited.", True, affects="call"
     )
-    hub_token: str | None = field(
-        default=None,
-        metadata={
-            "help": "Not allowed, since training arguments are saved and uploaded: use hf auth login or HF_TOKEN."
-        },
+    hub_token: str | None = option(
+        "Not allowed, since training arguments are saved and uploaded: use hf auth login or HF_TOKEN.", affects="call"
     )
 
     def __post_init__(self):

@@ -15,54 +15,21 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import date
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import TrainingArguments
 
+from ..options import declarations
 from ..text_files import parse_overrides
 from ..versions import versions
-from .arguments import DATA_FILES, MERGED, BaseDataArguments, BaseModelArguments, needed_splits
+from .arguments import AFFECTED_BY_TRAINER, MERGED, BaseDataArguments, BaseModelArguments, needed_splits
 from .data import read_dataset
-from .records import held_out, split_sources, training_arguments
+from .records import held_out, split_sources, without_idle
 
 
-# Data arguments of all tasks that no training depends on: of evaluations, of outputs, and of the call.
-NOT_OF_A_TRAINING = {
-    *("max_eval_samples", "max_predict_samples", "early_stopping_patience", "overwrite_output_dir", "seeds"),
-    *("average_last_checkpoints", "num_beams", "length_penalty", "min_target_length", "no_repeat_ngram_size"),
-    *("samples", "bleu_tokenize", "bleu_moses_language", "errant"),
-    *("prepared_dir", "num_workers", "local_data"),
-    *("prompt", "prompt_file", "max_new_tokens", "do_sample", "temperature"),
-}
-# Arguments that change neither what a model becomes nor how it is evaluated.
-NOT_OF_A_RESULT = {
-    *("seeds", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "run_name", "report_to"),
-    *("prepared_dir", "num_workers", "local_data"),
-    *("disable_tqdm", "log_level", "log_level_replica", "logging_first_step", "logging_steps"),
-    *(
-        "logging_strategy",
-        "save_total_limit",
-        "enable_jit_checkpoint",
-        "dataloader_num_workers",
-        "dataloader_persistent_workers",
-    ),
-}
-# Cards do not show these of a training, and each makes it another one.
-ORDER_AND_OPTIMIZER = ("train_sampling_strategy", "data_seed", "lr_scheduler_kwargs", "adam_epsilon")
-# What decides which examples are held out.
-SPLIT_ARGUMENTS = {
-    "training data",
-    "held out",
-    "max_train_samples",
-    "split_seed",
-    "validation_size",
-    "test_size",
-    "cross_validation",
-}
-LIMITS = {"validation": "max_eval_samples", "test": "max_predict_samples"}
 # The key, in a note of the data, of training files that are also validation files: each part is used for one of them.
 SHARED = "training and validation"
 
@@ -153,18 +120,42 @@ def run_arguments(
     return json.loads(json.dumps(arguments, default=str))
 
 
+@cache
+def declared(kind: str) -> dict[str, str]:
+    """What the arguments of a kind ("model", "data" or "training") affect, by name, as all tasks declare them."""
+    from .help import TASKS, find_task
+
+    found = {}
+    for task in map(find_task, TASKS):
+        own = declarations(getattr(task, f"{kind}_arguments"))
+        found |= {name: metadata["affects"] for name, metadata in own.items() if "affects" in metadata}
+    return found
+
+
+def affected_by(kind: str, name: str) -> str:
+    """What an argument affects, one of `options.AFFECTS`; a training, if nothing says what."""
+    for affected, pattern in AFFECTED_BY_TRAINER.items() if kind == "training" else ():
+        if re.fullmatch(pattern, name):
+            return affected
+    return declared(kind).get(name, "training")
+
+
+def arguments_for(kind: str, values: dict, *affected: str) -> dict:
+    """Those of the arguments of a kind that affect one of these, by name."""
+    return {name: value for name, value in values.items() if affected_by(kind, name) in affected}
+
+
 def training_data(data: dict) -> dict:
     """The data arguments that a training depends on; of files, only the names. Where a part of the validation data is
     trained on, that is training data, too."""
-    values = {name: value for name, value in data.items() if name not in NOT_OF_A_TRAINING}
-    values = {name: value for name, value in values.items() if not DATA_FILES.fullmatch(name)}
+    values = arguments_for("data", data, "training", "examples")
     files = split_sources(data, "train") + (split_sources(data, "validation") if data.get("validation_share") else [])
     return values | {"held out": held_out(data, "validation") | held_out(data, "test"), "training data": files}
 
 
 def training_model(model: dict) -> dict:
     """The model arguments that a training depends on; of files and folders, only the names."""
-    values = {name: value for name, value in model.items() if name != "trust_remote_code"}
+    values = arguments_for("model", model, "training")
     for name in MERGED:
         values[name] = parse_overrides(values.get(name))
     if values.get("joint_tokenizer"):
@@ -198,22 +189,18 @@ def training_datasets(noted: dict, asked: dict) -> tuple[dict, ...]:
 
 
 def trainer_arguments(noted: dict, asked: dict) -> tuple[dict, ...]:
-    """What trainings depend on of the arguments for `Trainer` of two runs: those that cards show, and
-    ORDER_AND_OPTIMIZER where both have them."""
-    runs = (noted, asked)
-    known = [name for name in ORDER_AND_OPTIMIZER if all(name in run.get("training", {}) for run in runs)]
-    shown = tuple(training_arguments(run.get("training", {})) for run in runs)
-    for values, run in zip(shown, runs):
-        values |= {name: run["training"][name] for name in known}
+    """What trainings depend on of the arguments for `Trainer` that both runs have."""
+    old, new = (arguments_for("training", without_idle(run.get("training", {})), "training") for run in (noted, asked))
+    for values, run in ((old, noted), (new, asked)):
         # As many batches to an update may come from other numbers of processes.
         accumulated = values.pop("gradient_accumulation_steps", 1)
         values["processes x gradient_accumulation_steps"] = run.get("processes", 1) * accumulated
-    return shown
+    return old, new
 
 
 def result_arguments(kind: str, noted: dict, asked: dict) -> tuple[dict, ...]:
     """The arguments of a kind, as the run asked for has them, that a result depends on."""
-    names = asked[kind].keys() - NOT_OF_A_RESULT
+    names = [name for name in asked[kind] if affected_by(kind, name) != "call"]
     return tuple({name: run[kind].get(name) for name in names} for run in (noted, asked))
 
 
@@ -225,15 +212,14 @@ def result_models(noted: dict, asked: dict) -> tuple[dict, ...]:
 def held_out_examples(noted: dict, asked: dict) -> tuple[dict, ...]:
     """What decides which examples two runs hold out."""
     old, new = (training_data(run["data"]) for run in (noted, asked))
-    names = SPLIT_ARGUMENTS & new.keys()
+    names = ["training data", "held out", *arguments_for("data", new, "examples")]
     return tuple({name: values.get(name) for name in names} for values in (old, new))
 
 
 def measured_data(split: str, noted: dict, asked: dict) -> tuple[dict, ...]:
     """The data arguments that the metrics of a split depend on; of files, only the names."""
-    names = (LIMITS[split], "max_length", "text_column", "text_pair_column", "label_column", "ignored_labels")
     return tuple(
-        {name: run["data"].get(name) for name in names}
+        arguments_for("data", run["data"], "training", split)
         | {f"{split} data": split_sources(run["data"], split), "held out": held_out(run["data"], split)}
         for run in (noted, asked)
     )

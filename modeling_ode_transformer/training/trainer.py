@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -40,6 +40,7 @@ from transformers.trainer_utils import SchedulerType, has_length
 from ..inference.cpu import cross_entropy, optimize_for_cpu
 from ..integration_ode_transformer import StageCoefficients
 from ..modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
+from ..options import check_ranges, declarations, option
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, save_pipeline_code, without_truncation
 from ..text_files import read_json
 from .arguments import has_bf16_products
@@ -403,47 +404,41 @@ class TokenTrainingArguments(ResumableTrainingArguments):
     """TrainingArguments for which the lowest perplexity is best; resumed runs restore the states of callbacks.
 
     Raises:
-        ValueError: the highest perplexity is to be the best (`greater_is_better`), `loss_chunk_size` is negative, or
-            `weight_ema` is not a share.
+        ValueError: the highest perplexity is to be the best (`greater_is_better`), or a value is out of its range.
     """
 
-    optimize_for_cpu: bool = field(
-        default=True, metadata={"help": "On a CPU, train with faster kernels than PyTorch's defaults."}
+    optimize_for_cpu: bool = option(
+        "On a CPU, train with faster kernels than PyTorch's defaults.", True, affects="call"
     )
-    loss_chunk_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Compute the logits and gradients of the training loss for this many tokens at a time, which "
-            "saves memory; 0 takes all at once. Only models of this package on one device or under DDP support it; "
-            "default: a sixteenth of a batch, at least 512, or 0 on a CPU."
-        },
+    loss_chunk_size: int | None = option(
+        "Compute the logits and gradients of the training loss for this many tokens at a time, which "
+        "saves memory; 0 takes all at once. Only models of this package on one device or under DDP support it; "
+        "default: a sixteenth of a batch, at least 512, or 0 on a CPU.",
+        affects="call",
+        least=0,
     )
-    log_coefficients: bool = field(
-        default=False,
-        metadata={"help": "Add the mean weight of each stage of each layer to the metrics of evaluations."},
+    log_coefficients: bool = option(
+        "Add the mean weight of each stage of each layer to the metrics of evaluations.", False, affects="result"
     )
-    optim: str = field(
-        default=str(TrainingArguments.__dataclass_fields__["optim"].default),
-        metadata={"help": "muon, or an optimizer of transformers, such as adamw_torch_fused or adafactor."},
+    optim: str = option(
+        "muon, or an optimizer of transformers, such as adamw_torch_fused or adafactor.",
+        str(TrainingArguments.__dataclass_fields__["optim"].default),
     )
-    muon_learning_rate: float = field(
-        default=0.006,
-        metadata={
-            "help": "Peak learning rate of the matrices of attention and feed-forward with --optim muon; all other "
-            "parameters have --learning_rate."
-        },
+    muon_learning_rate: float = option(
+        "Peak learning rate of the matrices of attention and feed-forward with --optim muon; all other "
+        "parameters have --learning_rate.",
+        0.006,
     )
-    weight_ema: float = field(
-        default=0.0,
-        metadata={
-            "help": "End with an exponential moving average of the weights, with this decay after each update, such "
-            "as 0.999; with --load_best_model_at_end, only if it is better than the best checkpoint; default: none."
-        },
+    weight_ema: float = option(
+        "End with an exponential moving average of the weights, with this decay after each update, such "
+        "as 0.999; with --load_best_model_at_end, only if it is better than the best checkpoint; default: none.",
+        0.0,
+        least=0,
+        below=1,
     )
 
     def __post_init__(self):
-        if not 0 <= self.weight_ema < 1:
-            raise ValueError(f"--weight_ema {self.weight_ema}: give a decay from 0 to below 1, such as 0.999.")
+        check_ranges(vars(self), declarations(type(self)))
         if str(self.metric_for_best_model).endswith("perplexity"):
             if self.greater_is_better:
                 raise ValueError(
@@ -452,8 +447,6 @@ class TokenTrainingArguments(ResumableTrainingArguments):
                 )
             # Trainer takes only losses for what is best when low.
             self.greater_is_better = False
-        if self.loss_chunk_size is not None and self.loss_chunk_size < 0:
-            raise ValueError(f"--loss_chunk_size {self.loss_chunk_size}: give a number of tokens, or 0.")
         # Trainer knows no optimizer of this name.
         uses_muon = self.optim == MUON
         if uses_muon:
@@ -482,44 +475,31 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
         ValueError: a value is out of its range, or `max_tokens_per_batch` meets another sampling strategy.
     """
 
-    max_tokens_per_batch: int | None = field(
-        default=None,
-        metadata={
-            "help": "Maximum number of source tokens and of target tokens per batch, padding included, on each device "
-            "and accumulation step. Pairs of similar length share a batch; --per_device_train_batch_size is ignored; "
-            "default: batches of --per_device_train_batch_size pairs."
-        },
+    max_tokens_per_batch: int | None = option(
+        "Maximum number of source tokens and of target tokens per batch, padding included, on each device "
+        "and accumulation step. Pairs of similar length share a batch; --per_device_train_batch_size is ignored; "
+        "default: batches of --per_device_train_batch_size pairs.",
+        least=1,
     )
 
-    stream_buffer_size: int = field(
-        default=20_000,
-        metadata={
-            "help": "Number of pairs from a stream (a datasets.IterableDataset) to sort into batches at a time."
-        },
+    stream_buffer_size: int = option(
+        "Number of pairs from a stream (a datasets.IterableDataset) to sort into batches at a time.", 20_000, least=1
     )
 
-    subword_dropout: float = field(
-        default=0.0,
-        metadata={
-            "help": "Cut the words of training pairs into other pieces in each epoch: the probability with which BPE "
-            "skips a merge, or the exponent of a unigram model's probabilities, such as 0.1; default: none."
-        },
+    subword_dropout: float = option(
+        "Cut the words of training pairs into other pieces in each epoch: the probability with which BPE "
+        "skips a merge, or the exponent of a unigram model's probabilities, such as 0.1; default: none.",
+        0.0,
+        least=0,
+        below=1,
     )
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 <= self.subword_dropout < 1:
-            raise ValueError(
-                f"--subword_dropout {self.subword_dropout}: give a number from 0 to below 1, such as 0.1."
-            )
         if self.subword_dropout and self.max_tokens_per_batch is None:
             raise ValueError(f"--subword_dropout {self.subword_dropout} needs --max_tokens_per_batch.")
-        if self.stream_buffer_size < 1:
-            raise ValueError(f"--stream_buffer_size {self.stream_buffer_size}: give a number of at least 1.")
         if self.max_tokens_per_batch is None:
             return
-        if self.max_tokens_per_batch < 1:
-            raise ValueError(f"--max_tokens_per_batch {self.max_tokens_per_batch}: give a number of at least 1.")
         if self.train_sampling_strategy == "group_by_length":
             raise ValueError(
                 f"--max_tokens_per_batch {self.max_tokens_per_batch} already groups pairs by length: leave out "

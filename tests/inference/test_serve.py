@@ -120,7 +120,7 @@ def test_fifty_parallel_requests_are_generated_together(folder, monkeypatch):
             return await super().submit(texts, timeout)
 
     monkeypatch.setattr(serve, "Batcher", CountingBatcher)
-    app = make_app(generate, ServeArguments(max_waiting=2 * REQUESTS), ["tiny"], max_batch=32, scores=True)
+    app = make_app(generate, ServeArguments(["tiny"], max_waiting=2 * REQUESTS, batch_size=32, scores=True))
     answers = {}
 
     def ask(i):
@@ -185,13 +185,13 @@ def test_a_full_queue_and_a_long_wait_are_answered_by_503():
         upper.may_go.set()
         return refused, *(await asyncio.gather(first, waiting, third))
 
-    refused, *answered = with_client(make_app(upper, ServeArguments(max_waiting=3), ["upper"]), talk)
+    refused, *answered = with_client(make_app(upper, ServeArguments(["upper"], max_waiting=3)), talk)
     assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
     assert refused.json() == {"error": "Too many texts are waiting (limit: 3): try again later."}
     assert [texts_of(answer) for answer in answered] == [["A"], ["B", "C"], ["D"]]
     assert upper.calls == [["a"], ["b", "c", "d"]]
 
-    upper, options = Upper(), ServeArguments(timeout=0.2)
+    upper, options = Upper(), ServeArguments(["upper"], timeout=0.2)
 
     async def talk(client):
         late = await client.post("/generate", json={"texts": ["late"]})
@@ -199,7 +199,7 @@ def test_a_full_queue_and_a_long_wait_are_answered_by_503():
         upper.may_go.set()
         return late, await client.post("/generate", json={"texts": ["next"]})
 
-    late, after = with_client(make_app(upper, options, ["upper"]), talk)
+    late, after = with_client(make_app(upper, options), talk)
     assert (late.status_code, late.json()) == (503, {"error": "No output after 0.2 seconds: try again."})
     assert texts_of(after) == ["NEXT"]
 
@@ -276,7 +276,7 @@ def until(address, number):
 
 def test_requests_whose_clients_are_gone_are_not_generated():
     upper = Upper()
-    with serving(make_app(upper, ServeArguments(), ["upper"])) as address:
+    with serving(make_app(upper, ServeArguments(["upper"]))) as address:
         first = connected(address)
         first.sendall(request_of('{"texts": ["a"]}'))
         assert upper.is_busy.wait(60)
@@ -293,7 +293,7 @@ def test_requests_whose_clients_are_gone_are_not_generated():
 
 def test_a_connection_that_sends_no_request_or_half_of_one_is_ended(monkeypatch):
     monkeypatch.setattr(serve, "SECONDS_TO_SEND", 0.2)
-    with serving(make_app(Upper(), ServeArguments(), ["upper"])) as address:
+    with serving(make_app(Upper(), ServeArguments(["upper"]))) as address:
         for sent in (b"", b"POST /generate HTTP/1.1\r\nhost:"):
             with connected(address) as client:
                 client.sendall(sent)
@@ -308,7 +308,7 @@ def test_connections_over_the_limit_are_closed(monkeypatch):
     monkeypatch.setattr(serve, "MAX_CONNECTIONS", 2)
     upper = Upper()
     upper.may_go.set()
-    with serving(make_app(upper, ServeArguments(), ["upper"])) as address:
+    with serving(make_app(upper, ServeArguments(["upper"]))) as address:
         with connected(address) as one, connected(address) as two:
             for client in (one, two):
                 client.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -331,7 +331,7 @@ def test_no_request_fails_by_anothers_fault():
         upper.may_go.set()
         return await asyncio.gather(*tasks)
 
-    first, b, defect, value, long, c = with_client(make_app(upper, ServeArguments(), ["upper"]), talk)
+    first, b, defect, value, long, c = with_client(make_app(upper, ServeArguments(["upper"])), talk)
     assert [texts_of(answer) for answer in (first, b, c)] == [["A"], ["B"], ["C"]]
     assert (long.status_code, long.json()) == (422, {"error": "too long"})
     for failed in (defect, value):
@@ -341,7 +341,7 @@ def test_no_request_fails_by_anothers_fault():
 def test_errors_of_the_server_are_logged(caplog):
     upper = Upper()
     upper.may_go.set()
-    with serving(make_app(upper, ServeArguments(), ["upper"])) as address:
+    with serving(make_app(upper, ServeArguments(["upper"]))) as address:
         assert httpx.post(f"{address}/generate", json={"texts": ["long"]}).status_code == 422
         assert not caplog.text
         assert httpx.post(f"{address}/generate", json={"texts": ["value"]}).status_code == 500
@@ -352,7 +352,7 @@ def test_a_body_of_more_bytes_than_texts_may_have_is_refused_before_it_is_there(
     """Whether it says its length or comes in pieces; the longest allowed texts are taken in their longest spelling."""
     upper = Upper()
     upper.may_go.set()
-    app = make_app(upper, ServeArguments(max_texts=2, max_characters=500), ["upper"])
+    app = make_app(upper, ServeArguments(["upper"], max_texts=2, max_characters=500))
     sent = []
 
     async def pieces():
@@ -401,7 +401,7 @@ def test_a_body_of_more_bytes_than_texts_may_have_is_refused_before_it_is_there(
 )
 def test_errors_are_json(method, path, options, status, message):
     upper = Upper()
-    app = make_app(upper, ServeArguments(max_texts=3, max_characters=8), ["upper"])
+    app = make_app(upper, ServeArguments(["upper"], max_texts=3, max_characters=8))
     headers = {"content-type": "application/json"}
     response = with_client(app, lambda client: client.request(method, path, headers=headers, **options))
     assert response.status_code == status and message in response.json()["error"] and not upper.calls
@@ -413,7 +413,7 @@ WITHOUT_SPACES = "seven" * 400
 def test_a_text_that_would_be_cut_is_refused_or_split(folder):
     text = " ".join([english(7), "."] * 20)
     for options, status in (({}, 422), ({"split_sentences": True}, 200)):
-        app = make_app(checked_generate(generator_of(folder, **options)), ServeArguments(), ["tiny"])
+        app = make_app(checked_generate(generator_of(folder, **options)), ServeArguments(["tiny"]))
         response = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", text, ""]}))
         assert response.status_code == status, response.text
         refused = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", WITHOUT_SPACES]}))
@@ -423,9 +423,7 @@ def test_a_text_that_would_be_cut_is_refused_or_split(folder):
 
 
 def test_the_documentation_says_what_is_answered():
-    api = with_client(
-        make_app(Upper(), ServeArguments(), ["upper"]), lambda client: client.get("/openapi.json")
-    ).json()
+    api = with_client(make_app(Upper(), ServeArguments(["upper"])), lambda client: client.get("/openapi.json")).json()
     assert set(api["paths"]) == {"/generate", "/health"}
     operation = api["paths"]["/generate"]["post"]
     assert set(operation["responses"]) == {"200", "400", "408", "413", "422", "500", "503"}
@@ -469,9 +467,9 @@ def test_the_command_starts_the_server(folder, monkeypatch, capsys):
         patch.setattr(socket, "socket", NoNames)
         cli.run(["serve", str(folder), "--host", "300.1.1.1"])
     for option, message in (
-        ("--timeout 0", "must be a positive number of seconds"),
-        ("--port 70000", "from 0"),
-        ("--max_texts 0", "1"),
+        ("--timeout 0", "must be above 0"),
+        ("--port 70000", "must be less than 65536"),
+        ("--max_texts 0", "must be at least 1"),
     ):
         with pytest.raises(ValueError, match=f"{option} .*{message}|{option}.0 .*{message}"):
             cli.run(["serve", str(folder), *option.split()])

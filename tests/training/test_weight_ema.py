@@ -55,5 +55,5 @@ def test_updates_without_averages_cannot_end_with_one(tmp_path):
 
 @pytest.mark.parametrize("decay", [1.0, -0.1])
 def test_a_decay_that_is_no_share_is_refused(decay, tmp_path):
-    with pytest.raises(ValueError, match=f"--weight_ema {decay}: give a decay from 0 to below 1"):
+    with pytest.raises(ValueError, match=rf"--weight_ema {decay} must be (at least 0|less than 1), or left out"):
         trainer_for(tmp_path, new_model(), weight_ema=decay)

@@ -3,7 +3,7 @@
 
 import logging
 from argparse import SUPPRESS
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import datasets
 import torch
@@ -19,6 +19,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from ...options import option
 from ..arguments import BaseModelArguments, check_run, needed_splits
 from ..models import check_model, check_vocabulary, config_with_overrides, load_checkpoint, word_level_tokenizer
 from ..resumption import ResumableTrainerMixin, ResumableTrainingArguments
@@ -46,23 +47,16 @@ SPECIAL_TOKENS = {"pad_token": "<pad>", "unk_token": "<unk>"}
 class ModelArguments(BaseModelArguments):
     """The model and its vocabulary: a checkpoint, or a configuration to start from."""
 
-    model_type: str = field(
-        default="csa_ode", metadata={"help": "Architecture of a new model, unless --config_name sets it."}
+    model_type: str = option("Architecture of a new model, unless --config_name sets it.", "csa_ode")
+    vocab_size: int | None = option(
+        "Maximum size of a new vocabulary in words, 2 special ones included; default: no limit.", least=1
     )
-    vocab_size: int | None = field(
-        default=None,
-        metadata={"help": "Maximum size of a new vocabulary in words, 2 special ones included; default: no limit."},
+    min_frequency: int = option(
+        "Minimum number of occurrences of a word in a new vocabulary; rarer words become <unk>.", 1
     )
-    min_frequency: int = field(
-        default=1,
-        metadata={"help": "Minimum number of occurrences of a word in a new vocabulary; rarer words become <unk>."},
-    )
-    lowercase: bool = field(default=False, metadata={"help": "Convert the words of a new vocabulary to lower case."})
-    word_vectors: str | None = field(
-        default=None,
-        metadata={
-            "help": "Pre-trained vectors for the embeddings of a new model, in GloVe's text format (.gz accepted)."
-        },
+    lowercase: bool = option("Convert the words of a new vocabulary to lower case.", False)
+    word_vectors: str | None = option(
+        "Pre-trained vectors for the embeddings of a new model, in GloVe's text format (.gz accepted)."
     )
 
 
@@ -72,22 +66,19 @@ class ClassificationTrainingArguments(ResumableTrainingArguments):
     of 80 to 256, 10 epochs and an L2 factor of 1e-5. Batches of 114 give the 48 batches per epoch that figure 6 shows
     for TREC. The paper gives no numbers for warm-up and decay."""
 
-    learning_rate: float = field(default=1e-3, metadata={"help": "Highest learning rate."})
-    per_device_train_batch_size: int = field(default=114, metadata={"help": "Examples per training batch."})
-    per_device_eval_batch_size: int = field(default=256, metadata={"help": "Examples per evaluation batch."})
-    num_train_epochs: float = field(default=10.0, metadata={"help": "Number of training epochs."})
-    weight_decay: float = field(default=1e-5, metadata={"help": "Factor of the L2 regularization."})
-    warmup_steps: float = field(
-        default=0.1, metadata={"help": "Updates of warm-up, or below 1 their share of all updates."}
-    )
-    learning_rate_ratio: float = field(
-        default=0.1,
-        metadata={"help": "Last learning rate divided by the highest; the decay between them is exponential."},
+    learning_rate: float = option("Highest learning rate.", 1e-3, least=0)
+    per_device_train_batch_size: int = option("Examples per training batch.", 114, least=1)
+    per_device_eval_batch_size: int = option("Examples per evaluation batch.", 256, least=1)
+    num_train_epochs: float = option("Number of training epochs.", 10.0, above=0)
+    weight_decay: float = option("Factor of the L2 regularization.", 1e-5, least=0)
+    warmup_steps: float = option("Updates of warm-up, or below 1 their share of all updates.", 0.1, least=0)
+    learning_rate_ratio: float = option(
+        "Last learning rate divided by the highest; the decay between them is exponential.", 0.1, above=0, most=1
     )
 
     # Refused: the optimizer is Adam, and the decay is exponential.
-    optim: str = field(default=OPTIMIZER, metadata={"help": SUPPRESS})
-    lr_scheduler_type: str = field(default="linear", metadata={"help": SUPPRESS})
+    optim: str = option(SUPPRESS, OPTIMIZER)
+    lr_scheduler_type: str = option(SUPPRESS, "linear")
 
     def __post_init__(self):
         for name, default in {"optim": OPTIMIZER, "lr_scheduler_type": "linear"}.items():
@@ -115,17 +106,12 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     check_run(model_args, data_args, args)
     if model_args.word_vectors and model_args.model_name_or_path:
         raise ValueError("--word_vectors needs a new model: leave out --model_name_or_path.")
-    for name in ("validation_size", "test_size"):
-        if not 0 <= getattr(data_args, name) < 1:
-            raise ValueError(f"--{name} {getattr(data_args, name)} must be a share, at least 0 and less than 1.")
     if data_args.validation_size + data_args.test_size >= 1:
         raise ValueError(
             f"--validation_size {data_args.validation_size} and --test_size {data_args.test_size} leave nothing to "
             "train on: their sum must be less than 1."
         )
     folds = data_args.cross_validation
-    if folds is not None and folds < 2:
-        raise ValueError(f"--cross_validation {folds} must be at least 2.")
     if folds and (data_args.test_file or data_args.test_size or not (args.do_train and args.do_predict)):
         raise ValueError(
             f"--cross_validation {folds} tests on the training examples. Give --do_train and --do_predict, but "
@@ -133,8 +119,6 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
         )
     if args.load_best_model_at_end and not args.do_eval:
         raise ValueError("--load_best_model_at_end needs --do_eval.")
-    if not 0 < args.learning_rate_ratio <= 1:
-        raise ValueError(f"--learning_rate_ratio {args.learning_rate_ratio} must be more than 0 and at most 1.")
     if data_args.seeds and len(set(data_args.seeds)) < len(data_args.seeds):
         raise ValueError(f"--seeds {' '.join(map(str, data_args.seeds))} repeats a seed: give each one once.")
     asked = args.resume_from_checkpoint

@@ -5,12 +5,13 @@ import csv
 import logging
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from ...options import option
 from ...text_files import read_lines
 from ..arguments import BaseDataArguments
 from ..data import read_dataset, read_json_lines
@@ -28,55 +29,47 @@ INTEGER = re.compile(r"[+-]?[0-9]+")
 class DataArguments(BaseDataArguments):
     """The examples, and how they are split."""
 
-    train_file: str | None = field(
-        default=None, metadata={"help": "Training examples: .txt, .csv or .jsonl.", "aliases": ["--train"]}
+    train_file: str | None = option("Training examples: .txt, .csv or .jsonl.", affects="files", aliases=["--train"])
+    validation_file: str | None = option(
+        "Validation examples, in the same formats.", affects="files", aliases=["--validation"]
     )
-    validation_file: str | None = field(
-        default=None, metadata={"help": "Validation examples, in the same formats.", "aliases": ["--validation"]}
-    )
-    test_file: str | None = field(
-        default=None, metadata={"help": "Test examples, in the same formats.", "aliases": ["--test"]}
-    )
+    test_file: str | None = option("Test examples, in the same formats.", affects="files", aliases=["--test"])
     SOURCES = (*BaseDataArguments.SOURCES, "train_file", "validation_file", "test_file")
     SMOKE_VALUES = CLASSIFICATION_VALUES
 
-    text_column: str = field(
-        default="text", metadata={"help": "Column with the sentence, in a dataset, .csv or .jsonl."}
+    text_column: str = option("Column with the sentence, in a dataset, .csv or .jsonl.", "text")
+    text_pair_column: str | None = option("Column with the second sentence; default: none.")
+    label_column: str = option("Column with the label.", "label")
+    ignored_labels: list[str] | None = option(
+        "Leave out examples with these labels, such as '-' in SNLI or -1; default: none."
     )
-    text_pair_column: str | None = field(
-        default=None, metadata={"help": "Column with the second sentence; default: none."}
+    class_names: list[str] | None = option(
+        "Class names to save in the model, in the order of the labels: numbers in increasing order, "
+        "others alphabetically; default: the labels.",
+        affects="result",
     )
-    label_column: str = field(default="label", metadata={"help": "Column with the label."})
-    ignored_labels: list[str] | None = field(
-        default=None,
-        metadata={"help": "Leave out examples with these labels, such as '-' in SNLI or -1; default: none."},
+    validation_size: float = option(
+        "Share (0 to 1) of the training examples for validation, if there is no --validation_file.",
+        0.0,
+        affects="examples",
+        least=0,
+        below=1,
     )
-    class_names: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Class names to save in the model, in the order of the labels: numbers in increasing order, "
-            "others alphabetically; default: the labels."
-        },
+    test_size: float = option(
+        "Share (0 to 1) of the training examples for the test, if there is no --test_file.",
+        0.0,
+        affects="examples",
+        least=0,
+        below=1,
     )
-    validation_size: float = field(
-        default=0.0,
-        metadata={"help": "Share (0 to 1) of the training examples for validation, if there is no --validation_file."},
+    cross_validation: int | None = option(
+        "Number of cross-validation folds; each is the test set of one model; default: none.",
+        affects="examples",
+        least=2,
     )
-    test_size: float = field(
-        default=0.0,
-        metadata={"help": "Share (0 to 1) of the training examples for the test, if there is no --test_file."},
-    )
-    cross_validation: int | None = field(
-        default=None,
-        metadata={"help": "Number of cross-validation folds; each is the test set of one model; default: none."},
-    )
-    split_seed: int = field(default=42, metadata={"help": "Random seed for splitting the examples."})
-    max_length: int | None = field(
-        default=None, metadata={"help": "Maximum length of an example in words; default: no limit."}
-    )
-    seeds: list[int] | None = field(
-        default=None, metadata={"help": "Train one model for each of these seeds; default: --seed."}
-    )
+    split_seed: int = option("Random seed for splitting the examples.", 42, affects="examples")
+    max_length: int | None = option("Maximum length of an example in words; default: no limit.", least=1)
+    seeds: list[int] | None = option("Train one model for each of these seeds; default: --seed.", affects="call")
 
 
 class Examples(NamedTuple):

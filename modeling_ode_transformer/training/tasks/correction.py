@@ -6,7 +6,7 @@ import logging
 from argparse import SUPPRESS
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import compress, permutations
 from pathlib import Path
@@ -17,6 +17,7 @@ import datasets
 from ...metrics.errant import annotate, errant_score, load_annotator
 from ...metrics.gleu import gleu
 from ...metrics.m2 import M2Sentence, m2_score, read_m2
+from ...options import option
 from ...text_files import iterate_aligned_lines, read_aligned_lines, read_lines
 from ..data import Pair, TrainingExamples, check_pairs, read_table
 from ..smoke.learner_sentences import write_corpus
@@ -37,69 +38,56 @@ FOLDER_PATTERNS = {"train": "*train*.m2", "validation": "*dev*.m2", "test": "*te
 class DataArguments(Seq2SeqDataArguments):
     """The annotated sentences, which of them are trained on, and how corrections are scored."""
 
-    train_file: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Training data: M2 files, folders that hold *train*.m2 files, or TSV or jsonl files of pairs.",
-            "aliases": ["--train"],
-        },
+    train_file: list[str] | None = option(
+        "Training data: M2 files, folders that hold *train*.m2 files, or TSV or jsonl files of pairs.",
+        affects="files",
+        aliases=["--train"],
     )
-    validation_file: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Validation data in the same formats (folders: *dev*.m2), or plain text with references.",
-            "aliases": ["--validation"],
-        },
+    validation_file: list[str] | None = option(
+        "Validation data in the same formats (folders: *dev*.m2), or plain text with references.",
+        affects="files",
+        aliases=["--validation"],
     )
-    test_file: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Test data in the same formats (folders: *test*.m2), or plain text with or without references.",
-            "aliases": ["--test"],
-        },
+    test_file: list[str] | None = option(
+        "Test data in the same formats (folders: *test*.m2), or plain text with or without references.",
+        affects="files",
+        aliases=["--test"],
     )
-    train_source_file: str | None = field(
-        default=None, metadata={"help": "Additional training sentences, one per line."}
+    train_source_file: str | None = option("Additional training sentences, one per line.", affects="files")
+    train_reference_files: list[str] | None = option(
+        "Corrections of the sentences of --train_source_file, line by line.", affects="files"
     )
-    train_reference_files: list[str] | None = field(
-        default=None, metadata={"help": "Corrections of the sentences of --train_source_file, line by line."}
+    validation_reference_files: list[str] | None = option(
+        "Corrections of the validation sentences, line by line, for GLEU.", affects="files"
     )
-    validation_reference_files: list[str] | None = field(
-        default=None, metadata={"help": "Corrections of the validation sentences, line by line, for GLEU."}
-    )
-    test_reference_files: list[str] | None = field(
-        default=None, metadata={"help": "Corrections of the test sentences, line by line, for GLEU."}
+    test_reference_files: list[str] | None = option(
+        "Corrections of the test sentences, line by line, for GLEU.", affects="files"
     )
     # Refused: sentences come from files.
-    dataset_name: str | None = field(default=None, metadata={"help": SUPPRESS})
-    dataset_config_name: str | None = field(default=None, metadata={"help": SUPPRESS})
+    dataset_name: str | None = option(SUPPRESS, affects="files")
+    dataset_config_name: str | None = option(SUPPRESS, affects="files")
     SOURCES = (
         *Seq2SeqDataArguments.SOURCES,
         *(f"{split}_{files}" for split in FOLDER_PATTERNS for files in ("file", "reference_files")),
         *("train_source_file", "validation_share"),
     )
 
-    source_column: str = field(default="source", metadata={"help": "Key of the source sentence in jsonl files."})
-    target_column: str = field(default="target", metadata={"help": "Key of the correction in jsonl files."})
-    validation_share: float | None = field(
-        default=None,
-        metadata={
-            "help": "Validate on this share (0 to 1) of the validation sentences that have edits, spread evenly over "
-            "each file. If the file is also a training file, train on its other sentences; default: all."
-        },
+    source_column: str = option("Key of the source sentence in jsonl files.", "source")
+    target_column: str = option("Key of the correction in jsonl files.", "target")
+    validation_share: float | None = option(
+        "Validate on this share (0 to 1) of the validation sentences that have edits, spread evenly over "
+        "each file. If the file is also a training file, train on its other sentences; default: all.",
+        above=0,
+        most=1,
     )
-    annotator: str = field(
-        default="0",
-        metadata={"help": "Annotator in M2 files whose corrections to train on; all: one pair for each annotator."},
+    annotator: str = option(
+        "Annotator in M2 files whose corrections to train on; all: one pair for each annotator.", "0"
     )
-    drop_unchanged: bool = field(
-        default=False, metadata={"help": "Do not train on sentences that the correction leaves unchanged."}
-    )
-    min_tokens: int = field(default=1, metadata={"help": "Minimum number of tokens on each side of a training pair."})
-    max_tokens: int = field(default=80, metadata={"help": "Maximum number of tokens on each side of a training pair."})
-    errant: bool = field(
-        default=False,
-        metadata={"help": "Also score outputs for M2 files with ERRANT (needs errant and its spaCy model)."},
+    drop_unchanged: bool = option("Do not train on sentences that the correction leaves unchanged.", False)
+    min_tokens: int = option("Minimum number of tokens on each side of a training pair.", 1)
+    max_tokens: int = option("Maximum number of tokens on each side of a training pair.", 80)
+    errant: bool = option(
+        "Also score outputs for M2 files with ERRANT (needs errant and its spaCy model).", False, affects="result"
     )
 
     def __post_init__(self):
@@ -107,8 +95,6 @@ class DataArguments(Seq2SeqDataArguments):
             raise ValueError(f"--dataset_name {self.dataset_name}: sentences come from files (--train_file, ...).")
         if self.annotator != "all" and not self.annotator.isdecimal():
             raise ValueError(f"--annotator {self.annotator}: give the number of an annotator in the M2 file, or all.")
-        if self.validation_share is not None and not 0 < self.validation_share <= 1:
-            raise ValueError(f"--validation_share {self.validation_share} must be above 0 and at most 1.")
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise ValueError(
                 f"--min_tokens {self.min_tokens} must be at least 0 and at most --max_tokens {self.max_tokens}."

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from transformers import (
 
 from ...generation_ode_transformer import position_limit
 from ...metrics.perplexity import iterate_blocks, split_words
+from ...options import option
 from ...text_files import iterate_lines, parse_overrides, read_json, read_lines
 from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
 from ..data import TrainingExamples, read_dataset
@@ -58,11 +59,8 @@ SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>",
 class ModelArguments(BaseModelArguments):
     """The model and its vocabulary: a checkpoint, or a configuration to start from."""
 
-    vocab_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Maximum size of a new vocabulary in words, 4 special ones included; default: all training words."
-        },
+    vocab_size: int | None = option(
+        "Maximum size of a new vocabulary in words, 4 special ones included; default: all training words.", least=1
     )
 
 
@@ -70,39 +68,37 @@ class ModelArguments(BaseModelArguments):
 class DataArguments(PreparedDataArguments):
     """The texts, how to cut them, and what to generate."""
 
-    train_file: str | None = field(
-        default=None, metadata={"help": "Training text, one sentence per line (.gz accepted).", "aliases": ["--train"]}
+    train_file: str | None = option(
+        "Training text, one sentence per line (.gz accepted).", affects="files", aliases=["--train"]
     )
-    validation_file: str | None = field(
-        default=None, metadata={"help": "Validation text, one sentence per line.", "aliases": ["--validation"]}
+    validation_file: str | None = option(
+        "Validation text, one sentence per line.", affects="files", aliases=["--validation"]
     )
-    test_file: str | None = field(
-        default=None, metadata={"help": "Test text, one sentence per line.", "aliases": ["--test"]}
-    )
+    test_file: str | None = option("Test text, one sentence per line.", affects="files", aliases=["--test"])
     SOURCES = (*PreparedDataArguments.SOURCES, "train_file", "validation_file", "test_file")
 
-    text_column: str = field(default="text", metadata={"help": "Column of --dataset_name with the text."})
-    block_size: int = field(
-        default=128, metadata={"help": "Words per example, cut from the running text, or 0 for one example per line."}
+    text_column: str = option("Column of --dataset_name with the text.", "text")
+    block_size: int = option(
+        "Words per example, cut from the running text, or 0 for one example per line.", 128, least=0
     )
-    prompt: list[str] | None = field(
-        default=None,
-        metadata={
-            "action": "extend",
-            "help": "Prompts to continue; may be repeated. An empty prompt '' starts a new sentence; default: none.",
-        },
+    prompt: list[str] | None = option(
+        "Prompts to continue; may be repeated. An empty prompt '' starts a new sentence; default: none.",
+        affects="result",
+        action="extend",
     )
-    prompt_file: str | None = field(default=None, metadata={"help": "File of prompts to continue, one per line."})
-    max_new_tokens: int = field(
-        default=40,
-        metadata={"help": "Maximum length of a continuation in words; it ends with the sentence at the latest."},
+    prompt_file: str | None = option("File of prompts to continue, one per line.", affects="result")
+    max_new_tokens: int = option(
+        "Maximum length of a continuation in words; it ends with the sentence at the latest.",
+        40,
+        affects="result",
+        least=1,
     )
-    num_beams: int = field(default=1, metadata={"help": "Number of beams in the search for a continuation."})
-    do_sample: bool = field(
-        default=False, metadata={"help": "Sample continuations from the model's distribution, with --seed."}
+    num_beams: int = option("Number of beams in the search for a continuation.", 1, affects="result", least=1)
+    do_sample: bool = option(
+        "Sample continuations from the model's distribution, with --seed.", False, affects="result"
     )
-    temperature: float = field(
-        default=1.0, metadata={"help": "Divisor of the logits for --do_sample; above 1, continuations vary more."}
+    temperature: float = option(
+        "Divisor of the logits for --do_sample; above 1, continuations vary more.", 1.0, affects="result", above=0
     )
 
 
@@ -115,8 +111,8 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     """
     prompts = {"prompt": bool(data_args.prompt), "prompt_file": bool(data_args.prompt_file)}
     check_run(model_args, data_args, args, **prompts)
-    if data_args.temperature <= 0 or (data_args.temperature != 1 and not data_args.do_sample):
-        raise ValueError(f"--temperature {data_args.temperature} must be above 0, and it needs --do_sample.")
+    if data_args.temperature != 1 and not data_args.do_sample:
+        raise ValueError(f"--temperature {data_args.temperature} needs --do_sample.")
 
     check_model(model_args, is_encoder_decoder=False)
     # A smoke run sets the sizes of both stacks.

@@ -1,12 +1,13 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The arguments of sequence-to-sequence tasks, and their checks before anything is written."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from accelerate.utils import parse_flag_from_env
 from transformers import PreTrainedConfig
 
 from ...generation_ode_transformer import position_limit
+from ...options import option
 from ...pipeline_ode_transformer import TARGET_TOKENIZER
 from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
 from ..models import check_model
@@ -21,46 +22,28 @@ METRICS_OF_LABELS = ("loss", "nll_loss", "perplexity")
 class Seq2SeqModelArguments(BaseModelArguments):
     """The model and its tokenizers: a checkpoint, or a configuration to start from."""
 
-    target_tokenizer_name: str | None = field(
-        default=None,
-        metadata={
-            "help": f"Tokenizer of the target; default: folder {TARGET_TOKENIZER} of the tokenizer, if there is one."
-        },
+    target_tokenizer_name: str | None = option(
+        f"Tokenizer of the target; default: folder {TARGET_TOKENIZER} of the tokenizer, if there is one."
     )
-    src_lang: str | None = field(
-        default=None,
-        metadata={
-            "help": "Language of the sources, as named by a multilingual tokenizer: en (M2M100), eng_Latn (NLLB), "
-            "en_XX (mBART). The tokenizer marks texts with it; default: as saved with the tokenizer."
-        },
+    src_lang: str | None = option(
+        "Language of the sources, as named by a multilingual tokenizer: en (M2M100), eng_Latn (NLLB), "
+        "en_XX (mBART). The tokenizer marks texts with it; default: as saved with the tokenizer."
     )
-    tgt_lang: str | None = field(
-        default=None,
-        metadata={
-            "help": "Language of the targets, named like --src_lang. Outputs begin with its mark; default: as saved "
-            "with the tokenizer."
-        },
+    tgt_lang: str | None = option(
+        "Language of the targets, named like --src_lang. Outputs begin with its mark; default: as saved "
+        "with the tokenizer."
     )
-    joint_tokenizer: bool = field(
-        default=True, metadata={"help": "Train one tokenizer on both languages; if false, train one for each."}
+    joint_tokenizer: bool = option("Train one tokenizer on both languages; if false, train one for each.", True)
+    vocab_size: int = option("Number of pieces of a new tokenizer.", 8000, least=1)
+    target_vocab_size: int | None = option(
+        "Number of pieces of a new target tokenizer, with --joint_tokenizer false; default: --vocab_size."
     )
-    vocab_size: int = field(default=8000, metadata={"help": "Number of pieces of a new tokenizer."})
-    target_vocab_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Number of pieces of a new target tokenizer, with --joint_tokenizer false; default: --vocab_size."
-        },
+    tokenizer_model_type: str = option(
+        "Type of SentencePiece model for a new tokenizer.", "bpe", choices=["bpe", "unigram"]
     )
-    tokenizer_model_type: str = field(
-        default="bpe",
-        metadata={"help": "Type of SentencePiece model for a new tokenizer.", "choices": ["bpe", "unigram"]},
-    )
-    tokenizer_options: str | None = field(
-        default=None,
-        metadata={
-            "help": "SentencePiece options for a new tokenizer, such as split_digits=true,character_coverage=0.99. "
-            "On the command line they are merged into a recipe's or preset's; default: none."
-        },
+    tokenizer_options: str | None = option(
+        "SentencePiece options for a new tokenizer, such as split_digits=true,character_coverage=0.99. "
+        "On the command line they are merged into a recipe's or preset's; default: none."
     )
 
     def check_given(self, given: dict) -> None:
@@ -76,89 +59,61 @@ class Seq2SeqModelArguments(BaseModelArguments):
 class Seq2SeqDataArguments(PreparedDataArguments):
     """How long texts may be, which checkpoints become the final model, and how outputs are searched."""
 
-    max_source_length: int = field(
-        default=256, metadata={"help": "Maximum length of a source in tokens, end mark included; longer ones are cut."}
+    max_source_length: int = option(
+        "Maximum length of a source in tokens, end mark included; longer ones are cut.", 256, least=1
     )
-    max_target_length: int = field(
-        default=256, metadata={"help": "Maximum length of a target in tokens, end mark included; longer ones are cut."}
+    max_target_length: int = option(
+        "Maximum length of a target in tokens, end mark included; longer ones are cut.", 256, least=1
     )
-    pad_to_multiple_of: int | None = field(
-        default=None,
-        metadata={
-            "help": "Pad batches to a multiple of this many tokens; default: 8 in half precision on GPUs, else 1."
-        },
+    pad_to_multiple_of: int | None = option(
+        "Pad batches to a multiple of this many tokens; default: 8 in half precision on GPUs, else 1.", least=1
     )
-    num_workers: int | None = field(
-        default=None,
-        metadata={"help": "Number of processes that clean and encode training pairs; default: one per CPU core."},
+    num_workers: int | None = option(
+        "Number of processes that clean and encode training pairs; default: one per CPU core.", affects="call", least=1
     )
-    tokenizer_samples: int = field(
-        default=5_000_000,
-        metadata={"help": "Maximum number of training pairs, drawn at random, to train new tokenizers on."},
+    tokenizer_samples: int = option(
+        "Maximum number of training pairs, drawn at random, to train new tokenizers on.", 5_000_000, least=1
     )
-    min_words: int | None = field(
-        default=None,
-        metadata={"help": "Minimum number of words on each side of a training pair; default: any number above 0."},
+    min_words: int | None = option(
+        "Minimum number of words on each side of a training pair; default: any number above 0.", least=0
     )
-    max_words: int | None = field(
-        default=None,
-        metadata={"help": "Maximum number of words on each side of a training pair; default: no limit."},
+    max_words: int | None = option(
+        "Maximum number of words on each side of a training pair; default: no limit.", least=1
     )
-    max_length_ratio: float | None = field(
-        default=None,
-        metadata={
-            "help": "Maximum ratio of the longer to the shorter side of a training pair, in words; default: no limit."
-        },
+    max_length_ratio: float | None = option(
+        "Maximum ratio of the longer to the shorter side of a training pair, in words; default: no limit.", least=1
     )
-    drop_without_letters: bool = field(
-        default=False, metadata={"help": "Leave out training pairs if a side has no letters."}
+    drop_without_letters: bool = option("Leave out training pairs if a side has no letters.", False)
+    drop_copies: bool = option("Leave out training pairs whose target equals their source.", False)
+    drop_duplicates: bool = option("Leave out training pairs that repeat an earlier one.", False)
+    normalize_punctuation: bool = option("Normalize the punctuation of training pairs like Moses' script.", False)
+    average_last_checkpoints: int = option(
+        "Number of last checkpoints whose mean becomes the final model; 0 means no averaging. With "
+        "--load_best_model_at_end, the mean is kept only if it is better than the best checkpoint.",
+        0,
+        affects="result",
     )
-    drop_copies: bool = field(
-        default=False, metadata={"help": "Leave out training pairs whose target equals their source."}
+    num_beams: int | None = option(
+        "Number of beams for the final evaluation and prediction, saved in the generation configuration. "
+        "For evaluations during training, see --generation_num_beams; default: as saved with the model, or 4.",
+        affects="result",
+        least=1,
     )
-    drop_duplicates: bool = field(
-        default=False, metadata={"help": "Leave out training pairs that repeat an earlier one."}
+    length_penalty: float | None = option(
+        "Exponent p of the score of a finished beam, log-probability / length ** p; default: as saved with the model.",
+        affects="result",
     )
-    normalize_punctuation: bool = field(
-        default=False, metadata={"help": "Normalize the punctuation of training pairs like Moses' script."}
+    min_target_length: int | None = option(
+        "Minimum number of tokens in an output before its end mark; default: as saved with the model.",
+        affects="result",
     )
-    average_last_checkpoints: int = field(
-        default=0,
-        metadata={
-            "help": "Number of last checkpoints whose mean becomes the final model; 0 means no averaging. With "
-            "--load_best_model_at_end, the mean is kept only if it is better than the best checkpoint."
-        },
+    no_repeat_ngram_size: int | None = option(
+        "Do not let an output repeat a sequence of this many tokens; 0 turns this off; default: as saved "
+        "with the model.",
+        affects="result",
     )
-    num_beams: int | None = field(
-        default=None,
-        metadata={
-            "help": "Number of beams for the final evaluation and prediction, saved in the generation configuration. "
-            "For evaluations during training, see --generation_num_beams; default: as saved with the model, or 4."
-        },
-    )
-    length_penalty: float | None = field(
-        default=None,
-        metadata={
-            "help": "Exponent p of the score of a finished beam, log-probability / length ** p; default: as saved "
-            "with the model."
-        },
-    )
-    min_target_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "Minimum number of tokens in an output before its end mark; default: as saved with the model."
-        },
-    )
-    no_repeat_ngram_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Do not let an output repeat a sequence of this many tokens; 0 turns this off; default: as saved "
-            "with the model."
-        },
-    )
-    samples: list[str] | None = field(
-        default=None,
-        metadata={"help": "Sources whose outputs are printed at the end of the run; default: none."},
+    samples: list[str] | None = option(
+        "Sources whose outputs are printed at the end of the run; default: none.", affects="result"
     )
 
     @property

@@ -2,12 +2,13 @@
 """Summarization: articles and their summaries, scored by ROUGE."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
 
 from ...metrics.rouge import rouge
+from ...options import option
 from ..data import Pair, TrainingExamples, check_pairs, pairs_from_records, read_jsonl, read_records, read_table
 from ..smoke import SIZES
 from ..smoke.articles import write_corpus
@@ -19,20 +20,17 @@ from .seq2seq_arguments import Seq2SeqDataArguments
 class DataArguments(Seq2SeqDataArguments):
     """The articles and their summaries."""
 
-    article_column: str = field(default="article", metadata={"help": "Key of the article in files and datasets."})
-    summary_column: str = field(default="highlights", metadata={"help": "Key of the summary in files and datasets."})
-    train_file: str | None = field(
-        default=None, metadata={"help": "Training pairs: jsonl (.gz accepted) or parquet.", "aliases": ["--train"]}
+    article_column: str = option("Key of the article in files and datasets.", "article")
+    summary_column: str = option("Key of the summary in files and datasets.", "highlights")
+    train_file: str | None = option(
+        "Training pairs: jsonl (.gz accepted) or parquet.", affects="files", aliases=["--train"]
     )
-    validation_file: str | None = field(
-        default=None, metadata={"help": "Validation pairs, in the same formats.", "aliases": ["--validation"]}
+    validation_file: str | None = option(
+        "Validation pairs, in the same formats.", affects="files", aliases=["--validation"]
     )
-    test_file: str | None = field(
-        default=None, metadata={"help": "Test pairs, in the same formats.", "aliases": ["--test"]}
-    )
-    max_source_length: int = field(
-        default=500,
-        metadata={"help": "Maximum length of an article in tokens, end mark included; longer ones are cut."},
+    test_file: str | None = option("Test pairs, in the same formats.", affects="files", aliases=["--test"])
+    max_source_length: int = option(
+        "Maximum length of an article in tokens, end mark included; longer ones are cut.", 500, least=1
     )
 
     SOURCES = (*Seq2SeqDataArguments.SOURCES, "train_file", "validation_file", "test_file")

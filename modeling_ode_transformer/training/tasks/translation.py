@@ -2,7 +2,7 @@
 """Translation: pairs of sentences, scored by BLEU and chrF."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import datasets
 import sacrebleu
 
 from ...metrics.bleu import bleu_scorers, compound_split_bleu, sacre_bleu, tokenized_bleu
+from ...options import option
 from ...text_files import iterate_aligned_lines
 from ..data import Pair, TrainingExamples, check_pairs, pairs_from_records, read_records, read_table
 from ..smoke import SIZES
@@ -22,30 +23,21 @@ from .seq2seq_arguments import Seq2SeqDataArguments
 class DataArguments(Seq2SeqDataArguments):
     """The translation pairs, and how translations are scored."""
 
-    source_lang: str | None = field(
-        default=None, metadata={"help": "Key of the source in jsonl and parquet files and datasets, such as en."}
+    source_lang: str | None = option("Key of the source in jsonl and parquet files and datasets, such as en.")
+    target_lang: str | None = option("Key of the target in jsonl and parquet files and datasets, such as de.")
+    train_file: str | None = option(
+        "Training pairs: TSV, jsonl (.gz accepted for both) or parquet.", affects="files", aliases=["--train"]
     )
-    target_lang: str | None = field(
-        default=None, metadata={"help": "Key of the target in jsonl and parquet files and datasets, such as de."}
+    validation_file: str | None = option(
+        "Validation pairs, in the same formats.", affects="files", aliases=["--validation"]
     )
-    train_file: str | None = field(
-        default=None,
-        metadata={"help": "Training pairs: TSV, jsonl (.gz accepted for both) or parquet.", "aliases": ["--train"]},
-    )
-    validation_file: str | None = field(
-        default=None, metadata={"help": "Validation pairs, in the same formats.", "aliases": ["--validation"]}
-    )
-    test_file: str | None = field(
-        default=None, metadata={"help": "Test pairs, in the same formats.", "aliases": ["--test"]}
-    )
-    train_source_file: str | None = field(default=None, metadata={"help": "Training sources, one per line."})
-    train_target_file: str | None = field(default=None, metadata={"help": "Training targets, in the same order."})
-    validation_source_file: str | None = field(default=None, metadata={"help": "Validation sources, one per line."})
-    validation_target_file: str | None = field(
-        default=None, metadata={"help": "Validation targets, in the same order."}
-    )
-    test_source_file: str | None = field(default=None, metadata={"help": "Test sources, one per line."})
-    test_target_file: str | None = field(default=None, metadata={"help": "Test targets, in the same order."})
+    test_file: str | None = option("Test pairs, in the same formats.", affects="files", aliases=["--test"])
+    train_source_file: str | None = option("Training sources, one per line.", affects="files")
+    train_target_file: str | None = option("Training targets, in the same order.", affects="files")
+    validation_source_file: str | None = option("Validation sources, one per line.", affects="files")
+    validation_target_file: str | None = option("Validation targets, in the same order.", affects="files")
+    test_source_file: str | None = option("Test sources, one per line.", affects="files")
+    test_target_file: str | None = option("Test targets, in the same order.", affects="files")
     SOURCES = (
         *Seq2SeqDataArguments.SOURCES,
         *(f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_source", "_target")),
@@ -55,16 +47,12 @@ class DataArguments(Seq2SeqDataArguments):
         for split in ("train", "validation", "test")
     )
 
-    bleu_tokenize: str = field(
-        default="13a", metadata={"help": "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, char, ..."}
-    )
-    bleu_moses_language: str | None = field(
-        default=None,
-        metadata={
-            "help": "Language code, such as de, for the Moses tokenizer. With it, outputs and references are also "
-            "scored as tokenized_bleu (like multi-bleu.perl) and compound_split_bleu (common for German); default: "
-            "none."
-        },
+    bleu_tokenize: str = option("sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, char, ...", "13a", affects="result")
+    bleu_moses_language: str | None = option(
+        "Language code, such as de, for the Moses tokenizer. With it, outputs and references are also "
+        "scored as tokenized_bleu (like multi-bleu.perl) and compound_split_bleu (common for German); default: "
+        "none.",
+        affects="result",
     )
 
     def __post_init__(self):
