@@ -218,8 +218,9 @@ def held_out_examples(noted: dict, asked: dict) -> tuple[dict, ...]:
 
 def measured_data(split: str, noted: dict, asked: dict) -> tuple[dict, ...]:
     """The data arguments that the metrics of a split depend on; of files, only the names."""
+    names = arguments_for("data", asked["data"], "training", split)
     return tuple(
-        arguments_for("data", run["data"], "training", split)
+        {name: run["data"].get(name) for name in names}
         | {f"{split} data": split_sources(run["data"], split), "held out": held_out(run["data"], split)}
         for run in (noted, asked)
     )

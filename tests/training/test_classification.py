@@ -589,7 +589,7 @@ BAD_FILES["open.csv"] = 'text,label\n"who is it,1\nwhat,0\n'
         ({"train_file": None}, ValueError, "No train examples: give --train_file or --dataset_name"),
         ({"cross_validation": 1}, ValueError, "--cross_validation 1 must be at least 2"),
         ({"cross_validation": 3, "test_size": 0.1}, ValueError, "but neither --test_file nor --test_size"),
-        ({"test_size": 1.0}, ValueError, r"--test_size 1\.0 must be a share"),
+        ({"test_size": 1.0}, ValueError, r"--test_size 1\.0 must be less than 1"),
         ({"test_size": 0.1, "seeds": [1, 1]}, ValueError, "--seeds 1 1 repeats a seed"),
         ({"test_size": 0.1, "class_names": ["a"]}, ValueError, "--class_names gives 1 names, but there are 3 labels"),
         ({"test_size": 0.1, "vocab_size": 2}, ValueError, "--vocab_size 2 leaves no room"),
@@ -602,7 +602,7 @@ BAD_FILES["open.csv"] = 'text,label\n"who is it,1\nwhat,0\n'
         ({"do_train": None}, ValueError, "give --model_name_or_path"),
         ({"optim": "sgd"}, ValueError, "--optim sgd: classifiers are trained by Adam"),
         ({"lr_scheduler_type": "constant"}, ValueError, "--lr_scheduler_type constant: .* leave it out"),
-        ({"learning_rate_ratio": 0}, ValueError, "--learning_rate_ratio 0.0 must be more than 0"),
+        ({"learning_rate_ratio": 0}, ValueError, "--learning_rate_ratio 0.0 must be above 0"),
         ({"output_dir": "{bad}", "test_size": 0.1}, ValueError, "is not empty and holds no checkpoint"),
     ],
 )
