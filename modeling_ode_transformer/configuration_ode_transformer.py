@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -59,14 +59,14 @@ VECTOR_FIELDS: dict[str, tuple[Part, ...]] = {
     "macaron_released": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | FEED_FORWARD, True),),
 }
 
-CHOICES: dict[str, Collection[str | bool]] = {
+CHOICES: dict[str, Collection[str | bool | None]] = {
     "activation_function": tuple(ACT2FN),
     "position_embedding_type": ("sinusoidal", "sinusoidal_vaswani", "learned", "none"),
     "position_counting": ("mask", "ids", "absolute"),
     "encoder_coefficients": COEFFICIENTS,
     "decoder_coefficients": COEFFICIENTS,
     "coefficient_sharing": ("stack", "layer", "channel"),
-    "coefficient_start": tuple(STARTS),
+    "coefficient_start": (None, "random", *STARTS),
     "normalize_stages": (False, True, "released"),
     "stage_values": ("increment", "output"),
     "vector_field": tuple(VECTOR_FIELDS),
@@ -92,8 +92,6 @@ class Pipelines(dict):
         raise KeyError(task)
 
 
-IDLE = "has no effect: a causal language model has a decoder only."
-
 # The paper's sizes (tables 1 and 3) by its names; parameters are counted with 34040 shared pieces.
 PRESETS: dict[str, dict[str, int]] = {
     "base": {},  # 61M
@@ -118,7 +116,387 @@ PRESETS["small-28"] = {**PRESETS["small-18"], "encoder_layers": 28}  # 37M: H=25
 
 
 @strict
-class OdeTransformerConfig(PreTrainedConfig):
+class OdeTransformerDecoderConfig(PreTrainedConfig):
+    """
+    The configuration of a language model: a decoder without an encoder. `decoder_layers`, `decoder_attention_heads`,
+    `decoder_ffn_dim`, `decoder_solver` and `decoder_coefficients` are those of its only stack. `OdeTransformerConfig`
+    describes all fields; this class lacks those of an encoder and of a second vocabulary.
+
+    Raises:
+        As `OdeTransformerConfig`.
+
+    Example:
+
+    ```python
+    >>> from modeling_ode_transformer import OdeTransformerDecoderConfig, OdeTransformerForCausalLM
+
+    >>> configuration = OdeTransformerDecoderConfig(decoder_solver="rk2", d_model=256, decoder_layers=2)
+    >>> model = OdeTransformerForCausalLM(configuration)
+    ```"""
+
+    model_type = "ode_transformer_decoder"
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]  # since transformers 5.24, and before
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "decoder_attention_heads",
+        "num_hidden_layers": "decoder_layers",
+    }
+    # The model's stacks; presets give the sizes of the first.
+    stacks: ClassVar[tuple[str, ...]] = ("decoder",)
+    # The classes that open a saved model.
+    model_classes = {
+        "AutoConfig": "configuration_ode_transformer.OdeTransformerDecoderConfig",
+        "AutoModelForCausalLM": "modeling_ode_transformer.OdeTransformerForCausalLM",
+    }
+    # Names inside a stack; a model drops those it does not have.
+    base_model_tp_plan = {
+        "layers.*.self_attn.q_proj": "colwise",
+        "layers.*.self_attn.k_proj": "colwise",
+        "layers.*.self_attn.v_proj": "colwise",
+        "layers.*.self_attn.out_proj": "rowwise",
+        "layers.*.encoder_attn.q_proj": "colwise",
+        "layers.*.encoder_attn.k_proj": "colwise",
+        "layers.*.encoder_attn.v_proj": "colwise",
+        "layers.*.encoder_attn.out_proj": "rowwise",
+        "layers.*.self_attn.relative_keys": "replicated_with_grad_allreduce",
+        "layers.*.fc1": "colwise",
+        "layers.*.fc2": "rowwise",
+        "layers.*.macaron_fc1": "colwise",
+        "layers.*.macaron_fc2": "rowwise",
+    }
+    base_model_fsdp_plan = {
+        "embed_tokens": "free_full_weight",
+        "layers.*": "free_full_weight",
+        "layernorm_embedding": "keep_full_weight",
+        "layer_norm": "keep_full_weight",
+    }
+
+    vocab_size: int = 34040
+    tie_word_embeddings: bool = True
+    d_model: int = 512
+    decoder_layers: int = 6
+    decoder_attention_heads: int = 8
+    decoder_ffn_dim: int = 2048
+    activation_function: str = "relu"
+    layer_norm_eps: float | int = 1e-5
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.1
+    activation_dropout: float | int = 0.1
+    word_dropout: float | int = 0.0
+    max_position_embeddings: int = 1024
+    position_embedding_type: str = "sinusoidal"
+    position_counting: str = "mask"
+    padding_position: int = 1
+    scale_embedding: bool = True
+    embedding_layer_norm: bool = False
+    lm_head_bias: bool = False
+    max_relative_position: int = 8
+    decoder_solver: str | dict[str, Any] | ButcherTableau = "euler"
+    decoder_coefficients: str = "fixed"
+    coefficient_sharing: str = "stack"
+    coefficient_start: str | None = None
+    normalize_stages: bool | str = False
+    stage_values: str = "increment"
+    vector_field: str = "layer"
+    steps_per_layer: int = 1
+    stack_repeats: int = 1
+    step_size: float | int = 1.0
+    layer_history: str = "learned_dense"
+    use_cache: bool = True
+    bos_token_id: int | None = 0
+    pad_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+
+    def __new__(cls, *args, **kwargs):
+        # Only here can one see which names were given. A saved configuration may hold any, and names its version.
+        for alias, field in cls.attribute_map.items():
+            if alias in kwargs and kwargs.get(field, kwargs[alias]) != kwargs[alias]:
+                raise ValueError(f"{alias}={kwargs[alias]!r} contradicts {field}={kwargs[field]!r}: give one of them.")
+        for name in () if "transformers_version" in kwargs else kwargs:
+            if hasattr(cls, name):
+                continue
+            of_stacks = [f"{stack}_{name}" for stack in ("encoder", "decoder") if hasattr(cls, f"{stack}_{name}")]
+            if meant := of_stacks or get_close_matches(name, cls.__dataclass_fields__, 1, 0.85):
+                raise ValueError(f"{name}={kwargs[name]!r} is not a field: did you mean {' or '.join(meant)}?")
+        return super().__new__(cls)
+
+    def __setattr__(self, name, value):
+        # Only JSON types are stored; a tableau from a user's file is data.
+        if name.endswith("_solver") and isinstance(value, str) and value in OWN_ENTRIES:
+            entry = SCHEMES.get(value)
+            value = entry if isinstance(entry, ButcherTableau) else value
+        if isinstance(value, ButcherTableau):
+            value = value.to_dict()
+        elif isinstance(value, dict) and isinstance(value.get("predictor"), ButcherTableau):
+            value = {**value, "predictor": value["predictor"].to_dict()}
+        elif name == "custom_pipelines" and value is not None:
+            value = Pipelines(value)
+        super().__setattr__(name, value)
+
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        self.check_tokens()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerDecoderConfig":
+        """As in transformers. Raises a ValueError if the model has schemes of a user's file that is not imported."""
+        for entry, file in (config_dict.get("own_schemes") or {}).items():
+            if not any(entry in table for table in TABLES.values()):
+                raise ValueError(
+                    f"The model has {entry!r} of {file}: import that file first, by --import {file} or "
+                    f"modeling_ode_transformer.own_schemes.import_schemes({file!r})."
+                )
+        return super().from_dict(config_dict, **kwargs)
+
+    def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs):
+        """As in transformers; beside a model's code, the saved configuration names the class for each Auto class that
+        can open the model. The code of pipelines that it names is saved with it. The configuration itself stays as it
+        is, but for `auto_map`."""
+        folder = Path(save_directory)
+        for path in self.code_of_pipelines(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, folder)
+        saved = copy.deepcopy(self)
+        saved.__dict__.pop("own_schemes", None)
+        for name, value in self.fields_beside_code(folder).items():
+            setattr(saved, name, value)
+        super(OdeTransformerDecoderConfig, saved).save_pretrained(save_directory, **kwargs)
+        if hasattr(saved, "auto_map"):
+            self.auto_map = saved.auto_map  # where transformers notes it, too
+        if push_to_hub:
+            self.push_to_hub(kwargs.pop("repo_id", folder.name), **kwargs)
+
+    def code_of_pipelines(self, folder: Path) -> list[Path]:
+        """The files beside this one that the pipelines of `custom_pipelines` need in the folder."""
+        entries = (getattr(self, "custom_pipelines", None) or {}).values()
+        files = {Path(__file__).with_name(f"{entry['impl'].split('.')[0]}.py") for entry in entries}
+        own = sorted(file for file in files if file.is_file() and file.parent.resolve() != folder.resolve())
+        return [Path(path) for file in own for path in (file, *get_relative_import_files(file))]
+
+    def fields_beside_code(self, folder: Path) -> dict[str, Any]:
+        """The fields that depend on the code in the folder or on that saved there: the classes that open the model,
+        its pipelines, and the files of the user that define its schemes."""
+        fields: dict[str, Any] = {"own_schemes": own} if (own := self.own_entries()) else {}
+        module = [*self.model_classes.values()][-1].split(".")[0]
+        if (folder / f"{module}.py").is_file():
+            named = getattr(self, "auto_map", None) or {}
+            others = {key: name for key, name in named.items() if not str(name).startswith(module)}
+            fields["auto_map"] = others | self.model_classes
+        pipelines = getattr(self, "custom_pipelines", None)
+        if pipelines and not (folder / PIPELINES_FILE).is_file():
+            lost = PIPELINES_FILE.removesuffix("py")
+            fields["custom_pipelines"] = {
+                task: entry for task, entry in pipelines.items() if not entry["impl"].startswith(lost)
+            }
+        return fields
+
+    def own_entries(self) -> dict[str, str]:
+        """The model's schemes, coefficients and history from users' files, and the names of these files."""
+        names = [self.layer_history]
+        for stack in self.stacks:
+            solver = getattr(self, f"{stack}_solver")
+            names += [getattr(self, f"{stack}_coefficients"), solver["predictor"] if "predictor" in solver else solver]
+        return {name: OWN_ENTRIES[name] for name in names if isinstance(name, str) and name in OWN_ENTRIES}
+
+    def check_tokens(self) -> None:
+        """Checks that the special tokens are in the vocabulary. Saving does not check it: `Trainer` sets them to the
+        tokenizer's.
+
+        Raises:
+            ValueError: an id is not below `vocab_size` or, for the decoder's tokens, `decoder_vocab_size`.
+        """
+        if self.eos_token_id == []:
+            raise ValueError("eos_token_id=[] names no token: give an id, or None.")
+        for name in ("bos_token_id", "eos_token_id", "decoder_start_token_id", "pad_token_id"):
+            value = getattr(self, name, None)
+            for field in ("vocab_size", "decoder_vocab_size"):
+                size = getattr(self, field, None)
+                is_limit = size is not None and (name == "pad_token_id" or size == self.target_vocab_size)
+                ids = value if isinstance(value, list) else [value or 0]
+                if is_limit and not all(0 <= each < size for each in ids):
+                    raise ValueError(
+                        f"{name}={value} is not an id below {field}={size}: give the tokenizer's id, or resize the "
+                        "embeddings to the tokenizer."
+                    )
+
+    @classmethod
+    def from_preset(cls, name: str, **kwargs) -> "OdeTransformerDecoderConfig":
+        """The paper's best model, RK2 with a gate, in one of its sizes (a key of `PRESETS`). `kwargs` replace fields;
+        an `encoder_solver` among them has fixed coefficients unless others are given too. The decoder of a language
+        model is as the preset's encoder.
+
+        Raises:
+            ValueError: no preset has that name.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"Unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
+        stack = cls.stacks[0]
+        preset: dict[str, Any] = {field.replace("encoder_", f"{stack}_"): n for field, n in PRESETS[name].items()}
+        if f"{stack}_solver" not in kwargs:
+            preset |= {f"{stack}_solver": "rk2", f"{stack}_coefficients": "gate"}
+        replaced = {cls.attribute_map.get(name, name) for name in kwargs}
+        return cls(**{field: value for field, value in preset.items() if field not in replaced}, **kwargs)
+
+    def scheme(self, stack: str) -> Scheme:
+        """The scheme of the blocks of "encoder" or "decoder"."""
+        return resolve_scheme(getattr(self, f"{stack}_solver"))
+
+    def evaluations(self, stack: str) -> int:
+        """How often an "encoder" or "decoder" block evaluates what it integrates in one run of its stack, corrections
+        included."""
+        scheme = self.scheme(stack)
+        return scheme.tableau.num_stages * self.steps_per_layer + scheme.corrector_iterations
+
+    def attention_evaluations(self, stack: str) -> int:
+        """How often an "encoder" or "decoder" block evaluates its self-attention in one run of its stack. Each
+        evaluation, to predict or to correct, has its own keys and values."""
+        parts = VECTOR_FIELDS[self.vector_field]
+        if any(part.is_integrated and "self_attention" in part.sublayers for part in parts):
+            return self.evaluations(stack)
+        return 1 + self.scheme(stack).corrector_iterations
+
+    @property
+    def decoder_layer_calls(self) -> int:
+        """How often blocks of the decoder run: the number of hidden states they return."""
+        return self.decoder_layers * self.stack_repeats
+
+    @property
+    def target_vocab_size(self) -> int:
+        """The number of tokens that outputs can have."""
+        return self.vocab_size
+
+    def get_text_config(
+        self, decoder: bool | None = None, encoder: bool | None = None
+    ) -> "OdeTransformerDecoderConfig":
+        """The configuration itself, or with `decoder=True` a copy whose generic names describe the decoder.
+        transformers sizes caches by the copy: they need one entry for each evaluation of a self-attention."""
+        if not decoder or encoder:
+            return self
+        config = copy.deepcopy(self)
+        config.num_hidden_layers = self.decoder_layer_calls * self.attention_evaluations("decoder")
+        config.num_attention_heads = self.decoder_attention_heads
+        config.vocab_size = self.target_vocab_size
+        return config
+
+    def validate_architecture(self):
+        """Part of the validation at construction and on save: names, ranges, and combinations of fields."""
+        if self.is_encoder_decoder != ("encoder" in self.stacks):
+            other = OdeTransformerDecoderConfig if "encoder" in self.stacks else OdeTransformerConfig
+            raise ValueError(
+                f"is_encoder_decoder={self.is_encoder_decoder}: {type(self).__name__} is not for such models; use "
+                f"{other.__name__}."
+            )
+        own = self.__dataclass_fields__
+        for field, allowed in ((field, allowed) for field, allowed in CHOICES.items() if field in own):
+            if getattr(self, field) not in allowed:
+                names = ", ".join(map(str, allowed))
+                raise ValueError(f"{field}={getattr(self, field)!r} is unknown: choose one of {names}.")
+        for field in (field for field in POSITIVE_INTEGERS if field in own):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)} must be at least 1.")
+        for field in ("step_size", "layer_norm_eps"):
+            if not 0 < getattr(self, field) <= LARGEST:
+                raise ValueError(f"{field}={getattr(self, field)} must be a positive number of at most {LARGEST}.")
+        for field in ("dropout", "attention_dropout", "activation_dropout", "word_dropout"):
+            if not 0 <= getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)} must be a probability, at least 0 and less than 1.")
+        for field in ("max_relative_position", "padding_position"):
+            if getattr(self, field) < 0:
+                raise ValueError(f"{field}={getattr(self, field)} must not be negative.")
+        for field in (f"{stack}_attention_heads" for stack in self.stacks):
+            if self.d_model % getattr(self, field):
+                raise ValueError(
+                    f"d_model={self.d_model} is not a multiple of {field}={getattr(self, field)}: change one of them."
+                )
+        if self.position_embedding_type == "sinusoidal" and self.d_model < 4:
+            raise ValueError(f"d_model={self.d_model} is too small for sinusoidal positions, which need at least 4.")
+        for stack in self.stacks:
+            self._validate_scheme(stack)
+        self._validate_coefficients()
+        super().validate_architecture()
+
+    def _validate_scheme(self, stack: str):
+        solver, coefficients = getattr(self, f"{stack}_solver"), getattr(self, f"{stack}_coefficients")
+        scheme, name = self.scheme(stack), f"{stack}_solver={solver!r}"
+        tableau = scheme.tableau
+        if COEFFICIENTS[coefficients].num_stages not in (None, tableau.num_stages):
+            raise ValueError(
+                f"{stack}_coefficients={coefficients!r} weighs two stages with g and 1 - g, but {name} has "
+                f"{tableau.num_stages}: choose a solver of two stages (rk2, midpoint, ralston), or other coefficients "
+                "(fixed, ones, learned, sigmoid, tanh, ema)."
+            )
+        if coefficients not in ("fixed", "ones") and tableau.num_stages == 1:
+            logger.warning_once(f"{stack}_coefficients={coefficients!r} has no effect: {name} has one stage.")
+        if (coefficients == "fixed" or tableau.num_stages == 1) and not tableau.is_consistent:
+            advice = f", or choose another {stack}_coefficients, as 'learned'" if tableau.num_stages > 1 else ""
+            raise ValueError(
+                f"The weights of {name} sum to {tableau.total_weight:g}, counting the stages that start from the "
+                f"whole state, and fixed coefficients have to sum to 1: correct the tableau{advice}."
+            )
+        is_output = self.stage_values == "output" and self.layer_history == "none" and tableau.num_stages > 1
+        if is_output and (
+            coefficients == "ones" or (coefficients == "learned" and self.coefficient_start in (None, "ones"))
+        ):
+            # Before training, outputs are about as large as inputs. Norms square the states.
+            state, ones = torch.ones((), dtype=torch.float64, device="cpu"), [1.0] * tableau.num_stages
+            growth = integrate(lambda z, _: z, state, tableau, lambda _: ones, self.step_size, 1)
+            if growth ** (getattr(self, f"{stack}_layer_calls") * self.steps_per_layer) > 1e19:
+                logger.warning_once(
+                    f"stage_values='output' with {stack}_coefficients={coefficients!r} makes states {growth:g} times "
+                    f"as large in each step, and {stack}_layers={getattr(self, f'{stack}_layers')} too large for "
+                    f"float32 at the start: choose stage_values='increment', {stack}_coefficients='fixed', or "
+                    "layer_history='learned_dense'."
+                )
+        if scheme.corrector_iterations and self.layer_history != "learned_dense":
+            raise ValueError(
+                f"{name} corrects its steps over a history of layers, but layer_history={self.layer_history!r}: set "
+                "layer_history='learned_dense'."
+            )
+        if scheme.multistep is None:
+            return
+        integrated = [field for field, parts in VECTOR_FIELDS.items() if all(part.is_integrated for part in parts)]
+        if self.vector_field not in integrated:
+            raise ValueError(
+                f"{name} steps from block to block, and vector_field={self.vector_field!r} leaves a sublayer out: "
+                f"choose one of {', '.join(integrated)}."
+            )
+        if self.layer_history != "none":
+            logger.warning_once(
+                f"{name} combines the states of blocks, and so does layer_history={self.layer_history!r}: the scheme "
+                "of the paper's table 7 has layer_history='none'."
+            )
+
+    def _validate_coefficients(self):
+        """Checks the coefficients of all stacks together."""
+        stages = [stack for stack in self.stacks if self.scheme(stack).tableau.num_stages > 1]
+        chosen = {f"{stack}_coefficients": getattr(self, f"{stack}_coefficients") for stack in stages}
+        if self.coefficient_sharing == "channel":
+            choices = [name for name, coefficients in COEFFICIENTS.items() if coefficients.can_be_per_channel]
+            refused = {field: name for field, name in chosen.items() if name not in (*choices, "fixed", "ones")}
+            if refused or not set(chosen.values()) & set(choices):
+                raise ValueError(
+                    f"coefficient_sharing='channel' is for coefficients {' or '.join(choices)}, not for "
+                    f"{refused or chosen or 'blocks of one stage'}: choose one of them, or share by 'stack' or "
+                    "'layer'."
+                )
+        starting = [name for name, each in COEFFICIENTS.items() if self.coefficient_start in each.starts]
+        if self.coefficient_start is not None and not set(chosen.values()) & set(starting):
+            raise ValueError(
+                f"coefficient_start={self.coefficient_start!r} is for {', '.join(map(repr, starting))} coefficients, "
+                f"not for {chosen or 'blocks of one stage'}."
+            )
+        if not stages:
+            idle = {"normalize_stages": True, "stage_values": "output", "coefficient_sharing": "layer"}
+            for field, value in idle.items():
+                if getattr(self, field) == value:
+                    solvers = " and ".join(
+                        f"{stack}_solver={getattr(self, f'{stack}_solver')!r}" for stack in self.stacks
+                    )
+                    logger.warning_once(f"{field}={value!r} has no effect: {solvers} has one stage.")
+
+
+@strict
+class OdeTransformerConfig(OdeTransformerDecoderConfig):
     r"""
     The configuration of an ODE Transformer (Li et al., ACL 2022). The defaults are the paper's base model with RK2
     blocks in the encoder (eqs. 12-14): 61M parameters. `from_preset` has the paper's best: RK2 with a gate.
@@ -129,8 +507,6 @@ class OdeTransformerConfig(PreTrainedConfig):
             Another size than `vocab_size` needs `share_encoder_decoder_embeddings=False`.
         share_encoder_decoder_embeddings (`bool`, defaults to `True`): Whether encoder and decoder share one embedding
             matrix.
-        is_encoder_decoder (`bool`, defaults to `True`): Whether it is an encoder-decoder; `False`: a language model,
-            which has a decoder only.
         tie_word_embeddings (`bool`, defaults to `True`): Whether the output projection is the decoder's embedding
             matrix.
         d_model (`int`, defaults to 512): Width of the model.
@@ -163,9 +539,9 @@ class OdeTransformerConfig(PreTrainedConfig):
             `"scaled_gate"` raise a `ValueError`; the others have no effect.
         coefficient_sharing (`str`, defaults to `"stack"`): Whether each `"stack"` has one set of coefficients, each
             `"layer"` has its own, or each stack has one per `"channel"` (`"learned"` and `"ema"` only).
-        coefficient_start (`str`, defaults to `"ones"`): Where `"learned"` coefficients start: at `"ones"`, at the
-            `"tableau"`, at `"euler"` (1, 0, ...: the residual block), or at `"even"` (1/n each). Gates start with
-            random weights, or, with `"even"`, at zero.
+        coefficient_start (`str`, *optional*): Where coefficients start. `"learned"` ones: at `"ones"` (their
+            default), at the `"tableau"`, at `"euler"` (1, 0, ...: the residual block), or at `"even"` (1/n each).
+            Gates: with `"random"` weights (their default), or at `"even"`, with weights of zero.
         normalize_stages (`bool` or `str`, defaults to `False`): Whether each stage has a layer norm, which the layers
             of a stack share (PCformer, Li et al., 2024). `True` normalizes a stage before it is weighted.
             `"released"` does so as soon as it is evaluated, as in PCformer's released code: later stages then start
@@ -224,352 +600,40 @@ class OdeTransformerConfig(PreTrainedConfig):
     ```"""
 
     model_type = "ode_transformer"
-    keys_to_ignore_at_inference = ["cache", "past_key_values"]  # since transformers 5.24, and before
     attribute_map = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
     }
-    # A language model has a decoder only; transformers reads some of these.
-    fields_of_encoder = ("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim")
-    fields_of_encoder += ("encoder_solver", "encoder_coefficients")
-    # The Auto classes that open a saved encoder-decoder ("model") or language model ("decoder").
+    stacks: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
     model_classes = {
-        "model": {
-            "AutoConfig": "configuration_ode_transformer.OdeTransformerConfig",
-            "AutoModel": "modeling_ode_transformer.OdeTransformerModel",
-            "AutoModelForSeq2SeqLM": "modeling_ode_transformer.OdeTransformerForConditionalGeneration",
-        },
-        "decoder": {
-            "AutoConfig": "configuration_ode_transformer.OdeTransformerConfig",
-            "AutoModelForCausalLM": "modeling_ode_transformer.OdeTransformerForCausalLM",
-        },
-    }
-    # Names inside a stack; a model drops those it does not have.
-    base_model_tp_plan = {
-        "layers.*.self_attn.q_proj": "colwise",
-        "layers.*.self_attn.k_proj": "colwise",
-        "layers.*.self_attn.v_proj": "colwise",
-        "layers.*.self_attn.out_proj": "rowwise",
-        "layers.*.encoder_attn.q_proj": "colwise",
-        "layers.*.encoder_attn.k_proj": "colwise",
-        "layers.*.encoder_attn.v_proj": "colwise",
-        "layers.*.encoder_attn.out_proj": "rowwise",
-        "layers.*.self_attn.relative_keys": "replicated_with_grad_allreduce",
-        "layers.*.fc1": "colwise",
-        "layers.*.fc2": "rowwise",
-        "layers.*.macaron_fc1": "colwise",
-        "layers.*.macaron_fc2": "rowwise",
-    }
-    base_model_fsdp_plan = {
-        "embed_tokens": "free_full_weight",
-        "layers.*": "free_full_weight",
-        "layernorm_embedding": "keep_full_weight",
-        "layer_norm": "keep_full_weight",
+        "AutoConfig": "configuration_ode_transformer.OdeTransformerConfig",
+        "AutoModel": "modeling_ode_transformer.OdeTransformerModel",
+        "AutoModelForSeq2SeqLM": "modeling_ode_transformer.OdeTransformerForConditionalGeneration",
     }
 
-    vocab_size: int = 34040
     decoder_vocab_size: int | None = None
     share_encoder_decoder_embeddings: bool = True
-    tie_word_embeddings: bool = True
-    d_model: int = 512
     encoder_layers: int = 6
-    decoder_layers: int = 6
     encoder_attention_heads: int = 8
-    decoder_attention_heads: int = 8
     encoder_ffn_dim: int = 2048
-    decoder_ffn_dim: int = 2048
-    activation_function: str = "relu"
-    layer_norm_eps: float | int = 1e-5
-    dropout: float | int = 0.1
-    attention_dropout: float | int = 0.1
-    activation_dropout: float | int = 0.1
-    word_dropout: float | int = 0.0
-    max_position_embeddings: int = 1024
-    position_embedding_type: str = "sinusoidal"
-    position_counting: str = "mask"
-    padding_position: int = 1
-    scale_embedding: bool = True
-    embedding_layer_norm: bool = False
-    lm_head_bias: bool = False
-    max_relative_position: int = 8
     encoder_solver: str | dict[str, Any] | ButcherTableau = "rk2"
-    decoder_solver: str | dict[str, Any] | ButcherTableau = "euler"
     encoder_coefficients: str = "fixed"
-    decoder_coefficients: str = "fixed"
-    coefficient_sharing: str = "stack"
-    coefficient_start: str = "ones"
-    normalize_stages: bool | str = False
-    stage_values: str = "increment"
-    vector_field: str = "layer"
-    steps_per_layer: int = 1
-    stack_repeats: int = 1
-    step_size: float | int = 1.0
-    layer_history: str = "learned_dense"
     is_encoder_decoder: bool = True
-    use_cache: bool = True
-    bos_token_id: int | None = 0
-    pad_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 2
     decoder_start_from_labels: bool = False
 
-    def __new__(cls, *args, **kwargs):
-        # Only here can one see which names were given. A saved configuration may hold any, and names its version.
-        is_decoder, is_saved = kwargs.get("is_encoder_decoder") is False, "transformers_version" in kwargs
-        for alias, field in (*cls.attribute_map.items(), *cls.fields_by_alias(is_decoder).items()):
-            if alias in kwargs and kwargs.get(field, kwargs[alias]) != kwargs[alias]:
-                raise ValueError(f"{alias}={kwargs[alias]!r} contradicts {field}={kwargs[field]!r}: give one of them.")
-        for name in () if is_saved else kwargs:
-            if hasattr(cls, name):
-                continue
-            of_stacks = [f"{stack}_{name}" for stack in ("encoder", "decoder") if hasattr(cls, f"{stack}_{name}")]
-            if meant := of_stacks or get_close_matches(name, cls.__dataclass_fields__, 1, 0.85):
-                raise ValueError(f"{name}={kwargs[name]!r} is not a field: did you mean {' or '.join(meant)}?")
-        if is_decoder and not is_saved:
-            # Values that differ from the defaults are reported when the language model is made.
-            for name in (name for name in cls.fields_of_encoder if name in kwargs):
-                own = name.replace("encoder_", "decoder_")
-                if kwargs[name] == getattr(cls, name) != kwargs.get(own, getattr(cls, own)):
-                    logger.warning(f"{name}={kwargs[name]!r} {IDLE}")
-        return super().__new__(cls)
-
-    def __setattr__(self, name, value):
-        # Only JSON types are stored; a tableau from a user's file is data.
-        if name.endswith("_solver") and isinstance(value, str) and value in OWN_ENTRIES:
-            entry = SCHEMES.get(value)
-            value = entry if isinstance(entry, ButcherTableau) else value
-        if isinstance(value, ButcherTableau):
-            value = value.to_dict()
-        elif isinstance(value, dict) and isinstance(value.get("predictor"), ButcherTableau):
-            value = {**value, "predictor": value["predictor"].to_dict()}
-        elif name == "custom_pipelines" and value is not None:
-            value = Pipelines(value)
-        super().__setattr__(name, value)
-
-    def __post_init__(self, **kwargs):
-        if self.decoder_vocab_size == self.vocab_size and self.share_encoder_decoder_embeddings:
-            self.decoder_vocab_size = None
-        if not self.is_encoder_decoder:
-            kwargs |= self.decoder_sizes(kwargs)
-        super().__post_init__(**kwargs)
-        self.check_tokens()
-
-    @classmethod
-    def fields_by_alias(cls, is_decoder: bool) -> dict[str, str]:
-        """The fields by transformers' names of sizes: the decoder's for a language model, otherwise the encoder's."""
-        return {
-            alias: field.replace("encoder_", "decoder_") if is_decoder else field
-            for alias, field in cls.attribute_map.items()
-        }
-
-    @classmethod
-    def decoder_sizes(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The values of a language model's fields that are given by transformers' names."""
-        return {field: given[alias] for alias, field in cls.fields_by_alias(True).items() if alias in given}
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerConfig":
-        """As in transformers. Raises a ValueError if the model has schemes of a user's file that is not imported."""
-        for entry, file in (config_dict.get("own_schemes") or {}).items():
-            if not any(entry in table for table in TABLES.values()):
-                raise ValueError(
-                    f"The model has {entry!r} of {file}: import that file first, by --import {file} or "
-                    f"modeling_ode_transformer.own_schemes.import_schemes({file!r})."
-                )
-        if not kwargs.get("is_encoder_decoder", config_dict.get("is_encoder_decoder", True)):
-            idle = [f"{name}={kwargs.pop(name)!r}" for name in cls.fields_of_encoder if name in kwargs]
-            kwargs |= cls.decoder_sizes(kwargs)
-            if idle:
-                logger.warning(f"{', '.join(idle)} {IDLE}")
-        return super().from_dict(config_dict, **kwargs)
-
-    def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs):
-        """As in transformers; beside a model's code, the saved configuration names the class for each Auto class that
-        can open the model. The code of pipelines that it names is saved with it. The configuration itself stays as it
-        is, but for `auto_map`."""
-        folder = Path(save_directory)
-        for path in self.code_of_pipelines(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, folder)
-        saved = copy.deepcopy(self)
-        saved.__dict__.pop("own_schemes", None)
-        for name, value in self.fields_beside_code(folder).items():
-            setattr(saved, name, value)
-        super(OdeTransformerConfig, saved).save_pretrained(save_directory, **kwargs)
-        if hasattr(saved, "auto_map"):
-            self.auto_map = saved.auto_map  # where transformers notes it, too
-        if push_to_hub:
-            self.push_to_hub(kwargs.pop("repo_id", folder.name), **kwargs)
-
-    def code_of_pipelines(self, folder: Path) -> list[Path]:
-        """The files beside this one that the pipelines of `custom_pipelines` need in the folder."""
-        entries = (getattr(self, "custom_pipelines", None) or {}).values()
-        files = {Path(__file__).with_name(f"{entry['impl'].split('.')[0]}.py") for entry in entries}
-        own = sorted(file for file in files if file.is_file() and file.parent.resolve() != folder.resolve())
-        return [Path(path) for file in own for path in (file, *get_relative_import_files(file))]
-
-    def fields_beside_code(self, folder: Path) -> dict[str, Any]:
-        """The fields that depend on the code in the folder or on that saved there: the classes that open the model,
-        its pipelines, and the files of the user that define its schemes."""
-        fields: dict[str, Any] = {"own_schemes": own} if (own := self.own_entries()) else {}
-        classes = self.model_classes["model" if self.is_encoder_decoder else "decoder"]
-        module = [*classes.values()][-1].split(".")[0]
-        if (folder / f"{module}.py").is_file():
-            named = getattr(self, "auto_map", None) or {}
-            others = {key: name for key, name in named.items() if not str(name).startswith(module)}
-            fields["auto_map"] = others | classes
-        pipelines = getattr(self, "custom_pipelines", None)
-        if pipelines and not (folder / PIPELINES_FILE).is_file():
-            lost = PIPELINES_FILE.removesuffix("py")
-            fields["custom_pipelines"] = {
-                task: entry for task, entry in pipelines.items() if not entry["impl"].startswith(lost)
-            }
-        return fields
-
-    def own_entries(self) -> dict[str, str]:
-        """The model's schemes, coefficients and history from users' files, and the names of these files."""
-        names = [self.layer_history]
-        for stack in self.stacks:
-            solver = getattr(self, f"{stack}_solver")
-            names += [getattr(self, f"{stack}_coefficients"), solver["predictor"] if "predictor" in solver else solver]
-        return {name: OWN_ENTRIES[name] for name in names if isinstance(name, str) and name in OWN_ENTRIES}
-
-    def check_tokens(self) -> None:
-        """Checks that the special tokens are in the vocabulary. Saving does not check it: `Trainer` sets them to the
-        tokenizer's.
-
-        Raises:
-            ValueError: an id is not below `vocab_size` or, for the decoder's tokens, `decoder_vocab_size`.
-        """
-        if self.eos_token_id == []:
-            raise ValueError("eos_token_id=[] names no token: give an id, or None.")
-        decoder = "vocab_size" if self.decoder_vocab_size is None else "decoder_vocab_size"
-        tokens = dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), (decoder,))
-        for name, fields in {"pad_token_id": ("vocab_size", decoder), **tokens}.items():
-            value = getattr(self, name)
-            for field in fields:
-                size = getattr(self, field)
-                if not all(0 <= each < size for each in (value if isinstance(value, list) else [value or 0])):
-                    raise ValueError(
-                        f"{name}={value} is not an id below {field}={size}: give the tokenizer's id, or resize the "
-                        "embeddings to the tokenizer."
-                    )
-
-    @classmethod
-    def from_preset(cls, name: str, **kwargs) -> "OdeTransformerConfig":
-        """The paper's best model, RK2 with a gate, in one of its sizes (a key of `PRESETS`). `kwargs` replace fields;
-        an `encoder_solver` among them has fixed coefficients unless others are given too. With
-        `is_encoder_decoder=False`, the decoder is as the preset's encoder.
-
-        Raises:
-            ValueError: no preset has that name.
-        """
-        if name not in PRESETS:
-            raise ValueError(f"Unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
-        is_decoder = kwargs.get("is_encoder_decoder") is False
-        stack = "decoder" if is_decoder else "encoder"
-        preset: dict[str, Any] = {field.replace("encoder_", f"{stack}_"): n for field, n in PRESETS[name].items()}
-        if f"{stack}_solver" not in kwargs:
-            preset |= {f"{stack}_solver": "rk2", f"{stack}_coefficients": "gate"}
-        fields = cls.fields_by_alias(is_decoder)
-        replaced = {fields.get(name, name) for name in kwargs}
-        return cls(**{field: value for field, value in preset.items() if field not in replaced}, **kwargs)
-
-    def scheme(self, stack: str) -> Scheme:
-        """The scheme of the blocks of "encoder" or "decoder"."""
-        return resolve_scheme(getattr(self, f"{stack}_solver"))
-
-    def evaluations(self, stack: str) -> int:
-        """How often an "encoder" or "decoder" block evaluates what it integrates in one run of its stack, corrections
-        included."""
-        scheme = self.scheme(stack)
-        return scheme.tableau.num_stages * self.steps_per_layer + scheme.corrector_iterations
-
-    def attention_evaluations(self, stack: str) -> int:
-        """How often an "encoder" or "decoder" block evaluates its self-attention in one run of its stack. Each
-        evaluation, to predict or to correct, has its own keys and values."""
-        parts = VECTOR_FIELDS[self.vector_field]
-        if any(part.is_integrated and "self_attention" in part.sublayers for part in parts):
-            return self.evaluations(stack)
-        return 1 + self.scheme(stack).corrector_iterations
-
     @property
     def encoder_layer_calls(self) -> int:
-        """How often blocks of the encoder run: the number of hidden states they return."""
+        """As `decoder_layer_calls`."""
         return self.encoder_layers * self.stack_repeats
 
     @property
-    def decoder_layer_calls(self) -> int:
-        """As `encoder_layer_calls`."""
-        return self.decoder_layers * self.stack_repeats
-
-    @property
-    def stacks(self) -> tuple[str, ...]:
-        """The model's stacks."""
-        return ("encoder", "decoder") if self.is_encoder_decoder else ("decoder",)
-
-    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "OdeTransformerConfig":
-        """The configuration itself, or with `decoder=True` a copy whose generic names describe the decoder.
-        transformers sizes caches by the copy: they need one entry for each evaluation of a self-attention."""
-        if not decoder or encoder:
-            return self
-        config = copy.deepcopy(self)
-        config.num_hidden_layers = self.decoder_layer_calls * self.attention_evaluations("decoder")
-        config.num_attention_heads = self.decoder_attention_heads
-        config.vocab_size = self.decoder_vocab_size or self.vocab_size
-        return config
-
-    def for_decoder_alone(self) -> "OdeTransformerConfig":
-        """A copy for a causal language model made of the decoder. Its encoder fields, from which transformers reads
-        sizes, take the decoder's values; a warning names those that differed."""
-        config = copy.deepcopy(self)
-        # A saved language model has encoder fields that suited its own decoder; another decoder may differ.
-        is_saved = bool(config.name_or_path) and not config.is_encoder_decoder
-        config.is_encoder_decoder = False
-        idle = []
-        for name in self.fields_of_encoder:
-            size = name.removeprefix("encoder_")
-            own = getattr(config, f"decoder_{size}")
-            if (value := getattr(config, name)) not in (getattr(type(self), name), own):
-                idle.append(f"{name}={value!r} (beside decoder_{size}={own!r})")
-            setattr(config, name, own)
-        if idle and not is_saved:
-            logger.warning(f"{', '.join(idle)} {IDLE}")
-        # What only the encoder's coefficients allowed.
-        has_stages = config.scheme("decoder").tableau.num_stages > 1
-        coefficients = COEFFICIENTS[config.decoder_coefficients]
-        if not has_stages or (config.coefficient_sharing == "channel" and not coefficients.can_be_per_channel):
-            config.coefficient_sharing = "stack"
-        if not has_stages or config.coefficient_start not in coefficients.starts:
-            config.coefficient_start = "ones"
-        if config.decoder_vocab_size is not None:
-            config.vocab_size, config.decoder_vocab_size = config.decoder_vocab_size, None
-        return config
+    def target_vocab_size(self) -> int:
+        return self.vocab_size if self.decoder_vocab_size is None else self.decoder_vocab_size
 
     def validate_architecture(self):
-        """Part of the validation at construction and on save: names, ranges, and combinations of fields."""
-        for field, allowed in CHOICES.items():
-            if getattr(self, field) not in allowed:
-                names = ", ".join(map(str, allowed))
-                raise ValueError(f"{field}={getattr(self, field)!r} is unknown: choose one of {names}.")
-        for field in POSITIVE_INTEGERS:
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)} must be at least 1.")
-        for field in ("step_size", "layer_norm_eps"):
-            if not 0 < getattr(self, field) <= LARGEST:
-                raise ValueError(f"{field}={getattr(self, field)} must be a positive number of at most {LARGEST}.")
-        for field in ("dropout", "attention_dropout", "activation_dropout", "word_dropout"):
-            if not 0 <= getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)} must be a probability, at least 0 and less than 1.")
-        for field in ("max_relative_position", "padding_position"):
-            if getattr(self, field) < 0:
-                raise ValueError(f"{field}={getattr(self, field)} must not be negative.")
-        for field in ("encoder_attention_heads", "decoder_attention_heads"):
-            if self.d_model % getattr(self, field):
-                raise ValueError(
-                    f"d_model={self.d_model} is not a multiple of {field}={getattr(self, field)}: change one of them."
-                )
+        """As in the base class."""
         if self.decoder_vocab_size is not None:
             if self.decoder_vocab_size < 1:
                 raise ValueError(f"decoder_vocab_size={self.decoder_vocab_size} must be at least 1, or None.")
@@ -578,89 +642,7 @@ class OdeTransformerConfig(PreTrainedConfig):
                     f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}, so the "
                     "embeddings cannot be shared: set share_encoder_decoder_embeddings=False."
                 )
-        if self.position_embedding_type == "sinusoidal" and self.d_model < 4:
-            raise ValueError(f"d_model={self.d_model} is too small for sinusoidal positions, which need at least 4.")
-        for stack in self.stacks:
-            self._validate_scheme(stack)
-        self._validate_coefficients()
         super().validate_architecture()
 
-    def _validate_scheme(self, stack: str):
-        solver, coefficients = getattr(self, f"{stack}_solver"), getattr(self, f"{stack}_coefficients")
-        scheme, name = self.scheme(stack), f"{stack}_solver={solver!r}"
-        tableau = scheme.tableau
-        if COEFFICIENTS[coefficients].num_stages not in (None, tableau.num_stages):
-            raise ValueError(
-                f"{stack}_coefficients={coefficients!r} weighs two stages with g and 1 - g, but {name} has "
-                f"{tableau.num_stages}: choose a solver of two stages (rk2, midpoint, ralston), or other coefficients "
-                "(fixed, ones, learned, sigmoid, tanh, ema)."
-            )
-        if coefficients not in ("fixed", "ones") and tableau.num_stages == 1:
-            logger.warning_once(f"{stack}_coefficients={coefficients!r} has no effect: {name} has one stage.")
-        if (coefficients == "fixed" or tableau.num_stages == 1) and not tableau.is_consistent:
-            advice = f", or choose another {stack}_coefficients, as 'learned'" if tableau.num_stages > 1 else ""
-            raise ValueError(
-                f"The weights of {name} sum to {tableau.total_weight:g}, counting the stages that start from the "
-                f"whole state, and fixed coefficients have to sum to 1: correct the tableau{advice}."
-            )
-        is_output = self.stage_values == "output" and self.layer_history == "none" and tableau.num_stages > 1
-        if is_output and (coefficients == "ones" or (coefficients, self.coefficient_start) == ("learned", "ones")):
-            # Before training, outputs are about as large as inputs. Norms square the states.
-            state, ones = torch.ones((), dtype=torch.float64, device="cpu"), [1.0] * tableau.num_stages
-            growth = integrate(lambda z, _: z, state, tableau, lambda _: ones, self.step_size, 1)
-            if growth ** (getattr(self, f"{stack}_layer_calls") * self.steps_per_layer) > 1e19:
-                logger.warning_once(
-                    f"stage_values='output' with {stack}_coefficients={coefficients!r} makes states {growth:g} times "
-                    f"as large in each step, and {stack}_layers={getattr(self, f'{stack}_layers')} too large for "
-                    f"float32 at the start: choose stage_values='increment', {stack}_coefficients='fixed', or "
-                    "layer_history='learned_dense'."
-                )
-        if scheme.corrector_iterations and self.layer_history != "learned_dense":
-            raise ValueError(
-                f"{name} corrects its steps over a history of layers, but layer_history={self.layer_history!r}: set "
-                "layer_history='learned_dense'."
-            )
-        if scheme.multistep is None:
-            return
-        integrated = [field for field, parts in VECTOR_FIELDS.items() if all(part.is_integrated for part in parts)]
-        if self.vector_field not in integrated:
-            raise ValueError(
-                f"{name} steps from block to block, and vector_field={self.vector_field!r} leaves a sublayer out: "
-                f"choose one of {', '.join(integrated)}."
-            )
-        if self.layer_history != "none":
-            logger.warning_once(
-                f"{name} combines the states of blocks, and so does layer_history={self.layer_history!r}: the scheme "
-                "of the paper's table 7 has layer_history='none'."
-            )
 
-    def _validate_coefficients(self):
-        """Checks the coefficients of all stacks together."""
-        stages = [stack for stack in self.stacks if self.scheme(stack).tableau.num_stages > 1]
-        chosen = {f"{stack}_coefficients": getattr(self, f"{stack}_coefficients") for stack in stages}
-        if self.coefficient_sharing == "channel":
-            choices = [name for name, coefficients in COEFFICIENTS.items() if coefficients.can_be_per_channel]
-            refused = {field: name for field, name in chosen.items() if name not in (*choices, "fixed", "ones")}
-            if refused or not set(chosen.values()) & set(choices):
-                raise ValueError(
-                    f"coefficient_sharing='channel' is for coefficients {' or '.join(choices)}, not for "
-                    f"{refused or chosen or 'blocks of one stage'}: choose one of them, or share by 'stack' or "
-                    "'layer'."
-                )
-        starting = [name for name, each in COEFFICIENTS.items() if self.coefficient_start in each.starts]
-        if self.coefficient_start != "ones" and not set(chosen.values()) & set(starting):
-            raise ValueError(
-                f"coefficient_start={self.coefficient_start!r} is for {', '.join(map(repr, starting))} coefficients, "
-                f"not for {chosen or 'blocks of one stage'}."
-            )
-        if not stages:
-            idle = {"normalize_stages": True, "stage_values": "output", "coefficient_sharing": "layer"}
-            for field, value in idle.items():
-                if getattr(self, field) == value:
-                    solvers = " and ".join(
-                        f"{stack}_solver={getattr(self, f'{stack}_solver')!r}" for stack in self.stacks
-                    )
-                    logger.warning_once(f"{field}={value!r} has no effect: {solvers} has one stage.")
-
-
-__all__ = ["OdeTransformerConfig"]
+__all__ = ["OdeTransformerConfig", "OdeTransformerDecoderConfig"]

@@ -39,7 +39,7 @@ class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
         kwargs: the fields of `OdeTransformerConfig`.
 
     Raises:
-        As `OdeTransformerConfig`, and `ValueError` for a model without an encoder (`is_encoder_decoder=False`).
+        As `OdeTransformerConfig`.
 
     Example:
 
@@ -55,13 +55,11 @@ class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
 
     model_type = "ode_transformer_recurrence"
     model_classes = {
-        "model": {
-            "AutoConfig": "configuration_recurrence_ode_transformer.OdeTransformerRecurrenceConfig",
-            "AutoModel": "modeling_recurrence_ode_transformer.OdeTransformerRecurrenceModel",
-            "AutoModelForSeq2SeqLM": (
-                "modeling_recurrence_ode_transformer.OdeTransformerRecurrenceForConditionalGeneration"
-            ),
-        },
+        "AutoConfig": "configuration_recurrence_ode_transformer.OdeTransformerRecurrenceConfig",
+        "AutoModel": "modeling_recurrence_ode_transformer.OdeTransformerRecurrenceModel",
+        "AutoModelForSeq2SeqLM": (
+            "modeling_recurrence_ode_transformer.OdeTransformerRecurrenceForConditionalGeneration"
+        ),
     }
     base_model_tp_plan = {
         **OdeTransformerConfig.base_model_tp_plan,
@@ -104,12 +102,6 @@ class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
         """The padded length of sources, from the total number of states of both encoders."""
         return num_states // 2 if self.recurrence_has_words else num_states - self.recurrence_steps
 
-    def for_decoder_alone(self):
-        raise ValueError(
-            f"recurrence_encoder={self.recurrence_encoder!r} is an encoder, which a causal language model does not "
-            "have: use an OdeTransformerConfig."
-        )
-
     def validate_architecture(self):
         """Part of the validation at construction and on save, as in the base class."""
         for field, allowed in RECURRENCE_CHOICES.items():
@@ -120,11 +112,6 @@ class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
         if self.recurrence_steps is not None and self.recurrence_steps < 1:
             raise ValueError(
                 f"recurrence_steps={self.recurrence_steps} must be at least 1, or None for one per word of the source."
-            )
-        if not self.is_encoder_decoder:
-            raise ValueError(
-                f"is_encoder_decoder=False means a decoder alone, but recurrence_encoder={self.recurrence_encoder!r} "
-                "is an encoder: use an OdeTransformerConfig."
             )
         if self.recurrence_encoder == "birnn" and self.recurrence_steps not in (None, type(self).recurrence_steps):
             logger.warning_once(

@@ -261,7 +261,7 @@ class StageCoefficients(nn.Module):
         tableau: the scheme whose stages are weighted.
         hidden_size: the size `d` of the stages' last dimension.
         per_channel: whether each of the `d` channels has its own weights (only if `can_be_per_channel`).
-        start: where free weights begin, a key of `STARTS`. Ignored unless the class lists it in `starts`.
+        start: where free weights begin, one of the class's `starts`; by default, and in place of others, the first.
 
     `forward` takes the `n` stages, each of shape (..., d), and returns `n` weights: floats, scalars, or tensors of
     shape (..., 1) or (d,). A class with `initial_weight()` has a parameter `weight` that starts there.
@@ -271,10 +271,10 @@ class StageCoefficients(nn.Module):
     starts: tuple[str, ...] = ()
     num_stages: int | None = None  # that a scheme must have; None: any
 
-    def __init__(self, tableau: ButcherTableau, hidden_size: int, per_channel: bool = False, start: str = "ones"):
+    def __init__(self, tableau: ButcherTableau, hidden_size: int, per_channel: bool = False, start: str | None = None):
         super().__init__()
         self.tableau = tableau
-        self.start = start
+        self.start = start if start in self.starts else next(iter(self.starts), None)
         self.channels = (hidden_size,) if per_channel else ()
         if hasattr(self, "initial_weight"):
             self.weight = nn.Parameter(self.initial_weight())
@@ -298,7 +298,7 @@ class OnesCoefficients(StageCoefficients):
 
 
 # Where learned weights start: at 1 (the paper, section 3.2), at the tableau's weights, at a residual block, or equal
-# with sum 1.
+# with sum 1. Gates start there with weights of zero, or with random ones ("random").
 STARTS: dict[str, Callable[[ButcherTableau], Sequence[float]]] = {
     "ones": lambda tableau: (1.0,) * tableau.num_stages,
     "tableau": lambda tableau: tableau.b,
@@ -342,13 +342,13 @@ class GateCoefficients(StageCoefficients):
     """For two stages: `g = sigmoid([F1; F2] W + b)`, one scalar per token; the weights are g and 1 - g (eqs. 25-26).
     With `start="even"`, W and b start at zero, so that g is 1/2."""
 
-    starts = ("even",)
+    starts = ("random", "even")
     num_stages = 2
     is_scaled = False
 
-    def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
-        super().__init__(tableau, hidden_size)
-        bias = (0.0,) if start == "even" else None
+    def __init__(self, tableau, hidden_size, per_channel=False, start=None):
+        super().__init__(tableau, hidden_size, start=start)
+        bias = (0.0,) if self.start == "even" else None
         self.gate = StageGate(2 * hidden_size, 1, bias, self.is_scaled)
 
     def forward(self, stages):
@@ -360,13 +360,13 @@ class SigmoidCoefficients(StageCoefficients):
     """One gate for each stage, computed from all stages: `gamma_i = sigmoid([F1; ...; Fn] W_i + b_i)` (table 10). With
     `start="even"`, W starts at zero, and every weight at 1/n."""
 
-    starts = ("even",)
+    starts = ("random", "even")
     activation = staticmethod(torch.sigmoid)
     inverse: Callable[[float], float] = staticmethod(lambda weight: math.log(weight / (1 - weight)))
 
-    def __init__(self, tableau, hidden_size, per_channel=False, start="ones"):
-        super().__init__(tableau, hidden_size)
-        bias = tuple(map(self.inverse, STARTS[start](tableau))) if start in self.starts else None
+    def __init__(self, tableau, hidden_size, per_channel=False, start=None):
+        super().__init__(tableau, hidden_size, start=start)
+        bias = tuple(map(self.inverse, STARTS[self.start](tableau))) if self.start in STARTS else None
         self.gate = StageGate(tableau.num_stages * hidden_size, tableau.num_stages, bias)
 
     def forward(self, stages):

@@ -39,7 +39,7 @@ from transformers.utils import TransformersKwargs, auto_docstring, can_return_tu
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
+from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig, OdeTransformerDecoderConfig
 from .generation_ode_transformer import CACHE_NAME, BeamSearchGenerationMixin, RecomputedGenerationMixin, one_cache
 from .integration_ode_transformer import HISTORIES, Integrator, StageGate, clamp_half
 from .layers_ode_transformer import (
@@ -83,6 +83,12 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     def __init__(self, config: OdeTransformerConfig, *args, **kwargs):
         # Fields may have changed since construction, as in `from_pretrained(folder, field=value)`.
         config.validate()
+        wanted = self.config_class.model_type
+        if config.model_type != wanted and not isinstance(self, OdeTransformerStack):
+            raise ValueError(
+                f"{type(self).__name__} has configurations of the type {wanted!r} ({self.config_class.__name__}), not "
+                f"{config.model_type!r}: open saved models with an Auto class."
+            )
         super().__init__(config, *args, **kwargs)
 
     def _init_weights(self, module):
@@ -110,42 +116,20 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             super()._init_weights(module)
 
     @classmethod
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path,
-        *args,
-        use_safetensors: bool | None = True,
-        output_loading_info: bool = False,
-        **kwargs,
-    ):
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = True, **kwargs):
         """As in transformers, but reads only safetensors unless `use_safetensors=False` allows files of `torch.save`
         (with `weights_only=True`, so that no code runs). `None`, transformers' default, counts as True.
 
         Raises:
             OSError: there are no safetensors files.
-            ValueError: the model has another type, or is an encoder-decoder and the class a language model.
         """
         name, use_safetensors = pretrained_model_name_or_path, use_safetensors is not False
         try:
-            model, report = super().from_pretrained(
-                name, *args, use_safetensors=use_safetensors, output_loading_info=True, **kwargs
-            )
+            return super().from_pretrained(name, *args, use_safetensors=use_safetensors, **kwargs)
         except OSError as error:
             if use_safetensors and "safetensors" in str(error):
                 raise OSError(f"{error} Older files (.bin) are only read with use_safetensors=False.") from error
             raise
-        has_encoder = any(re.match(r"(model\.)?encoder\.", key) for key in report["unexpected_keys"])
-        if model.config.model_type != cls.config_class.model_type:
-            raise ValueError(
-                f"{name} is a model of the type {model.config.model_type!r}, not a {cls.__name__}: open it with an "
-                "Auto class."
-            )
-        if has_encoder and not model.config.is_encoder_decoder:
-            raise ValueError(
-                f"{name} holds an encoder-decoder: open it with AutoModelForSeq2SeqLM. (To make a new language "
-                "model of its sizes: OdeTransformerForCausalLM(config).)"
-            )
-        return (model, report) if output_loading_info else model
 
     def save_pretrained(self, *args, **kwargs):
         # PEFT sets the field to False when it merges an adapter of tied embeddings.
@@ -630,9 +614,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
     }
 
     def __init__(self, config: OdeTransformerConfig):
-        super().__init__(
-            config, config.decoder_vocab_size or config.vocab_size, has_cross_attention=config.is_encoder_decoder
-        )
+        super().__init__(config, config.target_vocab_size, has_cross_attention=config.is_encoder_decoder)
         self.num_cache_entries = config.decoder_layer_calls * config.attention_evaluations("decoder")
 
     @merge_with_config_defaults
@@ -829,11 +811,6 @@ class OdeTransformerModel(OdeTransformerEncoderDecoderPreTrainedModel):
     _tp_plan = {"shared": "embedding_rowwise"}
 
     def __init__(self, config: OdeTransformerConfig):
-        if not config.is_encoder_decoder:
-            raise ValueError(
-                "The configuration has is_encoder_decoder=False, a decoder only: use OdeTransformerForCausalLM "
-                "(AutoModelForCausalLM)."
-            )
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
             self.shared = make_word_embedding(config, config.vocab_size)
@@ -911,7 +888,7 @@ class OdeTransformerForConditionalGeneration(BeamSearchGenerationMixin, OdeTrans
     def __init__(self, config: OdeTransformerConfig):
         super().__init__(config)
         self.model = self.model_class(config)
-        vocab_size = config.decoder_vocab_size or config.vocab_size
+        vocab_size = config.target_vocab_size
         self.lm_head = nn.Linear(config.d_model, vocab_size, bias=config.lm_head_bias)
         if config.tie_word_embeddings:
             source = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
@@ -983,11 +960,12 @@ class OdeTransformerForConditionalGeneration(BeamSearchGenerationMixin, OdeTrans
     "that token, for example as its end."
 )
 class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, RecomputedGenerationMixin):
+    config: OdeTransformerDecoderConfig
+    config_class = OdeTransformerDecoderConfig
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 
-    def __init__(self, config: OdeTransformerConfig):
-        config = config.for_decoder_alone()
+    def __init__(self, config: OdeTransformerDecoderConfig):
         # Trainer's label smoothing shifts labels for the classes listed here.
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(config.model_type, "OdeTransformerForCausalLM")
         super().__init__(config)

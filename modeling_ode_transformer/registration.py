@@ -11,7 +11,7 @@ from transformers import (
 )
 
 from .configuration_csa_ode import CsaOdeConfig
-from .configuration_ode_transformer import OdeTransformerConfig
+from .configuration_ode_transformer import OdeTransformerConfig, OdeTransformerDecoderConfig
 from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
 from .conversion.fairseq import convert_fairseq_state_dict
 from .generation_ode_transformer import SourceLengthLogitsProcessor
@@ -44,6 +44,7 @@ __all__ = [
     "EnsembleForConditionalGeneration",
     "FairseqTokenizer",
     "OdeTransformerConfig",
+    "OdeTransformerDecoderConfig",
     "OdeTransformerForCausalLM",
     "OdeTransformerForConditionalGeneration",
     "OdeTransformerModel",
@@ -61,7 +62,7 @@ __all__ = [
     "n_best",
 ]
 
-for config_class in (OdeTransformerConfig, OdeTransformerRecurrenceConfig, CsaOdeConfig):
+for config_class in (OdeTransformerConfig, OdeTransformerDecoderConfig, OdeTransformerRecurrenceConfig, CsaOdeConfig):
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
     config_class.register_for_auto_class()
 for auto_class, model_class in (
@@ -76,7 +77,7 @@ for auto_class, model_class in (
     auto_class.register(model_class.config_class, model_class, exist_ok=True)
     model_class.register_for_auto_class(auto_class.__name__)
 # The last one is the default. A saved `OdeTransformerTokenizer` needs no code of this package.
-for config_class in (OdeTransformerConfig, OdeTransformerRecurrenceConfig):
+for config_class in (OdeTransformerConfig, OdeTransformerDecoderConfig, OdeTransformerRecurrenceConfig):
     for tokenizer_class in (FairseqTokenizer, OdeTransformerTokenizer):
         AutoTokenizer.register(config_class, tokenizer_class=tokenizer_class, exist_ok=True)
 FairseqTokenizer.register_for_auto_class()

@@ -10,17 +10,23 @@ TINY |= {"max_relative_position": 3}
 TINY_CSA = {"vocab_size": 50, "embedding_size": 8, "hidden_size": 6, "num_labels": 3}
 CASES: dict[str, dict] = {}
 # By the beginnings of names.
-CONFIG_CLASSES = {"csa": "CsaOdeConfig", "recurrence": "OdeTransformerRecurrenceConfig", "": "OdeTransformerConfig"}
+CONFIG_CLASSES = {
+    **{"csa": "CsaOdeConfig", "recurrence": "OdeTransformerRecurrenceConfig"},
+    **{"decoder alone": "OdeTransformerDecoderConfig", "": "OdeTransformerConfig"},
+}
 
 
 def case(name: str, auto: str = "Seq2SeqLM", attention: str = "sdpa", generation: dict | None = None, **fields):
     """Adds a model of `AutoModelFor...`, or of `AutoModel`, its `fields` in the place of those of `TINY`."""
     assert name not in CASES
+    fields = (TINY_CSA if name.startswith("csa") else TINY) | fields
+    if auto == "CausalLM":
+        fields = {key: value for key, value in fields.items() if not key.startswith("encoder_")}
     CASES[name] = {
         "auto_class": f"AutoModelFor{auto}" if auto else "AutoModel",
         "config_class": next(made for kind, made in CONFIG_CLASSES.items() if name.startswith(kind)),
         "options": {} if name.startswith("csa") else {"attn_implementation": attention},
-        "fields": (TINY_CSA if name.startswith("csa") else TINY) | fields,
+        "fields": fields,
         "generation": generation or {},
     }
 
@@ -33,7 +39,7 @@ def coefficients(name: str) -> dict:
     return {"encoder_coefficients": name, "decoder_coefficients": name}
 
 
-DECODER = {"auto": "CausalLM", "is_encoder_decoder": False, "dropout": 0.2}
+DECODER = {"auto": "CausalLM", "dropout": 0.2}
 CORRECTED = {"corrector_iterations": 1}
 HEUN3 = {"a": [[], [1 / 3], [0, 2 / 3]], "b": [1 / 4, 0, 3 / 4]}
 ONE_STEP = {name: name for name in ("euler", "rk2", "midpoint", "ralston", "rk3", "rk4", "rk4_38", "polynet")}
@@ -171,7 +177,7 @@ THOROUGH = ("defaults", "solver rk4", "solver dlcl", "own vocabulary", "two ends
 turns = itertools.cycle(list(SEARCHES)[2:])
 for name, model in CASES.items():
     searches = SEARCHES if name in THOROUGH else [*list(SEARCHES)[:2], *itertools.islice(turns, 3)]
-    only_decoder = not model["fields"].get("is_encoder_decoder", True)
+    only_decoder = model["auto_class"] == "AutoModelForCausalLM"
     model["searches"] = {
         each: SEARCHES[each]
         for each in searches

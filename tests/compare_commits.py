@@ -75,6 +75,8 @@ def make(name: str, case: dict, folder: Path) -> dict[str, str]:
     import modeling_ode_transformer as package
 
     torch.manual_seed(checksum(name))
+    if not hasattr(package, case["config_class"]):  # before language models had their own
+        case |= {"config_class": "OdeTransformerConfig", "fields": case["fields"] | {"is_encoder_decoder": False}}
     config_class = getattr(package, case["config_class"])
     if unknown := case["fields"].keys() - {*dir(config_class)}:
         raise ValueError(f"there are no fields {', '.join(sorted(unknown))}")
@@ -93,7 +95,12 @@ def make(name: str, case: dict, folder: Path) -> dict[str, str]:
     for key, value in case["generation"].items():
         setattr(model.generation_config, key, value)
     model.save_pretrained(folder)
-    names = config_class.__annotations__
+    names = [
+        name
+        for each in config_class.mro()
+        for name in vars(each).get("__annotations__", ())
+        if "ode" in each.__module__
+    ]
     return {f"{case['config_class']}.{field}": str(getattr(model.config, field, None)) for field in names}
 
 
@@ -116,7 +123,7 @@ def make_inputs(model, seed: int, sources: int = 4) -> dict[str, torch.Tensor]:
         return inputs | {"labels": labels.float() if config.num_labels == 1 else labels}
     if not config.is_encoder_decoder:
         return inputs | {"labels": ids.where(mask, -100)}
-    return inputs | {"labels": draw(config.decoder_vocab_size or config.vocab_size, 7, -100)[0]}
+    return inputs | {"labels": draw(config.get_text_config(decoder=True).vocab_size, 7, -100)[0]}
 
 
 def record_gradients(model, inputs: dict, parameters: dict, recorder: Recorder, kind: str, gradient: str, **options):

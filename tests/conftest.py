@@ -24,7 +24,11 @@ import transformers
 from packaging.version import Version
 from transformers import PreTrainedModel
 
-from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer import (
+    OdeTransformerConfig,
+    OdeTransformerDecoderConfig,
+    OdeTransformerForConditionalGeneration,
+)
 from modeling_ode_transformer.integration_ode_transformer import (
     SCHEMES,
     ButcherTableau,
@@ -129,12 +133,15 @@ def pytest_runtest_teardown(item, nextitem):
 
 
 def tiny_config(
-    coefficients: str | None = None, config_class: type[OdeTransformerConfig] = OdeTransformerConfig, **kwargs
-) -> OdeTransformerConfig:
+    coefficients: str | None = None, config_class: type[OdeTransformerDecoderConfig] = OdeTransformerConfig, **kwargs
+) -> OdeTransformerDecoderConfig:
     """A tiny model's configuration. `coefficients` are those of every stack of several stages; None: a gate for two
-    stages of a Runge-Kutta scheme, else the scheme's own."""
+    stages of a Runge-Kutta scheme, else the scheme's own. That of a language model leaves out what is an encoder's."""
     fields = {**TINY, **kwargs}
-    for stack, default in (("encoder", "rk2"), ("decoder", "euler")):
+    if config_class is OdeTransformerDecoderConfig:
+        fields = {name: value for name, value in fields.items() if not name.startswith("encoder_")}
+    defaults = {"encoder": "rk2", "decoder": "euler"}
+    for stack, default in ((stack, defaults[stack]) for stack in config_class.stacks):
         tableau = resolve_scheme(fields.get(f"{stack}_solver", default)).tableau
         own = "gate" if tableau.num_stages == 2 and tableau.is_runge_kutta else "fixed"
         if tableau.num_stages > 1:

@@ -38,7 +38,7 @@ from modeling_ode_transformer import (
 )
 from modeling_ode_transformer.training.smoke import number_names
 
-from .conftest import EXAMPLES, TINY, assert_close, randomize, tiny_config
+from .conftest import EXAMPLES, TINY, assert_close, build, randomize, tiny_config
 
 
 VOCABULARY = 300
@@ -69,7 +69,7 @@ def models(tmp_path_factory):
     }
     ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
     built["m2m100"] = M2M100ForConditionalGeneration(M2M100Config(**sizes, **ids))
-    built["language"] = OdeTransformerForCausalLM(tiny_config(**sizes, decoder_solver="rk2"))
+    built["language"] = build(OdeTransformerForCausalLM, **sizes, decoder_solver="rk2")
     for name, model in built.items():
         randomize(model)
         torch.nn.init.normal_(model.lm_head.weight)  # a sharp distribution: outputs are of many lengths

@@ -68,7 +68,10 @@ ENDS = [2, [2, 11], [2, 5, 7, 8], [2, 3, 4, 5, 6, 7, 8, 9], None]
 def lively(model_class=OdeTransformerForConditionalGeneration, seed=0, **fields):
     """A model whose beams change places, and whose sources end at different steps."""
     torch.manual_seed(seed)
-    config = tiny_config(**{"vocab_size": 60, "encoder_layers": 2, "tie_word_embeddings": False, **fields})
+    config = tiny_config(
+        config_class=model_class.config_class,
+        **{"vocab_size": 60, "encoder_layers": 2, "tie_word_embeddings": False, **fields},
+    )
     model = model_class(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():

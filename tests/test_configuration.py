@@ -16,15 +16,15 @@ from transformers import AutoConfig, DynamicCache, StaticCache
 from modeling_ode_transformer import (
     CsaOdeConfig,
     OdeTransformerConfig,
+    OdeTransformerDecoderConfig,
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerRecurrenceConfig,
-    configuration_ode_transformer,
 )
 from modeling_ode_transformer.configuration_ode_transformer import PRESETS
 from modeling_ode_transformer.integration_ode_transformer import SCHEMES, ButcherTableau
 
-from .conftest import tiny_config
+from .conftest import build, tiny_config
 
 
 def count_parameters(config):
@@ -63,7 +63,10 @@ def test_a_field_means_one_thing_whatever_others_say():
         config = OdeTransformerConfig(**fields)
         assert (config.encoder_coefficients, config.decoder_coefficients) == ("fixed", "fixed")
         assert config.padding_position == 1
-    assert len(set(OdeTransformerConfig.__annotations__)) <= 45
+    assert (
+        len((OdeTransformerConfig.__annotations__ | OdeTransformerDecoderConfig.__annotations__).keys() - {"stacks"})
+        <= 45
+    )
 
 
 def test_presets_have_the_papers_gate_unless_another_scheme_is_given():
@@ -74,12 +77,11 @@ def test_presets_have_the_papers_gate_unless_another_scheme_is_given():
 
 def test_a_preset_without_an_encoder_has_its_scheme_and_sizes_in_the_decoder():
     for preset in PRESETS:
-        pair = OdeTransformerConfig.from_preset(preset)
-        config = OdeTransformerConfig.from_preset(preset, is_encoder_decoder=False)
+        pair, config = OdeTransformerConfig.from_preset(preset), OdeTransformerDecoderConfig.from_preset(preset)
         assert (config.decoder_solver, config.decoder_coefficients) == ("rk2", "gate")
         for size in ("layers", "attention_heads", "ffn_dim"):
             assert getattr(config, f"decoder_{size}") == getattr(pair, f"encoder_{size}")
-    rk4 = OdeTransformerConfig.from_preset("deep", is_encoder_decoder=False, decoder_solver="rk4", decoder_layers=3)
+    rk4 = OdeTransformerDecoderConfig.from_preset("deep", decoder_solver="rk4", decoder_layers=3)
     assert (rk4.decoder_solver, rk4.decoder_coefficients, rk4.decoder_layers) == ("rk4", "fixed", 3)
 
 
@@ -100,7 +102,7 @@ def test_a_preset_without_an_encoder_has_its_scheme_and_sizes_in_the_decoder():
         ({"encoder_coefficients": "softmax"}, "'softmax' is unknown: choose one of fixed, ones"),
         ({"coefficient_sharing": "model"}, "choose one of stack, layer, channel"),
         ({"coefficient_sharing": "channel"}, "is for coefficients learned or ema, not for .*gate"),
-        ({"coefficient_start": "zeros"}, "'zeros' is unknown: choose one of ones, tableau, euler, even"),
+        ({"coefficient_start": "zeros"}, "'zeros' is unknown: choose one of None, random, ones, tableau, euler, even"),
         ({"coefficient_start": "euler"}, "is for 'learned' coefficients, not for .*gate"),
         ({"decoder_solver": "iiet", "layer_history": "none"}, "decoder_solver='iiet' corrects .*layer_history='none'"),
         ({"encoder_solver": {"predictor": "rk2"}}, "Unknown solver {'predictor': 'rk2'}"),
@@ -250,11 +252,6 @@ def test_a_model_that_is_not_finite_at_the_start_is_reported(layers, is_finite, 
     assert bool(messages) != is_finite
 
 
-def test_a_configuration_without_encoder_weighs_the_decoders_stages():
-    config = tiny_config(encoder_solver="rk4", decoder_solver="rk2", is_encoder_decoder=False)
-    assert (config.encoder_coefficients, config.decoder_coefficients) == ("fixed", "gate")
-
-
 @pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
 @pytest.mark.parametrize(
     "fields, entries",
@@ -341,33 +338,15 @@ def test_names_of_transformers_replace_fields_of_presets():
             OdeTransformerConfig.from_preset("base", **given)
 
 
-def test_names_of_transformers_are_those_of_the_decoder_in_a_language_model():
-    sizes = {"is_encoder_decoder": False, "num_hidden_layers": 12, "num_attention_heads": 2}
-    for config in (OdeTransformerConfig(**sizes), OdeTransformerConfig.from_preset("small-18", **sizes)):
+def test_names_of_transformers_are_those_of_the_decoder_in_a_language_model(tmp_path):
+    sizes = {"num_hidden_layers": 12, "num_attention_heads": 2}
+    for config in (OdeTransformerDecoderConfig(**sizes), OdeTransformerDecoderConfig.from_preset("small-18", **sizes)):
         assert (config.decoder_layers, config.decoder_attention_heads) == (12, 2)
         with torch.device("meta"):
             assert len(OdeTransformerForCausalLM(config).model.layers) == 12
     with pytest.raises(ValueError, match="num_hidden_layers=12 contradicts decoder_layers=3"):
-        OdeTransformerConfig(**sizes, decoder_layers=3)
-    with pytest.raises(ValueError, match="num_hidden_layers=12 contradicts encoder_layers=4"):
-        OdeTransformerConfig(**sizes, encoder_layers=4)
-
-
-def test_a_saved_language_model_takes_the_names_of_transformers_for_its_decoder(tmp_path, monkeypatch):
-    """What is said of an encoder has no effect, which is said, also where it is the default of an encoder-decoder."""
-    messages = []
-    monkeypatch.setattr(configuration_ode_transformer.logger, "warning", messages.append)
-    sizes = {"decoder_layers": 2, "decoder_solver": "midpoint", "layer_history": "none"}
-    sizes |= {"vocab_size": 61, "d_model": 32, "decoder_attention_heads": 2, "decoder_ffn_dim": 40}
-    OdeTransformerForCausalLM(OdeTransformerConfig(is_encoder_decoder=False, **sizes)).save_pretrained(tmp_path)
-    assert not messages
+        OdeTransformerDecoderConfig(**sizes, decoder_layers=3)
+    build(OdeTransformerForCausalLM, decoder_layers=2, layer_history="none").save_pretrained(tmp_path)
     assert len(OdeTransformerForCausalLM.from_pretrained(tmp_path, num_hidden_layers=1).model.layers) == 1
     config = AutoConfig.from_pretrained(tmp_path, num_attention_heads=4)
     assert config.num_attention_heads == config.decoder_attention_heads == 4
-    OdeTransformerConfig.from_preset("base", is_encoder_decoder=False)
-    assert not messages
-    loaded = OdeTransformerForCausalLM.from_pretrained(tmp_path, encoder_solver="rk4")
-    assert loaded.config.decoder_solver == "midpoint"
-    OdeTransformerConfig(is_encoder_decoder=False, encoder_solver="rk2")
-    of_decoder = "has no effect: a causal language model has a decoder only."
-    assert messages == [f"encoder_solver={name!r} {of_decoder}" for name in ("rk4", "rk2")]

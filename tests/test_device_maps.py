@@ -30,7 +30,7 @@ def sequence_to_sequence(model_class=OdeTransformerForConditionalGeneration, **f
 
 
 def language_model(**fields):
-    return lambda: build(OdeTransformerForCausalLM, is_encoder_decoder=False, decoder_layers=3, **fields)
+    return lambda: build(OdeTransformerForCausalLM, decoder_layers=3, **fields)
 
 
 def classifier(**fields):

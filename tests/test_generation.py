@@ -44,7 +44,7 @@ SOLVER = pytest.mark.parametrize("decoder_solver", ["euler", "rk2", "rk4"])
 
 def build(model_class=OdeTransformerForConditionalGeneration, **fields):
     torch.manual_seed(0)
-    model = randomize(model_class(tiny_config(**fields)))
+    model = randomize(model_class(tiny_config(config_class=model_class.config_class, **fields)))
     # A sharper distribution, so that no test hangs on a tie.
     model.lm_head.weight = torch.nn.Parameter(10 * torch.randn(model.lm_head.weight.shape) / 32**0.5)
     model.generation_config.update(do_sample=False, max_length=None, min_new_tokens=8, max_new_tokens=8)

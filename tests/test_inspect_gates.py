@@ -9,7 +9,7 @@ import pytest
 import quickstart
 import torch
 
-from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCausalLM, OdeTransformerTokenizer
+from modeling_ode_transformer import OdeTransformerDecoderConfig, OdeTransformerForCausalLM, OdeTransformerTokenizer
 from modeling_ode_transformer.training.tasks import language_model
 
 from .conftest import build
@@ -18,7 +18,9 @@ from .conftest import build
 def make_model(**changes):
     torch.manual_seed(0)
     options = {"decoder_solver": "rk2", "decoder_coefficients": "gate", "decoder_layers": 2, **changes}
-    config = OdeTransformerConfig(vocab_size=30, d_model=16, decoder_attention_heads=2, decoder_ffn_dim=32, **options)
+    config = OdeTransformerDecoderConfig(
+        vocab_size=30, d_model=16, decoder_attention_heads=2, decoder_ffn_dim=32, **options
+    )
     return OdeTransformerForCausalLM(config).double()
 
 

@@ -39,7 +39,7 @@ from modeling_ode_transformer.pipeline_ode_transformer import (
 )
 from modeling_ode_transformer.training.smoke.number_names import english, german
 
-from .conftest import TINY, randomize, tiny_config
+from .conftest import TINY, build, randomize, tiny_config
 from .processes import run_python
 
 
@@ -405,7 +405,7 @@ def test_a_missing_target_tokenizer_is_an_error(translator, tokenizers, tmp_path
 
 
 def test_what_cannot_work_is_refused(translator, tokenizers, tmp_path):
-    language_model = OdeTransformerForCausalLM(tiny_config(is_encoder_decoder=False))
+    language_model = build(OdeTransformerForCausalLM)
     with pytest.raises(ValueError, match="needs an encoder-decoder, not OdeTransformerForCausalLM"):
         TranslationPipeline(language_model, tokenizers[0])
     with pytest.raises(ValueError, match="needs the tokenizer"):

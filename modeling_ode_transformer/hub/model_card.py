@@ -22,7 +22,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ..configuration_csa_ode import CsaOdeConfig
-from ..configuration_ode_transformer import OdeTransformerConfig
+from ..configuration_ode_transformer import OdeTransformerConfig, OdeTransformerDecoderConfig
 from ..configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
 from ..integration_ode_transformer import resolve_scheme
 from ..pipeline_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
@@ -145,11 +145,9 @@ def config_values(config: PreTrainedConfig, fields: tuple[str, ...]) -> dict:
 
 
 def ode_transformer_facts(model: PreTrainedModel) -> dict:
-    config = model.config
-    fields = tuple(name for name in CONFIG_FIELDS if config.is_encoder_decoder or not name.startswith("encoder_"))
     return {
         "function_evaluations": model.num_function_evaluations(per_layer=True),
-        "config": config_values(config, fields),
+        "config": config_values(model.config, CONFIG_FIELDS),
     }
 
 
@@ -167,6 +165,7 @@ def csa_ode_facts(model: PreTrainedModel) -> dict:
 # By `model_type`.
 ARCHITECTURES = {
     OdeTransformerConfig.model_type: Architecture("ode-transformer", ode_transformer_facts),
+    OdeTransformerDecoderConfig.model_type: Architecture("ode-transformer", ode_transformer_facts),
     OdeTransformerRecurrenceConfig.model_type: Architecture("ode-transformer", ode_transformer_facts),
     CsaOdeConfig.model_type: Architecture("csaode", csa_ode_facts),
 }
@@ -188,7 +187,7 @@ MODEL_CLASSES = {
     "OdeTransformerRecurrenceForConditionalGeneration": ModelClass(
         "an encoder-decoder", OdeTransformerRecurrenceConfig.model_type, (SEQ2SEQ, "AutoModel")
     ),
-    "OdeTransformerForCausalLM": ModelClass("a decoder alone", OdeTransformerConfig.model_type, (CAUSAL,)),
+    "OdeTransformerForCausalLM": ModelClass("a decoder alone", OdeTransformerDecoderConfig.model_type, (CAUSAL,)),
     "CsaOdeForSequenceClassification": ModelClass("a classifier", CsaOdeConfig.model_type, (CLASSIFIER, "AutoModel")),
 }
 

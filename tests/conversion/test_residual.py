@@ -207,8 +207,7 @@ def test_decoding_with_a_cache_is_decoding_without(family):
 def test_a_left_padded_prompt_of_a_language_model_is_continued_as_alone(positions, counting):
     torch.manual_seed(0)
     fields = {"embedding_layer_norm": True, "lm_head_bias": True, "decoder_solver": "rk2"}
-    config = tiny_config(position_embedding_type=positions, position_counting=counting, **fields)
-    model = randomize(OdeTransformerForCausalLM(config))
+    model = build(OdeTransformerForCausalLM, position_embedding_type=positions, position_counting=counting, **fields)
     model.generation_config.update(do_sample=False, max_length=None, min_new_tokens=8, max_new_tokens=8)
     prompts = [torch.tensor([[5, 9, 11, 7]]), torch.tensor([[8, 6]])]
     alone = [model.generate(prompt)[0, prompt.shape[1] :].tolist() for prompt in prompts]
@@ -218,8 +217,7 @@ def test_a_left_padded_prompt_of_a_language_model_is_continued_as_alone(position
 
 
 def test_absolute_positions_may_be_given_and_end_where_the_table_does():
-    config = tiny_config(position_embedding_type="learned", position_counting="absolute")
-    model = randomize(OdeTransformerForCausalLM(config))
+    model = build(OdeTransformerForCausalLM, position_embedding_type="learned", position_counting="absolute")
     ids = torch.randint(4, 61, (2, 40), generator=torch.Generator().manual_seed(0))
     given = model(ids, position_ids=torch.arange(40)[None]).logits
     torch.testing.assert_close(given, model(ids).logits, rtol=0, atol=0)

@@ -19,7 +19,7 @@ from modeling_ode_transformer import (
 from modeling_ode_transformer.hub.model_card import METRICS, model_card, run_record
 from modeling_ode_transformer.training.records import split_sources
 
-from ..conftest import tiny_config
+from ..conftest import build, tiny_config
 
 
 ROOT = Path(__file__).parents[2]
@@ -143,7 +143,7 @@ def test_the_clients_own_reader_gets_the_same_metadata(run):
 
 
 def test_a_language_model_and_a_folder_without_records(tmp_path, capsys):
-    OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2")).save_pretrained(tmp_path)
+    build(OdeTransformerForCausalLM, decoder_solver="rk2").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"needs a task: it has no arguments\.json. Give one of translation, "):
         cli.run(["card", str(tmp_path), "--repo_id", "lm"])
     with pytest.raises(ValueError, match="give --repo_id NAME"):
@@ -448,7 +448,7 @@ def test_where_the_words_and_the_parts_of_the_data_of_a_classifier_come_from(tmp
 def test_a_task_that_the_model_cannot_have_and_numbers_that_are_none_are_refused(run, tmp_path):
     with pytest.raises(ValueError, match="holds an encoder-decoder, whose task cannot be 'text-generation'"):
         run_record(run, "text-generation")
-    OdeTransformerForCausalLM(tiny_config()).save_pretrained(tmp_path / "lm")
+    build(OdeTransformerForCausalLM).save_pretrained(tmp_path / "lm")
     with pytest.raises(ValueError, match="holds a decoder alone, whose task cannot be 'translation'"):
         run_record(tmp_path / "lm", "translation")
     with pytest.raises(ValueError, match="holds a classifier, whose task cannot be 'translation'"):

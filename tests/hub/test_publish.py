@@ -40,7 +40,7 @@ from modeling_ode_transformer.training.resumption import ResumableTrainerMixin
 from modeling_ode_transformer.training.smoke import number_names
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from ..conftest import EXAMPLES, randomize, tiny_config
+from ..conftest import EXAMPLES, build, randomize, tiny_config
 from ..processes import run_clean, run_python
 from ..test_hub import PUBLISHED_CSA_ODE
 from ..training.runs import arguments
@@ -147,8 +147,8 @@ def test_a_repository_is_complete(run, repository):
 
 def test_a_language_model_and_sizes_of_weights_are_kept(tokenizer, tmp_path):
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    config = tiny_config(vocab_size=len(tokenizer), decoder_solver="rk2", **ids)
-    randomize(OdeTransformerForCausalLM(config)).bfloat16().save_pretrained(tmp_path / "run")
+    model = build(OdeTransformerForCausalLM, vocab_size=len(tokenizer), decoder_solver="rk2", **ids)
+    model.bfloat16().save_pretrained(tmp_path / "run")
     tokenizer.save_pretrained(tmp_path / "run")
     publish(tmp_path / "run", CARD, task="text-generation", folder=tmp_path / "folder", dry_run=True)
     assert set(json.loads((tmp_path / "folder" / "config.json").read_text())["auto_map"]) == {

@@ -14,7 +14,7 @@ from modeling_ode_transformer import (
 from modeling_ode_transformer.generation_ode_transformer import CACHE_NAME
 from modeling_ode_transformer.inference.cpu import optimize_for_cpu
 
-from ..conftest import TINY, assert_close, randomize, tiny_config
+from ..conftest import TINY, assert_close, build, randomize, tiny_config
 
 
 EOS = 2
@@ -233,7 +233,7 @@ def test_what_an_ensemble_cannot_do_is_refused(source, tmp_path):
         EnsembleForConditionalGeneration(["first", "second"])
     with pytest.raises(TypeError, match=r"needs a list of models, not a model: give \[model\]"):
         EnsembleForConditionalGeneration(ode_transformer())
-    language_model = OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2"))
+    language_model = build(OdeTransformerForCausalLM, decoder_solver="rk2")
     with pytest.raises(ValueError, match=r"model 2 \(OdeTransformerForCausalLM\) is not an encoder-decoder"):
         EnsembleForConditionalGeneration([ode_transformer(), language_model])
     ensemble = EnsembleForConditionalGeneration([ode_transformer()])

@@ -26,7 +26,7 @@ from modeling_ode_transformer.inference import generate
 from modeling_ode_transformer.inference.generate import split_text
 from modeling_ode_transformer.own_schemes import IMPORTED
 
-from ..conftest import TINY, killed_at_each_operation, randomize, tiny_config
+from ..conftest import TINY, build, killed_at_each_operation, randomize, tiny_config
 
 
 VOCABULARY = 300
@@ -68,7 +68,7 @@ def models(tmp_path_factory):
     save(ode_transformer(**positions), [tokenizer], folder / "learned")
     vocabularies = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCABULARY - 10}
     save(ode_transformer(**vocabularies), [tokenizer, german], folder / "separate")
-    save(OdeTransformerForCausalLM(tiny_config(**sizes, decoder_solver="rk2")), [tokenizer], folder / "language")
+    save(build(OdeTransformerForCausalLM, **sizes, decoder_solver="rk2"), [tokenizer], folder / "language")
     return folder
 
 

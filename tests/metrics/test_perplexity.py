@@ -11,7 +11,12 @@ import run_language_modeling
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCausalLM, OdeTransformerTokenizer, cli
+from modeling_ode_transformer import (
+    OdeTransformerDecoderConfig,
+    OdeTransformerForCausalLM,
+    OdeTransformerTokenizer,
+    cli,
+)
 from modeling_ode_transformer.metrics.perplexity import model_perplexity, word_perplexity
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.tasks import language_model
@@ -29,8 +34,8 @@ WORDS = sum(len(line.split()) + 1 for line in LINES)
 def causal_lm(tokenizer, **kwargs):
     torch.manual_seed(0)
     options = {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
-    config = OdeTransformerConfig(
-        vocab_size=len(tokenizer), is_encoder_decoder=False, layer_history="none", dropout=0.5, **options, **kwargs
+    config = OdeTransformerDecoderConfig(
+        vocab_size=len(tokenizer), layer_history="none", dropout=0.5, **options, **kwargs
     )
     return OdeTransformerForCausalLM(config)
 

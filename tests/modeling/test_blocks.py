@@ -412,9 +412,9 @@ def test_every_norm_has_the_epsilon_of_the_configuration(fields):
 def test_an_untied_head_starts_as_the_embeddings():
     """As the original's `embed_out`, not as a linear layer; a bias at 0."""
     torch.manual_seed(0)
-    config = tiny_config(vocab_size=4000, d_model=256, tie_word_embeddings=False, lm_head_bias=True)
+    fields = {"vocab_size": 4000, "d_model": 256, "tie_word_embeddings": False, "lm_head_bias": True}
     for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM):
-        head = model_class(config).lm_head
+        head = model_class(tiny_config(config_class=model_class.config_class, **fields)).lm_head
         assert head.weight.std().item() == pytest.approx(256**-0.5, rel=0.01)
         assert head.bias.shape == (4000,) and head.bias.abs().max() == 0
 

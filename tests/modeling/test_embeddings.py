@@ -217,7 +217,7 @@ def test_gates_that_start_even_weigh_every_stage_of_every_token_alike(mode, solv
     assert not coefficients.gate.weight.any()
     weights = coefficients([torch.randn(2, 5, 32) for _ in range(number)])
     torch.testing.assert_close(torch.stack(list(weights)), torch.full((number, 2, 5, 1), 1 / number))
-    random = OdeTransformerForConditionalGeneration(tiny_config(**fields | {"coefficient_start": "ones"}))
+    random = OdeTransformerForConditionalGeneration(tiny_config(**fields | {"coefficient_start": "random"}))
     assert random.model.encoder.solver_coefficients.gate.weight.any()
 
 

@@ -1,9 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Losses, labels, masks and other inputs of the models."""
 
+import json
 import logging
 import re
-from functools import partial
 
 import pytest
 import torch
@@ -13,19 +13,20 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     Trainer,
     TrainingArguments,
 )
 from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_ode_transformer import (
-    OdeTransformerConfig,
+    OdeTransformerDecoderConfig,
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
 )
 
-from ..conftest import TINY, assert_close, build, tiny_config
+from ..conftest import assert_close, build, tiny_config
 
 
 # Loss
@@ -99,13 +100,22 @@ def test_fields_that_are_set_after_construction_are_checked(tmp_path):
 
 
 def test_a_decoder_alone_is_no_encoder_decoder(tmp_path):
-    config = tiny_config(is_encoder_decoder=False)
-    for model_class in (OdeTransformerModel, OdeTransformerForConditionalGeneration):
-        with pytest.raises(ValueError, match=r"a decoder only: use OdeTransformerForCausalLM"):
+    with pytest.raises(Exception, match=r"is_encoder_decoder=False: .* use OdeTransformerDecoderConfig"):
+        tiny_config(is_encoder_decoder=False)
+    with pytest.raises(Exception, match=r"is_encoder_decoder=True: .* use OdeTransformerConfig"):
+        OdeTransformerDecoderConfig(is_encoder_decoder=True)
+    build(OdeTransformerForCausalLM).save_pretrained(tmp_path)
+    for opened_by in (AutoModel, AutoModelForSeq2SeqLM):
+        with pytest.raises(ValueError, match=r"Unrecognized configuration class .*OdeTransformerDecoderConfig"):
+            opened_by.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="'ode_transformer_decoder': open saved models with an Auto class"):
+        OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    for model_class, config in (
+        (OdeTransformerForCausalLM, tiny_config()),
+        (OdeTransformerForConditionalGeneration, OdeTransformerDecoderConfig()),
+    ):
+        with pytest.raises(ValueError, match=f"{model_class.__name__} has configurations of the type"):
             model_class(config)
-    OdeTransformerForCausalLM(config).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="AutoModelForCausalLM"):
-        AutoModel.from_pretrained(tmp_path)
 
 
 def test_tensor_parallel_plans_name_what_layers_have():
@@ -201,13 +211,14 @@ def test_trainers_label_smoothing_is_of_the_next_token(tmp_path):
 def test_a_language_model_is_not_made_of_an_encoder_decoder(tmp_path):
     """Of which it would take no weights; its configuration does not name classes that cannot open it."""
     for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerModel):
-        model_class(tiny_config()).save_pretrained(tmp_path / "pair")
-        for opened_by in (AutoModelForCausalLM, OdeTransformerForCausalLM):
-            with pytest.raises(ValueError, match="pair holds an encoder-decoder: open it with AutoModelForSeq2SeqLM"):
-                opened_by.from_pretrained(tmp_path / "pair")
+        build(model_class).save_pretrained(tmp_path / "pair")
+        with pytest.raises(ValueError, match=r"Unrecognized configuration class .*OdeTransformerConfig"):
+            AutoModelForCausalLM.from_pretrained(tmp_path / "pair")
+        with pytest.raises(Exception, match=r"is_encoder_decoder=True: OdeTransformerDecoderConfig is not for such"):
+            OdeTransformerForCausalLM.from_pretrained(tmp_path / "pair")
     config = AutoConfig.from_pretrained(tmp_path / "pair")
     assert {"AutoModel", "AutoModelForSeq2SeqLM"} <= set(config.auto_map)
-    OdeTransformerForCausalLM(config).save_pretrained(tmp_path / "alone")
+    build(OdeTransformerForCausalLM).save_pretrained(tmp_path / "alone")
     alone, report = OdeTransformerForCausalLM.from_pretrained(tmp_path / "alone", output_loading_info=True)
     assert set(alone.config.auto_map) == {"AutoConfig", "AutoModelForCausalLM"} and not report["missing_keys"]
 
@@ -237,65 +248,14 @@ def test_a_field_without_effect_is_named_once_for_all_stacks(monkeypatch):
     assert len(messages) == 1 and "normalize_stages=True has no effect" in messages[0]
 
 
-def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_path, monkeypatch):
-    model = OdeTransformerForCausalLM(tiny_config(encoder_solver="rk2", decoder_solver="euler"))
-    assert (model.config.encoder_solver, model.config.encoder_coefficients) == ("euler", "fixed")
-    assert (model.config.encoder_layers, model.num_function_evaluations()) == (2, 2)
+def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_path):
+    model = build(OdeTransformerForCausalLM)
     model.save_pretrained(tmp_path)
-    assert OdeTransformerForCausalLM.from_pretrained(tmp_path).config.encoder_solver == "euler"
-    sizes = {"encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 40}
-    decoder_config = partial(OdeTransformerConfig, **{**TINY, **sizes})
-    messages = []
-    monkeypatch.setattr(
-        logging.getLogger("modeling_ode_transformer.configuration_ode_transformer"), "warning", messages.append
-    )
-    OdeTransformerForCausalLM(decoder_config(encoder_solver="rk4"))
-    assert len(messages) == 1 and messages[0].startswith(
-        "encoder_solver='rk4' (beside decoder_solver='euler') has no effect"
-    )
-    # Nothing here was asked for of an encoder.
-    OdeTransformerForCausalLM(decoder_config())
-    OdeTransformerForCausalLM(decoder_config(decoder_solver="rk2", decoder_coefficients="gate"))
-    OdeTransformerForCausalLM.from_pretrained(tmp_path)
-    OdeTransformerForCausalLM(decoder_config(decoder_solver="leapfrog", layer_history="none"))
-    OdeTransformerForCausalLM.from_pretrained(tmp_path, decoder_solver="rk2")
-    assert len(messages) == 1
-    # transformers' general names mean the encoder's fields, and the decoder's in a language model.
-    fields = {**TINY, **sizes, "num_hidden_layers": 3, "encoder_attention_heads": 1, "decoder_solver": "rk2"}
-    del fields["encoder_layers"]
-    OdeTransformerForCausalLM(OdeTransformerConfig(**fields))
-    assert messages[1].startswith("encoder_layers=3 (beside decoder_layers=2), encoder_attention_heads=1 (")
-    assert len(messages) == 2
-    with pytest.raises(ValueError, match="num_hidden_layers=3 contradicts decoder_layers=2"):
-        OdeTransformerConfig(**fields, is_encoder_decoder=False)
-
-
-@pytest.mark.parametrize("sharing", ["stack", "channel"])
-def test_a_residual_language_model_has_no_choices_of_coefficients(sharing):
-    """Those of an encoder's learned ones, which fixed ones would refuse."""
-    learned = {"coefficients": "learned", "coefficient_start": "euler", "coefficient_sharing": sharing}
-    model = OdeTransformerForCausalLM(tiny_config(encoder_solver="rk2", decoder_solver="euler", **learned))
-    fields = ("decoder_coefficients", "coefficient_start", "coefficient_sharing")
-    assert [getattr(model.config, field) for field in fields] == ["fixed", "ones", "stack"]
-
-
-@pytest.mark.parametrize(
-    "encoder, decoder, start, sharing, kept",
-    [
-        ("learned", "fixed", "tableau", "stack", ("ones", "stack")),
-        ("ema", "fixed", "ones", "channel", ("ones", "stack")),
-        ("learned", "ones", "euler", "channel", ("ones", "stack")),
-        ("learned", "gate", "tableau", "layer", ("ones", "layer")),
-        ("learned", "ema", "even", "channel", ("ones", "channel")),
-        ("learned", "learned", "tableau", "channel", ("tableau", "channel")),
-    ],
-)
-def test_a_language_model_drops_choices_that_only_an_encoder_allowed(encoder, decoder, start, sharing, kept):
-    """And keeps those that its own coefficients have."""
-    choices = {"coefficient_start": start, "coefficient_sharing": sharing}
-    coefficients = {"encoder_coefficients": encoder, "decoder_coefficients": decoder}
-    config = OdeTransformerForCausalLM(tiny_config(decoder_solver="rk2", **coefficients, **choices)).config
-    assert (config.decoder_coefficients, config.coefficient_start, config.coefficient_sharing) == (decoder, *kept)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["model_type"] == "ode_transformer_decoder" and model.num_function_evaluations() == 2
+    assert not [name for name in saved if name.startswith("encoder_")]
+    with pytest.raises(ValueError, match="encoder_layers=3 is not a field: did you mean decoder_layers"):
+        OdeTransformerDecoderConfig(encoder_layers=3)
 
 
 @pytest.mark.parametrize("length", [2, 5])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 # The values that --smoke lays over a recipe.
 SMOKE_VALUES = Path(__file__).with_name("smoke.json")
+LANGUAGE_MODEL_VALUES = Path(__file__).with_name("smoke_language_model.json")
 CLASSIFICATION_VALUES = Path(__file__).with_name("smoke_classification.json")
 # How many examples are generated.
 SIZES = {"train": 300, "validation": 20, "test": 20}

@@ -26,10 +26,11 @@ from transformers import (
     set_seed,
 )
 
+from ...configuration_ode_transformer import OdeTransformerDecoderConfig
 from ...generation_ode_transformer import position_limit
 from ...metrics.perplexity import iterate_blocks, split_words
 from ...options import option
-from ...text_files import iterate_lines, parse_overrides, read_json, read_lines
+from ...text_files import iterate_lines, read_lines
 from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
 from ..data import TrainingExamples, read_dataset
 from ..encoding import tokenizer_hash
@@ -43,7 +44,7 @@ from ..preparation import (
     training_texts,
 )
 from ..records import GENERATED
-from ..smoke import SIZES
+from ..smoke import LANGUAGE_MODEL_VALUES, SIZES
 from ..smoke.number_names import write_corpus
 from ..task import Run, Task
 from ..trainer import TokenTrainerMixin, TokenTrainingArguments
@@ -59,6 +60,9 @@ SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>",
 class ModelArguments(BaseModelArguments):
     """The model and its vocabulary: a checkpoint, or a configuration to start from."""
 
+    model_type: str = option(
+        "Architecture of a new model, unless --config_name sets it.", OdeTransformerDecoderConfig.model_type
+    )
     vocab_size: int | None = option(
         "Maximum size of a new vocabulary in words, 4 special ones included; default: all training words.", least=1
     )
@@ -76,6 +80,7 @@ class DataArguments(PreparedDataArguments):
     )
     test_file: str | None = option("Test text, one sentence per line.", affects="files", aliases=["--test"])
     SOURCES = (*PreparedDataArguments.SOURCES, "train_file", "validation_file", "test_file")
+    SMOKE_VALUES = LANGUAGE_MODEL_VALUES
 
     text_column: str = option("Column of --dataset_name with the text.", "text")
     block_size: int = option(
@@ -106,7 +111,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     """Checks the arguments of a run.
 
     Raises:
-        ValueError: an argument has an invalid value, contradicts another one, or belongs to an encoder.
+        ValueError: an argument has an invalid value, contradicts another one, or names an encoder-decoder.
         OSError: the checkpoint or configuration does not exist.
     """
     prompts = {"prompt": bool(data_args.prompt), "prompt_file": bool(data_args.prompt_file)}
@@ -114,15 +119,13 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     if data_args.temperature != 1 and not data_args.do_sample:
         raise ValueError(f"--temperature {data_args.temperature} needs --do_sample.")
 
-    check_model(model_args, is_encoder_decoder=False)
-    # A smoke run sets the sizes of both stacks.
-    own = read_json(data_args.SMOKE_VALUES)["config_overrides"] if data_args.smoke else {}
-    for name in sorted(parse_overrides(model_args.config_overrides).keys() - own):
-        if name.startswith("encoder_"):
-            raise ValueError(
-                f"--config_overrides: {name} is for an encoder, but a language model has only a decoder: set "
-                f"{name.replace('encoder', 'decoder', 1)}."
-            )
+    config = check_model(model_args)
+    if config.is_encoder_decoder:
+        name = model_args.model_name_or_path or model_args.config_name or model_args.model_type
+        raise ValueError(
+            f"{name} is an encoder-decoder ({config.model_type}), and a language model is a decoder: give another, "
+            f"such as --model_type {ModelArguments.model_type}."
+        )
 
 
 def read_prompts(data_args: DataArguments, args: TokenTrainingArguments) -> list[str]:
@@ -296,7 +299,7 @@ def write_blocks(lines: Iterable[str], name: str, tokenizer, block_size: int, fo
 def new_config(args: ModelArguments, tokenizer) -> PreTrainedConfig:
     """The configuration of a new model: `config_name`, then the tokenizer's size and ids, then `config_overrides`."""
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    return config_with_overrides(args, {"vocab_size": len(tokenizer), "is_encoder_decoder": False, **ids})
+    return config_with_overrides(args, {"vocab_size": len(tokenizer), **ids})
 
 
 def load_model(run: Run) -> PreTrainedModel:
