@@ -4,6 +4,7 @@
 import copy
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from numbers import Real
 from types import ModuleType
 from typing import Any
@@ -146,110 +147,37 @@ def prepared_prompt_length(value: Callable[[str], Any], prompt: torch.LongTensor
     return prompt.shape[1] + int((prompt[:, 0] != torch.as_tensor(start, device=prompt.device)).all())
 
 
-class RecomputedGenerationMixin(GenerationMixin):
-    """`generate()` takes the cache by both names, and uses none while blocks are recomputed in training (gradient
-    checkpointing): these fill none."""
+def with_source_limits(
+    model: GenerationMixin, inputs: torch.Tensor | None, generation_config: GenerationConfig | None, given: dict
+) -> tuple[GenerationConfig | None, dict]:
+    """The configuration and the other arguments of `generate()` with `max_len_a` and `max_len_b`, if any, as a
+    `SourceLengthLogitsProcessor` and, if nothing else limits outputs, `max_new_tokens`."""
 
-    def generate(self, inputs=None, generation_config=None, *args, **kwargs):
-        if (cache := one_cache(*(kwargs.pop(name, None) for name in CACHE_NAMES))) is not None:
-            kwargs[CACHE_NAME] = cache
-        if self.recomputes():
-            generation_config, kwargs = with_option("use_cache", False, generation_config, kwargs)
-        return super().generate(inputs, generation_config, *args, **kwargs)
+    def value(name):
+        return option(model, name, generation_config, given)
 
-    def init_continuous_batching(self, *args, **kwargs):
-        raise NotImplementedError(
-            "Continuous batching (`generate_batch`) has no place for the keys of every evaluation of a block, nor for "
-            "relative positions: call `generate` with batches."
-        )
-
-    def recomputes(self) -> bool:
-        """Whether blocks or stages are recomputed in the model's current mode."""
-        flags = ("gradient_checkpointing", "recomputes_stages")
-        return self.training and any(getattr(module, flag, False) for module in self.modules() for flag in flags)
-
-
-class SourceLengthGenerationMixin(RecomputedGenerationMixin):
-    """For encoder-decoders: `generate()` takes `max_len_a` and `max_len_b`, as arguments or from the generation
-    configuration, which saves and loads them; see `SourceLengthLogitsProcessor`. A missing one is 0.
-
-    `min_length` and `min_new_tokens` also apply to short sources. If `max_length` or `max_new_tokens` is set, it
-    limits all outputs. Otherwise the decoder's `max_position_embeddings` does, as in fairseq, even if positions are
-    computed. Set `max_length` for evaluations by `Seq2SeqTrainer`, which otherwise sets it to 20."""
-
-    def save_pretrained(self, *args, **kwargs):
-        # Marked as derived from the model's configuration, it would lose its other options when loaded.
-        self.generation_config._from_model_config = False
-        return super().save_pretrained(*args, **kwargs)
-
-    def generate(self, inputs=None, generation_config=None, logits_processor=None, *args, **kwargs):
-        def value(name):
-            return option(self, name, generation_config, kwargs)
-
-        asked = [name for name, idle in OPTIONS_OF_SOURCES.items() if value(name) not in idle]
-        if asked and getattr(self.config, "decoder_vocab_size", None) is not None:
-            raise ValueError(
-                f"{' and '.join(asked)}: targets have other tokens than sources (decoder_vocab_size). Leave it out."
-            )
-        if value("prefill_chunk_size") is not None and (mask := kwargs.get("attention_mask")) is not None:
-            if not mask.all():
-                raise ValueError(
-                    f"prefill_chunk_size={value('prefill_chunk_size')}: transformers cuts the mask of padded sources "
-                    "into chunks of the decoder's prompt. Leave it out, or give sources of one length."
-                )
-        if kwargs.get("encoder_outputs") is not None:
-            # transformers repeats the states for beams in place.
-            kwargs["encoder_outputs"] = copy.copy(kwargs["encoder_outputs"])
-        limits = [value(name) for name in MAX_LEN_OPTIONS]
-        kwargs = {name: each for name, each in kwargs.items() if name not in MAX_LEN_OPTIONS}
-        if limits != [None, None]:
-            limits = [limit or 0 for limit in limits]
-            check_max_len(*limits)
-            sources = mask_of_sources(**kwargs | {"pad_token_id": value("pad_token_id"), "inputs": inputs})
-            prompt_length = prepared_prompt_length(value, kwargs.get("decoder_input_ids"))
-            shortest = value("min_new_tokens")
-            shortest = max((value("min_length") or 0) - prompt_length, 0) if shortest is None else shortest
-            longest = value("max_new_tokens")
-            if longest is None and value("max_length") is not None:
-                longest = value("max_length") - prompt_length
-            elif longest is None:
-                longest = int(limits[0] * sources.shape[1] + limits[1])
-                positions = getattr(self.config, "max_position_embeddings", None) or math.inf
-                longest = max(min(longest, positions - prompt_length), shortest) + 1
-                generation_config, kwargs = with_option("max_new_tokens", longest, generation_config, kwargs)
-            processor = SourceLengthLogitsProcessor(
-                sources.sum(1), *limits, value("eos_token_id"), prompt_length, shortest, longest
-            )
-            logits_processor = LogitsProcessorList([*(logits_processor or []), processor])
-        if isinstance(assistant := kwargs.get("assistant_model"), SourceLengthGenerationMixin):
-            kwargs["assistant_model"] = assistant._with_target_vocabulary()
-        model = self._with_target_vocabulary()
-        return super(SourceLengthGenerationMixin, model).generate(
-            inputs, generation_config, logits_processor, *args, **kwargs
-        )
-
-    def prepare_inputs_for_generation(self, *args, tokenizer=None, **kwargs):
-        # generate() passes on the tokenizer for `stop_strings`, which the model does not take.
-        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        mask, made = kwargs.get("decoder_attention_mask"), inputs.get("decoder_attention_mask")
-        if mask is not None and made is not None and made.ndim > mask.ndim == 2:
-            # A static cache's mask no longer shows the padding before a prompt.
-            if getattr(self.config, "position_counting", None) == "mask":
-                positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-                inputs["position_ids"] = positions[:, -inputs["decoder_input_ids"].shape[1] :]
-        return inputs
-
-    def _with_target_vocabulary(self) -> "SourceLengthGenerationMixin":
-        """The model, with the targets' vocabulary size where generation reads it: `config.get_text_config()`."""
-        if getattr(self.config, "decoder_vocab_size", None) is None:
-            return self
-        model = copy.copy(self)
-        model.config = self.config.get_text_config(decoder=True)
-        return model
-
-    def compute_transition_scores(self, *args, **kwargs):
-        model = self._with_target_vocabulary()
-        return super(SourceLengthGenerationMixin, model).compute_transition_scores(*args, **kwargs)
+    limits = [value(name) for name in MAX_LEN_OPTIONS]
+    given = {name: each for name, each in given.items() if name not in MAX_LEN_OPTIONS}
+    if limits == [None, None]:
+        return generation_config, given
+    limits = [limit or 0 for limit in limits]
+    check_max_len(*limits)
+    sources = mask_of_sources(**given | {"pad_token_id": value("pad_token_id"), "inputs": inputs})
+    prompt_length = prepared_prompt_length(value, given.get("decoder_input_ids"))
+    shortest = value("min_new_tokens")
+    shortest = max((value("min_length") or 0) - prompt_length, 0) if shortest is None else shortest
+    longest = value("max_new_tokens")
+    if longest is None and value("max_length") is not None:
+        longest = value("max_length") - prompt_length
+    elif longest is None:
+        longest = int(limits[0] * sources.shape[1] + limits[1])
+        positions = getattr(model.config, "max_position_embeddings", None) or math.inf
+        longest = max(min(longest, positions - prompt_length), shortest) + 1
+        generation_config, given = with_option("max_new_tokens", longest, generation_config, given)
+    lengths, ends = sources.sum(1), value("eos_token_id")
+    processor = SourceLengthLogitsProcessor(lengths, *limits, ends, prompt_length, shortest, longest)
+    processors = LogitsProcessorList([*(given.get("logits_processor") or []), processor])
+    return generation_config, given | {"logits_processor": processors}
 
 
 def package_search() -> ModuleType | None:
@@ -262,12 +190,85 @@ def package_search() -> ModuleType | None:
     return beam_search
 
 
-class BeamSearchGenerationMixin(SourceLengthGenerationMixin):
-    """For this package's encoder-decoders: where the package is installed, it searches beams. With
-    `cache_implementation="static"` its steps are compiled, with the options of `compile_config` if given."""
+class OdeTransformerGenerationMixin(GenerationMixin):
+    """`generate()` of this package's models and of ensembles.
 
-    def generate(self, inputs=None, generation_config=None, *args, **kwargs):
-        if args or (search := package_search()) is None:
-            return super().generate(inputs, generation_config, *args, **kwargs)
-        with search.searching(self, inputs, generation_config, kwargs) as (inputs, generation_config, kwargs):
-            return super().generate(inputs, generation_config, **kwargs)
+    - That of encoder-decoders takes `max_len_a` and `max_len_b`, as arguments or from the generation configuration,
+      which saves and loads them; see `SourceLengthLogitsProcessor`. A missing one is 0. `min_length` and
+      `min_new_tokens` also apply to short sources. If `max_length` or `max_new_tokens` is set, it limits all outputs.
+      Otherwise the decoder's `max_position_embeddings` does, as in fairseq, even if positions are computed. Set
+      `max_length` for evaluations by `Seq2SeqTrainer`, which otherwise sets it to 20.
+    - Where the package is installed and `has_package_search`, it searches beams. With
+      `cache_implementation="static"` its steps are compiled, with the options of `compile_config` if given.
+    - It takes the cache by both names, and uses none while blocks are recomputed in training (gradient checkpointing):
+      these fill none.
+    """
+
+    has_package_search = True
+
+    def generate(self, inputs=None, generation_config=None, logits_processor=None, stopping_criteria=None, **kwargs):
+        given = {"logits_processor": logits_processor, "stopping_criteria": stopping_criteria}
+        given = {name: each for name, each in given.items() if each is not None} | kwargs
+        if (cache := one_cache(*(given.pop(name, None) for name in CACHE_NAMES))) is not None:
+            given[CACHE_NAME] = cache
+        if self.recomputes():
+            generation_config, given = with_option("use_cache", False, generation_config, given)
+        if not self.config.is_encoder_decoder:
+            return super().generate(inputs, generation_config, **given)
+        asked = {name: option(self, name, generation_config, given) for name in OPTIONS_OF_SOURCES}
+        asked = [name for name, value in asked.items() if value not in OPTIONS_OF_SOURCES[name]]
+        if asked and getattr(self.config, "decoder_vocab_size", None) is not None:
+            raise ValueError(
+                f"{' and '.join(asked)}: targets have other tokens than sources (decoder_vocab_size). Leave it out."
+            )
+        if given.get("encoder_outputs") is not None:
+            # transformers repeats the states for beams in place.
+            given["encoder_outputs"] = copy.copy(given["encoder_outputs"])
+        if isinstance(assistant := given.get("assistant_model"), OdeTransformerGenerationMixin):
+            given["assistant_model"] = assistant._with_target_vocabulary()
+        search = package_search() if self.has_package_search else None
+        call = inputs, generation_config, given
+        with search.searching(self, *call) if search else nullcontext(call) as (inputs, generation_config, given):
+            generation_config, given = with_source_limits(self, inputs, generation_config, given)
+            model = self._with_target_vocabulary()
+            return super(OdeTransformerGenerationMixin, model).generate(inputs, generation_config, **given)
+
+    def init_continuous_batching(self, *args, **kwargs):
+        raise NotImplementedError(
+            "Continuous batching (`generate_batch`) has no place for the keys of every evaluation of a block, nor for "
+            "relative positions: call `generate` with batches."
+        )
+
+    def recomputes(self) -> bool:
+        """Whether blocks or stages are recomputed in the model's current mode."""
+        flags = ("gradient_checkpointing", "recomputes_stages")
+        return self.training and any(getattr(module, flag, False) for module in self.modules() for flag in flags)
+
+    def save_pretrained(self, *args, **kwargs):
+        # Marked as derived from the model's configuration, it would lose its other options when loaded.
+        self.generation_config._from_model_config = False
+        return super().save_pretrained(*args, **kwargs)
+
+    def prepare_inputs_for_generation(self, *args, inputs_embeds=None, tokenizer=None, **kwargs):
+        # generate() looks for the first name, and passes on the tokenizer for `stop_strings`, which the model does not
+        # take.
+        inputs = super().prepare_inputs_for_generation(*args, inputs_embeds=inputs_embeds, **kwargs)
+        mask, made = kwargs.get("decoder_attention_mask"), inputs.get("decoder_attention_mask")
+        if mask is not None and made is not None and made.ndim > mask.ndim == 2:
+            # A static cache's mask no longer shows the padding before a prompt.
+            if getattr(self.config, "position_counting", None) == "mask":
+                positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+                inputs["position_ids"] = positions[:, -inputs["decoder_input_ids"].shape[1] :]
+        return inputs
+
+    def _with_target_vocabulary(self) -> "OdeTransformerGenerationMixin":
+        """The model, with the targets' vocabulary size where generation reads it: `config.get_text_config()`."""
+        if getattr(self.config, "decoder_vocab_size", None) is None:
+            return self
+        model = copy.copy(self)
+        model.config = self.config.get_text_config(decoder=True)
+        return model
+
+    def compute_transition_scores(self, *args, **kwargs):
+        model = self._with_target_vocabulary()
+        return super(OdeTransformerGenerationMixin, model).compute_transition_scores(*args, **kwargs)

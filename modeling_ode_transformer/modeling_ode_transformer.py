@@ -40,7 +40,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig, OdeTransformerDecoderConfig
-from .generation_ode_transformer import CACHE_NAME, BeamSearchGenerationMixin, RecomputedGenerationMixin, one_cache
+from .generation_ode_transformer import CACHE_NAME, OdeTransformerGenerationMixin, one_cache
 from .integration_ode_transformer import HISTORIES, Integrator, StageGate, clamp_half
 from .layers_ode_transformer import (
     BlockInputs,
@@ -881,7 +881,9 @@ class OdeTransformerModel(OdeTransformerEncoderDecoderPreTrainedModel):
 @auto_docstring(
     custom_intro="The ODE Transformer with a language modeling head, for translation, summarization and correction."
 )
-class OdeTransformerForConditionalGeneration(BeamSearchGenerationMixin, OdeTransformerEncoderDecoderPreTrainedModel):
+class OdeTransformerForConditionalGeneration(
+    OdeTransformerGenerationMixin, OdeTransformerEncoderDecoderPreTrainedModel
+):
     model_class = OdeTransformerModel
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
@@ -959,7 +961,7 @@ class OdeTransformerForConditionalGeneration(BeamSearchGenerationMixin, OdeTrans
     "Without an attention mask, every `pad_token_id` gets the position of padding: give a mask if the text contains "
     "that token, for example as its end."
 )
-class OdeTransformerForCausalLM(OdeTransformerPreTrainedModel, RecomputedGenerationMixin):
+class OdeTransformerForCausalLM(OdeTransformerGenerationMixin, OdeTransformerPreTrainedModel):
     config: OdeTransformerDecoderConfig
     config_class = OdeTransformerDecoderConfig
     _tp_plan = {"lm_head": "colwise_gather_output"}

@@ -224,13 +224,29 @@ def find_optimize_for_cpu():
     return optimize_for_cpu
 
 
+def config_of_older_code(folder: Path) -> dict:
+    """The argument `config` that opens a model as older code saved it, where this code names its fields otherwise."""
+    import modeling_ode_transformer as package
+
+    values = json.loads((folder / "config.json").read_text())
+    if values["model_type"] == "csa_ode" or not hasattr(package, "OdeTransformerDecoderConfig"):
+        return {}
+    kinds = {"ode_transformer": "", "ode_transformer_recurrence": "Recurrence"}
+    kind = kinds[values["model_type"]] if values.pop("is_encoder_decoder") else "Decoder"
+    config_class = getattr(package, f"OdeTransformer{kind}Config")
+    if values.get("coefficient_start") == "ones":  # which was the default of gates, too
+        del values["coefficient_start"]
+    known = config_class.__dataclass_fields__.keys() - {"transformers_version"}
+    return {"config": config_class.from_dict({name: value for name, value in values.items() if name in known})}
+
+
 def record(name: str, case: dict, folder: Path, variant: str) -> tuple[Recorder, dict]:
     """What the model in `folder` computes: everything ("all"), or what one variant of the new code is compared in."""
     import transformers
 
     def load(**options):
-        auto_class = getattr(transformers, case["auto_class"])
-        return auto_class.from_pretrained(folder, **case["options"], **options)
+        auto_class, config = getattr(transformers, case["auto_class"]), config_of_older_code(folder)
+        return auto_class.from_pretrained(folder, **config, **case["options"], **options)
 
     seed, recorder, errors = checksum(name), Recorder(), {}
     model, report = load(output_loading_info=True)

@@ -14,7 +14,7 @@ from transformers.generation import GenerationConfig, GenerationMode
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import ModelOutput
 
-from ..generation_ode_transformer import CACHE_NAME, SourceLengthGenerationMixin, one_cache
+from ..generation_ode_transformer import CACHE_NAME, OdeTransformerGenerationMixin, one_cache
 
 
 class EnsembleCache(Cache):
@@ -42,15 +42,14 @@ class EnsembleCache(Cache):
             cache.reorder_cache(beam_idx)
 
 
-class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedModel):
+class EnsembleForConditionalGeneration(OdeTransformerGenerationMixin, PreTrainedModel):
     """An ensemble of encoder-decoders of transformers. Its `generate()` averages the members' probabilities at every
     step and searches or samples with the logarithm of the mean, like fairseq's ensembles. Each member has its own
-    encoder and cache. Architectures may differ; vocabularies may not, of
-    which only sizes and special tokens are checked.
+    encoder and cache. Architectures may differ; vocabularies may not, of which only sizes and special tokens are
+    checked.
 
-    It uses the first member's generation configuration, and takes `max_len_a` and `max_len_b`
-    (`SourceLengthGenerationMixin`). A temperature changes the mean, not the members' probabilities. An ensemble cannot
-    be trained or saved: train, save and load its members.
+    It uses the first member's generation configuration, and takes `max_len_a` and `max_len_b`. A temperature changes
+    the mean, not the members' probabilities. An ensemble cannot be trained or saved: train, save and load its members.
 
     Args:
         models: the members, on one device. They are set to evaluation mode; their dtypes may differ.
@@ -69,6 +68,7 @@ class EnsembleForConditionalGeneration(SourceLengthGenerationMixin, PreTrainedMo
     ```
     """
 
+    has_package_search = False
     _supported_generation_modes = [
         GenerationMode.GREEDY_SEARCH,
         GenerationMode.SAMPLE,

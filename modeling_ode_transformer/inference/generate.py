@@ -35,7 +35,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
-from ..generation_ode_transformer import MAX_LEN_OPTIONS, SourceLengthGenerationMixin, position_limit
+from ..generation_ode_transformer import MAX_LEN_OPTIONS, OdeTransformerGenerationMixin, position_limit
 from ..model_folders import open_model
 from ..options import declarations
 from ..own_schemes import IMPORTED
@@ -218,7 +218,7 @@ class TextGenerator:
         self.trained_length = min(getattr(model.config, TRAINED_LENGTH, None) or math.inf for model in models)
         self.model = models[0]
         # An ensemble of one model adds max_len_a and max_len_b.
-        if len(models) > 1 or not isinstance(models[0], SourceLengthGenerationMixin):
+        if len(models) > 1 or not isinstance(models[0], OdeTransformerGenerationMixin):
             self.model = EnsembleForConditionalGeneration(models)
         if marks_languages(self.tokenizer) and self.tokenizer.tgt_lang is not None:
             begin_with_language(self.model, self.tokenizer)
