@@ -236,7 +236,7 @@ def config_of_older_code(folder: Path) -> dict:
     config_class = getattr(package, f"OdeTransformer{kind}Config")
     if values.get("coefficient_start") == "ones":  # which was the default of gates, too
         del values["coefficient_start"]
-    known = config_class.__dataclass_fields__.keys() - {"transformers_version"}
+    known = config_class.__dataclass_fields__.keys() - {"transformers_version", "model_type"}
     return {"config": config_class.from_dict({name: value for name, value in values.items() if name in known})}
 
 

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from torch.utils.data import SequentialSampler
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments, trainer
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.utils.hub import hf_api
@@ -187,10 +186,6 @@ class ResumableTrainerMixin:
         without_truncation(self.processing_class)
         super()._save(*args, **kwargs)
 
-    def _push_from_checkpoint(self, *args, **kwargs):
-        self._hand_over_token()
-        super()._push_from_checkpoint(*args, **kwargs)
-
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         """Trains: from a checkpoint if one is named, or with True from the last complete one in `output_dir`.
 
@@ -225,7 +220,9 @@ class ResumableTrainerMixin:
         self._earlier = {name: state.get(name, 0.0) for name in ("loss", "seconds")}
         checkpoint = str(resume_from_checkpoint) if resume_from_checkpoint else None
         lock = locked_folder(self.args.output_dir) if self.is_world_process_zero() else nullcontext()
-        with lock, self._stop_at_sigterm.handling() if self._stop_at_sigterm else nullcontext():
+        # A resumed run has already done the evaluation of `eval_on_start`; it is in the log.
+        starts = self._with_arguments(eval_on_start=self.args.eval_on_start and checkpoint is None)
+        with lock, starts, self._stop_at_sigterm.handling() if self._stop_at_sigterm else nullcontext():
             if self.args.should_save:
                 remove_leftovers(self.args.output_dir)
             return super().train(checkpoint, *args, **kwargs)
@@ -341,18 +338,25 @@ class ResumableTrainerMixin:
             batches.sampler = batches.batch_sampler.sampler
         return dataloader
 
-    def _get_dataloader(self, *args, is_training=False, **kwargs):
-        # Trainer would drop the last examples of evaluations too, and predictions would lose their references.
-        asked = self.args.dataloader_drop_last
-        self.args.dataloader_drop_last = asked and is_training
+    @contextmanager
+    def _with_arguments(self, **values):
+        """Within the context, other values of the arguments."""
+        asked = {name: getattr(self.args, name) for name in values}
+        vars(self.args).update(values)
         try:
-            return super()._get_dataloader(*args, is_training=is_training, **kwargs)
+            yield
         finally:
-            self.args.dataloader_drop_last = asked
+            vars(self.args).update(asked)
 
-    def _get_eval_sampler(self, eval_dataset):
-        # Trainer would reorder evaluation too when grouping by length, and predictions would lose their references.
-        return SequentialSampler(eval_dataset)
+    # Trainer would reorder evaluations when grouping by length, and drop their last examples: predictions would lose
+    # their references.
+    def get_eval_dataloader(self, eval_dataset=None):
+        with self._with_arguments(train_sampling_strategy="random", dataloader_drop_last=False):
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset):
+        with self._with_arguments(train_sampling_strategy="random", dataloader_drop_last=False):
+            return super().get_test_dataloader(test_dataset)
 
     def evaluation_loop(self, *args, **kwargs):
         devices = [self.args.device] if self.args.device.type == "cuda" else []
@@ -360,18 +364,6 @@ class ResumableTrainerMixin:
         casts = not self.is_in_train and self._evaluates_in_half_precision
         with torch.random.fork_rng(devices=devices), values_kept(self.model) if casts else nullcontext():
             return super().evaluation_loop(*args, **kwargs)
-
-    def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):
-        if skip_scheduler and self.state.global_step > 0:
-            # A resumed run has already done the evaluation of `eval_on_start`; it is in the log.
-            return {}
-        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
-
-    def _issue_warnings_after_load(self, load_result):
-        # Tied weights are saved once.
-        tied = set(getattr(self.model, "all_tied_weights_keys", ()))
-        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
-        super()._issue_warnings_after_load(load_result)
 
     def _save_checkpoint(self, model, trial):
         folder = Path(self._get_output_dir(trial))

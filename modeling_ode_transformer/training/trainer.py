@@ -184,7 +184,6 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         super().__init__(*given.args, **given.kwargs)
         if self.args.optimize_for_cpu and self.args.device.type == "cpu":
             optimize_for_cpu(self.model)
-        self._batch_index = None
         self._update_index = []
         self._generates = False
         self._coefficient_watch = CoefficientWatch()
@@ -333,14 +332,11 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         if "index" not in self._signature_columns:
             self._signature_columns.append("index")
 
-    def _prepare_inputs(self, inputs):
-        inputs = super()._prepare_inputs(inputs)
-        self._batch_index = inputs.pop("index", None)
-        return inputs
-
-    def training_step(self, *args, **kwargs):
-        loss = super().training_step(*args, **kwargs)
-        self._update_index += [] if self._batch_index is None else self._batch_index.tolist()
+    def training_step(self, model, inputs, *args, **kwargs):
+        inputs = dict(inputs)
+        index = inputs.pop("index", None)
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        self._update_index += [] if index is None else index.tolist()
         if not loss.isfinite():
             self._stop("loss", loss)
         return loss
@@ -586,18 +582,19 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         self._asked_of_generate = gen_kwargs
         return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
 
-    def _prepare_inputs(self, inputs):
-        inputs = super()._prepare_inputs(inputs)
-        if inputs.get("labels") is not None and "decoder_input_ids" not in inputs:
-            # Losses are computed outside the model, so the labels are shifted here.
-            shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
-            config = self.model.config
-            inputs["decoder_input_ids"] = (
-                shift(labels=inputs["labels"])
-                if shift
-                else shift_tokens_right(inputs["labels"], config.pad_token_id, config.decoder_start_token_id)
-            )
-        return inputs
+    def with_decoder_inputs(self, inputs: dict) -> dict:
+        """The inputs of a model with the decoder's: losses are computed outside the model, so the labels are shifted
+        here."""
+        if inputs.get("labels") is None or "decoder_input_ids" in inputs:
+            return inputs
+        labels, config = inputs["labels"], self.model.config
+        if shift := getattr(self.model, "prepare_decoder_input_ids_from_labels", None):
+            return {**inputs, "decoder_input_ids": shift(labels=labels)}
+        shifted = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+        return {**inputs, "decoder_input_ids": shifted}
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        return super().compute_loss(model, self.with_decoder_inputs(inputs), *args, **kwargs)
 
     def get_train_dataloader(self):
         if self.args.max_tokens_per_batch is None:
@@ -735,8 +732,9 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         return round(self._pairs_per_update)
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
-        inputs = self._prepare_inputs(inputs)
+        inputs = self.with_decoder_inputs(self._prepare_inputs(inputs))
         labels = inputs.pop("labels", None)
+        inputs.pop("index", None)
         predictions = None
         if self.args.predict_with_generate and not prediction_loss_only:
             sources = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}

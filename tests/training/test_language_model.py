@@ -351,7 +351,7 @@ def test_no_dropout_in_generation_right_after_training(corpus, tmp_path):
 def test_sampling_draws_from_the_whole_distribution():
     """Of a hundred words, equally likely by a very high temperature, 600 draws find more than the likeliest fifty."""
     tokenizer = language_model.build_tokenizer([" ".join(f"w{i}" for i in range(96))])
-    config = AutoConfig.for_model("ode_transformer", vocab_size=100, **MODEL)
+    config = AutoConfig.for_model("ode_transformer_decoder", vocab_size=100, **MODEL)
     model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         # The same logits for every word, whatever comes before it.
@@ -517,7 +517,7 @@ BAD_FILES = {"empty.txt": "", "blank.txt": " \n\n", "reserved.txt": "a b\nc </s>
         (
             {"config_overrides": "encoder_solver=rk4"},
             ValueError,
-            "encoder_solver is for an encoder, .*set decoder_solver",
+            "ode_transformer_decoder have no encoder_solver",
         ),
         ({"model_name_or_path": "somewhere"}, ValueError, "brings its own configuration"),
         ({"do_train": None}, ValueError, "Nothing to do"),

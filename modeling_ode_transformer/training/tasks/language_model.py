@@ -387,6 +387,7 @@ class LanguageModelTrainer(TokenTrainerMixin, Trainer):
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         inputs = self._prepare_inputs(inputs)
         labels = inputs.pop("labels")
+        inputs.pop("index", None)
         with torch.no_grad(), without_autocast(self.accelerator.unwrap_model(model)):
             logits = model(**inputs).logits
         self.add_losses(logits, labels)
