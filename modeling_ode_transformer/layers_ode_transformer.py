@@ -392,20 +392,6 @@ def make_stage_norms(config: OdeTransformerConfig, stack: str) -> nn.ModuleList 
     )
 
 
-def recomputed(layer: nn.Module, vector_field: Callable, last: int) -> Callable:
-    """A layer's F. If stages are recomputed in training, evaluations keep no activations, except for the one numbered
-    `last`, which the gradient needs first."""
-    if not (layer.recomputes_stages and layer.training):
-        return vector_field
-
-    def evaluate(z: torch.Tensor, evaluation: int) -> torch.Tensor:
-        if evaluation == last:
-            return vector_field(z, evaluation)
-        return layer._gradient_checkpointing_func(vector_field, z, evaluation)
-
-    return evaluate
-
-
 def relative_distances(limit: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
     """Key positions minus query positions, clipped and counted from 0: (1 or batch, 1, queries, keys), from positions
     (1 or batch, length) each. If both are the same tensor (1, length), tokens are in order, and the result is (length,
