@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import scipy.stats
+import time_to_quality
 
 
 ROOT = Path(__file__).parent.parent
@@ -196,24 +197,29 @@ def test_trainings_on_tatoeba_are_those_of_the_queue():
         assert "95% interval {:.2f} to {:.2f}".format(*bleu["confidence_interval"]) in text
 
 
-def test_the_fast_run_on_tatoeba_is_that_of_the_queue():
-    """Beside the same model by the recipe after the papers, at the end and after four epochs."""
-    fast, slow = (
-        [run for name, run in read_runs(f"queue/{recipe}.json").items() if name in ("rk2_1", "rk2_2")]
-        for recipe in ("tatoeba_en_de_small_fast", "tatoeba_en_de_small")
-    )
-    section = words_of(ROOT / "docs" / "training.md", "## Faster training")
-    for runs in (fast, slow):
-        assert f"{statistics.mean(run['metrics']['test']['bleu'] for run in runs):.2f}" in section
-        assert f"after {max(entry['step'] for entry in runs[0]['log_history']):,}" in section
-        at = [
-            entry["eval_bleu"]
-            for run in runs
-            for entry in run["log_history"]
-            if entry["step"] == 2636 and "eval_bleu" in entry
-        ]
-        assert len(at) == len(runs) and f"{statistics.mean(at):.2f}" in section
-    assert (len(fast), len(slow)) == (1, 2)
+def test_time_to_quality_is_that_of_the_records(tmp_path, capsys):
+    """The record is what the script makes of the trainings' records, and the pages have its numbers."""
+    record = read_runs("time_to_quality.json")
+    assert time_to_quality.main(["--output_file", str(tmp_path / "again.json")]) == record
+    printed = [line for line in capsys.readouterr().out.splitlines() if "rk2" in line]
+    rows = table_below(ROOT / "docs" / "benchmarks.md", "## Time to quality")
+    names = {"after the papers": "paper", "fast": "fast"}
+    assert printed == [
+        f"| {' | '.join([row.pop('data'), names[row.pop('recipe')], 'rk2', *list(row.values())[:-1]])} | "
+        f"bleu {row['test BLEU']} |"
+        for row in rows
+    ]
+    pages = [
+        words_of(ROOT / "docs" / "benchmarks.md", "## Time to quality"),
+        words_of(ROOT / "docs" / "training.md", "## Faster training"),
+    ]
+    for recipes in record.values():
+        share = recipes["fast"]["rk2"]["share of the paper's updates for its perplexity"]
+        assert all(f"{share:.2f}" in page for page in pages)
+        for recipe in ("paper", "fast"):
+            model = recipes[recipe]["rk2"]
+            assert f"{statistics.mean(model['test']['bleu']):.2f}" in pages[1]
+            assert f"{model['validation']['updates'][-1]:,}" in pages[1]
 
 
 def test_deep_encoders_are_those_of_the_queue():

@@ -255,6 +255,24 @@ def cost(path: Path) -> None:
     save(chart, path)
 
 
+def time_to_quality(path: Path) -> None:
+    """Validation perplexity of RK2 over updates, by the recipe after the papers and by the fast one."""
+    record = read_runs("time_to_quality.json")
+    chart, axes = figure(8.4, 3.4, ncols=len(record), squeeze=False)
+    for axis, (task, recipes) in zip(axes[0], record.items()):
+        for recipe, color in (("paper", GREY), ("fast", BLUE)):
+            if model := recipes[recipe].get("rk2"):
+                points, seeds = model["validation"], model["seeds"]
+                label = f"{'after the papers' if recipe == 'paper' else recipe}, {seeds} seed{'s' * (seeds > 1)}"
+                axis.plot(
+                    points["updates"], points["eval_perplexity"], color=color, marker="o", markersize=3, label=label
+                )
+        axis.set(title=task, xlabel="updates", ylim=(3, 30))
+        axis.legend(fontsize=8, frameon=False)
+    axes[0][0].set_ylabel("validation perplexity, RK2")
+    save(chart, path)
+
+
 def gates(path: Path) -> None:
     """The weight g of the first stage after each epoch, mean over the tokens of the validation set."""
     chart, axes = figure(8.4, 3.4, ncols=2, sharey=True)
@@ -361,7 +379,7 @@ def modules(path: Path) -> None:
 
 
 FIGURES: dict[str, Callable[[Path], None]] = {
-    draw.__name__: draw for draw in (blocks, convergence, ptb, multi30k, cost, gates, modules)
+    draw.__name__: draw for draw in (blocks, convergence, ptb, multi30k, cost, time_to_quality, gates, modules)
 }
 
 

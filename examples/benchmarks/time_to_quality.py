@@ -5,9 +5,9 @@
 
 Takes the records of trainings that `examples/results/run_queue.py` wrote, and those of earlier ones; trains nothing.
 Writes the validation loss and BLEU of each recipe and model after each evaluation, over updates, seconds and
-evaluations of the layers' functions F, as means over seeds. Also writes the updates after which a fast recipe is as
-good as the best of the paper's, as a share of the latter's updates. Seconds are a training's, evaluations included, in
-proportion to updates: recipes that ran on different machines can be compared by updates and evaluations of F only.
+evaluations of the layers' functions F, as means over seeds. Also writes how many updates a fast recipe makes, as a
+share of those after which the paper's is as good. Seconds are a training's, evaluations included, in proportion to
+updates: recipes that ran on different machines can be compared by updates and evaluations of F only.
 """
 
 import json
@@ -58,17 +58,21 @@ def curve(runs: list[dict]) -> dict:
         for name in ("bleu", "perplexity")
         if all(name in run["metrics"]["test"] for run in runs)
     }
-    return {"seeds": len(runs), "optimizer": runs[0]["training"].get("optim"), "validation": points, "test": test}
+    return {
+        "seeds": len(runs),
+        "optimizer": runs[0]["training"]["arguments"].get("optim"),
+        "validation": points,
+        "test": test,
+    }
 
 
 def share_of_updates(fast: dict, paper: dict) -> float | None:
-    """The first evaluated update of a fast training whose validation perplexity is at most the paper's lowest, as a
-    share of all updates of the latter; None if there is none."""
+    """The updates after which a fast training has its lowest validation perplexity, as a share of those after which
+    the paper's is first evaluated with one as low; None if it never is."""
     fast, paper = fast["validation"], paper["validation"]
-    lowest = min(paper["eval_perplexity"])
-    found = (update for update, value in zip(fast["updates"], fast["eval_perplexity"]) if value <= lowest)
-    first = next(found, None)
-    return None if first is None else round(first / paper["updates"][-1], 3)
+    lowest, update = min(zip(fast["eval_perplexity"], fast["updates"]))
+    as_low = [each for each, value in zip(paper["updates"], paper["eval_perplexity"]) if value <= lowest]
+    return round(update / as_low[0], 3) if as_low else None
 
 
 def measure(results: Path) -> dict[str, dict]:
@@ -85,7 +89,9 @@ def measure(results: Path) -> dict[str, dict]:
         }
         for name, model in measured[task]["fast"].items():
             if name in measured[task]["paper"]:
-                model["share of the paper's updates"] = share_of_updates(model, measured[task]["paper"][name])
+                model["share of the paper's updates for its perplexity"] = share_of_updates(
+                    model, measured[task]["paper"][name]
+                )
     return measured
 
 
