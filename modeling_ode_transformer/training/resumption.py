@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
@@ -230,15 +229,12 @@ class ResumableTrainerMixin:
     def _init_training_state(
         self, max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
     ):
-        compare = trainer.compare_trainer_and_checkpoint_args
-
-        def compare_batches(args, state):
-            # The state has numbers where the arguments may have shares of the updates.
-            compare(
-                SimpleNamespace(per_device_train_batch_size=args.per_device_train_batch_size, n_gpu=args.n_gpu), state
-            )
-
-        with in_place_of("compare_trainer_and_checkpoint_args", compare_batches):
+        # A checkpoint's state, with which Trainer compares them, has numbers where they may be shares of the updates.
+        steps = TrainerState()
+        steps.compute_steps(self.args, max_steps)
+        names = [f"{kind}_steps" for kind in ("logging", "eval", "save")]
+        asked = [name for name in names if getattr(self.args, name) is not None]
+        with self._with_arguments(**{name: getattr(steps, name) for name in asked}):
             trained = super()._init_training_state(
                 max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
             )
@@ -429,7 +425,8 @@ class ResumableTrainerMixin:
     def _finalize_training(self, trial, num_train_samples, *args, **kwargs):
         self._planned_samples = num_train_samples
         # Trainer would remove checkpoints without renaming them first, and nothing would say that the run has ended.
-        with in_place_of("sort_checkpoints", lambda **options: []):
+        limit = self.args.save_total_limit
+        with self._with_arguments(save_total_limit=None if limit == 1 else limit):
             result = super()._finalize_training(trial, num_train_samples, *args, **kwargs)
         best, is_loaded = self.state.best_model_checkpoint, self.args.load_best_model_at_end
         if self.args.should_save and best is not None and is_loaded and self.args.save_total_limit == 1:

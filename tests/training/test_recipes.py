@@ -130,7 +130,7 @@ def test_smoke_run_of_a_recipe(path, tmp_path, monkeypatch):
     name = next((score for task, score in scores.items() if path.stem.startswith(task)), "bleu")
     assert metrics[f"predict_{name}"] == json.loads((output_dir / "all_results.json").read_text())[f"predict_{name}"]
     config = AutoConfig.from_pretrained(output_dir)
-    overrides = recipe["config_overrides"] | SMOKE["config_overrides"]
+    overrides = recipe["config_overrides"] | read_json(task.data_arguments.SMOKE_VALUES)["config_overrides"]
     assert {field: getattr(config, field) for field in overrides} == overrides
     arguments = json.loads((output_dir / "arguments.json").read_text())
     for name in ("label_smoothing_factor", "adam_beta2", "weight_decay", "max_grad_norm", "lr_scheduler_type"):
