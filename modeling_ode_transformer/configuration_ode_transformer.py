@@ -503,8 +503,8 @@ class OdeTransformerConfig(OdeTransformerDecoderConfig):
 
     Args:
         vocab_size (`int`, defaults to 34040): Size of the vocabulary, or of the encoder's if the decoder has its own.
-        decoder_vocab_size (`int`, *optional*): Size of the decoder's own vocabulary; `None`: it shares the encoder's.
-            Another size than `vocab_size` needs `share_encoder_decoder_embeddings=False`.
+        decoder_vocab_size (`int`, *optional*): Size of the decoder's own vocabulary, which needs
+            `share_encoder_decoder_embeddings=False`; `None`: it has the encoder's.
         share_encoder_decoder_embeddings (`bool`, defaults to `True`): Whether encoder and decoder share one embedding
             matrix.
         tie_word_embeddings (`bool`, defaults to `True`): Whether the output projection is the decoder's embedding
@@ -637,10 +637,10 @@ class OdeTransformerConfig(OdeTransformerDecoderConfig):
         if self.decoder_vocab_size is not None:
             if self.decoder_vocab_size < 1:
                 raise ValueError(f"decoder_vocab_size={self.decoder_vocab_size} must be at least 1, or None.")
-            if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
+            if self.share_encoder_decoder_embeddings:
                 raise ValueError(
-                    f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}, so the "
-                    "embeddings cannot be shared: set share_encoder_decoder_embeddings=False."
+                    f"decoder_vocab_size={self.decoder_vocab_size} is of a decoder with a vocabulary of its own: set "
+                    "share_encoder_decoder_embeddings=False, or leave it out."
                 )
         super().validate_architecture()
 

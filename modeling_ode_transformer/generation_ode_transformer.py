@@ -221,6 +221,11 @@ class OdeTransformerGenerationMixin(GenerationMixin):
             raise ValueError(
                 f"{' and '.join(asked)}: targets have other tokens than sources (decoder_vocab_size). Leave it out."
             )
+        if option(self, "prefill_chunk_size", generation_config, given) is not None:
+            raise ValueError(
+                "prefill_chunk_size: transformers would cut the mask of the sources into chunks of the decoder's "
+                "prompt. Leave it out."
+            )
         if given.get("encoder_outputs") is not None:
             # transformers repeats the states for beams in place.
             given["encoder_outputs"] = copy.copy(given["encoder_outputs"])

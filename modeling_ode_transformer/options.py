@@ -109,7 +109,7 @@ def add_options(parser: Any, owner: type, without: str | None = None) -> None:
             settings |= {"nargs": "+"}
         elif kinds[0] is not str:
             settings |= {"type": kinds[0]}
-        if "default" not in settings["help"] and default not in (None, []):
+        if "default:" not in settings["help"] and default not in (None, []):
             settings["help"] += f"; default: {str(default).lower() if kinds == [bool] else default}"
         groups[title].add_argument(f"--{each.name}", default=default, **settings)
 

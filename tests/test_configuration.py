@@ -134,7 +134,7 @@ def test_a_preset_without_an_encoder_has_its_scheme_and_sizes_in_the_decoder():
         ({"step_size": math.inf}, "step_size=inf must be a positive number"),
         ({"layer_norm_eps": math.nan}, "layer_norm_eps=nan must be a positive number"),
         ({"encoder_layers": 0}, "encoder_layers=0"),
-        ({"decoder_vocab_size": 70}, "decoder_vocab_size=70 differs from vocab_size=61"),
+        ({"decoder_vocab_size": 70}, "decoder_vocab_size=70 is of a decoder with a vocabulary of its own"),
         ({"padding_position": -1}, "padding_position=-1 must not be negative"),
         ({"pad_token_id": 61}, "pad_token_id=61 is not an id below vocab_size=61"),
         ({"pad_token_id": -1}, "pad_token_id=-1 is not an id below vocab_size=61"),

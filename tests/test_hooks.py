@@ -48,6 +48,7 @@ HOOKS = {
         "_get_grad_norm": "stops at a gradient that is not finite, and names the examples",
         "_get_train_sampler": "the order of examples follows from seed and epoch",
         "_init_training_state": "a resumed run has the steps of its own arguments, and a finished one stays finished",
+        "_issue_warnings_after_load": "no warnings of weights that are tied",
         "_load_callback_state": "callbacks get their states back",
         "_load_rng_state": "dropout goes on where it stopped",
         "_prepare_for_training": "tied embeddings under FSDP 2",

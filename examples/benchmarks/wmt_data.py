@@ -215,9 +215,10 @@ from modeling_ode_transformer.training.run import run, run_process
 from modeling_ode_transformer.training.tasks.translation import TRANSLATION
 step = trainer.TokenSeq2SeqTrainer.training_step
 def timed(self, model, inputs, *args, **kwargs):
+    index = inputs["index"].tolist()
     loss = step(self, model, inputs, *args, **kwargs)
     with open(os.path.join(self.args.output_dir, f"batches_{self.args.process_index}.jsonl"), "a") as file:
-        print(json.dumps([time.time(), memory_of(), self._batch_index.tolist()]), file=file)
+        print(json.dumps([time.time(), memory_of(), index]), file=file)
     return loss
 trainer.TokenSeq2SeqTrainer.training_step = timed
 run_process(lambda: run(TRANSLATION, sys.argv[1:]))

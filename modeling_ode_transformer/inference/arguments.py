@@ -26,7 +26,9 @@ class SearchArguments:
     """
 
     model_name_or_path: list[str] = option(
-        "model folder or Hub name; with several, their probabilities are averaged (an ensemble)", default_factory=list
+        "model folder or Hub name; with several, their probabilities are averaged (an ensemble); required here or in "
+        "the recipe",
+        default_factory=list,
     )
     batch_size: int | None = option(
         "number of sources per batch; default: up to 32 sources with up to 4096 tokens", least=1, group=SOURCES

@@ -39,7 +39,7 @@ from ..generation_ode_transformer import (
 SEARCH_INPUTS = {"input_ids", "attention_mask", "inputs_embeds", "encoder_outputs", "decoder_input_ids"}
 SEARCH_INPUTS |= {"decoder_attention_mask", "logits_processor", "prefix_allowed_tokens_fn", "tokenizer", "steps"}
 UNSUPPORTED_OPTIONS = (
-    *("do_sample", "return_dict_in_generate", "output_attentions", "output_hidden_states", "prefill_chunk_size"),
+    *("do_sample", "return_dict_in_generate", "output_attentions", "output_hidden_states"),
     *("stop_strings", "max_time", "token_healing", "constraints", "force_words_ids", "dola_layers", "low_memory"),
     *("is_assistant", "guidance_scale", "prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp"),
 )

@@ -456,7 +456,7 @@ def opened_output(args: GenerateArguments) -> Iterator[PartialOutput | None]:
 
 def write_outputs(generator: TextGenerator, sources: list[str], output: PartialOutput | None) -> None:
     """Writes outputs window by window, by default to standard output. Outputs from an earlier call are kept."""
-    args, start, empty, written = generator.args, 0, 0, 0
+    args, start, empty, written = cast(GenerateArguments, generator.args), 0, 0, 0
     number = args.num_return_sequences
     encoded = generator.encode(sources)
     if output is None:

@@ -27,11 +27,11 @@ ONLY_VALUES = {"batch_eval_metrics": False, "eval_do_concat_batches": True, "pre
 AFFECTED_BY_TRAINER = {
     "call": r"output_dir|resume_from_checkpoint|restore_callback_states_from_checkpoint|run_name|project|report_to|"
     r"trackio_\w+|disable_tqdm|log_\w+|logging_\w+|save_total_limit|save_on_each_node|enable_jit_checkpoint|"
-    r"dataloader_(num_workers|pin_memory|persistent_workers|prefetch_factor|multiprocessing_context)|hub_\w+|"
-    r"push_to_hub|debug|skip_memory_metrics|local_rank|torch_empty_cache_steps",
+    r"dataloader_(num_workers|pin_memory|persistent_workers|prefetch_factor|multiprocessing_context)|"
+    r"debug|skip_memory_metrics|local_rank|torch_empty_cache_steps",
     # Its length, its machine and how it is watched: a checkpoint may be continued with other values.
     "result": r"num_train_epochs|max_steps|do_\w+|use_\w+|tf32|\w+_full_eval|full_determinism|torch_compile\w*|"
-    r"(gradient|activation)_checkpointing\w*|liger_\w+|ddp_\w+|fsdp\w*|deepspeed|accelerator_config|"
+    r"(gradient|activation)_checkpointing\w*|liger_\w+|ddp_\w+|fsdp\w*|deepspeed|push_to_hub|hub_\w+|"
     r"parallelism_config|eval_\w+|per_device_eval_batch_size|prediction_loss_only|batch_eval_metrics|include_\w+|"
     r"predict_with_generate|generation_\w+|save_\w+|load_best_model_at_end|greater_is_better|ignore_data_skip",
 }
@@ -134,7 +134,9 @@ class BaseDataArguments:
     def files(self, split: str) -> list[Path]:
         """The files that "train", "validation" or "test" is read from, in the order of the arguments."""
         declared = declarations(type(self))
-        names = [each for each in declared if each.startswith(f"{split}_") and declared[each]["affects"] == "files"]
+        names = [
+            each for each in declared if each.startswith(f"{split}_") and declared[each].get("affects") == "files"
+        ]
         values = [getattr(self, name) or [] for name in names]
         return [Path(path) for value in values for path in ([value] if isinstance(value, str) else value)]
 
@@ -343,11 +345,11 @@ def check_run(
     check_loggers(args)
 
 
-def check_values(values: dict[str, Any], declared: dict[str, Mapping]) -> None:
+def check_values(values: dict[str, Any], declared: Mapping[str, Mapping]) -> None:
     """Raises a ValueError if a number, of the arguments by name, is out of its range."""
     by_epochs = {"max_steps": -1}
     values = {name: value for name, value in values.items() if by_epochs.get(name) != value}
-    check_ranges(values, {name: RANGES.get(name, own) for name, own in declared.items()})
+    check_ranges(values, {name: RANGES.get(name, {}) | dict(own) for name, own in declared.items()})
 
 
 def check_output_dir(args: TrainingArguments) -> None:

@@ -361,6 +361,12 @@ class ResumableTrainerMixin:
         with torch.random.fork_rng(devices=devices), values_kept(self.model) if casts else nullcontext():
             return super().evaluation_loop(*args, **kwargs)
 
+    def _issue_warnings_after_load(self, load_result):
+        # Tied weights are saved once.
+        tied = set(getattr(self.model, "all_tied_weights_keys", ()))
+        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result)
+
     def _save_checkpoint(self, model, trial):
         folder = Path(self._get_output_dir(trial))
         current = folder / f"checkpoint-{self.state.global_step}"

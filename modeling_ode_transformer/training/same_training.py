@@ -105,6 +105,7 @@ def run_arguments(
     are the names of models and datasets that are folders of the machine, which cards do not show whole."""
     imported = [Path(path) for path in model_args.import_schemes or []]
     names = [model_args.model_name_or_path, data_args.dataset_name]
+    known = args.__dataclass_fields__
     arguments = {
         "task": task,
         "model": vars(model_args),
@@ -112,7 +113,8 @@ def run_arguments(
         "files": shared_data_note(data_args, args),
         "folders": [name for name in names if name and Path(name).is_dir()],
         "imports": [f"{path.name} ({file_hash(path, *state_of(path))})" for path in imported],
-        "training": args.to_sanitized_dict(),
+        # Beside its fields, it has numbers that follow from them.
+        "training": {name: value for name, value in args.to_sanitized_dict().items() if name in known},
         "processes": args.world_size,
         "versions": versions(),
         "date": date.today().isoformat(),
@@ -134,10 +136,9 @@ def declared(kind: str) -> dict[str, str]:
 
 def affected_by(kind: str, name: str) -> str:
     """What an argument affects, one of `options.AFFECTS`; a training, if nothing says what."""
-    for affected, pattern in AFFECTED_BY_TRAINER.items() if kind == "training" else ():
-        if re.fullmatch(pattern, name):
-            return affected
-    return declared(kind).get(name, "training")
+    patterns = AFFECTED_BY_TRAINER if kind == "training" else {}
+    of_trainer = (affected for affected, pattern in patterns.items() if re.fullmatch(pattern, name))
+    return declared(kind).get(name) or next(of_trainer, "training")
 
 
 def arguments_for(kind: str, values: dict, *affected: str) -> dict:
@@ -190,7 +191,9 @@ def training_datasets(noted: dict, asked: dict) -> tuple[dict, ...]:
 
 def trainer_arguments(noted: dict, asked: dict) -> tuple[dict, ...]:
     """What trainings depend on of the arguments for `Trainer` that both runs have."""
-    old, new = (arguments_for("training", without_idle(run.get("training", {})), "training") for run in (noted, asked))
+    both = noted.get("training", {}).keys() & asked.get("training", {}).keys()
+    runs = [{name: run["training"][name] for name in both} for run in (noted, asked)] if both else [{}, {}]
+    old, new = (arguments_for("training", without_idle(values), "training") for values in runs)
     for values, run in ((old, noted), (new, asked)):
         # As many batches to an update may come from other numbers of processes.
         accumulated = values.pop("gradient_accumulation_steps", 1)

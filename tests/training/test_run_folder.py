@@ -21,10 +21,13 @@ from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.hub.model_card import run_record
 from modeling_ode_transformer.inference import tokenizers
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
+from modeling_ode_transformer.options import declarations
 from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder, write_json
+from modeling_ode_transformer.training.help import TASKS, find_task
 from modeling_ode_transformer.training.run_folder import note_run
 from modeling_ode_transformer.training.same_training import (
     RESULT,
+    affected_by,
     changed_data,
     data_note,
     different_training,
@@ -319,6 +322,8 @@ def test_a_run_notes_which_of_its_names_are_folders(tmp_path, monkeypatch):
     for name, folders in (("me/pairs", ["../start"]), ("../pairs", ["../start", "../pairs"])):
         noted = run_arguments("translation", model_args, translation.DataArguments(dataset_name=name), args)
         assert noted["folders"] == folders
+        # They follow from the others, and are idle with batches by tokens.
+        assert not {"train_batch_size", "eval_batch_size"} & noted["training"].keys()
         note_run(noted, args)
         evaluated = json.loads((tmp_path / "work" / "out" / "evaluation.json").read_text())["evaluated"]
         assert evaluated["validation"]["folders"] == folders
@@ -421,6 +426,35 @@ def test_another_value_of_what_decides_the_updates_makes_another_training(name, 
     (found,) = different(noted, asked)["training"]
     assert found.startswith(f"{name}={asked!r} in place of ")
     assert different(asked, asked)["training"] == []
+
+
+@pytest.mark.parametrize(
+    "kind, name, affected",
+    [
+        ("training", "accelerator_config", "training"),
+        ("training", "an option of a later transformers", "training"),
+        ("training", "max_steps", "result"),
+        ("training", "push_to_hub", "result"),
+        ("training", "log_coefficients", "result"),
+        ("training", "logging_steps", "call"),
+        ("data", "num_beams", "result"),
+        ("data", "max_eval_samples", "validation"),
+        ("data", "split_seed", "examples"),
+        ("data", "block_size", "training"),
+        ("model", "class_names", "training"),
+    ],
+)
+def test_an_option_affects_what_it_declares_and_else_the_training(kind, name, affected):
+    assert affected_by(kind, name) == affected
+
+
+def test_all_tasks_declare_the_same_of_an_option():
+    for kind in ("model", "data", "training"):
+        found = {}
+        for task in map(find_task, TASKS):
+            for name, declared in declarations(getattr(task, f"{kind}_arguments")).items():
+                if "affects" in declared:
+                    assert found.setdefault(name, declared["affects"]) == declared["affects"], name
 
 
 def test_checkpoints_of_two_branches_are_not_mixed(corpus, tmp_path):

@@ -48,6 +48,10 @@ class ModelArguments(BaseModelArguments):
     """The model and its vocabulary: a checkpoint, or a configuration to start from."""
 
     model_type: str = option("Architecture of a new model, unless --config_name sets it.", "csa_ode")
+    class_names: list[str] | None = option(
+        "Class names to save in the model, in the order of the labels: numbers in increasing order, "
+        "others alphabetically; default: the labels.",
+    )
     vocab_size: int | None = option(
         "Maximum size of a new vocabulary in words, 2 special ones included; default: no limit.", least=1
     )
@@ -66,12 +70,12 @@ class ClassificationTrainingArguments(ResumableTrainingArguments):
     of 80 to 256, 10 epochs and an L2 factor of 1e-5. Batches of 114 give the 48 batches per epoch that figure 6 shows
     for TREC. The paper gives no numbers for warm-up and decay."""
 
-    learning_rate: float = option("Highest learning rate.", 1e-3, least=0)
-    per_device_train_batch_size: int = option("Examples per training batch.", 114, least=1)
-    per_device_eval_batch_size: int = option("Examples per evaluation batch.", 256, least=1)
-    num_train_epochs: float = option("Number of training epochs.", 10.0, above=0)
-    weight_decay: float = option("Factor of the L2 regularization.", 1e-5, least=0)
-    warmup_steps: float = option("Updates of warm-up, or below 1 their share of all updates.", 0.1, least=0)
+    learning_rate: float = option("Highest learning rate.", 1e-3)
+    per_device_train_batch_size: int = option("Examples per training batch.", 114)
+    per_device_eval_batch_size: int = option("Examples per evaluation batch.", 256, affects="result")
+    num_train_epochs: float = option("Number of training epochs.", 10.0, affects="result")
+    weight_decay: float = option("Factor of the L2 regularization.", 1e-5)
+    warmup_steps: float = option("Updates of warm-up, or below 1 their share of all updates.", 0.1)
     learning_rate_ratio: float = option(
         "Last learning rate divided by the highest; the decay between them is exponential.", 0.1, above=0, most=1
     )
@@ -204,14 +208,14 @@ def load_model(run: Run) -> PreTrainedModel:
     else:
         model = new_model(run, labels)
     check_vocabulary(run.tokenizer, model.get_input_embeddings())
-    label_ids(model, labels, run.data_args.class_names)
+    label_ids(model, labels, run.model_args.class_names)
     logger.info("%s words in the vocabulary; %s", f"{len(run.tokenizer):,}", sizes(model))
     return model
 
 
 def new_model(run: Run, labels: list[str]) -> PreTrainedModel:
     """A new model for the labels, with pre-trained word vectors if requested."""
-    args, names = run.model_args, run.data_args.class_names or labels
+    args, names = run.model_args, run.model_args.class_names or labels
     if len(labels) < 2:
         raise ValueError(f"All examples have the label {labels[0]}: there is nothing to tell apart.")
     check_class_names(names, labels)
@@ -238,7 +242,7 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     """Ids, masks and labels of the examples of a split."""
     examples, limit = run.examples[split], run.data_args.max_length
     encoded = run.tokenizer(examples.texts, examples.pairs, truncation=limit is not None, max_length=limit)
-    ids = label_ids(run.model, find_labels(run.given), run.data_args.class_names)
+    ids = label_ids(run.model, find_labels(run.given), run.model_args.class_names)
     return datasets.Dataset.from_dict({**encoded, "labels": [ids[label] for label in examples.labels]})
 
 

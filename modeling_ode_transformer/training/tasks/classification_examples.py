@@ -43,11 +43,6 @@ class DataArguments(BaseDataArguments):
     ignored_labels: list[str] | None = option(
         "Leave out examples with these labels, such as '-' in SNLI or -1; default: none."
     )
-    class_names: list[str] | None = option(
-        "Class names to save in the model, in the order of the labels: numbers in increasing order, "
-        "others alphabetically; default: the labels.",
-        affects="result",
-    )
     validation_size: float = option(
         "Share (0 to 1) of the training examples for validation, if there is no --validation_file.",
         0.0,
