@@ -64,7 +64,7 @@ def check_ranges(values: Mapping[str, Any], declared: Mapping[str, Mapping]) -> 
     for name, value in values.items():
         if name not in declared or isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
-        for bound in BOUNDS.keys() & declared[name].keys():
+        for bound in (bound for bound in BOUNDS if bound in declared[name]):
             words, holds = BOUNDS[bound]
             if not holds(value, declared[name][bound]):
                 raise ValueError(f"--{name} {value} must be {words} {declared[name][bound]}, or left out.")

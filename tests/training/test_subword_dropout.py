@@ -130,7 +130,7 @@ def test_a_resumed_training_draws_the_same_pieces(workers, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "values, message", [({}, "needs --max_tokens_per_batch"), ({"subword_dropout": 1.0}, "below 1")]
+    "values, message", [({}, "needs --max_tokens_per_batch"), ({"subword_dropout": 1.0}, "must be less than 1")]
 )
 def test_what_cannot_be_cut_anew_is_refused(values, message, tmp_path):
     with pytest.raises(ValueError, match=message):
