@@ -118,6 +118,9 @@ class BaseDataArguments:
     seeds = cross_validation = cast(Any, None)
     average_last_checkpoints = 0
 
+    def __post_init__(self):
+        check_ranges(vars(self), declarations(type(self)))
+
     def check_early_stopping(self, args: TrainingArguments) -> None:
         """Raises a ValueError if a training is to stop early, but nothing says by what, or when that is measured."""
         needed = {"--metric_for_best_model": args.metric_for_best_model is None}

@@ -91,6 +91,7 @@ class DataArguments(Seq2SeqDataArguments):
     )
 
     def __post_init__(self):
+        super().__post_init__()
         if self.dataset_name:
             raise ValueError(f"--dataset_name {self.dataset_name}: sentences come from files (--train_file, ...).")
         if self.annotator != "all" and not self.annotator.isdecimal():
