@@ -16,7 +16,6 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 
 import modeling_ode_transformer
 from modeling_ode_transformer import (
-    OdeTransformerConfig,
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
@@ -72,8 +71,9 @@ def test_importing_prints_nothing_and_stays_cheap(tmp_path):
     ],
 )
 def test_auto_classes_know_the_package(auto_class, model_class, tmp_path):
-    assert isinstance(AutoConfig.for_model("ode_transformer"), OdeTransformerConfig)
-    model = auto_class.from_config(tiny_config())
+    config = tiny_config(config_class=model_class.config_class)
+    assert type(AutoConfig.for_model(config.model_type)) is model_class.config_class
+    model = auto_class.from_config(config)
     assert type(model) is model_class
     model.save_pretrained(tmp_path)
     assert type(auto_class.from_pretrained(tmp_path)) is model_class

@@ -56,6 +56,7 @@ class DataArguments(Seq2SeqDataArguments):
     )
 
     def __post_init__(self):
+        super().__post_init__()
         # An unknown name raises now, not after hours.
         bleu_scorers(self.bleu_tokenize, moses_language=self.bleu_moses_language)
 
