@@ -52,13 +52,14 @@ def test_the_readme_translates_line_by_line(example, monkeypatch, capsys):
 
 
 def test_it_translates_alike_without_the_package(tmp_path):
+    """In bfloat16, whose roundings the two searches add up in other orders."""
     found = [
         json.loads(run_python(TRANSLATE, tmp_path, how, str(MODEL), *SENTENCES).splitlines()[0])
         for how in ("with", "without")
     ]
     for ours, theirs in zip(*found):
         assert ours["translation_text"] == theirs["translation_text"]
-        assert ours["score"] == pytest.approx(theirs["score"], rel=1e-4)
+        assert ours["score"] == pytest.approx(theirs["score"], rel=1e-3)
 
 
 def test_it_is_small_and_nothing_in_it_is_unpickled():

@@ -186,7 +186,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 work, classes, logits = Path(sys.argv[1]), {}, {}
 for folder in sorted(work.glob("[0-9]*"), key=lambda path: int(path.name)):
-    kind = json.loads((folder / "config.json").read_text())["is_encoder_decoder"]
+    kind = json.loads((folder / "config.json").read_text()).get("is_encoder_decoder", False)
     opener = classes.get(kind, AutoModelForSeq2SeqLM if kind else AutoModelForCausalLM)
     options = {} if kind in classes else {"trust_remote_code": True}
     model = opener.from_pretrained(folder, **options).eval()
