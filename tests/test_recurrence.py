@@ -64,6 +64,7 @@ def build(model_class=OdeTransformerRecurrenceForConditionalGeneration, **fields
 def without_recurrence(model: OdeTransformerRecurrenceForConditionalGeneration):
     """The model of the core with the parameters that it has of another."""
     fields = {name: value for name, value in model.config.to_dict().items() if not name.startswith("recurrence_")}
+    fields["model_type"] = OdeTransformerConfig.model_type
     plain = OdeTransformerForConditionalGeneration(OdeTransformerConfig.from_dict(fields)).to(model.dtype).eval()
     report = plain.load_state_dict(model.state_dict(), strict=False)
     assert not report.missing_keys and all("recurrence" in name for name in report.unexpected_keys)

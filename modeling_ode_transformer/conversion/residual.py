@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, Pr
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 from transformers.utils import logging
 
-from ..configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig
+from ..configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig, OdeTransformerDecoderConfig
 from ..integration_ode_transformer import (
     LearnedCoefficients,
     MultistepScheme,
@@ -139,6 +139,9 @@ DERIVED_FIELDS |= {"lm_head_bias", "padding_position"}
 # Fields that only this package has. The first do not change an Euler step. The next have these values in an Euler step
 # of a scheme of several stages. All others must be at their defaults.
 WITHOUT_EFFECT_ON_EULER = {"coefficient_sharing", "vector_field", "word_dropout", "encoder_solver", "decoder_solver"}
+# All fields of an encoder-decoder's configuration.
+OWN_FIELDS = dict.fromkeys((*OdeTransformerDecoderConfig.__annotations__, *OdeTransformerConfig.__annotations__))
+del OWN_FIELDS["stacks"]
 EULER_STAGES = {"coefficient_start": "euler", "stage_values": "increment"}
 EULER_STAGES |= {"encoder_coefficients": "learned", "decoder_coefficients": "learned"}
 # The vector fields of a plain layer; MacaronNet's has more parameters.
@@ -233,7 +236,7 @@ def find_family(config: PreTrainedConfig) -> Family:
 def check_fields(fields: dict[str, Any], model_type: str):
     """Refuses keywords that are not fields of the configuration, and fields that come with the weights."""
     known = {field.name for field in dataclasses.fields(OdeTransformerConfig)}
-    known &= set(OdeTransformerConfig.__annotations__)
+    known &= set(OWN_FIELDS)
     for field, value in fields.items():
         if field not in known:
             raise TypeError(f"{field}={value!r} is not a field of OdeTransformerConfig.")
@@ -346,7 +349,7 @@ def own_fields(config: OdeTransformerConfig) -> dict[str, Any]:
         others.add("normalize_stages")
     return {
         field: getattr(config, field)
-        for field in OdeTransformerConfig.__annotations__
+        for field in OWN_FIELDS
         if field not in others and getattr(config, field) != getattr(OdeTransformerConfig, field)
     }
 
@@ -481,7 +484,7 @@ def check_residual(model: PreTrainedModel, model_type: str):
         ValueError: the family cannot express some fields; the message names all of them with their values.
     """
     config, family = model.config, FAMILIES[model_type]
-    actual = {field: getattr(config, field) for field in OdeTransformerConfig.__annotations__}
+    actual = {field: getattr(config, field) for field in OWN_FIELDS}
     actual |= embedding_fields(config)
     required = {**PLAIN_FIELDS, **family.fields, "share_encoder_decoder_embeddings": config.tie_word_embeddings}
     required |= {field: getattr(OdeTransformerConfig, field) for field in own_fields(config)}
