@@ -25,7 +25,7 @@ from typing import Any
 
 from .errors import one_line_errors
 from .inference.arguments import GenerateArguments, ServeArguments
-from .options import add_options, declarations, options_of, true_or_false
+from .options import FLAG, add_options, declarations, options_of
 from .text_files import read_aligned_lines, read_json, read_lines, reading
 from .training.recipe_files import read_recipe, recipe_file, recipe_of
 
@@ -172,7 +172,7 @@ def add_import(parser: Any) -> None:
         dest="import_schemes",
         metavar="FILE",
         action="append",
-        help="Python file that defines the model's own coefficients and schemes, as saved with it; may be repeated",
+        help="Python file that defines the model's own coefficients and schemes; may be repeated",
     )
 
 
@@ -297,7 +297,9 @@ def add_export_onnx(commands: Any) -> None:
     parser = add_command(commands, "export-onnx", summary, export_onnx)
     parser.add_argument("model_name_or_path", metavar="MODEL", help="model folder or Hub name")
     parser.add_argument("--output_dir", required=True, type=Path, help="folder to write; it must be empty or new")
-    add_flag(parser, "--trust_remote_code", "run modeling code stored with the model")
+    parser.add_argument(
+        "--trust_remote_code", default=False, help="run modeling code stored with the model; default: false", **FLAG
+    )
     add_import(parser)
 
 
@@ -322,20 +324,6 @@ def add_generate(commands: Any) -> None:
     )
     add_options(parser, GenerateArguments)
     add_import(parser)
-
-
-def add_flag(parser: Any, name: str, description: str, default: bool = False) -> None:
-    """Adds an option that is true without a value, or takes true or false, so that one set in a recipe can be turned
-    off."""
-    parser.add_argument(
-        name,
-        nargs="?",
-        const=True,
-        default=default,
-        type=true_or_false,
-        metavar="BOOL",
-        help=f"{description}; default: {str(default).lower()}",
-    )
 
 
 def lay_recipe_under(args: Namespace) -> None:
@@ -413,7 +401,12 @@ def add_publish(commands: Any) -> None:
     )
     parser.add_argument("--commit_message", default="Upload model", help="message of the commit; default: %(default)s")
     parser.add_argument("--token", help="access token for the Hub; default: the one from `hf auth login` or HF_TOKEN")
-    add_flag(parser, "--trust_remote_code", "let the test run modeling code that this package did not write")
+    parser.add_argument(
+        "--trust_remote_code",
+        default=False,
+        help="let the test run modeling code that this package did not write; default: false",
+        **FLAG,
+    )
     add_import(parser)
     add_card_options(parser)
 
@@ -523,10 +516,7 @@ def add_bleu(metrics: Any) -> None:
     add_bleu_options(parser)
     parser.add_argument(
         "--tokenized",
-        nargs="?",
-        const=True,
-        type=true_or_false,
-        metavar="BOOL",
+        **FLAG,
         help="also print tokenized and compound-split BLEU; without --moses_language, the text is taken as already "
         "tokenized; default: true with --moses_language or if nine in ten punctuation marks are separate tokens",
     )

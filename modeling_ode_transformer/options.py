@@ -28,6 +28,18 @@ DECLARED: dict[Field, dict[str, Any]] = {}
 TYPES = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", dict: "a JSON object"}
 
 
+def true_or_false(text: str) -> bool:
+    """For `type` of `add_argument`."""
+    if text.lower() not in ("true", "false"):
+        raise ArgumentTypeError(f"{text!r} must be true or false")
+    return text.lower() == "true"
+
+
+# What `add_argument` needs for an option that is true without a value, or takes true or false, so that one set in a
+# recipe can be turned off.
+FLAG: dict[str, Any] = {"nargs": "?", "const": True, "type": true_or_false, "metavar": "BOOL"}
+
+
 def option(
     help: str,
     default: Any = None,
@@ -104,7 +116,7 @@ def add_options(parser: Any, owner: type, without: str | None = None) -> None:
         default = each.default if each.default_factory is MISSING else each.default_factory()
         kinds = [one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,)) if one is not type(None)]
         if kinds == [bool]:
-            settings |= {"nargs": "?", "const": True, "type": true_or_false, "metavar": "BOOL"}
+            settings |= FLAG
         elif get_origin(kinds[0]) is list:
             settings |= {"nargs": "+"}
         elif kinds[0] is not str:
@@ -112,13 +124,6 @@ def add_options(parser: Any, owner: type, without: str | None = None) -> None:
         if "default:" not in settings["help"] and default not in (None, []):
             settings["help"] += f"; default: {str(default).lower() if kinds == [bool] else default}"
         groups[title].add_argument(f"--{each.name}", default=default, **settings)
-
-
-def true_or_false(text: str) -> bool:
-    """For `type` of `add_argument`."""
-    if text.lower() not in ("true", "false"):
-        raise ArgumentTypeError(f"{text!r} must be true or false")
-    return text.lower() == "true"
 
 
 def options_of(owner: type, args: Namespace) -> Any:

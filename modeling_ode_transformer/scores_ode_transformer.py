@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from .generation_ode_transformer import option, package_search
+from .generation_ode_transformer import OdeTransformerGenerationMixin, option, package_search
 
 
 def generate_with_scores(
@@ -38,7 +38,8 @@ def generate_with_scores(
     if not return_scores:
         sequences = model.generate(**inputs, **options)
         return sequences, torch.zeros(len(sequences), device=sequences.device)
-    search = package_search() if getattr(model, "has_package_search", False) else None
+    is_ours = isinstance(model, OdeTransformerGenerationMixin) and model.has_package_search
+    search = package_search() if is_ours else None
     if search is not None and search.searches_beams(model, **inputs, **options):
         return model.generate(**inputs, **options, custom_generate=search.beam_search, return_scores=True)
     is_beam_search = (value("num_beams") or 1) > 1

@@ -99,7 +99,7 @@ def make(name: str, case: dict, folder: Path) -> dict[str, str]:
         name
         for each in config_class.mro()
         for name in vars(each).get("__annotations__", ())
-        if "ode" in each.__module__
+        if each.__module__.startswith(package.__name__)
     ]
     return {f"{case['config_class']}.{field}": str(getattr(model.config, field, None)) for field in names}
 

@@ -25,7 +25,7 @@ import json, sys
 if sys.argv[1] == "without": sys.modules["modeling_ode_transformer"] = None
 else: import modeling_ode_transformer
 from transformers import pipeline
-translate = pipeline("translation", sys.argv[2], trust_remote_code=True, dtype="float32")
+translate = pipeline("translation", sys.argv[2], trust_remote_code=True)
 print(json.dumps(translate(sys.argv[3:], return_scores=True)))
 """
 
@@ -52,14 +52,13 @@ def test_the_readme_translates_line_by_line(example, monkeypatch, capsys):
 
 
 def test_it_translates_alike_without_the_package(tmp_path):
-    """In float32: with the package another search adds up the roundings of bfloat16 in another order."""
     found = [
         json.loads(run_python(TRANSLATE, tmp_path, how, str(MODEL), *SENTENCES).splitlines()[0])
         for how in ("with", "without")
     ]
     for ours, theirs in zip(*found):
         assert ours["translation_text"] == theirs["translation_text"]
-        assert ours["score"] == pytest.approx(theirs["score"], rel=1e-5)
+        assert ours["score"] == pytest.approx(theirs["score"], rel=1e-4)
 
 
 def test_it_is_small_and_nothing_in_it_is_unpickled():

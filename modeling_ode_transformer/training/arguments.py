@@ -25,7 +25,7 @@ NEEDS_GPU = {"tf32": True, "fp16": True, "fp16_full_eval": True, "use_cpu": Fals
 ONLY_VALUES = {"batch_eval_metrics": False, "eval_do_concat_batches": True, "prediction_loss_only": False}
 # What options that Trainer declares affect (`options.AFFECTS`), by patterns of their names; all others: the training.
 AFFECTED_BY_TRAINER = {
-    "call": r"output_dir|resume_from_checkpoint|restore_callback_states_from_checkpoint|run_name|project|report_to|"
+    "call": r"output_dir|resume_from_checkpoint|run_name|project|report_to|"
     r"trackio_\w+|disable_tqdm|log_\w+|logging_\w+|save_total_limit|save_on_each_node|enable_jit_checkpoint|"
     r"dataloader_(num_workers|pin_memory|persistent_workers|prefetch_factor|multiprocessing_context)|"
     r"debug|skip_memory_metrics|local_rank|torch_empty_cache_steps",
@@ -57,8 +57,8 @@ class BaseModelArguments:
         "On the command line they are merged into a recipe's; '' drops the recipe's."
     )
     import_schemes: list[str] | None = option(
-        "Python files that define your own coefficients and schemes, for use in --config_overrides. They "
-        "are saved with the model.",
+        "Python files that define your own coefficients and schemes, for use in --config_overrides. "
+        "Opening the model needs them, too.",
         aliases=["--import"],
     )
     model_revision: str = option("Branch, tag or commit of a Hub checkpoint.", "main")

@@ -229,12 +229,10 @@ class ResumableTrainerMixin:
     def _init_training_state(
         self, max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
     ):
-        # A checkpoint's state, with which Trainer compares them, has numbers where they may be shares of the updates.
-        steps = TrainerState()
-        steps.compute_steps(self.args, max_steps)
-        names = [f"{kind}_steps" for kind in ("logging", "eval", "save")]
-        asked = [name for name in names if getattr(self.args, name) is not None]
-        with self._with_arguments(**{name: getattr(steps, name) for name in asked}):
+        # Trainer would warn of other steps than those of the checkpoint, whose state has numbers in place of shares.
+        noted = read_json(self._resumed_from / TRAINER_STATE) if self._resumed_from else {}
+        steps = {name: noted[name] for name in ("logging_steps", "eval_steps", "save_steps") if name in noted}
+        with self._with_arguments(**steps):
             trained = super()._init_training_state(
                 max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
             )
