@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 from .errors import one_line_errors
@@ -106,6 +107,7 @@ def make_parser() -> ArgumentParser:
     add_prepare(commands)
     add_average(commands)
     add_convert_fairseq(commands)
+    add_convert_successor(commands)
     add_export_onnx(commands)
     add_generate(commands)
     add_serve(commands)
@@ -290,6 +292,28 @@ def convert_fairseq(args: Namespace) -> None:
         args.output_dir,
         **{name: getattr(args, name) for name in names},
     )
+
+
+def add_convert_successor(commands: Any) -> None:
+    summary = "convert a language model of PCformer or IIET, as their code saved it, to a model folder"
+    parser = add_command(commands, "convert-successor", summary, convert_successor)
+    parser.add_argument("folder", type=Path, help="has config.json and model.safetensors or pytorch_model.bin")
+    parser.add_argument("--output_dir", required=True, type=Path, help="folder to write; it must be empty or new")
+    parser.add_argument(
+        "--corrector_iterations",
+        type=int,
+        help="corrections of a layer, a constant of their code; default: 3 for IIET, 1 for PCformer, as released",
+    )
+
+
+def convert_successor(args: Namespace) -> None:
+    from .depth.successors import convert_successor
+
+    if args.output_dir.is_dir() and any(args.output_dir.iterdir()):
+        raise ValueError(f"--output_dir {args.output_dir} is not an empty folder: choose another one.")
+    convert_successor(args.folder, args.corrector_iterations).save_pretrained(args.output_dir)
+    for path in chain(args.folder.glob("*token*"), args.folder.glob("vocab*"), args.folder.glob("merges.txt")):
+        copyfile(path, args.output_dir / path.name)  # the tokenizer, where there is one
 
 
 def add_export_onnx(commands: Any) -> None:

@@ -10,6 +10,7 @@ from transformers import (
     AutoTokenizer,
 )
 
+from . import depth
 from .configuration_csa_ode import CsaOdeConfig
 from .configuration_ode_transformer import OdeTransformerConfig, OdeTransformerDecoderConfig
 from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
@@ -59,6 +60,7 @@ __all__ = [
     "TextCorrectionPipeline",
     "TranslationPipeline",
     "convert_fairseq_state_dict",
+    "depth",
     "n_best",
 ]
 

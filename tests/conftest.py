@@ -73,6 +73,7 @@ SLOW = (
     *("test_multilingual", "training", "inference/test_generate", "test_from_residual", "test_hub"),
     *("conversion/test_residual", "test_recurrence_models", "test_recurrence_generation", "test_recurrence"),
     *("test_pipeline", "test_cli", "test_queue", "csa_ode", "conversion/test_fairseq_command", "test_collect_runs"),
+    "test_depth_architectures",
     "test_tensor_parallel",
     "test_plot_training",
     "test_own_schemes",

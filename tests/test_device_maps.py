@@ -79,7 +79,7 @@ def place(model, device_map):
                 fake = tensors.setdefault((parameter, device), torch.empty(parameter.shape, device=device))
                 module._parameters[key] = nn.Parameter(fake, requires_grad=False)
         for key, buffer in module._buffers.items():
-            module._buffers[key] = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
+            module._buffers[key] = torch.empty(buffer.shape, dtype=buffer.dtype, device=device or DEVICES[0])
         if name and device is not None and len(module.state_dict()):
             module.register_forward_pre_hook(
                 lambda module, args, kwargs, device=device: (

@@ -1,0 +1,125 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Any pre-norm model of transformers as a Runge-Kutta model: `wrap` for trained models, `config` for new ones."""
+
+from dataclasses import asdict
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
+from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
+
+from ..depth_ode_transformer import DepthLayer, DepthOptions, find_stacks, integrate_layers, made
+from ..integration_ode_transformer import COEFFICIENTS
+
+
+__all__ = ["config", "num_function_evaluations", "wrap"]
+
+
+def config(config: PreTrainedConfig, **options: Any) -> PreTrainedConfig:
+    """The configuration of a new model with integrated layers.
+
+    Args:
+        config: the configuration of a model of transformers.
+        options: as in `DepthOptions`: `solver`, `coefficients`, `start`, `layers`, `steps_per_layer`, ...
+
+    Returns:
+        A configuration that the Auto classes know, of the type "ode_" + `config.model_type`.
+
+    Raises:
+        TypeError: an unknown option, or the configuration is not one of transformers' own.
+        ValueError: the value of an option.
+
+    Example:
+
+    ```python
+    >>> import modeling_ode_transformer as ode
+    >>> from transformers import AutoModelForCausalLM, LlamaConfig
+
+    >>> configuration = ode.depth.config(LlamaConfig(num_hidden_layers=2, hidden_size=64), solver="rk2")
+    >>> model = AutoModelForCausalLM.from_config(configuration)
+    ```"""
+    fields = {name: value for name, value in config.to_dict().items() if name != "model_type"}
+    return config_class(type(config)).from_dict({**fields, "ode": saved_options(options)})
+
+
+def wrap(model: PreTrainedModel, solver: Any = "rk2", **options: Any) -> PreTrainedModel:
+    """Makes the layers of a model steps of a Runge-Kutta method, in place.
+
+    By default, the weights of the stages are learned and start at Euler's, so that the model computes what it did, to
+    the bit, until it is trained.
+
+    Args:
+        model: a model of transformers with pre-norm layers.
+        solver: as in `DepthOptions`.
+        options: as in `config`; `start` is "euler" where the coefficients have that start.
+
+    Returns:
+        The model, now of the class "Ode" + the name of its class.
+
+    Raises:
+        TypeError: an unknown option, or the class is not one of transformers' own.
+        ValueError: the value of an option; there is no such stack; its layers are post-norm or integrated already.
+    """
+    options = {"solver": solver, **options}
+    if "euler" in COEFFICIENTS[DepthOptions(**options).coefficients].starts:
+        options.setdefault("start", "euler")
+    model_class = made(type(model))
+    integrate_layers(model, DepthOptions(**options))
+    model.config.__class__, model.config.ode = config_class(type(model.config)), saved_options(options)
+    model.__class__ = model_class
+    model._keep_in_fp32_modules_strict |= model_class._keep_in_fp32_modules_strict
+    _CAN_RECORD_REGISTRY[model] = model._can_record_outputs
+    return model
+
+
+def num_function_evaluations(model: PreTrainedModel) -> int:
+    """How often one forward pass evaluates the model's layers, for comparisons at equal cost."""
+    return sum(len(module.plan.slots) for module in model.modules() if isinstance(module, DepthLayer)) + sum(
+        not isinstance(layer, DepthLayer) for _, layers in find_stacks(model, None) for layer in layers
+    )
+
+
+def saved_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options in JSON types: the solver, and what differs from the defaults."""
+    given, defaults = asdict(DepthOptions(**options)), asdict(DepthOptions())
+    return {name: value for name, value in given.items() if name == "solver" or value != defaults[name]}
+
+
+def config_class(plain: type[PreTrainedConfig]) -> Any:
+    """The configuration class for one of transformers'. The Auto classes know it and its models from then on."""
+    own = made(plain)
+    if own.model_type not in TYPES.keys():
+        AutoConfig.register(own.model_type, own, exist_ok=True)
+        own.register_for_auto_class()
+        if plain in TOKENIZER_MAPPING:
+            TOKENIZER_MAPPING.register(own, TOKENIZER_MAPPING[plain], exist_ok=True)
+        for auto_class in AUTO_CLASSES:
+            models = auto_class._model_mapping.get(plain, ()) if auto_class._model_mapping is not None else ()
+            for model in models if isinstance(models, tuple) else (models,):
+                if model.config_class is plain:
+                    auto_class.register(own, made(model), exist_ok=True)
+                    if "_auto_class" not in vars(made(model)):
+                        made(model).register_for_auto_class(auto_class.__name__)
+    return own
+
+
+class Types(dict):
+    """What the Auto classes look up by model type, extended by the types of this module, such as "ode_llama". Their
+    classes are made when they are looked up."""
+
+    def __contains__(self, key):
+        plain = str(key).removeprefix("ode_")
+        if not super().__contains__(key) and plain != key and plain in CONFIG_MAPPING_NAMES:
+            config_class(CONFIG_MAPPING[plain])
+        return super().__contains__(key)
+
+
+# A saved model names one Auto class as its own: these serve only where there is no other.
+VAGUE = ("AutoModelForPreTraining", "AutoModelForTextEncoding")
+AUTO_CLASSES: list[Any] = sorted(
+    (auto for auto in vars(modeling_auto).values() if isinstance(auto, type) and hasattr(auto, "_model_mapping")),
+    key=lambda auto: auto.__name__ in VAGUE,
+)
+TYPES = CONFIG_MAPPING._extra_content = Types(CONFIG_MAPPING._extra_content)

@@ -1,0 +1,568 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Any pre-norm model of transformers as a Runge-Kutta model: the classes, which travel with a saved model.
+
+A layer of transformers maps a state y to `layer(y)`, so that `F(z) = layer(z) - z` is its increment, whatever is
+inside (eq. 1). A subclass of the layer's class evaluates it once for each stage. Names of parameters stay as they are.
+
+The classes are made when they are asked for: `OdeLlamaConfig` and `OdeLlamaForCausalLM` of this module are subclasses
+of `LlamaConfig` and `LlamaForCausalLM`, and `LlamaDecoderLayer` of this module is one of the layer's class.
+"""
+
+import copy
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from torch.utils._pytree import tree_map
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .integration_ode_transformer import (
+    COEFFICIENTS,
+    ButcherTableau,
+    LayerHistory,
+    LearnedDenseLayerHistory,
+    Scheme,
+    StageCoefficients,
+    StageGate,
+    clamp_half,
+    resolve_scheme,
+    weighted_sum,
+)
+from .schemes_ode_transformer import CorrectorHistory
+
+
+# A plain class reads a folder of another model type with no more than a warning, and would compute Euler steps. This
+# text in the place of the dtype makes it fail with the text.
+PLAIN_MESSAGE = (
+    "the layers of this model are Runge-Kutta steps: import modeling_ode_transformer, or give "
+    "trust_remote_code=True, and open it with an Auto class"
+)
+# The names under which layers get a cache or a recurrent state.
+CACHE_NAMES = ("cache", "cache_params", "layer_past", "past_key_value", "past_key_values", "state")
+LAYERS = re.compile(r"(-?\d+)?:(-?\d+)?(?::(-?\d+))?")
+
+
+@dataclass(frozen=True)
+class DepthOptions:
+    """How the layers of a model are integrated; a saved configuration has them in its field `ode`.
+
+    Args:
+        solver: the scheme: a name such as "rk2", "rk4", "euler", "pcformer" or "iiet", a tableau, or another one-step
+            scheme that `resolve_scheme` knows.
+        coefficients: the weights of the stages: "fixed", "ones", "learned", "gate", "sigmoid", "tanh", "ema", ...
+        start: where free weights start: "euler", at the original layer; "tableau", "ones", "even" or "random". None:
+            "tableau", and for gates and "ema" their own start.
+        coefficient_sharing: whether each "layer" has its weights, or a "stack" has one set.
+        stage_values: whether a stage is the "increment" `F(z)` or the "output" `z + F(z)` (PCformer).
+        normalize_stages: False, or "released": stages have layer norms, which the layers of a stack share, and later
+            stages start from normalized ones, as in PCformer's released code.
+        steps_per_layer: how many steps each layer makes.
+        layers: the layers to integrate, as in a slice ("1:-1"), or their indices.
+        stack: the stacks of layers to integrate, by the end of their names, such as "encoder.layers"; None: all.
+
+    Raises:
+        ValueError: an unknown or contradictory value.
+    """
+
+    solver: Any = "rk2"
+    coefficients: str = "learned"
+    start: str | None = None
+    coefficient_sharing: str = "layer"
+    stage_values: str = "increment"
+    normalize_stages: bool | str = False
+    steps_per_layer: int = 1
+    layers: Any = ":"
+    stack: Any = None
+
+    def __post_init__(self):
+        solver, layers = self.solver, self.layers
+        if isinstance(solver, Mapping):  # JSON types: a configuration stores them
+            solver = {
+                name: value.to_dict() if isinstance(value, ButcherTableau) else value for name, value in solver.items()
+            }
+        if isinstance(layers, slice):
+            ends = (layers.start, layers.stop, *([] if layers.step is None else [layers.step]))
+            layers = ":".join("" if end is None else str(end) for end in ends)
+        elif not isinstance(layers, str):
+            layers = [int(layer) for layer in layers]
+        stack = [self.stack] if isinstance(self.stack, str) else None if self.stack is None else list(self.stack)
+        for name, value in (
+            ("solver", solver.to_dict() if isinstance(solver, ButcherTableau) else solver),
+            *(("layers", layers), ("stack", stack)),
+        ):
+            object.__setattr__(self, name, value)
+        choices = {
+            "coefficients": COEFFICIENTS,
+            "coefficient_sharing": ("layer", "stack"),
+            "stage_values": ("increment", "output"),
+            "normalize_stages": (False, "released"),
+        }
+        for name, values in choices.items():
+            if getattr(self, name) not in values:
+                raise ValueError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(map(str, values))}.")
+        if not isinstance(self.steps_per_layer, int) or self.steps_per_layer < 1:
+            raise ValueError(f"steps_per_layer={self.steps_per_layer!r} must be an integer of at least 1.")
+        if isinstance(layers, str) and not LAYERS.fullmatch(layers):
+            raise ValueError(f"layers={layers!r}: give a slice such as '1:-1', or a list of indices.")
+        weights = COEFFICIENTS[self.coefficients]
+        if self.start is not None and self.start not in weights.starts:
+            known = ", ".join(weights.starts) or "none, since nothing is free"
+            raise ValueError(f"start={self.start!r} is not a start of {self.coefficients!r} coefficients ({known}).")
+        tableau = self.scheme.tableau
+        if weights.num_stages not in (None, tableau.num_stages):
+            raise ValueError(
+                f"coefficients={self.coefficients!r} needs a scheme of {weights.num_stages} stages, not "
+                f"{tableau.num_stages} (solver={self.solver!r})."
+            )
+        if tableau.num_stages == 1 and (self.normalize_stages or self.stage_values == "output"):
+            raise ValueError(f"solver={self.solver!r} has one stage: stage_values and normalize_stages need several.")
+        if self.scheme.multistep is not None:
+            raise ValueError(f"solver={self.solver!r} needs the steps before: choose a Runge-Kutta scheme.")
+        if self.scheme.corrector_iterations and (layers != ":" or self.steps_per_layer > 1):
+            raise ValueError(
+                f"solver={self.solver!r} corrects over all layers of a stack: leave layers and steps_per_layer out."
+            )
+
+    @cached_property
+    def scheme(self) -> Scheme:
+        return resolve_scheme(self.solver)
+
+    @property
+    def evaluations(self) -> int:
+        """How often a layer is evaluated."""
+        return self.scheme.tableau.num_stages * self.steps_per_layer + self.scheme.corrector_iterations
+
+    def indices(self, num_layers: int) -> list[int]:
+        """The layers to integrate.
+
+        Raises:
+            ValueError: there are none, or no such ones.
+        """
+        if isinstance(self.layers, str):
+            numbers = [int(number) if number else None for number in self.layers.split(":")]
+            found = list(range(num_layers))[slice(*numbers)]
+        else:
+            found = sorted({layer + num_layers if layer < 0 else layer for layer in self.layers})
+        if not found or not 0 <= found[0] <= found[-1] < num_layers:
+            raise ValueError(f"layers={self.layers!r} of a stack of {num_layers} layers: name some that it has.")
+        return found
+
+    def make_coefficients(self, hidden_size: int) -> StageCoefficients:
+        start = self.start or ("tableau" if "tableau" in COEFFICIENTS[self.coefficients].starts else None)
+        return COEFFICIENTS[self.coefficients](self.scheme.tableau, hidden_size, start=start)
+
+
+class DepthParts(nn.Module):
+    """What the layers of a stack share: coefficients, norms of the stages, and a corrector with its history.
+
+    `states` are the history's entries while the model runs.
+    """
+
+    def __init__(self, options: DepthOptions, num_layers: int, hidden_size: int):
+        super().__init__()
+        self.states: tuple[torch.Tensor, ...] = ()
+        eps, scheme = 1e-5, options.scheme
+        if options.coefficient_sharing == "stack" and scheme.tableau.num_stages > 1:
+            self.coefficients = options.make_coefficients(hidden_size)
+        if options.normalize_stages:
+            norms = (nn.LayerNorm(hidden_size, eps=eps) for _ in range(scheme.tableau.num_stages))
+            self.stage_norms = nn.ModuleList(norms)
+        if scheme.corrector_iterations:
+            self.history = LearnedDenseLayerHistory(num_layers, hidden_size, eps)
+            self.corrector = CorrectorHistory(num_layers, hidden_size, eps)
+
+
+@dataclass
+class DepthPlan:
+    """What a layer knows of its stack. A plain object, so that the shared modules are the stack's alone.
+
+    Args:
+        options: the options.
+        parts: what the layers share.
+        layer_idx: the layer's index.
+        num_layers: the number of layers of the stack.
+        extra_slots: for each slot of a cache beyond those of the original layers, the layer whose keys it holds.
+    """
+
+    options: DepthOptions
+    parts: DepthParts
+    layer_idx: int
+    num_layers: int
+    extra_slots: list[int]
+
+    def __post_init__(self):
+        extra = [self.num_layers + i for i, layer_idx in enumerate(self.extra_slots) if layer_idx == self.layer_idx]
+        self.slots = [self.layer_idx, *extra]  # of the layer's evaluations
+
+    def reserve(self, cache: Cache) -> None:
+        """Gives a cache the slots of all evaluations.
+
+        Raises:
+            ValueError: the cache is offloaded, or has states already, but not of these evaluations.
+        """
+        layers, total = cache.layers, self.num_layers + len(self.extra_slots)
+        if len(layers) >= total:
+            return
+        if cache.offloading:
+            raise ValueError("An offloaded cache has no room for the stages of a layer: choose another one.")
+        if cache.get_seq_length(self.layer_idx) > 0:
+            raise ValueError(
+                f"The cache holds the states of {len(layers)} layers, but this model's evaluations need {total}: "
+                "another model has filled it. Start with a new one."
+            )
+        if cache.layer_class_to_replicate is not None:
+            layers.extend(cache.layer_class_to_replicate() for _ in range(total - len(layers)))
+        else:
+            layers.extend(copy_of_empty(layers[idx]) for idx in self.extra_slots)
+
+
+def copy_of_empty(layer: Any) -> Any:
+    """Copies a layer of a cache that has no states yet. (Compilers cannot trace `copy.deepcopy`.)"""
+    copied = object.__new__(type(layer))
+    for name, value in layer.__dict__.items():
+        is_tensor = isinstance(value, torch.Tensor)
+        setattr(copied, name, value.clone() if is_tensor else dict(value) if isinstance(value, dict) else value)
+    return copied
+
+
+@dataclass
+class DepthStates:
+    """The history's entries before and after a layer. Not a tuple: accelerate copies tuples among the arguments."""
+
+    before: tuple[torch.Tensor, ...]
+    after: tuple[torch.Tensor, ...] = ()
+
+
+class DepthLayer(nn.Module):
+    """A layer whose step is that of a scheme. It comes before the layer's own class."""
+
+    state_name: str  # the name of the first argument
+    plan: DepthPlan
+    coefficients: StageCoefficients  # of the layer, if the stack has none
+
+    def __call__(self, *args, **kwargs):
+        if not self.plan.options.scheme.corrector_iterations:
+            return super().__call__(*args, **kwargs)
+        # The history is an argument, so that a layer that is recomputed reads what it read before.
+        plan, y = self.plan, args[0] if args else kwargs[self.state_name]
+        states = DepthStates((y,) if plan.layer_idx == 0 else plan.parts.states)
+        result = super().__call__(*args, **kwargs, states=states)
+        plan.parts.states = states.after if plan.layer_idx < plan.num_layers - 1 else ()
+        return result
+
+    def forward(self, *args, states: DepthStates | None = None, **kwargs):
+        layer, slots, name = super().forward, self.plan.slots, self.state_name
+        y = args[0] if args else kwargs[name]
+        cache_layers, rest = self.cache_layers(args[1:], kwargs), None
+
+        def output(z: torch.Tensor, evaluation: int) -> torch.Tensor:
+            """z + F(z). The slot of the evaluation takes the place of the layer's while it runs."""
+            nonlocal rest
+            here, there = slots[0], slots[evaluation]
+            if cache_layers is not None:
+                cache_layers[here], cache_layers[there] = cache_layers[there], cache_layers[here]
+            result = layer(z, *args[1:], **kwargs) if args else layer(**{**kwargs, name: z})
+            if cache_layers is not None:
+                cache_layers[here], cache_layers[there] = cache_layers[there], cache_layers[here]
+            state, *others = (result,) if isinstance(result, torch.Tensor) else result
+            if evaluation == 0:
+                rest = None if isinstance(result, torch.Tensor) else others
+                if state.shape != y.shape:
+                    raise ValueError(
+                        f"{type(self).__name__} maps states {tuple(y.shape)} to {tuple(state.shape)}: name a stack "
+                        "whose layers keep the shape, such as stack='blocks'."
+                    )
+            return state
+
+        next_y = self.integrate(output, y)
+        if states is not None:
+            next_y = self.correct(output, y, next_y, states)
+        return next_y if rest is None else (next_y, *rest)
+
+    def cache_layers(self, args: tuple, kwargs: dict[str, Any]) -> list | None:
+        """The layers of the cache among a layer's arguments; None if there is no cache."""
+        for name in CACHE_NAMES:
+            if kwargs.get(name) is not None and not isinstance(kwargs[name], Cache):
+                raise TypeError(
+                    f"{type(self).__name__} keeps its state in {name}, a {type(kwargs[name]).__name__}, which has no "
+                    "room for the stages of a step: only layers with a Cache can be integrated."
+                )
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Cache):
+                cache = value.self_attention_cache if isinstance(value, EncoderDecoderCache) else value
+                self.plan.reserve(cache)
+                return cache.layers
+        return None
+
+    def integrate(self, output: Callable[[torch.Tensor, int], torch.Tensor], y: torch.Tensor) -> torch.Tensor:
+        """The steps of the scheme. `y + sum_i b_i F_i` is computed as `layer(y) + (b_1 - 1) F_1 + sum_{i > 1} b_i
+        F_i`: with Euler's weights it is the original layer's output, to the bit."""
+        options, parts = self.plan.options, self.plan.parts
+        tableau, norms = options.scheme.tableau, getattr(parts, "stage_norms", None)
+        coefficients = None
+        if tableau.num_stages > 1:
+            coefficients = parts.coefficients if options.coefficient_sharing == "stack" else self.coefficients
+        starts_from_output = options.stage_values == "increment" and norms is None
+        for step in range(options.steps_per_layer):
+            stages: list[torch.Tensor] = []
+            for i, (share, row) in enumerate(zip(tableau.y, tableau.a)):
+                z = clamp_half(weighted_sum(y if share == 1.0 else share * y, row, stages).to(y.dtype))
+                state = output(z, step * tableau.num_stages + i)
+                stage = state if options.stage_values == "output" else state - z
+                stages.append(stage if norms is None else norms[i](stage))
+                if i == 0:
+                    first = state
+            weights = tableau.b if coefficients is None else coefficients(stages)
+            if starts_from_output:
+                y, weights = first, (weights[0] - 1, *weights[1:])
+            y = weighted_sum(y, weights, stages).to(first.dtype)
+        return clamp_half(y)
+
+    def correct(
+        self, output: Callable, y: torch.Tensor, prediction: torch.Tensor, states: DepthStates
+    ) -> torch.Tensor:
+        """The next layer's input, after the corrections of PCformer and IIET."""
+        parts, number = self.plan.parts, len(self.plan.slots)
+        evaluations = range(number - self.plan.options.scheme.corrector_iterations, number)
+        before = list(states.before)
+        corrected = parts.corrector.correct(evaluations, parts.history, before, output, y, prediction)
+        states.after = tuple(parts.history.extend(before, y, corrected))
+        return parts.history(list(states.after)).to(y.device)
+
+
+class DepthConfig:
+    """A configuration with the field `ode`, the arguments of `DepthOptions`. It comes before the plain class."""
+
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        if config_dict.get("dtype") == PLAIN_MESSAGE:
+            config_dict = {**config_dict, "ode": dict(config_dict["ode"])}
+            config_dict["dtype"] = config_dict["ode"].pop("dtype")
+        return super().from_dict(config_dict, **kwargs)
+
+    def to_diff_dict(self):
+        fields = super().to_diff_dict()
+        return {**fields, "dtype": PLAIN_MESSAGE, "ode": {**(self.ode or {}), "dtype": fields.get("dtype")}}
+
+
+class DepthModel:
+    """A model whose layers are integrated. It comes before the plain class."""
+
+    def __init__(self, config, *args, **kwargs):
+        super().__init__(config, *args, **kwargs)
+        integrate_layers(self, DepthOptions(**(config.ode or {})))
+
+    def initialize_weights(self):
+        """As in transformers; what this module adds starts as in a new model."""
+        super().initialize_weights()
+        for module in self.modules():
+            if isinstance(module, (StageCoefficients, LayerHistory)) and hasattr(module, "initial_weight"):
+                init.copy_(module.weight, module.initial_weight())
+            elif isinstance(module, StageGate) and module.initial_bias is not None:
+                init.zeros_(module.weight)
+                init.copy_(module.bias, torch.tensor(module.initial_bias))
+            elif isinstance(module, StageGate):
+                init.xavier_uniform_(module.weight)
+                init.zeros_(module.bias)
+
+
+def integrate_layers(model: PreTrainedModel, options: DepthOptions) -> None:
+    """Gives a model's layers a scheme: their class, their coefficients, and what they share.
+
+    Raises:
+        TypeError: the layers are of a class that is not one of transformers' own.
+        ValueError: there is no such stack; or its layers are post-norm (`check_pre_norm`), or integrated already.
+    """
+    hidden_size, stacks = model.config.get_text_config().hidden_size, find_stacks(model, options.stack)
+    for name, layers in stacks:
+        indices = options.indices(len(layers))
+        if any(isinstance(layer, DepthLayer) for layer in layers):
+            raise ValueError(f"The layers of {name} are integrated already: start from the original model.")
+        check_pre_norm(model, name, layers[indices[len(indices) // 2]])
+    for name, layers in stacks:
+        indices = options.indices(len(layers))
+        like = next(parameter for parameter in layers.parameters() if parameter.is_floating_point())
+        parts = DepthParts(options, len(layers), hidden_size)
+        if list(parts.parameters()):
+            parent, _, last = name.rpartition(".")
+            model.get_submodule(parent).add_module(f"{last}_depth", place(parts, like))
+        extra = [idx for idx in indices for _ in range(options.evaluations - 1)]
+        for idx in indices:
+            layer = layers[idx]
+            layer.__class__ = made(type(layer))
+            layer.plan = DepthPlan(options, parts, idx, len(layers), extra)
+            if options.coefficient_sharing == "layer" and options.scheme.tableau.num_stages > 1:
+                layer.coefficients = place(options.make_coefficients(hidden_size), like)
+
+
+def place(module: nn.Module, like: torch.Tensor) -> nn.Module:
+    """Moves a module to a tensor's device and dtype; numbers of a scheme stay in float32."""
+    module = module.to(like.device, like.dtype)
+    for part in module.modules():
+        if isinstance(part, StageCoefficients) and hasattr(part, "weight"):
+            part.weight.data = part.weight.data.float()
+    return module
+
+
+def find_stacks(model: PreTrainedModel, names: Sequence[str] | None) -> list[tuple[str, nn.ModuleList]]:
+    """The lists of layers whose names end with one of `names`; None: all but those within layers.
+
+    Raises:
+        ValueError: there are none.
+    """
+    lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+    stacks = {
+        name: layers
+        for name, layers in lists.items()
+        if len(layers) and all(isinstance(layer, GradientCheckpointingLayer) for layer in layers)
+    }
+    if names is None:
+        chosen = {name: stacks[name] for name in stacks if not any(name.startswith(f"{outer}.") for outer in stacks)}
+    else:
+        ends = tuple(f".{name.lstrip('.')}" for name in names)
+        chosen = {name: layers for name, layers in lists.items() if f".{name}".endswith(ends)}
+    if not chosen:
+        raise ValueError(
+            f"{type(model).__name__} has no stack of layers{'' if names is None else f' named {names}'} that could be "
+            f"integrated: {', '.join(stacks) or 'none of its layers is a GradientCheckpointingLayer'}."
+        )
+    return list(chosen.items())
+
+
+class LayerReached(Exception):
+    """Ends a forward pass in front of a layer."""
+
+
+def check_pre_norm(model: PreTrainedModel, stack: str, layer: nn.Module) -> None:
+    """Measures whether a layer's increment depends on the size of its input. That of a pre-norm layer does not; a
+    post-norm layer maps y to `norm(y + F(y))`, which is no Euler step. A model without weights or of unknown inputs is
+    not measured.
+
+    Raises:
+        ValueError: the layer is post-norm.
+    """
+    inputs = probe_inputs(model)
+    if inputs is None or any(parameter.is_meta for parameter in model.parameters()):
+        return
+    arguments: list[Any] = []
+
+    def stop(module, args, kwargs):
+        arguments.extend((args, kwargs))
+        raise LayerReached
+
+    hook = layer.register_forward_pre_hook(stop, with_kwargs=True)
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            model.base_model(**inputs)
+    except LayerReached:
+        pass
+    finally:
+        hook.remove()
+    if not arguments:
+        return
+    args, kwargs = tree_map(
+        lambda x: None if isinstance(x, Cache) else x.double() if torch.is_tensor(x) and x.is_floating_point() else x,
+        tuple(arguments),
+        is_leaf=lambda x: isinstance(x, Cache),
+    )
+    probe, name = copy.deepcopy(layer).double().eval(), state_name(type(layer))
+    for module in probe.modules():
+        if hasattr(getattr(module, "config", None), "_experts_implementation"):
+            module.config._experts_implementation = "eager"  # others have no float64
+    shape = (args[0] if args else kwargs.pop(name)).shape
+    z = torch.randn(shape, dtype=torch.double, generator=torch.Generator().manual_seed(0)).to(model.device)
+
+    def increment(z):
+        result = probe(z, *args[1:], **kwargs)
+        return (result if isinstance(result, torch.Tensor) else result[0]) - z
+
+    with torch.no_grad():
+        # Where the sublayers' increments are small beside the states: the second one reads those of the first.
+        small, large = increment(1e3 * z), increment(1e4 * z)
+    change = (large - small).norm() / max(large.norm(), small.norm())
+    if change > 0.1:
+        raise ValueError(
+            f"The layers of {stack} in {type(model).__name__} are post-norm: their increments depend on the size of "
+            "the states. They are no Euler steps, so that there is no Runge-Kutta step either: choose a model whose "
+            "layers normalize what they read."
+        )
+
+
+def probe_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor] | None:
+    """Small inputs of a model by the name of its first one; None if this module knows none."""
+    config, device = model.config, model.device
+    if model.main_input_name == "input_ids":
+        ids = torch.arange(4, device=device).unsqueeze(0) % config.get_text_config().vocab_size
+        decoder = {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
+        return {"input_ids": ids, **decoder}
+    if model.main_input_name == "pixel_values" and hasattr(config, "image_size"):
+        size = config.image_size
+        sizes = size if isinstance(size, Sequence) else (size, size)
+        return {"pixel_values": torch.zeros(1, config.num_channels, *sizes, device=device, dtype=model.dtype)}
+    return None
+
+
+def state_name(layer_class: type[nn.Module]) -> str:
+    """The name of the first argument of a layer's `forward`: its input."""
+    return list(inspect.signature(layer_class.forward).parameters)[1]
+
+
+# The classes made so far, by name.
+CLASSES: dict[str, type] = {}
+
+
+def made(base: Any) -> Any:
+    """The class of this module for one of transformers: a configuration, a model or a layer.
+
+    Raises:
+        TypeError: the class is not one of transformers' own.
+    """
+    if not base.__module__.startswith("transformers."):
+        raise TypeError(f"{base.__name__} of {base.__module__} is not a class of transformers.")
+    if issubclass(base, PreTrainedConfig):
+        name, mixin = f"Ode{base.__name__}", DepthConfig
+        fields = {
+            "model_type": f"ode_{base.model_type}",
+            "__annotations__": {"ode": dict[str, Any] | None},
+            "ode": None,
+        }
+    elif issubclass(base, PreTrainedModel):
+        name, mixin, kept = f"Ode{base.__name__}", DepthModel, base._keep_in_fp32_modules_strict or ()
+        fields = {
+            "config_class": made(base.config_class),
+            # numbers of a scheme; not gates
+            "_keep_in_fp32_modules_strict": {*kept, r"coefficients\.weight"},
+        }
+    else:
+        # The same name, which plans of devices and processes hold.
+        name, mixin, fields = base.__name__, DepthLayer, {"state_name": state_name(base)}
+    if name not in CLASSES or base not in CLASSES[name].__mro__:
+        CLASSES[name] = type(name, (mixin, base), {"__module__": __name__, "__doc__": mixin.__doc__, **fields})
+        for plain, own in ((base.__name__, name), (getattr(base, "model_type", ""), fields.get("model_type", ""))):
+            if plain != own and (mapping := get_checkpoint_conversion_mapping(plain)):
+                register_checkpoint_conversion_mapping(own, mapping, overwrite=True)
+    return CLASSES[name]
+
+
+def __getattr__(name: str) -> Any:
+    """The class of this name, as unpickling and `trust_remote_code` ask for it."""
+    if name in CLASSES:
+        return CLASSES[name]
+    plain = name.removeprefix("Ode")
+    if plain != name and isinstance(getattr(transformers, plain, None), type):
+        return made(getattr(transformers, plain))
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith("transformers.models.") and isinstance(vars(module).get(plain), type):
+            return made(vars(module)[plain])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,403 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Llama with integrated layers: schemes against a plain loop in float64, what is refused, what travels, and the
+successors' language models against their released code. Other architectures: test_depth_architectures.py."""
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch._dynamo.testing import CompileCounterWithBackend
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BertConfig,
+    DynamicCache,
+    GPT2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MarianConfig,
+    OPTConfig,
+    StaticCache,
+    SwinConfig,
+    SwinModel,
+)
+
+import modeling_ode_transformer as ode
+from modeling_ode_transformer.depth.successors import convert_successor
+from modeling_ode_transformer.integration_ode_transformer import SCHEMES, ButcherTableau
+
+from .conftest import randomize
+from .depth import TOLERANCES, differences, open_original
+
+
+SIZES = {
+    **{"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4},
+    **{"num_attention_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "eos_token_id": 2},
+}
+GOLDEN = sorted(path.parent for path in Path(__file__).parent.glob("golden/language_models/*/config.json"))
+PAIR = {
+    **{"vocab_size": 61, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "pad_token_id": 0},
+    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24},
+}
+IDS = torch.randint(3, 61, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+def llama(**fields):
+    return randomize(AutoModelForCausalLM.from_config(LlamaConfig(**{**SIZES, **fields}))).eval()
+
+
+def wrapped(*args, **options):
+    return randomize(ode.depth.wrap(llama(), *args, **options))
+
+
+def layer_by_layer(model, ids, step):
+    """The logits of plain Llama whose layers are the functions `step(f, y, layer)` of its layers f."""
+    core = model.model
+    y, positions = core.embed_tokens(ids), torch.arange(ids.shape[1]).unsqueeze(0)
+    rotations = core.rotary_emb(y, positions)
+    mask = torch.full((ids.shape[1],) * 2, -torch.inf, dtype=y.dtype).triu(1)[None, None]
+    for idx, layer in enumerate(core.layers):
+        y = step(lambda z, f=layer: f(z, attention_mask=mask, position_embeddings=rotations), y, idx)
+    return model.lm_head(core.norm(y))
+
+
+def runge_kutta(tableau, weights, f, y):
+    stages = []
+    for row in tableau.a:
+        z = y + sum(a * stage for a, stage in zip(row, stages))
+        stages.append(f(z) - z)
+    return y + sum(b * stage for b, stage in zip(weights, stages))
+
+
+@pytest.mark.parametrize("solver", ["euler", "rk2", "midpoint", "ralston", "rk3", "rk4", "rk4_38"])
+def test_layers_are_steps_of_the_scheme(solver):
+    plain, tableau = llama().double(), SCHEMES[solver]
+    model = ode.depth.wrap(copy.deepcopy(plain), solver, coefficients="fixed")
+    expected = layer_by_layer(plain, IDS, lambda f, y, layer: runge_kutta(tableau, tableau.b, f, y))
+    torch.testing.assert_close(model(IDS).logits, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("sharing", ["layer", "stack"])
+@pytest.mark.parametrize("coefficients", ["learned", "ema", "gate", "sigmoid"])
+def test_coefficients_weight_the_stages(coefficients, sharing):
+    plain = llama().double()
+    model = ode.depth.wrap(copy.deepcopy(plain), coefficients=coefficients, coefficient_sharing=sharing).double()
+    randomize(model)
+    plain.load_state_dict(model.state_dict(), strict=False)
+    owners = [layer if sharing == "layer" else model.model.layers_depth for layer in model.model.layers]
+
+    def step(f, y, layer):
+        k_1 = f(y) - y
+        k_2 = f(y + k_1) - (y + k_1)
+        own = owners[layer].coefficients
+        if coefficients == "learned":
+            b = own.weight
+        elif coefficients == "ema":
+            b = own.weight * (1 - own.weight), own.weight
+        else:
+            gates = torch.sigmoid(torch.cat([k_1, k_2], dim=-1) @ own.gate.weight.T + own.gate.bias)
+            b = (gates, 1 - gates) if coefficients == "gate" else gates.split(1, dim=-1)
+        return y + b[0] * k_1 + b[1] * k_2
+
+    torch.testing.assert_close(model(IDS).logits, layer_by_layer(plain, IDS, step), rtol=0, atol=1e-12)
+    model(IDS).logits.square().mean().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("layers", "integrated"), [(slice(1, -1), {1, 2}), ("1:", {1, 2, 3}), ([0, -1], {0, 3}), ("::2", {0, 2})]
+)
+def test_the_named_layers_are_integrated(layers, integrated):
+    plain, tableau = llama().double(), SCHEMES["rk2"]
+    model = ode.depth.wrap(copy.deepcopy(plain), coefficients="fixed", layers=layers)
+    expected = layer_by_layer(
+        plain, IDS, lambda f, y, layer: runge_kutta(tableau, tableau.b, f, y) if layer in integrated else f(y)
+    )
+    torch.testing.assert_close(model(IDS).logits, expected, rtol=0, atol=1e-12)
+    assert ode.depth.num_function_evaluations(model) == 4 + len(integrated)
+    tokens = model.generate(IDS, max_new_tokens=6, do_sample=False)
+    assert torch.equal(tokens, model.generate(IDS, max_new_tokens=6, do_sample=False, use_cache=False))
+
+
+def test_plain_repetition():
+    """The control of equal cost: `steps_per_layer` runs a layer as often; learned, it starts at the original."""
+    plain = llama().double()
+    model = ode.depth.wrap(copy.deepcopy(plain), "euler", steps_per_layer=2)
+    torch.testing.assert_close(
+        model(IDS).logits, layer_by_layer(plain, IDS, lambda f, y, _: f(f(y))), rtol=0, atol=1e-12
+    )
+    assert ode.depth.num_function_evaluations(model) == 8
+    tokens = model.generate(IDS, max_new_tokens=6, do_sample=False)
+    assert torch.equal(tokens, model.generate(IDS, max_new_tokens=6, do_sample=False, use_cache=False))
+    repeated = ode.depth.wrap(copy.deepcopy(plain), ButcherTableau(a=((), (1,)), b=(1, 1)), start="tableau")
+    torch.testing.assert_close(repeated(IDS).logits, model(IDS).logits, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"solver": "rk4", "layers": "1:-1"}, {"coefficients": "gate"}])
+def test_a_new_model_starts_at_the_tableau(options):
+    config = ode.depth.config(LlamaConfig(**SIZES), **options)
+    assert type(config).__name__ == "OdeLlamaConfig" and config.model_type == "ode_llama"
+    model = AutoModelForCausalLM.from_config(config)
+    weights = {name: value for name, value in model.named_parameters() if ".coefficients." in name}
+    assert {name.split(".")[2] for name in weights} == ({"1", "2"} if "layers" in options else set("0123"))
+    for value in weights.values():
+        if "coefficients" not in options:
+            assert torch.equal(value, torch.tensor(SCHEMES[options.get("solver", "rk2")].b))
+    assert type(AutoModel.from_config(config)).__name__ == "OdeLlamaModel"
+    model(IDS, labels=IDS).loss.backward()
+
+
+def test_integrated_layers_hold_the_memory_of_their_evaluations():
+    """Each evaluation has a slot of a cache; attentions have an entry for each evaluation, hidden states for each
+    layer."""
+    model = wrapped("rk4", layers="1:3")
+    model.set_attn_implementation("eager")
+    outputs = model(IDS, use_cache=True, output_hidden_states=True, output_attentions=True)
+    cache = outputs.get("cache") or outputs["past_key_values"]
+    assert len(cache.layers) == 4 + 2 * 3 and all(layer.keys.shape[-2] == 9 for layer in cache.layers)
+    assert len(outputs.hidden_states) == 5 and len(outputs.attentions) == 4 + 2 * 3
+
+
+@pytest.mark.parametrize("start", ["euler", None])
+def test_wrapping_changes_no_random_numbers(start):
+    torch.manual_seed(3)
+    model, expected = llama(), None
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    ode.depth.wrap(model, start=start)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def bert():
+    return AutoModel.from_config(
+        BertConfig(**{key: value for key, value in SIZES.items() if key != "eos_token_id"})
+    ), {}
+
+
+def post_norm_opt():
+    sizes = {"vocab_size": 61, "hidden_size": 16, "ffn_dim": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return AutoModelForCausalLM.from_config(
+        OPTConfig(**sizes, do_layer_norm_before=False, word_embed_proj_dim=16, pad_token_id=0)
+    ), {}
+
+
+def pair(config_class):
+    return lambda: (AutoModelForSeq2SeqLM.from_config(config_class(**PAIR)), {})
+
+
+def swin():
+    sizes = {
+        "image_size": 32,
+        "patch_size": 2,
+        "embed_dim": 8,
+        "depths": [1, 1],
+        "num_heads": [2, 2],
+        "window_size": 2,
+    }
+    return SwinModel(SwinConfig(**sizes)), {}
+
+
+REFUSED = {
+    "post-norm": (bert, "post-norm"),
+    "post-norm OPT": (post_norm_opt, "post-norm"),
+    "BART": (pair(BartConfig), "post-norm"),
+    "Marian": (pair(MarianConfig), "post-norm"),
+    "twice": (lambda: (wrapped(), {}), "not a class of transformers"),
+    "a model of this package": (
+        lambda: (ode.OdeTransformerForCausalLM(ode.OdeTransformerDecoderConfig(vocab_size=61, decoder_layers=1)), {}),
+        "not a class of transformers",
+    ),
+    "no such stack": (lambda: (llama(), {"stack": "encoder.layers"}), "named .'encoder.layers'.*model.layers"),
+    "no such layers": (lambda: (llama(), {"layers": [7]}), r"layers=\[7\] of a stack of 4 layers"),
+    "no such slice": (lambda: (llama(), {"layers": "a:b"}), "layers='a:b'"),
+    "no such scheme": (lambda: (llama(), {"solver": "rk5"}), "rk5"),
+    "multistep": (lambda: (llama(), {"solver": "leapfrog"}), "needs the steps before"),
+    "no such weights": (lambda: (llama(), {"coefficients": "free"}), "coefficients='free': choose one of fixed"),
+    "a gate of four stages": (lambda: (llama(), {"solver": "rk4", "coefficients": "gate"}), "2 stages, not 4"),
+    "a gate at Euler": (lambda: (llama(), {"coefficients": "gate", "start": "euler"}), "start='euler'"),
+    "no step": (lambda: (llama(), {"steps_per_layer": 0}), "steps_per_layer=0"),
+    "half a corrector": (lambda: (llama(), {"solver": "iiet", "layers": "1:"}), "all layers"),
+    "norms of one stage": (lambda: (llama(), {"solver": "euler", "normalize_stages": "released"}), "one stage"),
+    "an unknown option": (lambda: (llama(), {"solvers": "rk2"}), "unexpected keyword argument 'solvers'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_integrated_is_refused(case):
+    make, message = REFUSED[case]
+    model, options = make()
+    before = type(model), type(model.config), {name: type(module) for name, module in model.named_modules()}
+    with pytest.raises((ValueError, TypeError), match=message):
+        ode.depth.wrap(model, **options)
+    assert before == (type(model), type(model.config), {name: type(module) for name, module in model.named_modules()})
+
+
+def test_new_post_norm_models_are_refused():
+    with pytest.raises(ValueError, match="post-norm"):
+        AutoModel.from_config(ode.depth.config(bert()[0].config))
+
+
+def test_layers_that_change_the_shape_are_refused_where_they_do():
+    model, _ = swin()
+    images = torch.randn(1, 3, 32, 32)
+    expected = model.eval()(images).last_hidden_state
+    with pytest.raises(ValueError, match=r"maps states \(1, 256, 8\) to .* stack='blocks'"):
+        ode.depth.wrap(copy.deepcopy(model))(images)
+    restricted = ode.depth.wrap(copy.deepcopy(model), stack="blocks")
+    assert torch.equal(restricted(images).last_hidden_state, expected)
+    assert not torch.equal(randomize(restricted)(images).last_hidden_state, expected)
+
+
+def test_state_space_layers_are_refused_unless_their_state_is_a_cache():
+    sizes = {"vocab_size": 61, "hidden_size": 16, "state_size": 4, "num_hidden_layers": 2, "pad_token_id": 0}
+    model = ode.depth.wrap(AutoModelForCausalLM.from_config(MambaConfig(**sizes)).eval())
+    layer = model.backbone.layers[0]
+    with pytest.raises(TypeError, match="keeps its state in cache_params, a SimpleNamespace"):
+        layer(torch.randn(1, 3, 16), cache_params=SimpleNamespace())
+
+
+def test_a_cache_of_another_model_is_refused():
+    plain = llama()
+    for config in (None, plain.config):
+        cache = DynamicCache(config=config)
+        plain(IDS, past_key_values=cache)
+        with pytest.raises(ValueError, match="another model has filled it"):
+            wrapped()(IDS[:, :1], past_key_values=cache)
+
+
+def test_a_saved_folder_is_not_opened_as_plain_llama(tmp_path):
+    wrapped().save_pretrained(tmp_path)
+    with pytest.raises(AttributeError, match="Runge-Kutta steps: import modeling_ode_transformer"):
+        LlamaForCausalLM.from_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.dtype == torch.float32 and config.ode == {"solver": "rk2", "start": "euler"}
+    assert AutoConfig.from_pretrained(tmp_path, dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+WITHOUT_THE_PACKAGE = """
+import sys
+sys.modules["modeling_ode_transformer"] = None
+import torch
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+logits = torch.load(sys.argv[1] + "/logits.pt")
+ids = torch.load(sys.argv[1] + "/ids.pt")
+assert torch.equal(model(ids).logits, logits)
+assert torch.equal(model.generate(ids, max_new_tokens=4, do_sample=False), torch.load(sys.argv[1] + "/tokens.pt"))
+model.save_pretrained(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("options", [{"solver": "rk4", "layers": "1:"}, {"solver": "iiet"}])
+def test_a_saved_folder_opens_without_the_package(options, tmp_path):
+    model = wrapped(**options)
+    model.save_pretrained(tmp_path / "model")
+    for name, value in (
+        ("ids", IDS),
+        ("logits", model(IDS).logits.detach()),
+        ("tokens", model.generate(IDS, max_new_tokens=4, do_sample=False)),
+    ):
+        torch.save(value, tmp_path / "model" / f"{name}.pt")
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(tmp_path / "model"), str(tmp_path / "again")]
+    environment = {"HF_MODULES_CACHE": str(tmp_path / "modules"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again")  # saved there, opened with the package
+    assert torch.equal(again(IDS).logits, model(IDS).logits)
+
+
+def test_a_model_can_be_pickled(tmp_path):
+    model = wrapped("pcformer", coefficients="ema")
+    copied = pickle.loads(pickle.dumps(model))
+    assert type(copied) is type(model) and torch.equal(copied(IDS).logits, model(IDS).logits)
+
+
+@pytest.mark.parametrize("folder", GOLDEN, ids=lambda folder: folder.name)
+def test_successors_compute_what_their_code_computed(folder):
+    found = differences(folder)
+    assert all(found[name] <= limit for name, limit in TOLERANCES.items()), found
+
+
+@pytest.mark.parametrize("folder", GOLDEN, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_successors_generate_the_same_tokens_with_a_cache(folder, use_cache):
+    """The released code does so without a cache only; its cached tokens are those of another function."""
+    expected, model = load_file(folder / "golden.safetensors"), open_original(folder).eval()
+    model.generation_config.eos_token_id = None
+    for prompt, mask, tokens in (
+        ("prompt", None, "greedy_eager_uncached"),
+        ("prompt_left_padded", "prompt_left_padded_mask", "greedy_eager_uncached_left_padded"),
+    ):
+        ids = expected[prompt]
+        generated = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids) if mask is None else expected[mask],
+            **{"max_new_tokens": 10, "do_sample": False, "use_cache": use_cache, "pad_token_id": 0},
+        )
+        assert torch.equal(generated, expected[tokens])
+
+
+@pytest.mark.parametrize("solver", ["iiet", "pcformer"])
+def test_correctors_recompute_their_layers(solver):
+    """Gradient checkpointing after two forward passes: each layer reads its own pass's history."""
+    model = wrapped(solver).train()
+
+    def gradients():
+        model.zero_grad()
+        first, second = model(IDS).logits, model(IDS.flip(0, 1)).logits
+        (first.square().mean() + (first * second).mean()).backward()
+        return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+    expected = gradients()
+    model.activation_checkpointing_enable()
+    for name, gradient in gradients().items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6, msg=name)
+    assert model.model.layers_depth.states == ()
+
+
+def test_correctors_of_other_backbones_cache_all_evaluations(tmp_path):
+    config = ode.depth.config(GPT2Config(vocab_size=61, n_embd=16, n_layer=3, n_head=2), solver="iiet")
+    model = randomize(AutoModelForCausalLM.from_config(config)).eval()
+    tokens = model.generate(IDS, max_new_tokens=6, do_sample=False)
+    assert torch.equal(tokens, model.generate(IDS, max_new_tokens=6, do_sample=False, use_cache=False))
+    model.save_pretrained(tmp_path)
+    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
+
+
+def test_folders_that_are_no_successors_are_refused(tmp_path):
+    model = llama()
+    model.save_pretrained(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "num_hidden_layers": 5}))
+    with pytest.raises(ValueError, match="no model of PCformer or IIET: it lacks"):
+        convert_successor(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        convert_successor(tmp_path / "nothing")
+
+
+def test_a_static_cache_is_filled_without_compiling_again():
+    model = wrapped(layers="1:-1")
+    expected = model.generate(IDS, max_new_tokens=6, do_sample=False)
+    torch._dynamo.reset()
+    counts = CompileCounterWithBackend("eager")
+    forward, steps = torch.compile(model.forward, backend=counts, fullgraph=True), []
+    cache = StaticCache(config=model.config, max_cache_len=20)
+    with torch.no_grad():
+        logits = model(IDS, past_key_values=cache, use_cache=True).logits[:, -1:]
+        for _ in range(6):
+            steps.append(logits.argmax(-1))
+            logits = forward(steps[-1], past_key_values=cache, use_cache=True).logits
+    assert torch.equal(torch.cat(steps, dim=1), expected[:, -6:])
+    assert counts.frame_count == 1
