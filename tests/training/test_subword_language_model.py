@@ -7,6 +7,7 @@ import math
 import pytest
 import run_language_modeling
 import torch
+import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TokenizersBackend
 from transformers.models.llama.modeling_llama import LlamaAttention
@@ -17,6 +18,7 @@ from modeling_ode_transformer.training.preparation import open_pairs
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import language_model
 
+from ..conftest import EXAMPLES
 from ..processes import run_python
 from .test_language_model import arguments, log_history, nll_of_words
 
@@ -249,6 +251,14 @@ def test_what_programs_that_score_texts_ask_of_a_folder(run):
             log_probs = model(torch.tensor([[tokenizer.bos_token_id, *ids]])).logits[0].log_softmax(-1)
         theirs = sum(log_probs[i, token].item() for i, token in enumerate(ids))
         assert -theirs == pytest.approx(nll[:-1].sum(), rel=1e-5)
+
+
+def test_the_task_for_lm_evaluation_harness_names_its_data():
+    """From the root of the repository; its texts have the field that the task scores."""
+    task = yaml.safe_load((EXAMPLES / "lm_eval" / "lines.yaml").read_text(encoding="utf-8"))
+    lines = read_lines(EXAMPLES.parent / task["dataset_kwargs"]["data_files"][task["test_split"]])
+    texts = [json.loads(line)[task["doc_to_target"].strip("{}")] for line in lines]
+    assert all(texts) and not any("\n" in text for text in texts)
 
 
 @pytest.mark.parametrize(
