@@ -1,12 +1,13 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Train, evaluate and run a word-level language model with `Trainer`.
+"""Train, evaluate and run a language model of words or subwords with `Trainer`.
 
     python run_language_modeling.py recipes/ptb.json --output_dir out --config_overrides decoder_solver=rk4
     python run_language_modeling.py --model_name_or_path out --prompt "the company said" --output_dir generated
 
 A recipe is a JSON file of arguments; later arguments on the command line override it. Without a checkpoint
 (`--model_name_or_path`), the model starts from a configuration, by default an ODE Transformer. Without a tokenizer
-(`--tokenizer_name`, or the checkpoint's), one is made from the words of the training text. Texts come from
+(`--tokenizer_name`, or the checkpoint's), one is made from the words of the training text, or from subwords
+(`--tokenizer_model_type bpe`). Texts come from
 
     --train_file a.txt                                   one sentence per line, words separated by spaces
     --dataset_name Salesforce/wikitext --dataset_config_name wikitext-2-v1 --text_column text
@@ -19,7 +20,10 @@ predicted once, from the words before it in its block and the last word of the b
 sees one word, and the last sees N. With `--block_size 0`, a word is predicted from its own line. The first word of a
 text, or of a line, is predicted from `</s>`. This holds for training and evaluation.
 
-Word perplexity is exp(summed negative log-likelihood / number of words), without label smoothing. Evaluation and
+Of subwords, the spelling of a special token is text, and what is said of words here is true of tokens.
+
+Perplexity is exp(summed negative log-likelihood / number of words or tokens), without label smoothing; bits per byte
+divide by ln 2 and the bytes of the text, each line's end one. Evaluation and
 generation run in the precision of the weights (float32), even with `--bf16` or `--fp16`.
 
 A run started again with the same `--output_dir` continues from its last checkpoint. `output_dir` receives the model,

@@ -718,7 +718,9 @@ def annotate(args: Namespace) -> None:
 
 
 def add_perplexity(metrics: Any) -> None:
-    parser = add_metric(metrics, "perplexity", "word perplexity of a causal language model", perplexity, True)
+    parser = add_metric(
+        metrics, "perplexity", "word perplexity and bits per byte of a causal language model", perplexity, True
+    )
     parser.add_argument("--model", required=True, help="folder or Hub name of the model and its tokenizer")
     parser.add_argument("--texts", required=True, help="file of sentences, one per line, UTF-8 (.gz accepted)")
     parser.add_argument(

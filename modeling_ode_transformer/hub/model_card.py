@@ -92,6 +92,7 @@ METRICS = {
     "errant_f0.5": Metric("ERRANT F0.5", "errant", 4),
     "gleu": Metric("GLEU", "gleu"),
     "perplexity": Metric("perplexity", "perplexity", convention="perplexity_convention"),
+    "bits_per_byte": Metric("bits per byte", None, 4, convention="bits_per_byte_convention"),
     "accuracy": Metric("accuracy, percent", "accuracy"),
     "function_evaluations": Metric("function evaluations, mean of the examples", None, 1),
 }
@@ -241,7 +242,7 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
     folders, evaluated = arguments.get("folders"), arguments.get("evaluated", {})
     # A split may be evaluated later.
     data_of = {split: evaluated.get(split, data | {"folders": folders}) for split in ("train", *PREFIXES)}
-    start = told.get("model_name_or_path")
+    start, teacher = told.get("model_name_or_path"), told.get("teacher")
     takes_best = training.get("load_best_model_at_end") and not data.get("average_last_checkpoints")
     parts = held_out(data_of["validation"], "validation") | held_out(data_of["test"], "test")
     record = {
@@ -254,6 +255,7 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         "data": {},
         "training": {
             "started_from": start and shown_name(start, folders),
+            "teacher": teacher and shown_name(teacher, folders),
             # Unknown if the model started from another one.
             "pretrained_word_vectors": Path(told["word_vectors"] or "none").name
             if "word_vectors" in told and not start

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Word perplexity of a causal language model, as in the tables of PTB.
+"""Word perplexity of a causal language model, as in the tables of PTB, and bits per byte.
 
     ode-transformer score perplexity --model ptb_rk2 --texts ptb.test.txt.gz --block_size 128
 
@@ -8,9 +8,14 @@ of each line counts as one more word, `</s>`, on an empty line too. For a subwor
 number of words. It is therefore comparable with a word model that knows all words. A word model with a smaller
 vocabulary predicts `<unk>` in place of rare words, which is easier.
 
+Bits per byte are summed negative log-likelihood / ln 2 / number of bytes of the text as it is in the file, in UTF-8.
+Each line's end counts as one byte ("\\n"), also the last one's, as each is predicted. They are comparable over
+tokenizers that lose nothing of the text: not over those that have an `<unk>` for some words.
+
 Texts are cut as in examples/run_language_modeling.py, which gives the same numbers.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import datasets
@@ -54,6 +59,21 @@ def word_perplexity(nll: float | Sequence[float] | np.ndarray, words: int | Sequ
     return float(np.exp(nll.sum() / words.sum()))
 
 
+def bits_per_byte(nll: float, number: int) -> float:
+    """nll / ln 2 / number.
+
+    Args:
+        nll: Negative log-likelihood in nats of a whole text, ends of lines included.
+        number: Bytes of the text in UTF-8, one for each end of a line included (`count_bytes`).
+
+    Raises:
+        ValueError: the number is not above 0.
+    """
+    if number <= 0:
+        raise ValueError(f"Bits per byte need a text, not {number} bytes.")
+    return nll / math.log(2) / number
+
+
 def iterate_blocks(
     lines: Iterable[Sequence[int]], block_size: int, eos_token_id: int
 ) -> Iterator[tuple[list[int], list[int]]]:
@@ -86,6 +106,12 @@ def shift_blocks(
     """
     blocks = list(iterate_blocks(lines, block_size, eos_token_id))
     return [inputs for inputs, _ in blocks], [labels for _, labels in blocks]
+
+
+def check_end_of_sentence(tokenizer: PreTrainedTokenizerBase) -> None:
+    """ValueError if a tokenizer has no token that ends a line."""
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"The tokenizer of {tokenizer.name_or_path} has no end-of-sentence token: set its eos_token.")
 
 
 @torch.no_grad()
@@ -138,13 +164,12 @@ def score_lines(
     block_size: int = 0,
     batch_size: int = 8,
 ) -> dict[str, np.ndarray]:
-    """What `model_perplexity` sums, with the same arguments and errors: `nll` (float64, in nats), `words`, `tokens`
-    and `unknown_tokens` of each line, its end included, (lines,) each."""
+    """What `model_perplexity` sums, with the same arguments and errors: `nll` (float64, in nats), `words`, `tokens`,
+    `unknown_tokens` and `bytes` of each line, its end included, (lines,) each."""
     check_lists(lines=lines)
     if block_size < 0 or batch_size < 1:
         raise ValueError(f"block_size {block_size} must be at least 0, and batch_size {batch_size} at least 1.")
-    if tokenizer.eos_token_id is None:
-        raise ValueError(f"The tokenizer of {tokenizer.name_or_path} has no end-of-sentence token: set its eos_token.")
+    check_end_of_sentence(tokenizer)
     encoded = tokenizer(list(lines), add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
     inputs, labels = shift_blocks(encoded, block_size, tokenizer.eos_token_id)
     of_tokens = np.concatenate(block_nll(model, inputs, labels, batch_size))
@@ -154,6 +179,7 @@ def score_lines(
         "words": count_words(lines),
         "tokens": tokens,
         "unknown_tokens": np.array([ids.count(tokenizer.unk_token_id) for ids in encoded]),
+        "bytes": count_bytes(lines),
     }
 
 
@@ -162,10 +188,16 @@ def count_words(lines: Sequence[str]) -> np.ndarray:
     return np.array([len(split_words(line)) + 1 for line in lines])
 
 
+def count_bytes(lines: Iterable[str]) -> np.ndarray:
+    """The number of bytes of each line in UTF-8, and one for its end, (lines,)."""
+    return np.array([len(line.encode()) + 1 for line in lines])
+
+
 def sum_lines(of_lines: dict[str, np.ndarray]) -> dict[str, float | int]:
     """The result of `model_perplexity`, from that of `score_lines`."""
     perplexity = word_perplexity(of_lines["nll"], of_lines["words"])
-    return {"perplexity": perplexity} | {name: values.sum().item() for name, values in of_lines.items()}
+    sums = {name: values.sum().item() for name, values in of_lines.items()}
+    return {"perplexity": perplexity, "bits_per_byte": bits_per_byte(sums["nll"], sums["bytes"])} | sums
 
 
 def model_perplexity(
@@ -185,7 +217,8 @@ def model_perplexity(
         batch_size: Blocks per forward pass.
 
     Returns:
-        perplexity, nll (summed, in nats), words (ends of lines included), tokens, unknown_tokens.
+        perplexity, bits_per_byte, nll (summed, in nats), words, tokens, unknown_tokens and bytes (ends of lines
+        included).
 
     Raises:
         ValueError: there are no lines; the tokenizer has no end-of-sentence token; a block is too long for the model.

@@ -50,7 +50,9 @@ class BaseModelArguments:
     """The model: a checkpoint, or a configuration to start from."""
 
     model_name_or_path: str | None = option("Checkpoint to start from (folder or Hub name); default: a new model.")
-    config_name: str | None = option("Configuration of a new model: folder, JSON file or Hub name.")
+    config_name: str | None = option(
+        "Configuration of a new model: folder, JSON file, Hub name, or a model type of transformers, such as llama."
+    )
     model_type: str = option("Architecture of a new model, unless --config_name sets it.", "ode_transformer")
     config_overrides: str | None = option(
         "Configuration fields of a new model, such as 'd_model=256,dropout=0.2', or a JSON object. "
@@ -168,7 +170,7 @@ class PreparedDataArguments(BaseDataArguments):
 
 
 # The arguments that hold fields by name. Those of the command line are merged into a recipe's or a preset's.
-MERGED = ("config_overrides", "tokenizer_options")
+MERGED = ("config_overrides", "tokenizer_options", "wrap")
 # What a call can be told to do.
 WORKS = ("do_train", "do_eval", "do_predict")
 

@@ -82,6 +82,24 @@ def summed_cross_entropy(
     return SummedCrossEntropy.apply(states, weight, bias, labels, label_smoothing, chunk_size)
 
 
+def summed_divergence(
+    logits: torch.Tensor, teacher_logits: torch.Tensor, labels: torch.Tensor, temperature: float = 1.0
+) -> torch.Tensor:
+    """Returns temperature^2 * KL(teacher || student) in nats, summed over the tokens with a label: a float32 scalar.
+    Both distributions are softmax(logits / temperature) (Hinton et al., 2015, https://arxiv.org/abs/1503.02531; the
+    factor keeps the size of the gradients).
+
+    Args:
+        logits: (batch, length, vocabulary), of the student.
+        teacher_logits: The same shape.
+        labels: (batch, length), -100 where no loss is computed.
+        temperature: Above 0.
+    """
+    counted = labels != -100
+    student, teacher = ((each[counted].float() / temperature).log_softmax(-1) for each in (logits, teacher_logits))
+    return temperature**2 * nn.functional.kl_div(student, teacher, reduction="sum", log_target=True)
+
+
 def has_chunkable_loss(model: nn.Module, is_replicated: bool = False) -> bool:
     """Whether the model is one of this package whose language modeling head is a plain linear layer. If processes
     replicate it (DDP), the head must be tied to the rest of the model: DDP would take other parameters as unused."""

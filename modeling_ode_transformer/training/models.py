@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..integration_ode_transformer import ButcherTableau
 from ..metrics.perplexity import split_words
@@ -23,14 +23,16 @@ from .task import Run
 
 
 def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -> PreTrainedConfig:
-    """Configuration of a new model: `config_name`, then sizes and ids of the tokenizer, then `config_overrides`, in
-    which the tableau of a solver may be the name of a `.json` file.
+    """Configuration of a new model: `config_name` (or the defaults of this model type), then sizes and ids of the
+    tokenizer, then `config_overrides`, in which the tableau of a solver may be the name of a `.json` file.
 
     Raises:
         ValueError: configurations of its type do not have one of the overrides.
     """
     values = {"model_type": args.model_type}
-    if args.config_name:
+    if args.config_name in CONFIG_MAPPING:  # a folder of such a name is ./NAME
+        values = {"model_type": args.config_name}
+    elif args.config_name:
         values |= PreTrainedConfig.get_config_dict(args.config_name)[0]
     overrides = parse_overrides(args.config_overrides)
     for name, value in overrides.items():

@@ -92,6 +92,7 @@ PRESETS = {
             least,
             {
                 **{**WATCHED, **ADAM, "save_total_limit": 2, "metric_for_best_model": "perplexity"},
+                **{"tokenizer_options": {"hard_vocab_limit": False}},
                 **{"config_overrides": model, "per_device_train_batch_size": batch, "num_train_epochs": epochs},
                 **{"per_device_eval_batch_size": 32, "learning_rate": rate, "warmup_steps": 0.1},
             },

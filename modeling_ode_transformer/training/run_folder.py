@@ -110,7 +110,7 @@ def check_evaluation(folder: Path, arguments: dict, measures: bool) -> None:
 def check_deletion(folder: Path, inputs: dict) -> None:
     """Raises a ValueError if a training would start from files in the folder that it replaces, by argument name."""
     needed = {"resume_from_checkpoint": inputs["resume_from_checkpoint"]}
-    for name in ("model_name_or_path", "config_name", "tokenizer_name", "target_tokenizer_name"):
+    for name in ("model_name_or_path", "config_name", "tokenizer_name", "target_tokenizer_name", "teacher"):
         path = Path(inputs.get(name) or "")
         if path.name and path.exists() and path.resolve().is_relative_to(folder.resolve()):
             needed[name] = path

@@ -89,6 +89,12 @@ def file_notes(names: dict[Path, str]) -> list[dict]:
     ]
 
 
+def teacher_note(name: str) -> str:
+    """The name of a model and, if it is a folder, a hash of each file of its weights."""
+    hashes = [file_hash(path, *state_of(path)) for path in sorted(Path(name).glob("*.safetensors"))]
+    return f"{Path(name).name} ({', '.join(hashes)})" if hashes else name
+
+
 def shared_data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str, list[dict]]:
     """`data_note` of one process, or, where nodes have files of their own, of each node's first one: files are read
     once, not by each process."""
@@ -104,7 +110,8 @@ def run_arguments(
     """What a run is: its task, arguments, data, number of processes, versions and date, as JSON has them. `folders`
     are the names of models and datasets that are folders of the machine, which cards do not show whole."""
     imported = [Path(path) for path in model_args.import_schemes or []]
-    names = [model_args.model_name_or_path, data_args.dataset_name]
+    teacher = getattr(model_args, "teacher", None)
+    names = [model_args.model_name_or_path, data_args.dataset_name, teacher]
     known = args.__dataclass_fields__
     arguments = {
         "task": task,
@@ -113,6 +120,7 @@ def run_arguments(
         "files": shared_data_note(data_args, args),
         "folders": [name for name in names if name and Path(name).is_dir()],
         "imports": [f"{path.name} ({file_hash(path, *state_of(path))})" for path in imported],
+        "teacher": teacher and teacher_note(teacher),
         # Beside its fields, it has numbers that follow from them.
         "training": {name: value for name, value in args.to_sanitized_dict().items() if name in known},
         "processes": args.world_size,
@@ -179,8 +187,11 @@ def training_models(noted: dict, asked: dict) -> tuple[dict, ...]:
 
 
 def with_schemes(noted: dict, asked: dict, old: dict, new: dict) -> tuple[dict, ...]:
-    """The model arguments of two runs, with the files of schemes by name and content."""
-    return tuple(values | {"import_schemes": run.get("imports")} for values, run in ((old, noted), (new, asked)))
+    """The model arguments of two runs, with the files of schemes and the teacher by name and content."""
+    return tuple(
+        values | {"import_schemes": run.get("imports"), "teacher": run.get("teacher")}
+        for values, run in ((old, noted), (new, asked))
+    )
 
 
 def training_datasets(noted: dict, asked: dict) -> tuple[dict, ...]:

@@ -108,7 +108,8 @@ def class_before_sharding(model: torch.nn.Module):
 def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = lambda: False):
     """Within the context, sums up the weights that the model's blocks give to their stages. Yields a function that
     returns their means by stack, layer and stage, {"encoder_0_stage_1": 0.97, ...}: over all steps of a block and all
-    tokens of all processes, padding included. They are empty if the coefficients are fixed. Forward passes during
+    tokens of all processes, padding included. Coefficients in models of other types are named by their place in the
+    model. They are empty if the coefficients are fixed. Forward passes during
     which `is_left_out()` is true do not count."""
     sums, names, hooks = {}, [], []
 
@@ -118,21 +119,22 @@ def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = 
     def leave(layer, args, output):
         names.pop()
 
-    def record(coefficients, args, weights):
+    def record(coefficients, args, weights, path):
         if is_left_out():
             return
+        layer = names[-1] if names else path
         for stage, weight in enumerate(weights, start=1):
-            total, count = sums.get(name := f"{names[-1]}_stage_{stage}", (0, 0))
+            total, count = sums.get(name := f"{layer}_stage_{stage}", (0, 0))
             sums[name] = total + weight.detach().float().sum(), count + weight.numel()
 
-    for module in model.modules():
+    for path, module in model.named_modules():
         if isinstance(module, OdeTransformerStack):
             for number, layer in enumerate(module.layers):
                 name = f"{module.stack}_{number}"
                 hooks.append(layer.register_forward_pre_hook(partial(enter, name=name)))
                 hooks.append(layer.register_forward_hook(leave, always_call=True))
         elif isinstance(module, StageCoefficients) and any(True for _ in module.parameters()):
-            hooks.append(module.register_forward_hook(record))
+            hooks.append(module.register_forward_hook(partial(record, path=path.replace(".", "_"))))
 
     def means():
         reduced = {

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Word perplexity, against closed forms, a plain loop and the language modeling script."""
+"""Word perplexity and bits per byte, against closed forms, a plain loop and the language modeling script."""
 
 import gzip
 import json
@@ -17,7 +17,12 @@ from modeling_ode_transformer import (
     OdeTransformerTokenizer,
     cli,
 )
-from modeling_ode_transformer.metrics.perplexity import model_perplexity, word_perplexity
+from modeling_ode_transformer.metrics.perplexity import (
+    bits_per_byte,
+    count_bytes,
+    model_perplexity,
+    word_perplexity,
+)
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.tasks import language_model
 
@@ -111,11 +116,27 @@ def test_a_models_perplexity_equals_a_plain_loop(tokenizer, batch_size):
     nll = nll_by_a_plain_loop(model, tokenizer, LINES)
     assert result == {
         "perplexity": pytest.approx(math.exp(nll / WORDS), rel=1e-6),
+        "bits_per_byte": pytest.approx(nll / math.log(2) / len("".join(f"{line}\n" for line in LINES)), rel=1e-6),
         "nll": pytest.approx(nll, rel=1e-6),
         "words": WORDS,
         "tokens": WORDS,
         "unknown_tokens": 2,
+        "bytes": len("".join(f"{line}\n" for line in LINES)),
     }
+
+
+def test_bits_per_byte_count_the_bytes_of_lines_and_their_ends(subword_tokenizer):
+    assert count_bytes(["fünf 😀", "", " a "]).tolist() == [len("fünf 😀\n".encode()), 1, 4]
+    # 6 bytes of probability 1/256 each are 8 bits each.
+    assert bits_per_byte(6 * math.log(256), 6) == pytest.approx(8)
+    with pytest.raises(ValueError, match="need a text, not 0 bytes"):
+        bits_per_byte(1.0, 0)
+    # A uniform model: each token has the bits of its number.
+    model = gpt2(subword_tokenizer, n_positions=40)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    result = model_perplexity(model, subword_tokenizer, LINES)
+    expected = result["tokens"] * math.log2(len(subword_tokenizer)) / len("".join(f"{line}\n" for line in LINES))
+    assert result["bits_per_byte"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_subwords_are_normalized_by_words(subword_tokenizer):

@@ -1,5 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Language modeling: running text in blocks of words, scored by word perplexity, and continuations of prompts."""
+"""Language modeling: running text in blocks of words or subwords, scored by perplexity and bits per byte, and
+continuations of prompts. A new model may learn from a teacher (distillation)."""
 
 import logging
 import math
@@ -7,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -14,8 +16,10 @@ import datasets
 import torch
 from datasets.arrow_writer import ArrowWriter
 from tokenizers import Regex, decoders
+from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     DataCollatorForSeq2Seq,
@@ -28,12 +32,15 @@ from transformers import (
 
 from ...configuration_ode_transformer import OdeTransformerDecoderConfig
 from ...generation_ode_transformer import position_limit
-from ...metrics.perplexity import iterate_blocks, split_words
+from ...metrics.perplexity import bits_per_byte, check_end_of_sentence, count_bytes, iterate_blocks, split_words
+from ...model_folders import open_model
 from ...options import option
-from ...text_files import iterate_lines, read_lines
+from ...text_files import iterate_lines, parse_overrides, read_lines
+from ...tokenization_ode_transformer import MODEL_TYPES, OdeTransformerTokenizer
 from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
 from ..data import TrainingExamples, read_dataset
-from ..encoding import tokenizer_hash
+from ..encoding import fast_backend, tokenizer_hash
+from ..losses import summed_divergence
 from ..models import check_model, check_vocabulary, config_with_overrides, load_checkpoint, word_level_tokenizer
 from ..preparation import (
     BATCH_ROWS,
@@ -54,6 +61,10 @@ logger = logging.getLogger(__name__)
 
 # In the order of their ids.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+# The type of a tokenizer of whole words.
+WORD = "word"
+# The default size of a vocabulary of subwords.
+SUBWORDS = 8000
 
 
 @dataclass
@@ -63,9 +74,54 @@ class ModelArguments(BaseModelArguments):
     model_type: str = option(
         "Architecture of a new model, unless --config_name sets it.", OdeTransformerDecoderConfig.model_type
     )
-    vocab_size: int | None = option(
-        "Maximum size of a new vocabulary in words, 4 special ones included; default: all training words.", least=1
+    tokenizer_model_type: str = option(
+        "Type of a new tokenizer: whole words, or subwords by a SentencePiece model.",
+        WORD,
+        choices=[WORD, *MODEL_TYPES],
     )
+    vocab_size: int | None = option(
+        "Size of a new vocabulary, 4 special tokens included: the most words, or the number of subwords; default: all "
+        f"training words, or {SUBWORDS} subwords.",
+        least=1,
+    )
+    tokenizer_options: str | None = option(
+        "SentencePiece options for a new tokenizer of subwords, such as split_digits=true,character_coverage=0.99. "
+        "On the command line they are merged into a recipe's or preset's; default: none."
+    )
+    wrap: str | None = option(
+        "Make a new model of another type, such as llama, a Runge-Kutta model: solver=rk2, or a JSON object, with the "
+        "options of modeling_ode_transformer.depth.config. On the command line they are merged into a recipe's; '' "
+        "drops the recipe's."
+    )
+    teacher: str | None = option(
+        "Trained language model (folder or Hub name) with the same tokenizer, whose predictions the training model "
+        "learns beside the text; default: none."
+    )
+    teacher_temperature: float = option(
+        "Divisor of the logits of both models in the comparison with --teacher.", 1.0, above=0
+    )
+    teacher_weight: float = option(
+        "Weight of temperature^2 * KL(teacher || model), which is added to the cross entropy.", 1.0, above=0
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.model_name_or_path and self.wrap:
+            raise ValueError(
+                f"--wrap {self.wrap} is for new models: leave it out (drop a recipe's with --wrap ''), or leave out "
+                f"--model_name_or_path {self.model_name_or_path}."
+            )
+
+    def check_given(self, given: dict) -> None:
+        """Raises a ValueError if an argument of the command line would do nothing; a recipe's may."""
+        if self.tokenizer_model_type == WORD and given.get("tokenizer_options"):
+            raise ValueError(
+                f"--tokenizer_options {given['tokenizer_options']} are SentencePiece's: add --tokenizer_model_type "
+                f"{' or '.join(MODEL_TYPES)}, or leave them out."
+            )
+        for name in ("teacher_temperature", "teacher_weight"):
+            if name in given and not self.teacher:
+                raise ValueError(f"--{name} {given[name]} needs --teacher.")
 
 
 @dataclass
@@ -84,7 +140,10 @@ class DataArguments(PreparedDataArguments):
 
     text_column: str = option("Column of --dataset_name with the text.", "text")
     block_size: int = option(
-        "Words per example, cut from the running text, or 0 for one example per line.", 128, least=0
+        "Tokens (words or subwords) per example, cut from the running text across its lines, or 0 for one example per "
+        "line.",
+        128,
+        least=0,
     )
     prompt: list[str] | None = option(
         "Prompts to continue; may be repeated. An empty prompt '' starts a new sentence; default: none.",
@@ -93,7 +152,7 @@ class DataArguments(PreparedDataArguments):
     )
     prompt_file: str | None = option("File of prompts to continue, one per line.", affects="result")
     max_new_tokens: int = option(
-        "Maximum length of a continuation in words; it ends with the sentence at the latest.",
+        "Maximum length of a continuation in tokens; it ends with the sentence at the latest.",
         40,
         affects="result",
         least=1,
@@ -120,8 +179,16 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
         raise ValueError(f"--temperature {data_args.temperature} needs --do_sample.")
 
     config = check_model(model_args)
-    if config.is_encoder_decoder:
-        name = model_args.model_name_or_path or model_args.config_name or model_args.model_type
+    names = {model_args.model_name_or_path or model_args.config_name or model_args.model_type: config}
+    if model_args.wrap:
+        wrapped(config, model_args.wrap)
+    if model_args.teacher:
+        names[model_args.teacher] = AutoConfig.from_pretrained(
+            model_args.teacher, trust_remote_code=model_args.trust_remote_code
+        )
+    for name, config in names.items():
+        if not config.is_encoder_decoder:
+            continue
         raise ValueError(
             f"{name} is an encoder-decoder ({config.model_type}), and a language model is a decoder: give another, "
             f"such as --model_type {ModelArguments.model_type}."
@@ -208,16 +275,41 @@ def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> Toke
     return TokenizersBackend(tokenizer_object=backend, **SPECIAL_TOKENS)
 
 
+def train_tokenizer(lines: Iterable[str], args: ModelArguments) -> TokenizersBackend:
+    """A new tokenizer of words (`build_tokenizer`) or subwords. That of subwords, too, puts `</s>` in front of a text,
+    as its `bos_token`, and decodes the continuation of a prompt.
+
+    Raises:
+        ValueError: `vocab_size` or an option does not fit the lines.
+    """
+    if args.tokenizer_model_type == WORD:
+        return build_tokenizer(lines, args.vocab_size)
+    options = parse_overrides(args.tokenizer_options)
+    trained = OdeTransformerTokenizer.train(lines, args.vocab_size or SUBWORDS, args.tokenizer_model_type, **options)
+    return OdeTransformerTokenizer(
+        tokenizer_object=trained.backend_tokenizer,
+        bos_token=trained.eos_token,
+        add_bos_token=True,
+        add_eos_token=False,
+    )
+
+
+def has_words(tokenizer) -> bool:
+    """Whether the tokens are whole words, not subwords."""
+    return isinstance(getattr(fast_backend(tokenizer), "model", None), WordLevel)
+
+
 def make_tokenizers(run: Run):
-    """The tokenizer of the training words. One process makes it, unless it exists already; all processes load it."""
-    lines, size = run.examples["train"], run.model_args.vocab_size
-    key = training_texts(lines, run.arguments) | {"vocab_size": size}
+    """The tokenizer of the training text. One process makes it, unless it exists already; all processes load it."""
+    lines, args = run.examples["train"], run.model_args
+    names = ("tokenizer_model_type", "vocab_size", "tokenizer_options")
+    key = training_texts(lines, run.arguments) | {name: getattr(args, name) for name in names}
     folder = prepared_folder(run.data_args.prepared_dir, "tokenizer", key)
 
     def write(folder: Path) -> dict:
-        tokenizer = build_tokenizer(lines, size)
+        tokenizer = train_tokenizer(lines, args)
         tokenizer.save_pretrained(folder)
-        return {"words": len(tokenizer)}
+        return {"tokens": len(tokenizer)}
 
     with run.args.main_process_first(local=run.data_args.local_data, desc="making the tokenizer"):
         prepare_once(folder, key, write)
@@ -225,24 +317,32 @@ def make_tokenizers(run: Run):
 
 
 def load_tokenizers(run: Run, name: str):
-    return (AutoTokenizer.from_pretrained(name, **run.model_args.hub_options),)
+    """The tokenizer, which pads with its end of a line if it has no token for padding; ValueError without both."""
+    tokenizer = AutoTokenizer.from_pretrained(name, **run.model_args.hub_options)
+    check_end_of_sentence(tokenizer)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return (tokenizer,)
 
 
 def encode_lines(lines: list[str], name: str, tokenizer, first: int = 1) -> list[list[int]]:
-    """The ids of the words of each line, without `</s>`. Error messages number the lines from `first`.
+    """The ids of the tokens of each line, without `</s>`. Error messages number the lines from `first`.
 
     Raises:
-        ValueError: the tokenizer does not give one token per word, or a line contains an end or padding token.
+        ValueError: a tokenizer of words does not give one token per word, or a line contains an end or padding token
+            as a word. In subwords, its spelling is text.
     """
     encoded = tokenizer(lines, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+    if not has_words(tokenizer):
+        return encoded
     reserved = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
     for number, (line, ids) in enumerate(zip(lines, encoded), first):
         words = split_words(line)
         if len(ids) != len(words):
             raise ValueError(
-                f"{name}, line {number}: {len(words)} words became {len(ids)} tokens. This script needs a tokenizer "
-                f"of whole words, but that of {tokenizer.name_or_path} splits them: leave out --tokenizer_name to "
-                "make one from the training text."
+                f"{name}, line {number}: {len(words)} words became {len(ids)} tokens. The vocabulary of "
+                f"{tokenizer.name_or_path} is one of whole words, but the tokenizer splits them: leave out "
+                "--tokenizer_name to make one from the training text."
             )
         if not reserved.isdisjoint(ids):
             word = next(word for word, i in zip(words, ids) if i in reserved)
@@ -253,8 +353,10 @@ def encode_lines(lines: list[str], name: str, tokenizer, first: int = 1) -> list
 
 
 def unknown_words(lines: list[str], encoded: list[list[int]], tokenizer) -> Counter[str]:
-    """The words missing from the vocabulary, except `<unk>` in the text itself."""
+    """The words missing from the vocabulary, except `<unk>` in the text itself; of subwords, only their number."""
     unk = tokenizer.unk_token_id
+    if not has_words(tokenizer):
+        return Counter({tokenizer.unk_token: number} if (number := sum(ids.count(unk) for ids in encoded)) else {})
     return Counter(
         word
         for line, ids in zip(lines, encoded)
@@ -265,8 +367,10 @@ def unknown_words(lines: list[str], encoded: list[list[int]], tokenizer) -> Coun
 
 
 def log_unknown(name: str, number: int, different: int, examples: list[str], tokenizer) -> None:
-    """Logs how many words are missing from the vocabulary."""
-    if number:
+    """Logs how many words or subwords are missing from the vocabulary."""
+    if number and not has_words(tokenizer):
+        logger.warning("%s: %d tokens are not in the vocabulary and become %s", name, number, tokenizer.unk_token)
+    elif number:
         logger.warning(
             "%s: %d words (%d different ones, such as %s) are not in the vocabulary and become %s",
             *(name, number, different, ", ".join(map(repr, examples)), tokenizer.unk_token),
@@ -275,7 +379,7 @@ def log_unknown(name: str, number: int, different: int, examples: list[str], tok
 
 def write_blocks(lines: Iterable[str], name: str, tokenizer, block_size: int, folder: Path) -> dict:
     """Writes the blocks of `shift_blocks` as a shard with the columns input_ids, labels, length and index. Returns how
-    many words are missing from the vocabulary, with a few examples."""
+    many tokens are missing from the vocabulary, with a few examples."""
     unknown, stream = Counter(), iter(lines)
 
     def encoded():
@@ -296,10 +400,36 @@ def write_blocks(lines: Iterable[str], name: str, tokenizer, block_size: int, fo
     return {"unknown": {"number": unknown.total(), "different": len(unknown), "examples": examples}}
 
 
+def unit(tokenizer) -> str:
+    """What a token is."""
+    return "word" if has_words(tokenizer) else "token"
+
+
 def new_config(args: ModelArguments, tokenizer) -> PreTrainedConfig:
-    """The configuration of a new model: `config_name`, then the tokenizer's size and ids, then `config_overrides`."""
+    """The configuration of a new model: `config_name`, then the tokenizer's size and ids, then `config_overrides`;
+    wrapped if `wrap` says so."""
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    return config_with_overrides(args, {"vocab_size": len(tokenizer), **ids})
+    config = config_with_overrides(args, {"vocab_size": len(tokenizer), **ids})
+    # Models such as BERT's see the tokens to predict unless they are decoders.
+    if getattr(config, "is_decoder", True) is False:
+        config.is_decoder = True
+    return wrapped(config, args.wrap) if args.wrap else config
+
+
+def wrapped(config: PreTrainedConfig, options: str | dict) -> PreTrainedConfig:
+    """The configuration of a Runge-Kutta model of the layers of another model.
+
+    Raises:
+        ValueError: there is no such option, or a value does not fit.
+    """
+    from ...depth import config as config_of_depth
+
+    values = parse_overrides(options)
+    try:
+        return config_of_depth(config, **values)
+    except (TypeError, ValueError) as error:
+        text = ",".join(f"{name}={value}" for name, value in values.items())
+        raise ValueError(f"--wrap {text}: {error}") from error
 
 
 def load_model(run: Run) -> PreTrainedModel:
@@ -309,8 +439,8 @@ def load_model(run: Run) -> PreTrainedModel:
     else:
         model = AutoModelForCausalLM.from_config(new_config(run.model_args, run.tokenizer))
     check_vocabulary(run.tokenizer, model.get_input_embeddings())
-    words, parameters = f"{len(run.tokenizer):,}", f"{model.num_parameters():,}"
-    logger.info("%s words in the vocabulary, %s parameters", words, parameters)
+    number, parameters = f"{len(run.tokenizer):,}", f"{model.num_parameters():,}"
+    logger.info("%s %ss in the vocabulary, %s parameters", number, unit(run.tokenizer), parameters)
     model.generation_config.update(**generation_options(run.data_args))
     for prompt in run.inputs or ():
         encode_prompt(prompt, run.tokenizer, model.config)
@@ -349,13 +479,13 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     return open_pairs(folder)
 
 
-def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig) -> None:
-    """Raises a ValueError if the model has too few positions for the longest example."""
+def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig, name: str = "the model") -> None:
+    """Raises a ValueError if the model, called `name`, has too few positions for the longest example."""
     limit = position_limit(config)
     longest = max(examples["length"])
     if limit is not None and longest > limit:
         raise ValueError(
-            f"The longest {split} example has {longest} words, but the model's max_position_embeddings is {limit}: "
+            f"The longest {split} example has {longest} tokens, but {name}'s max_position_embeddings is {limit}: "
             f"give a --block_size from 1 to {limit}, or a new model with more positions."
         )
 
@@ -374,15 +504,79 @@ def without_autocast(model: PreTrainedModel):
         model.forward = autocast
 
 
+def load_teacher(run: Run) -> PreTrainedModel:
+    """The model of `--teacher` in float32 and evaluation mode, without gradients.
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: its tokenizer or the size of its vocabulary is not the training model's, or it has too few
+            positions for the training examples.
+    """
+    name, options = run.model_args.teacher, {"trust_remote_code": run.model_args.trust_remote_code}
+    teacher = open_model(AutoModelForCausalLM, name, dtype=torch.float32, **options)
+    tokenizer = AutoTokenizer.from_pretrained(name, **options)
+    if tokenizer_hash(tokenizer) != tokenizer_hash(run.tokenizer):
+        raise ValueError(
+            f"--teacher {name} has another tokenizer ({len(tokenizer)} tokens) than the training model "
+            f"({len(run.tokenizer)} tokens, of {run.tokenizer.name_or_path}): give --tokenizer_name {name} for a new "
+            "model, or another teacher."
+        )
+    sizes = [model.get_output_embeddings().weight.shape[0] for model in (teacher, run.model)]
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"--teacher {name} predicts {sizes[0]} tokens, but the training model {sizes[1]}: give models with "
+            "vocabularies of the same size."
+        )
+    check_lengths(run.splits["train"], "train", teacher.config, f"--teacher {name}")
+    return teacher.requires_grad_(False)
+
+
 class LanguageModelTrainer(TokenTrainerMixin, Trainer):
-    """Trainer for already shifted labels. It evaluates in the precision of the weights."""
+    """Trainer for already shifted labels. It evaluates in the precision of the weights.
+
+    Args:
+        teacher: A model in evaluation mode, whose predictions are learned beside the labels: the training loss is
+            cross entropy + teacher_weight * `summed_divergence` / tokens. None: no teacher.
+        teacher_temperature, teacher_weight: Of that loss.
+    """
 
     arguments_class = TokenTrainingArguments
 
-    def __init__(self, *args, **kwargs):
+    def __init__(
+        self,
+        *args,
+        teacher: PreTrainedModel | None = None,
+        teacher_temperature: float = 1.0,
+        teacher_weight: float = 1.0,
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         # Trainer would count one word fewer per row, because causal models drop one when they shift.
         self._loss_shifts_labels = False
+        self.teacher = None if teacher is None else teacher.to(self.args.device)
+        self.teacher_temperature, self.teacher_weight = teacher_temperature, teacher_weight
+
+    def head_of_chunks(self, model):
+        # The divergence needs the logits.
+        return None if self.teacher is not None else super().head_of_chunks(model)
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        if self.teacher is None:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        given = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
+        with torch.no_grad(), self.accelerator.autocast():
+            logits = self.teacher(**given, use_cache=False).logits
+        self.compute_loss_func = partial(self.loss_with_teacher, teacher_logits=logits)
+        try:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        finally:
+            self.compute_loss_func = self.mean_loss
+
+    def loss_with_teacher(self, outputs, labels, num_items_in_batch, teacher_logits: torch.Tensor):
+        divergence = summed_divergence(outputs.logits, teacher_logits, labels, self.teacher_temperature)
+        # As in `mean_loss`.
+        divergence = divergence / num_items_in_batch / max(self.args.n_gpu, 1)
+        return self.mean_loss(outputs, labels, num_items_in_batch) + self.teacher_weight * divergence
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         inputs = self._prepare_inputs(inputs)
@@ -398,7 +592,11 @@ def make_trainer(run: Run) -> LanguageModelTrainer:
     """The trainer; raises a ValueError if the model has too few positions for the blocks."""
     for split, examples in run.splits.items():
         check_lengths(examples, split, run.model.config)
+    args = run.model_args
     return LanguageModelTrainer(
+        teacher=load_teacher(run) if args.teacher and "train" in run.splits else None,
+        teacher_temperature=args.teacher_temperature,
+        teacher_weight=args.teacher_weight,
         model=run.model,
         args=run.args,
         train_dataset=run.splits.get("train"),
@@ -410,23 +608,35 @@ def make_trainer(run: Run) -> LanguageModelTrainer:
 
 
 def evaluate(run: Run, split: str, prefix: str) -> dict[str, float | str]:
-    """Returns the perplexity of a split, its convention, losses and counts."""
+    """Returns the perplexity and the bits per byte of a split, their conventions, losses and counts."""
     metrics = run.trainer.predict(run.splits[split], metric_key_prefix=prefix).metrics
-    metrics |= count_words(run, split, prefix)
-    block_size = run.data_args.block_size
-    unit = f"blocks of {block_size} words" if block_size else "lines"
-    metrics[f"{prefix}_perplexity_convention"] = f"of a word, ends of lines included; in {unit}"
+    counts = count_tokens(run, split, prefix)
+    lines, block_size, token = run.examples[split], run.data_args.block_size, unit(run.tokenizer)
+    nll = metrics[f"{prefix}_nll_loss"] * counts[f"{prefix}_{token}s"]
+    number, unknown = int(count_bytes(lines).sum()), counts[f"{prefix}_unk_{token}s"]
+    metrics |= counts | {f"{prefix}_bytes": number, f"{prefix}_bits_per_byte": bits_per_byte(nll, number)}
+    cut = f"blocks of {block_size} {token}s" if block_size else "lines"
+    metrics[f"{prefix}_perplexity_convention"] = f"of a {token}, ends of lines included; in {cut}"
+    convention = f"bytes of the text in UTF-8, one for each end of a line; in {cut}"
+    if unknown and has_words(run.tokenizer):
+        # As words of the text, they are known.
+        unknown -= sum(split_words(line).count(run.tokenizer.unk_token) for line in lines)
+    if unknown:
+        convention += f"; {unknown} unknown {token}s became {run.tokenizer.unk_token}, which is easier to predict"
+    metrics[f"{prefix}_bits_per_byte_convention"] = convention
     return metrics
 
 
-def count_words(run: Run, split: str, prefix: str) -> dict[str, int]:
-    """Counts the words and unknown words of a split; line ends count as words."""
-    words, unknown = 0, 0
+def count_tokens(run: Run, split: str, prefix: str) -> dict[str, int]:
+    """Counts the words and unknown words of a split, or its tokens and unknown tokens; line ends count as such."""
+    total, unknown, tokenizer = 0, 0, run.tokenizer
     for batch in run.splits[split].select_columns(["labels"]).with_format("arrow").iter(BATCH_ROWS):
         labels = batch["labels"].combine_chunks().flatten().to_numpy()
-        words += len(labels)
-        unknown += int((labels == run.tokenizer.unk_token_id).sum())
-    return {f"{prefix}_words": words, f"{prefix}_unk_words": unknown}
+        total += len(labels)
+        # GPT-2's also ends lines.
+        if tokenizer.unk_token_id not in (None, tokenizer.eos_token_id):
+            unknown += int((labels == tokenizer.unk_token_id).sum())
+    return {f"{prefix}_{unit(tokenizer)}s": total, f"{prefix}_unk_{unit(tokenizer)}s": unknown}
 
 
 def generation_options(args: DataArguments) -> dict:
@@ -452,9 +662,12 @@ def continue_text(model: PreTrainedModel, tokenizer, prompt: str) -> str:
     most = min(model.generation_config.max_new_tokens, math.inf if room is None else room)
     output = model.generate(inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=most)
     output = output[0, inputs.shape[1] :].tolist()
-    words = output[: output.index(eos)] if eos in output else output
+    new = output[: output.index(eos)] if eos in output else output
+    if not has_words(tokenizer):
+        before, whole = (tokenizer.decode(each, clean_up_tokenization_spaces=False) for each in (ids, [*ids, *new]))
+        return (prompt + whole[len(before) :]).removeprefix("" if prompt else " ")
     # Not `decode`, which also removes <unk> when it skips special tokens.
-    return " ".join([*split_words(prompt), *tokenizer.convert_ids_to_tokens(words)])
+    return " ".join([*split_words(prompt), *tokenizer.convert_ids_to_tokens(new)])
 
 
 def write_continuations(run: Run) -> None:
@@ -493,7 +706,7 @@ LANGUAGE_MODEL = Task(
     load_model=load_model,
     encode=encode,
     make_trainer=make_trainer,
-    measure_training=lambda run, metrics: count_words(run, "train", "train"),
+    measure_training=lambda run, metrics: count_tokens(run, "train", "train"),
     evaluate=evaluate,
     finish=write_continuations,
     presets="language model",

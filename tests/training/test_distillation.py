@@ -1,0 +1,163 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Language models that learn from a teacher: the loss, what it leaves alone, resuming, and what is refused."""
+
+import json
+import shutil
+
+import pytest
+import run_language_modeling
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
+from modeling_ode_transformer.hub.model_card import model_card, run_record
+from modeling_ode_transformer.training.losses import summed_divergence
+
+from .test_language_model import MODEL, arguments, corpus, log_history  # noqa: F401 (a fixture)
+
+
+# Without dropout, so that losses have a closed form; the teacher has it.
+DROPOUT = {"dropout": 0.5, "attention_dropout": 0.5, "activation_dropout": 0.5}
+STUDENT = MODEL | {"decoder_solver": "euler", "decoder_coefficients": "fixed"} | dict.fromkeys(DROPOUT, 0.0)
+
+
+@pytest.fixture(scope="module")
+def teacher(corpus, tmp_path_factory):  # noqa: F811
+    """The folder of a trained RK2 model with dropout."""
+    folder = tmp_path_factory.mktemp("teacher") / "rk2"
+    options = {"config_overrides": json.dumps(MODEL | DROPOUT), "max_steps": 12}
+    run_language_modeling.main(arguments(corpus, folder, **options))
+    return folder
+
+
+def student(**options):
+    return {"config_overrides": json.dumps(STUDENT)} | options
+
+
+def losses(folder):
+    return {entry["step"]: entry["loss"] for entry in log_history(folder) if "loss" in entry}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_the_divergence_is_that_of_a_plain_formula(temperature):
+    """In float64, with its gradient; tokens without a label do not count, whatever their logits are."""
+    generator = torch.Generator().manual_seed(0)
+    logits, of_teacher = (torch.randn(2, 3, 11, generator=generator, dtype=torch.float64) for _ in range(2))
+    labels = torch.tensor([[4, 0, 10], [3, -100, -100]])
+    expected, plain = 0.0, logits.clone().requires_grad_()
+    for row, place in ((0, 0), (0, 1), (0, 2), (1, 0)):
+        p = (of_teacher[row, place] / temperature).softmax(-1)
+        q = (plain[row, place] / temperature).softmax(-1)
+        expected = expected + temperature**2 * (p * (p / q).log()).sum()
+    expected.backward()
+    of_teacher[1, 1:] = torch.inf
+    single = logits.float().requires_grad_()
+    found = summed_divergence(single, of_teacher.float(), labels, temperature)
+    found.backward()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    torch.testing.assert_close(single.grad.double(), plain.grad, rtol=1e-4, atol=1e-6)
+    assert summed_divergence(single, single, labels, temperature).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_loss_and_gradient_of_an_update_are_those_of_plain_pytorch(corpus, teacher, tmp_path):  # noqa: F811
+    """Of accumulated, padded batches: means over all words of the update. The teacher draws no dropout."""
+    temperature, weight, start = 2.0, 0.7, tmp_path / "start"
+    run_language_modeling.main(arguments(corpus, start, **student(max_steps=1)))
+    options = {"model_name_or_path": start, "config_overrides": None, "block_size": 0, "max_train_samples": 12}
+    options |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "max_steps": 1}
+    options |= {"teacher": teacher, "teacher_temperature": temperature, "teacher_weight": weight, "max_grad_norm": 1e9}
+    run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))
+    (logged,) = [entry for entry in log_history(tmp_path / "out") if "loss" in entry]
+
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    model, other = (AutoModelForCausalLM.from_pretrained(each, dtype=torch.float64) for each in (start, teacher))
+    total, words = 0.0, 0
+    for line in (corpus / "train.txt").read_text().splitlines()[:12]:
+        ids = torch.tensor([[*tokenizer(line).input_ids, tokenizer.eos_token_id]])
+        logits, of_teacher = model(ids[:, :-1]).logits[0], other.eval()(ids[:, :-1]).logits[0].detach()
+        total = total - logits.log_softmax(-1).gather(-1, ids[0, 1:, None]).sum()
+        p, q = (of_teacher / temperature).softmax(-1), (logits / temperature).softmax(-1)
+        total = total + weight * temperature**2 * (p * (p / q).log()).sum()
+        words += ids.shape[1] - 1
+    loss = total / words
+    loss.backward()
+    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+    assert logged["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert logged["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+
+
+def test_evaluations_and_the_saved_model_are_without_the_teacher(corpus, teacher, tmp_path):  # noqa: F811
+    before = (teacher / "model.safetensors").read_bytes()
+    metrics = run_language_modeling.main(arguments(corpus, tmp_path / "a", **student(teacher=teacher, do_eval=True)))
+    assert (teacher / "model.safetensors").read_bytes() == before
+    options = {"model_name_or_path": tmp_path / "a", "config_overrides": None, "do_train": None, "do_eval": True}
+    again = run_language_modeling.main(arguments(corpus, tmp_path / "b", **options))
+    assert again["eval_loss"] == metrics["eval_loss"] == metrics["eval_nll_loss"]
+    run_language_modeling.main(arguments(corpus, tmp_path / "c", **student()))
+    assert "| teacher | rk2 |" in model_card(run_record(tmp_path / "a") | {"card": {"repo_id": "me/student"}}).content
+    distilled, plain = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in "ac")
+    assert distilled.keys() == plain.keys()
+    assert not any(torch.equal(distilled[name], plain[name]) for name in plain if name.endswith("fc1.weight"))
+
+
+def test_a_resumed_run_has_the_same_teacher(corpus, teacher, tmp_path):  # noqa: F811
+    """It then repeats the uninterrupted one. Another temperature is refused, and so are other weights of that name."""
+    options = student(teacher=teacher, max_steps=6, save_strategy="steps", save_steps=3)
+    run_language_modeling.main(arguments(corpus, tmp_path / "whole", **options))
+    (tmp_path / "out").mkdir()
+    shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "out" / "checkpoint-3")
+    shutil.copy(tmp_path / "whole" / "arguments.json", tmp_path / "out")
+    with pytest.raises(ValueError, match=r"another training: .*teacher_temperature=3.0 in place of 1.0"):
+        run_language_modeling.main(arguments(corpus, tmp_path / "out", **options, teacher_temperature=3))
+    run_language_modeling.main(
+        arguments(corpus, tmp_path / "other" / "rk2", config_overrides=json.dumps(MODEL | DROPOUT), max_steps=1)
+    )
+    with pytest.raises(ValueError, match=r"another training: .*teacher='rk2 \(\w+\)' in place of 'rk2 \(\w+\)'"):
+        run_language_modeling.main(
+            arguments(corpus, tmp_path / "out", **options | {"teacher": tmp_path / "other" / "rk2"})
+        )
+    run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))
+    assert losses(tmp_path / "out") == losses(tmp_path / "whole")
+
+
+def test_teachers_that_do_not_fit_are_refused(corpus, teacher, tmp_path):  # noqa: F811
+    def refused(message, **options):
+        with pytest.raises(ValueError, match=message):
+            run_language_modeling.main(arguments(corpus, tmp_path / "out", **student(**options)))
+        assert not (tmp_path / "out" / "trainer_state.json").exists()
+
+    message = rf"--teacher {teacher} has another tokenizer \(18 tokens\) than the training model \(10 tokens, of .*"
+    refused(message + f"give --tokenizer_name {teacher}", teacher=teacher, vocab_size=10)
+
+    larger = tmp_path / "larger"
+    model = AutoModelForCausalLM.from_pretrained(teacher)
+    model.resize_token_embeddings(24)
+    model.save_pretrained(larger)
+    AutoTokenizer.from_pretrained(teacher).save_pretrained(larger)
+    refused(f"--teacher {larger} predicts 24 tokens, but the training model 18", teacher=larger)
+
+    short = tmp_path / "short"
+    overrides = json.dumps(MODEL | {"position_embedding_type": "learned", "max_position_embeddings": 8})
+    run_language_modeling.main(arguments(corpus, short, config_overrides=overrides, block_size=8, max_steps=1))
+    refused(
+        f"longest train example has 16 tokens, but --teacher {short}'s max_position_embeddings is 8", teacher=short
+    )
+
+    pair = tmp_path / "pair"
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    sizes |= {"encoder_attention_heads": 1, "decoder_attention_heads": 1, "vocab_size": 18}
+    OdeTransformerForConditionalGeneration(OdeTransformerConfig(**sizes)).save_pretrained(pair)
+    refused(r"pair is an encoder-decoder \(ode_transformer\), and a language model is a decoder", teacher=pair)
+
+    refused("--teacher_weight 2.0 needs --teacher", teacher_weight=2)
+    refused("--teacher_temperature 0.0 must be above 0", teacher=teacher, teacher_temperature=0)
+
+    shutil.copytree(teacher, tmp_path / "whole" / "teacher")
+    with pytest.raises(ValueError, match=r"--overwrite_output_dir would delete what --teacher .* needs"):
+        run_language_modeling.main(
+            arguments(
+                corpus,
+                tmp_path / "whole",
+                **student(teacher=tmp_path / "whole" / "teacher", overwrite_output_dir=True),
+            )
+        )
