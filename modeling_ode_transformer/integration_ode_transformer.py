@@ -483,7 +483,8 @@ class DenseLayerHistory(LayerHistory):
         self.layer_norms = nn.ModuleList(nn.LayerNorm(hidden_size, eps=eps) for _ in range(num_layers))
 
     def forward(self, states):
-        return weighted_sum(states[0], [1.0] * (len(states) - 1), states[1:]) / len(states)
+        first, *others = states[-1].new_full((len(states),), 1 / len(states)).unbind()
+        return weighted_sum(first * states[0], others, states[1:])
 
     def extend(self, states, y, output):
         return [*states, self.layer_norms[len(states) - 1](output)]

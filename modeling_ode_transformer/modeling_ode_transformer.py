@@ -346,16 +346,14 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         y, parts = hidden_states, self.parts_without_source if source is None else self.parts
         for sublayers, is_integrated in parts:
             if is_integrated and not self.is_residual:
-                F = partial(self.increment, sublayers, inputs)
-                if self.stages_are_outputs:
-                    F = partial(self.output, [sublayers], inputs)
-                y, steps = step(self.recomputed(F), y, steps)
+                F = self.output if self.stages_are_outputs else self.increment
+                y, steps = step(self.recomputed(partial(F, sublayers, inputs)), y, steps)
             else:  # y + F(y), one sublayer after the other (eq. 1)
                 for name in sublayers:
                     y = y + self.dropout(getattr(self, name)(inputs, y, 0))
             y = clamp_half(y)
         if correct is not None:  # y is a prediction (PCformer, IIET)
-            output = partial(self.output, [part.sublayers for part in parts], inputs)
+            output = partial(self.output, [name for part in parts for name in part.sublayers], inputs)
             y = clamp_half(correct(self.recomputed(output), hidden_states, y))
         return y, inputs.weights.get("self"), inputs.weights.get("cross"), steps
 
@@ -381,11 +379,11 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             total = total + self.dropout(getattr(self, name)(inputs, z + total, evaluation))
         return total
 
-    def output(self, parts: Sequence[Sequence[str]], inputs: BlockInputs, z: torch.Tensor, evaluation: int):
-        """z + F(z), part by part."""
+    def output(self, sublayers: Sequence[str], inputs: BlockInputs, z: torch.Tensor, evaluation: int):
+        """z + F(z), one sublayer after the other."""
         z = clamp_half(z)
-        for sublayers in parts:
-            z = z + self.increment(sublayers, inputs, z, evaluation)
+        for name in sublayers:
+            z = z + self.dropout(getattr(self, name)(inputs, z, evaluation))
         return z
 
     def self_attention(self, inputs, z, evaluation):
