@@ -86,10 +86,13 @@ TOLERANCE = 5e-6
 LARGEST = 2**15
 
 
-def numbers(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    """Returns `values` as floats. A ValueError, which calls them `name`, if they are not numbers within `LARGEST`."""
+def numbers(name: str, values: Sequence, depth: int = 1) -> tuple:
+    """Returns `values` as a tuple of floats, or with `depth` 2 as a tuple of such tuples. A ValueError, which calls
+    them `name`, if they are not lists of numbers within `LARGEST`."""
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
         raise ValueError(f"{name}={values!r} of a Butcher tableau must be a list.")
+    if depth > 1:
+        return tuple(numbers(f"Row {i} of {name}", value, depth - 1) for i, value in enumerate(values))
     for value in values:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not abs(value) <= LARGEST:
@@ -120,10 +123,7 @@ class ButcherTableau:
     y: tuple[float, ...] | None = None
 
     def __post_init__(self):
-        if not isinstance(self.a, Sequence) or isinstance(self.a, (str, bytes)):
-            raise ValueError(f"a={self.a!r} of a Butcher tableau must be a list.")
-        rows = [numbers(f"Row {i} of a", row) for i, row in enumerate(self.a)]
-        weights = numbers("b", self.b)
+        rows, weights = numbers("a", self.a, depth=2), numbers("b", self.b)
         starts = (1.0,) * len(weights) if self.y is None else numbers("y", self.y)
         if not weights:
             raise ValueError("A Butcher tableau needs at least one stage, but `b` is empty.")
