@@ -3,7 +3,7 @@
 
 import copy
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -33,30 +33,25 @@ logger = logging.get_logger(__name__)
 
 
 class Part(NamedTuple):
-    """Consecutive sublayers of a block with their weights. The scheme integrates their increment F if `is_integrated`;
-    otherwise they are residual."""
+    """Consecutive sublayers of a block, by the names of `OdeTransformerLayer`'s methods. The scheme integrates their
+    increment F if `is_integrated`; otherwise they are residual."""
 
-    sublayers: dict[str, float]
+    sublayers: tuple[str, ...]
     is_integrated: bool
 
 
-SELF_ATTENTION, CROSS_ATTENTION, FEED_FORWARD = (
-    {"self_attention": 1.0},
-    {"cross_attention": 1.0},
-    {"feed_forward": 1.0},
-)
-ATTENTIONS = SELF_ATTENTION | CROSS_ATTENTION
+ATTENTIONS = ("self_attention", "cross_attention")
 
 # What the scheme integrates (figure 4). Encoder blocks skip the cross-attention.
 VECTOR_FIELDS: dict[str, tuple[Part, ...]] = {
-    "layer": (Part(ATTENTIONS | FEED_FORWARD, True),),
-    "attention": (Part(SELF_ATTENTION, True), Part(CROSS_ATTENTION, False), Part(FEED_FORWARD, False)),
-    "ffn": (Part(SELF_ATTENTION, False), Part(CROSS_ATTENTION, False), Part(FEED_FORWARD, True)),
-    "sublayers": (Part(SELF_ATTENTION, True), Part(CROSS_ATTENTION, True), Part(FEED_FORWARD, True)),
+    "layer": (Part((*ATTENTIONS, "feed_forward"), True),),
+    "attention": (Part(("self_attention",), True), Part(("cross_attention", "feed_forward"), False)),
+    "ffn": (Part(ATTENTIONS, False), Part(("feed_forward",), True)),
+    "sublayers": tuple(Part((name,), True) for name in (*ATTENTIONS, "feed_forward")),
     # MacaronNet (Lu et al., 2019): Strang's splitting, half a feed-forward step before and after the attention
-    "macaron": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | {"feed_forward": 0.5}, True),),
+    "macaron": (Part(("macaron_feed_forward", *ATTENTIONS, "half_feed_forward"), True),),
     # as in the paper's released code: the last step is a whole one
-    "macaron_released": (Part({"macaron_feed_forward": 0.5} | ATTENTIONS | FEED_FORWARD, True),),
+    "macaron_released": (Part(("macaron_feed_forward", *ATTENTIONS, "feed_forward"), True),),
 }
 
 CHOICES: dict[str, Collection[str | bool | None]] = {
@@ -76,6 +71,14 @@ POSITIVE_INTEGERS = (
     *("vocab_size", "d_model", "max_position_embeddings", "steps_per_layer", "stack_repeats"),
     *("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
+)
+PROBABILITIES = ("dropout", "attention_dropout", "activation_dropout", "word_dropout")
+# Fields, what their values must fulfil, and the same in words.
+RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (POSITIVE_INTEGERS, lambda number: number >= 1, "must be at least 1"),
+    (("max_relative_position", "padding_position"), lambda number: number >= 0, "must not be negative"),
+    (("step_size", "layer_norm_eps"), lambda x: 0 < x <= LARGEST, f"must be a positive number of at most {LARGEST}"),
+    (PROBABILITIES, lambda p: 0 <= p < 1, "must be a probability, at least 0 and less than 1"),
 )
 PIPELINES_FILE = "pipeline_ode_transformer.py"
 
@@ -391,18 +394,10 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
             if getattr(self, field) not in allowed:
                 names = ", ".join(map(str, allowed))
                 raise ValueError(f"{field}={getattr(self, field)!r} is unknown: choose one of {names}.")
-        for field in (field for field in POSITIVE_INTEGERS if field in own):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)} must be at least 1.")
-        for field in ("step_size", "layer_norm_eps"):
-            if not 0 < getattr(self, field) <= LARGEST:
-                raise ValueError(f"{field}={getattr(self, field)} must be a positive number of at most {LARGEST}.")
-        for field in ("dropout", "attention_dropout", "activation_dropout", "word_dropout"):
-            if not 0 <= getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)} must be a probability, at least 0 and less than 1.")
-        for field in ("max_relative_position", "padding_position"):
-            if getattr(self, field) < 0:
-                raise ValueError(f"{field}={getattr(self, field)} must not be negative.")
+        for fields, is_valid, words in RANGES:
+            for field in (field for field in fields if field in own):
+                if not is_valid(getattr(self, field)):
+                    raise ValueError(f"{field}={getattr(self, field)} {words}.")
         for field in (f"{stack}_attention_heads" for stack in self.stacks):
             if self.d_model % getattr(self, field):
                 raise ValueError(

@@ -14,6 +14,8 @@ from transformers import PreTrainedConfig
 from transformers.generation import GenerationConfig, GenerationMixin, LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
+from .layers_ode_transformer import one_cache
+
 
 # What the installed transformers calls the cache, in outputs, in `generate()` and in its layers: "cache" since 5.24.
 CACHE_NAMES = ("cache", "past_key_values")
@@ -21,13 +23,6 @@ CACHE_NAME = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__data
 MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
 # Options about the source's tokens, with the values that disable them.
 OPTIONS_OF_SOURCES = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
-
-
-def one_cache(cache: Any, past_key_values: Any) -> Any:
-    """The cache, from arguments with its two names. Raises a TypeError if two are given."""
-    if cache is not None and past_key_values is not None:
-        raise TypeError("cache and past_key_values are two names of one argument: give one of them.")
-    return past_key_values if cache is None else cache
 
 
 def check_max_len(max_len_a: float, max_len_b: float) -> None:

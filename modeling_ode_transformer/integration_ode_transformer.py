@@ -87,11 +87,8 @@ LARGEST = 2**15
 
 
 def numbers(name: str, values: Sequence, depth: int = 1) -> tuple:
-    """Returns `values` as a tuple of floats, or with `depth` 2 as a tuple of such tuples.
-
-    Raises:
-        ValueError: `values` is not a list of numbers of at most `LARGEST`. The message calls it `name`.
-    """
+    """Returns `values` as a tuple of floats, or with `depth` 2 as a tuple of such tuples. A ValueError, which calls
+    them `name`, if they are not lists of numbers within `LARGEST`."""
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
         raise ValueError(f"{name}={values!r} of a Butcher tableau must be a list.")
     if depth > 1:
@@ -325,17 +322,14 @@ class StageGate(nn.Module):
     """A linear layer that computes stage weights. It is not an `nn.Linear`, so that quantizers leave it alone:
     coefficients keep their precision. With a `bias`, biases start there and weights at zero."""
 
-    def __init__(
-        self, in_features: int, out_features: int, bias: tuple[float, ...] | None = None, is_scaled: bool = False
-    ):
+    def __init__(self, in_features: int, out_features: int, bias: tuple[float, ...] | None = None):
         super().__init__()
-        self.initial_bias, self.is_scaled = bias, is_scaled
+        self.initial_bias = bias
         linear = nn.Linear(in_features, out_features)
         self.weight, self.bias = linear.weight, linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = nn.functional.linear(x, self.weight, self.bias)
-        return x.shape[-1] ** -0.5 * y if self.is_scaled else y
+        return nn.functional.linear(x, self.weight, self.bias)
 
 
 class GateCoefficients(StageCoefficients):
@@ -344,12 +338,11 @@ class GateCoefficients(StageCoefficients):
 
     starts = ("random", "even")
     num_stages = 2
-    is_scaled = False
 
     def __init__(self, tableau, hidden_size, per_channel=False, start=None):
         super().__init__(tableau, hidden_size, start=start)
         bias = (0.0,) if self.start == "even" else None
-        self.gate = StageGate(2 * hidden_size, 1, bias, self.is_scaled)
+        self.gate = StageGate(2 * hidden_size, 1, bias)
 
     def forward(self, stages):
         g = torch.sigmoid(self.gate(torch.cat(list(stages), dim=-1)))
@@ -451,51 +444,6 @@ def integrate_multistep(
     return y, steps
 
 
-@dataclass
-class Integrator:
-    """A scheme at work in a stack of blocks, with what the blocks share.
-
-    A plain object on purpose: accelerate moves tensors and modules among a layer's arguments to the layer's device,
-    and leaves other objects with their weights where they are.
-    """
-
-    scheme: Scheme
-    coefficients: StageCoefficients | None = None
-    stage_norms: nn.ModuleList | None = None
-    multistep: MultistepScheme | None = None
-    step_size: float = 1.0
-    num_steps: int = 1
-    stages_are_outputs: bool = False
-    normalizes_at_once: bool = False
-
-    def step(
-        self, increment: Callable, output: Callable, y: torch.Tensor, steps: tuple = ()
-    ) -> tuple[torch.Tensor, tuple]:
-        """The step of one block.
-
-        Args:
-            increment: `F(z, evaluation)`.
-            output: `z + F(z)`, which a residual block returns.
-            y: the block's input.
-            steps: those made so far by a multistep scheme.
-
-        Returns:
-            The block's output, and the steps made so far.
-        """
-        if self.multistep is not None:
-            return integrate_multistep(increment, y, self.multistep, steps, self.step_size, self.num_steps)
-        if self.scheme.tableau.num_stages == 1 and self.step_size == 1:  # eq. 1
-            for evaluation in range(self.num_steps):
-                y = output(y, evaluation)
-            return y, steps
-        field, norms = output if self.stages_are_outputs else increment, self.stage_norms
-        if self.normalizes_at_once and norms is not None:
-            field, norms = normalized(field, norms), None
-        return integrate(
-            field, y, self.scheme.tableau, self.coefficients, self.step_size, self.num_steps, norms
-        ), steps
-
-
 def normalized(vector_field: Callable, norms: nn.ModuleList) -> Callable:
     """A vector field that normalizes each stage by its norm at once: later stages start from normalized ones."""
     return lambda z, evaluation: norms[evaluation % len(norms)](vector_field(z, evaluation)).to(z.device)
@@ -526,11 +474,6 @@ class LayerHistory(nn.Module):
         """Returns the states extended by what is kept of a block that maps `y` to `output`."""
         return [output]
 
-    def combine(self, matrix: torch.Tensor, row: int, states: list[torch.Tensor]) -> torch.Tensor:
-        """Returns the sum of the states (batch, length, d), weighted by the first numbers of a row of the matrix."""
-        first, *others = matrix[row, : len(states)].to(states[0].device).unbind()
-        return weighted_sum(first * states[0], others, states[1:])
-
 
 class DenseLayerHistory(LayerHistory):
     """Dense connections (Wang et al., 2019): the mean of the embedding and all normalized outputs of blocks below."""
@@ -540,7 +483,8 @@ class DenseLayerHistory(LayerHistory):
         self.layer_norms = nn.ModuleList(nn.LayerNorm(hidden_size, eps=eps) for _ in range(num_layers))
 
     def forward(self, states):
-        return self.combine(states[-1].new_full((1, len(states)), 1 / len(states)), 0, states)
+        first, *others = states[-1].new_full((len(states),), 1 / len(states)).unbind()
+        return weighted_sum(first * states[0], others, states[1:])
 
     def extend(self, states, y, output):
         return [*states, self.layer_norms[len(states) - 1](output)]
@@ -555,7 +499,11 @@ class LearnedDenseLayerHistory(DenseLayerHistory):
         return torch.tril(torch.ones(size, size)) / torch.arange(1, size + 1).unsqueeze(1)
 
     def forward(self, states):
-        return self.combine(self.weight, len(states) - 1, states)
+        first, *others = self.weight[len(states) - 1, : len(states)].to(states[0].device).unbind()
+        y = first * states[0]
+        for weight, state in zip(others, states[1:], strict=True):
+            y = y + weight * state.to(y.device)
+        return y
 
 
 HISTORIES: dict[str, type[LayerHistory]] = {

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import forward_ad
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, is_torchdynamo_compiling
 from transformers.utils.import_utils import is_tracing
 
-from .configuration_ode_transformer import OdeTransformerConfig, Part
+from .configuration_ode_transformer import OdeTransformerConfig
 from .integration_ode_transformer import COEFFICIENTS, StageCoefficients
 
 
@@ -133,12 +133,27 @@ def count_positions(
     Raises:
         ValueError: a position is not among the learned ones.
     """
-    args = config, inputs_embeds, input_ids, attention_mask, position_ids, past_length, counts_padding
-    positions, first = index_positions(*args)
+    length, device = inputs_embeds.shape[1], inputs_embeds.device
+    first = 0 if config.position_counting == "absolute" else config.padding_position + 1
+    # A ready `BlockMask` of flex attention has a shape, too, of four dimensions.
+    is_mask = attention_mask is not None and len(attention_mask.shape) == 2 and attention_mask.shape[1] >= length
+    if position_ids is not None:
+        positions = position_ids + first
+    elif config.position_counting == "absolute":
+        positions = torch.arange(length, device=device).unsqueeze(0) + past_length
+    elif is_mask and config.position_counting == "mask":
+        is_token = attention_mask != 0
+        positions = (is_token.cumsum(dim=1) * is_token)[:, -length:] + config.padding_position
+    else:
+        is_token = torch.ones(inputs_embeds.shape[:2], dtype=torch.bool, device=device)
+        if input_ids is not None and config.pad_token_id is not None:
+            is_token = input_ids != config.pad_token_id
+        counted = torch.ones_like(is_token) if counts_padding else is_token
+        positions = (counted.cumsum(dim=1) + past_length) * is_token + config.padding_position
     if config.position_embedding_type != "learned" or is_tracing(positions) or positions.is_meta:
         return positions
     limit, is_told = config.max_position_embeddings, isinstance(past_length, int)
-    is_long = is_told and past_length + inputs_embeds.shape[1] > limit
+    is_long = is_told and past_length + length > limit
     is_given = is_told and past_length == 0 and position_ids is not None
     # Positions may be fewer than tokens: padding has none, and packed sequences share theirs.
     if (is_long or is_given) and (used := int(positions.max()) + 1 - first) > limit:
@@ -147,37 +162,6 @@ def count_positions(
             f"{what} longer than max_position_embeddings={limit}: cut it, or use a model with sinusoidal positions."
         )
     return positions
-
-
-def index_positions(
-    config: OdeTransformerConfig,
-    inputs_embeds: torch.Tensor,
-    input_ids: torch.Tensor | None,
-    attention_mask: torch.Tensor | None,
-    position_ids: torch.Tensor | None,
-    past_length: int | torch.Tensor,
-    counts_padding: bool,
-) -> tuple[torch.Tensor, int]:
-    """Returns the result of `count_positions`, unchecked, and the index of the first position."""
-    length = inputs_embeds.shape[1]
-    first = 0 if config.position_counting == "absolute" else config.padding_position + 1
-    if position_ids is not None:
-        return (position_ids + first if first else position_ids), first
-    if config.position_counting == "absolute":
-        return torch.arange(length, device=inputs_embeds.device).unsqueeze(0) + past_length, first
-    # A ready `BlockMask` of flex attention has a shape, too, of four dimensions.
-    is_mask = attention_mask is not None and len(attention_mask.shape) == 2 and attention_mask.shape[1] >= length
-    if is_mask and config.position_counting == "mask":
-        counts = (attention_mask != 0).cumsum(dim=1)[:, -length:]
-        is_token = (attention_mask != 0)[:, -length:]
-    else:
-        is_token = torch.ones(inputs_embeds.shape[:2], dtype=torch.bool, device=inputs_embeds.device)
-        counts = is_token.cumsum(dim=1) + past_length
-        if input_ids is not None and config.pad_token_id is not None:
-            is_token = input_ids != config.pad_token_id
-            if not counts_padding:
-                counts = is_token.cumsum(dim=1) + past_length
-    return counts * is_token + config.padding_position, first
 
 
 def attended_positions(
@@ -191,14 +175,16 @@ def attended_positions(
     them in another order has a method of this name."""
     if hasattr(cache, "attended_positions"):
         return cache.attended_positions()
-    query_length, device = inputs_embeds.shape[1], inputs_embeds.device
-    key_length = query_length if cache is None else cache.get_mask_sizes(query_length, 0)[0]
-    key_positions = torch.arange(key_length, device=device).unsqueeze(0)
-    query_positions = key_positions
-    if cache is not None:
-        query_positions = torch.arange(query_length, device=device).unsqueeze(0) + past_length
+    length, device = inputs_embeds.shape[1], inputs_embeds.device
+    if cache is None:
+        key_length, key_positions = length, torch.arange(length, device=device).unsqueeze(0)
+        query_positions = key_positions
+    else:
+        key_length = cache.get_mask_sizes(length, 0)[0]
+        key_positions = torch.arange(key_length, device=device).unsqueeze(0)
+        query_positions = torch.arange(length, device=device).unsqueeze(0) + past_length
     has_own_mask = attention_mask is not None and len(attention_mask.shape) == 4
-    has_places = isinstance(past_length, int) and key_length == past_length + query_length
+    has_places = isinstance(past_length, int) and key_length == past_length + length
     if position_ids is not None and has_own_mask and has_places:
         # Only such a mask allows positions in another order than the tokens, as in a tree with a common prefix. The
         # first token follows the cache, which is in order, whatever its padding.
@@ -206,6 +192,39 @@ def attended_positions(
         past = key_positions[:, :past_length].expand(len(position_ids), -1)
         key_positions = torch.cat([past, query_positions], dim=1)
     return query_positions, key_positions
+
+
+def mask_and_distances(
+    config: OdeTransformerConfig,
+    is_causal: bool,
+    mask: torch.Tensor | None,
+    positions: tuple[torch.Tensor, torch.Tensor] | None,
+    like: torch.Tensor,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Returns what a stack's attentions add to their scores, and the distances of their relative positions.
+
+    A mask of booleans (1 or batch, 1 or heads, queries, keys) becomes numbers: 0, and half of the smallest number for
+    hidden keys, in the dtype that `like`, the embeddings, are computed in. "sdpa" also accepts booleans if there are
+    no distances; with them, tokens in order get a mask even if there is none. Other masks are returned unchanged.
+
+    The distances are key positions minus query positions, clipped and counted from 0: (1 or batch, 1, queries, keys),
+    from `positions` (1 or batch, length) each. If both are the same tensor (1, length), tokens are in order, and the
+    distances are (length, length). None without `positions` or `config.max_relative_position`.
+    """
+    limit, distances = config.max_relative_position, None
+    if limit and positions is not None:
+        queries, keys = positions
+        distances = (keys[:, None, None] - queries[:, None, :, None]).clamp(-limit, limit) + limit
+        distances = distances[0, 0] if queries is keys else distances
+    if config._attn_implementation == "sdpa":
+        if distances is None:
+            return mask, None
+        if mask is None and is_causal and distances.ndim == 2:
+            mask = (distances <= limit)[None, None]
+    if isinstance(mask, torch.Tensor) and mask.ndim == 4 and mask.dtype == torch.bool:
+        dtype = autocast_dtype(like)
+        mask = (~mask).to(dtype) * (torch.finfo(dtype).min / 2)
+    return mask, distances
 
 
 class OdeTransformerRelativeKeys(nn.Module):
@@ -220,15 +239,8 @@ class OdeTransformerRelativeKeys(nn.Module):
 
         The queries are (batch, heads, queries, head_dim). The clipped distances, counted from 0, are (1 or batch, 1, 1
         or queries, keys), or (length, length) for tokens in order."""
-        scores, scaling = nn.functional.linear(query.transpose(1, 2), self.weight), query.shape[-1] ** -0.5
-        return self.gather(scores.transpose(1, 2), distances, mask, scaling)
-
-    def gather(
-        self, scores: torch.Tensor, distances: torch.Tensor, mask: torch.Tensor | None, scaling: float
-    ) -> torch.Tensor:
-        """`mask + scaling * scores[..., distances]`, from the scores of all distances, (batch, heads, queries,
-        2m+1)."""
-        scores = scores.gather(-1, distances.expand(*scores.shape[:3], -1))
+        scores = nn.functional.linear(query.transpose(1, 2), self.weight).transpose(1, 2)  # of every distance
+        scores, scaling = scores.gather(-1, distances.expand(*scores.shape[:3], -1)), query.shape[-1] ** -0.5
         return scaling * scores if mask is None else torch.add(mask, scores, alpha=scaling)
 
 
@@ -288,9 +300,11 @@ class OdeTransformerAttention(nn.Module):
     def project(self, hidden_states: torch.Tensor, names: str) -> list[torch.Tensor]:
         """Returns the queries, keys and values of `hidden_states` (batch, length, d), those that `names` has of "qkv":
         (batch, heads, length, head_dim) each."""
-        hidden_states = hidden_states.to(autocast_dtype(hidden_states))  # once for all
-        projected = [getattr(self, f"{name}_proj")(hidden_states) for name in names]
-        return [each.view(*each.shape[:-1], -1, self.head_dim).transpose(1, 2) for each in projected]
+        projected = []
+        for name in names:
+            states = getattr(self, f"{name}_proj")(hidden_states)
+            projected.append(states.view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2))
+        return projected
 
     def forward(
         self,
@@ -308,23 +322,22 @@ class OdeTransformerAttention(nn.Module):
         if keys_and_values is not None:
             (query,) = self.project(hidden_states, "q")
         else:
+            hidden_states = hidden_states.to(autocast_dtype(hidden_states))  # once for all
             query, *keys_and_values = self.project(hidden_states, "qkv")
             if cache is not None:
                 keys_and_values = cache.update(*keys_and_values, cache_idx)
-        output, weights = self.attend(query, *keys_and_values, attention_mask, relative_distances, **kwargs)
+        key, value = keys_and_values
+        if self.relative_keys is not None:
+            is_added = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype.is_floating_point
+            if is_added and self.config._attn_implementation != "flex_attention":  # whose heads share one mask
+                attention_mask = self.relative_keys(query, relative_distances, attention_mask)
+            else:
+                kwargs["position_bias"] = self.relative_keys(query, relative_distances)
+        output, weights = self.attend(query, key, value, attention_mask, **kwargs)
         return self.out_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
 
-    def attend(self, query, key, value, attention_mask, relative_distances, **kwargs):
+    def attend(self, query, key, value, attention_mask, **kwargs):
         """Runs the configured attention. Returns states (batch, length, heads, head_dim), and the weights or None."""
-        if (
-            self.relative_keys is not None
-            and isinstance(attention_mask, torch.Tensor)
-            and attention_mask.dtype.is_floating_point
-            and self.config._attn_implementation != "flex_attention"  # where all heads have the mask of the first
-        ):
-            attention_mask = self.relative_keys(query, relative_distances, attention_mask)
-        elif self.relative_keys is not None:
-            kwargs["position_bias"] = self.relative_keys(query, relative_distances)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -343,28 +356,14 @@ class BlockInputs:
     ("self", "cross")."""
 
     attention_mask: torch.Tensor | None
+    relative_distances: torch.Tensor | None
+    position_ids: torch.Tensor | None
     cache: Cache | None
-    source: tuple[torch.Tensor, torch.Tensor] | None
+    first_cache_idx: int
+    source: tuple | None
     source_mask: torch.Tensor | None
     options: dict[str, Any]
-    first_cache_idx: int
-    relative_distances: torch.Tensor | None = None
-    position_ids: torch.Tensor | None = None
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
-
-    def keep_weights(self, name: str, weights: torch.Tensor | None) -> None:
-        """Keeps the first weights. Where there are none, nothing changes, so that compilers can recompute."""
-        if weights is not None:
-            self.weights.setdefault(name, weights)
-
-
-def parts_without(absent: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Removes the sublayer `absent` from the parts of a vector field, and parts that become empty."""
-    kept = (
-        part._replace(sublayers={name: weight for name, weight in part.sublayers.items() if name != absent})
-        for part in parts
-    )
-    return tuple(part for part in kept if part.sublayers)
 
 
 def make_coefficients(config: OdeTransformerConfig, stack: str) -> StageCoefficients | None:
@@ -392,41 +391,6 @@ def make_stage_norms(config: OdeTransformerConfig, stack: str) -> nn.ModuleList 
     )
 
 
-def relative_distances(limit: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
-    """Key positions minus query positions, clipped and counted from 0: (1 or batch, 1, queries, keys), from positions
-    (1 or batch, length) each. If both are the same tensor (1, length), tokens are in order, and the result is (length,
-    length). None if the limit is 0."""
-    if limit == 0:
-        return None
-    distances = (keys[:, None, None] - queries[:, None, :, None]).clamp(-limit, limit) + limit
-    return distances[0, 0] if queries is keys else distances
-
-
-def mask_and_distances(
-    config: OdeTransformerConfig, is_causal: bool, mask: torch.Tensor | None, positions: tuple, like: torch.Tensor
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Returns the mask and the `relative_distances` for a stack's self-attentions, from the positions of the queries
-    and the keys. The mask is as `added_mask` returns it. For "sdpa", tokens in order get one even if there is none."""
-    distances = relative_distances(config.max_relative_position, *positions)
-    if distances is not None and config._attn_implementation == "sdpa":
-        if mask is None and is_causal and distances.ndim == 2:
-            mask = (distances <= config.max_relative_position)[None, None]
-    return added_mask(config, mask, distances is not None, like), distances
-
-
-def added_mask(
-    config: OdeTransformerConfig, mask: torch.Tensor | None, has_distances: bool, like: torch.Tensor
-) -> torch.Tensor | None:
-    """A mask of booleans (1 or batch, 1 or heads, queries, keys) becomes the numbers that every layer adds to its
-    scores: 0, and half of the smallest number for hidden keys, in the dtype that `like`, the embeddings, are computed
-    in. "sdpa" also accepts booleans if there are no relative distances. Other masks are returned unchanged."""
-    is_own = isinstance(mask, torch.Tensor) and mask.ndim == 4 and mask.dtype == torch.bool
-    if not is_own or (config._attn_implementation == "sdpa" and not has_distances):
-        return mask
-    dtype = autocast_dtype(like)
-    return (~mask).to(dtype) * (torch.finfo(dtype).min / 2)
-
-
 def autocast_dtype(x: torch.Tensor) -> torch.dtype:
     """The dtype in which linear layers compute products of `x`, which autocast may change."""
     device = x.device.type
@@ -447,7 +411,14 @@ def are_operations_recorded() -> bool:
     )
 
 
-def check_options(options: dict[str, Any]) -> None:
+def one_cache(cache: Any, past_key_values: Any) -> Any:
+    """The cache, from arguments with its two names. Raises a TypeError if two are given."""
+    if cache is not None and past_key_values is not None:
+        raise TypeError("cache and past_key_values are two names of one argument: give one of them.")
+    return past_key_values if cache is None else cache
+
+
+def refuse_options(options: dict[str, Any]) -> None:
     """Raises a TypeError if `forward` gets an argument that nothing reads. It may be the new name of one that changes
     the result."""
     if unknown := [name for name, value in options.items() if name not in OPTIONS and value is not None]:
@@ -456,6 +427,7 @@ def check_options(options: dict[str, Any]) -> None:
 
 def check_cache_entries(cache: Cache, needed: int) -> None:
     """Raises a ValueError if a cache that has entries has fewer than a decoder needs for its self-attentions."""
+    cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
     if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
         raise ValueError(
             f"The cache has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "

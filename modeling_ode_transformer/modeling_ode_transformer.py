@@ -12,8 +12,7 @@ if not __package__:
     raise ImportError(f"Start Python in another folder, or with -P: here it takes {__file__} for the package.")
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,27 +38,35 @@ from transformers.utils import TransformersKwargs, auto_docstring, can_return_tu
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig, OdeTransformerDecoderConfig
-from .generation_ode_transformer import CACHE_NAME, OdeTransformerGenerationMixin, one_cache
-from .integration_ode_transformer import HISTORIES, Integrator, StageGate, clamp_half
+from .configuration_ode_transformer import VECTOR_FIELDS, OdeTransformerConfig, OdeTransformerDecoderConfig, Part
+from .generation_ode_transformer import CACHE_NAME, OdeTransformerGenerationMixin
+from .integration_ode_transformer import (
+    HISTORIES,
+    StageCoefficients,
+    StageGate,
+    clamp_half,
+    integrate,
+    integrate_multistep,
+    normalized,
+)
 from .layers_ode_transformer import (
+    OPTIONS,
     BlockInputs,
     OdeTransformerAttention,
     OdeTransformerAttentionProjection,
     OdeTransformerLearnedPositionalEmbedding,
     OdeTransformerRelativeKeys,
-    added_mask,
     attended_positions,
     autocast_dtype,
     check_cache_entries,
-    check_options,
     count_positions,
     make_coefficients,
     make_position_embedding,
     make_stage_norms,
     make_word_embedding,
     mask_and_distances,
-    parts_without,
+    one_cache,
+    refuse_options,
 )
 from .schemes_ode_transformer import CorrectorHistory
 
@@ -161,17 +168,14 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         function = gradient_checkpointing_func or partial(checkpoint)
         options = {"use_reentrant": False} | function.keywords
         recomputes_stages = options.pop("stages", False)
-        if recomputes_stages and options["use_reentrant"]:
+        stacks, shared = self.stacks(), ""
+        if recomputes_stages:
+            shared = "what stages share, such as the keys and values of the encoder's output"
+        elif any(stack.multistep is not None or stack.corrector is not None for stack in stacks):
+            shared = "states that blocks share in a multistep scheme or a corrector"
+        if shared and options["use_reentrant"]:
             raise ValueError(
-                "use_reentrant=True loses the gradients of what stages share, such as the keys and values of the "
-                "encoder's output: give use_reentrant=False, the default."
-            )
-        stacks = self.stacks()
-        shares_states = any(stack.multistep is not None or stack.corrector is not None for stack in stacks)
-        if shares_states and options["use_reentrant"]:
-            raise ValueError(
-                "use_reentrant=True loses the gradients of states that blocks share in a multistep scheme or a "
-                "corrector: give use_reentrant=False, the default."
+                f"use_reentrant=True loses the gradients of {shared}: give use_reentrant=False, the default."
             )
         super()._set_gradient_checkpointing(enable, partial(function.func, **options), **kwargs)
         for layer in (layer for stack in stacks for layer in stack.layers):
@@ -182,11 +186,6 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     def stacks(self) -> list[nn.Module]:
         """The model's stacks: encoder, decoder, or both."""
         return [module for module in self.modules() if isinstance(module, OdeTransformerStack)]
-
-    def wants_cache(self, use_cache: bool | None, cache: Any) -> bool | None:
-        """The decoder's `use_cache`: in training it makes a cache only on request."""
-        is_asked = use_cache is not None or cache is not None
-        return use_cache if is_asked or not self.training else False
 
     def num_function_evaluations(self, per_layer: bool = False) -> int | dict[str, list[int]]:
         """How often one forward pass evaluates the layers' vector fields, for comparisons at equal cost.
@@ -262,19 +261,27 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         has_cross_attention: whether the layer attends to an encoder.
     """
 
-    inputs_class = BlockInputs
-
     def __init__(self, config: OdeTransformerConfig, stack: str, layer_idx: int, has_cross_attention: bool = False):
         super().__init__()
         num_heads, ffn_dim = getattr(config, f"{stack}_attention_heads"), getattr(config, f"{stack}_ffn_dim")
-        self.parts_without_source = parts_without("cross_attention", VECTOR_FIELDS[config.vector_field])
-        self.parts = VECTOR_FIELDS[config.vector_field] if has_cross_attention else self.parts_without_source
+        self.parts = VECTOR_FIELDS[config.vector_field]
+        own = [[name for name in part.sublayers if name != "cross_attention"] for part in self.parts]
+        self.parts_without_source = tuple(
+            Part(tuple(names), part.is_integrated) for names, part in zip(own, self.parts) if names
+        )
+        if not has_cross_attention:
+            self.parts = self.parts_without_source
         self.num_cache_entries = config.attention_evaluations(stack)
         self.first_cache_idx = layer_idx * self.num_cache_entries
         self.num_stack_entries = getattr(config, f"{stack}_layers") * self.num_cache_entries
         self.recomputes_stages = False
+        scheme = config.scheme(stack)
+        has_stages = len(scheme.tableau.b) > 1
+        is_plain = not has_stages and scheme.multistep is None
+        self.is_residual = is_plain and config.step_size == config.steps_per_layer == 1
+        self.stages_are_outputs = has_stages and config.stage_values == "output"
         # The evaluations that correct a step use the last entries.
-        iterations = config.scheme(stack).corrector_iterations
+        iterations = scheme.corrector_iterations
         self.corrections = range(self.num_cache_entries - iterations, self.num_cache_entries)
         self.last_evaluation = self.corrections[-1] if iterations else config.evaluations(stack) - 1
 
@@ -301,7 +308,7 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        integrator: Integrator,
+        step: Callable,
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
@@ -316,21 +323,39 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, tuple]:
         """Returns the new state (batch, length, d), the first stage's weights of the self-attention and of the
         cross-attention (None if the attention implementation has none), and the steps made so far of a multistep
-        scheme. `correct(evaluate, y, prediction)` corrects the state. `repeat` counts earlier runs of the stack.
-        Flash attention separates packed sequences by the `position_ids`."""
-        masks, places = (attention_mask, encoder_attention_mask), (relative_distances, position_ids)
-        inputs = self.read(encoder_hidden_states, *masks, one_cache(cache, past_key_values), kwargs, repeat, *places)
-        parts, y = self.parts_without_source if inputs.source is None else self.parts, hidden_states
+        scheme. `step(F, y, steps)` makes the scheme's step from y, and `correct(evaluate, y, prediction)` corrects it.
+        `repeat` counts earlier runs of the stack. Flash attention separates packed sequences by the `position_ids`."""
+        cache = past_key_values if cache is None else cache
+        if self.recomputes_stages and self.training and cache is not None:
+            logger.warning_once("Recomputed stages cannot fill a cache: it stays empty.")
+            cache = None
+        cache_idx = self.first_cache_idx + repeat * self.num_stack_entries
+        source = None
+        if self.encoder_attn is not None and encoder_hidden_states is not None:
+            source = self.read_source(encoder_hidden_states, cache, cache_idx)
+        inputs = BlockInputs(
+            attention_mask=attention_mask,
+            relative_distances=relative_distances,
+            position_ids=position_ids,
+            cache=cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache,
+            first_cache_idx=cache_idx,
+            source=source,
+            source_mask=encoder_attention_mask,
+            options=kwargs,
+        )
+        y, parts = hidden_states, self.parts_without_source if source is None else self.parts
         for sublayers, is_integrated in parts:
-            increment = self.recomputed(partial(self.increment, sublayers, inputs))  # F
-            output = self.recomputed(partial(self.output, sublayers, inputs))  # y + F(y)
-            if is_integrated:
-                y, steps = integrator.step(increment, output, y, steps)
-            else:
-                y = self.output(sublayers, inputs, y)
+            if is_integrated and not self.is_residual:
+                F = self.output if self.stages_are_outputs else self.increment
+                y, steps = step(self.recomputed(partial(F, sublayers, inputs)), y, steps)
+            else:  # y + F(y), one sublayer after the other (eq. 1)
+                for name in sublayers:
+                    y = y + self.dropout(getattr(self, name)(inputs, y, 0))
+            y = clamp_half(y)
         if correct is not None:  # y is a prediction (PCformer, IIET)
-            y = correct(self.recomputed(partial(self.correction, parts, inputs)), hidden_states, y)
-        return clamp_half(y), inputs.weights.get("self"), inputs.weights.get("cross"), steps
+            output = partial(self.output, [name for part in parts for name in part.sublayers], inputs)
+            y = clamp_half(correct(self.recomputed(output), hidden_states, y))
+        return y, inputs.weights.get("self"), inputs.weights.get("cross"), steps
 
     def recomputed(self, vector_field: Callable) -> Callable:
         """F. If stages are recomputed in training, evaluations keep no activations, except for the block's last one,
@@ -345,37 +370,21 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
 
         return evaluate
 
-    def correction(self, parts, inputs: BlockInputs, z: torch.Tensor, evaluation: int) -> torch.Tensor:
-        """z + F(z) of the whole block, in an evaluation after those of the predictor."""
-        for sublayers, _ in parts:
-            z = self.output(sublayers, inputs, z, evaluation)
-        return z
-
-    def output(
-        self, sublayers: dict[str, float], inputs: BlockInputs, z: torch.Tensor, evaluation: int = 0
-    ) -> torch.Tensor:
-        """z + F(z): each sublayer adds to the output of the previous one."""
+    def increment(self, sublayers: Sequence[str], inputs: BlockInputs, z: torch.Tensor, evaluation: int):
+        """F(z), what consecutive sublayers add to z: A(z) + B(z + A(z)) for two."""
         z = clamp_half(z)
-        for name, weight in sublayers.items():
-            z = z + self.sublayer(name, weight, inputs, z, evaluation)
-        return z
-
-    def increment(
-        self, sublayers: dict[str, float], inputs: BlockInputs, z: torch.Tensor, evaluation: int = 0
-    ) -> torch.Tensor:
-        """F(z), what `output` adds to z: A(z) + B(z + A(z)) for two sublayers."""
-        z = clamp_half(z)
-        (name, weight), *others = sublayers.items()
-        total = self.sublayer(name, weight, inputs, z, evaluation)
-        for name, weight in others:
-            total = total + self.sublayer(name, weight, inputs, z + total, evaluation)
+        first, *others = sublayers
+        total = self.dropout(getattr(self, first)(inputs, z, evaluation))
+        for name in others:
+            total = total + self.dropout(getattr(self, name)(inputs, z + total, evaluation))
         return total
 
-    def sublayer(
-        self, name: str, weight: float, inputs: BlockInputs, z: torch.Tensor, evaluation: int
-    ) -> torch.Tensor:
-        increment = self.dropout(getattr(self, name)(inputs, z, evaluation))
-        return increment if weight == 1.0 else weight * increment
+    def output(self, sublayers: Sequence[str], inputs: BlockInputs, z: torch.Tensor, evaluation: int):
+        """z + F(z), one sublayer after the other."""
+        z = clamp_half(z)
+        for name in sublayers:
+            z = z + self.dropout(getattr(self, name)(inputs, z, evaluation))
+        return z
 
     def self_attention(self, inputs, z, evaluation):
         output, weights = self.self_attn(
@@ -387,67 +396,43 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
             position_ids=inputs.position_ids,
             **inputs.options,
         )
-        inputs.keep_weights("self", weights)
+        if weights is not None:  # nothing changes where there are none, so that compilers can recompute
+            inputs.weights.setdefault("self", weights)
         return output
 
     def cross_attention(self, inputs, z, evaluation):
         output, weights = self.encoder_attn(
             self.encoder_attn_layer_norm(z), inputs.source, inputs.source_mask, **inputs.options
         )
-        inputs.keep_weights("cross", weights)
+        if weights is not None:
+            inputs.weights.setdefault("cross", weights)
         return output
 
     def feed_forward(self, inputs, z, evaluation):
         return self.fc2(self.activation_dropout(self.activation_fn(self.fc1(self.final_layer_norm(z)))))
 
+    def half_feed_forward(self, inputs, z, evaluation):
+        return 0.5 * self.feed_forward(inputs, z, evaluation)
+
     def macaron_feed_forward(self, inputs, z, evaluation):
         z = self.activation_fn(self.macaron_fc1(self.macaron_layer_norm(z)))
-        return self.macaron_fc2(self.activation_dropout(z))
+        return 0.5 * self.macaron_fc2(self.activation_dropout(z))
 
-    def read(
-        self,
-        encoder_hidden_states,
-        attention_mask,
-        encoder_attention_mask,
-        cache,
-        options,
-        repeat,
-        relative_distances,
-        position_ids,
-    ):
-        """Makes the sublayers' inputs from the arguments of `forward`."""
-        if self.recomputes_stages and self.training and cache is not None:
-            logger.warning_once("Recomputed stages cannot fill a cache: it stays empty.")
-            cache = None
-        has_two = isinstance(cache, EncoderDecoderCache)
-        first_idx = self.first_cache_idx + repeat * self.num_stack_entries
-        return self.inputs_class(
-            attention_mask=attention_mask,
-            cache=cache.self_attention_cache if has_two else cache,
-            source=self.read_source(encoder_hidden_states, cache if has_two else None, first_idx),
-            source_mask=encoder_attention_mask,
-            options=options,
-            first_cache_idx=first_idx,
-            relative_distances=relative_distances,
-            position_ids=position_ids,
-        )
-
-    def read_source(self, encoder_hidden_states, cache, first_idx):
+    def read_source(self, encoder_hidden_states, cache, cache_idx):
         """The keys and values of the cross-attention, shared by all evaluations and cached if there is a cache."""
-        if self.encoder_attn is None or encoder_hidden_states is None:
-            return None
-        if cache is not None and cache.is_updated.get(first_idx):
-            entry = cache.cross_attention_cache.layers[first_idx]
+        cache = cache if isinstance(cache, EncoderDecoderCache) else None
+        if cache is not None and cache.is_updated.get(cache_idx):
+            entry = cache.cross_attention_cache.layers[cache_idx]
             return entry.keys, entry.values
         keys_and_values = self.project_source(encoder_hidden_states)
         if cache is not None:
             # transformers gives both caches the same number of entries; those of a layer are the same here.
             entries = cache.cross_attention_cache.layers
-            for idx in range(first_idx, first_idx + self.num_cache_entries):
+            for idx in range(cache_idx, cache_idx + self.num_cache_entries):
                 cache.is_updated[idx] = True
                 cached = cache.cross_attention_cache.update(*keys_and_values, idx)
                 if type(entries[idx]) is DynamicLayer:  # it has copied them
-                    entries[idx].keys, entries[idx].values = entries[first_idx].keys, entries[first_idx].values
+                    entries[idx].keys, entries[idx].values = entries[cache_idx].keys, entries[cache_idx].values
             keys_and_values = cached
         return keys_and_values
 
@@ -524,37 +509,33 @@ class OdeTransformerStack(OdeTransformerPreTrainedModel):
             y = y + self.embed_positions(positions).to(y)
         if self.layernorm_embedding is not None:
             y = self.layernorm_embedding(y)
-        return self.dropout(y)
+        return clamp_half(self.dropout(y))
 
     def run_layers(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
         """Runs the layers, each on its combination of the history, `stack_repeats` times, then the final norm. The
         arguments go to the layers."""
-        integrator = self.integrator()
         for repeat in range(self.config.stack_repeats):
             states, steps = [hidden_states], ()
             for layer in self.layers:
-                if layer.solver_coefficients is not None:
-                    integrator = replace(integrator, coefficients=layer.solver_coefficients)
+                coefficients = layer.solver_coefficients or self.solver_coefficients
                 if self.corrector is not None:
                     kwargs["correct"] = partial(self.corrector.correct, layer.corrections, self.history, states)
                 y = self.history(states)
-                output, _, _, steps = layer(y, integrator, *args, steps=steps, repeat=repeat, **kwargs)
+                step = partial(self.step, coefficients)
+                output, _, _, steps = layer(y, step, *args, steps=steps, repeat=repeat, **kwargs)
                 states = self.history.extend(states, y, output)
             hidden_states = self.history(states)
         return self.layer_norm(hidden_states)
 
-    def integrator(self) -> Integrator:
-        """The stack's scheme with the modules that its blocks share."""
-        return Integrator(
-            self.scheme,
-            self.solver_coefficients,
-            self.stage_norms,
-            self.multistep,
-            self.config.step_size,
-            self.config.steps_per_layer,
-            stages_are_outputs=self.config.stage_values == "output" and self.scheme.tableau.num_stages > 1,
-            normalizes_at_once=self.config.normalize_stages == "released",
-        )
+    def step(self, coefficients: StageCoefficients | None, vector_field: Callable, y: torch.Tensor, steps: tuple):
+        """A block's step from y. Returns the next state, and the steps made so far by a multistep scheme. A method on
+        purpose: accelerate moves modules among a layer's arguments to the layer's device; here they stay."""
+        norms, of_config = self.stage_norms, (self.config.step_size, self.config.steps_per_layer)
+        if self.multistep is not None:
+            return integrate_multistep(vector_field, y, self.multistep, steps, *of_config)
+        if norms is not None and self.config.normalize_stages == "released":
+            vector_field, norms = normalized(vector_field, norms), None
+        return integrate(vector_field, y, self.scheme.tableau, coefficients, *of_config, norms), steps
 
 
 def hidden_states_recorder(layer_class: type[OdeTransformerLayer], num_layers_key: str) -> OutputRecorder:
@@ -566,6 +547,7 @@ def hidden_states_recorder(layer_class: type[OdeTransformerLayer], num_layers_ke
 class OdeTransformerEncoder(OdeTransformerStack):
     stack = "encoder"
     layer_class = OdeTransformerEncoderLayer
+    output_class = BaseModelOutput
     _can_record_outputs = {
         "hidden_states": hidden_states_recorder(OdeTransformerEncoderLayer, "encoder_layer_calls"),
         "attentions": OutputRecorder(OdeTransformerEncoderLayer, index=1),
@@ -584,24 +566,26 @@ class OdeTransformerEncoder(OdeTransformerStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        check_options(kwargs)
-        return self.encode(self.embed_words(input_ids, inputs_embeds), input_ids, attention_mask, **kwargs)
-
-    def encode(self, inputs_embeds, input_ids, attention_mask, **kwargs) -> BaseModelOutput:
-        """Encodes scaled word embeddings (batch, length, d), given with the tokens' ids and mask. A ValueError names a
-        mask (batch, length) of another length."""
+        if kwargs.keys() - OPTIONS:
+            refuse_options(kwargs)
+        inputs_embeds = self.embed_words(input_ids, inputs_embeds)
+        others = self.read_words(inputs_embeds, attention_mask)
         length = inputs_embeds.shape[1]
         if attention_mask is not None and len(attention_mask.shape) == 2 and attention_mask.shape[1] != length:
             raise ValueError(
                 f"attention_mask has the shape {tuple(attention_mask.shape)}, but a source has {length} tokens: give "
                 "an entry for each."
             )
-        positions = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device).unsqueeze(0)
         mask = create_bidirectional_mask(self.config, inputs_embeds, attention_mask)
+        positions = torch.arange(length, device=inputs_embeds.device).unsqueeze(0)
         mask, distances = mask_and_distances(self.config, False, mask, (positions, positions), inputs_embeds)
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask)
         hidden_states = self.run_layers(hidden_states, attention_mask=mask, relative_distances=distances, **kwargs)
-        return BaseModelOutput(last_hidden_state=hidden_states)
+        return self.output_class(last_hidden_state=hidden_states, **others)
+
+    def read_words(self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """What the output has beside the states of the stack: that of a second encoder, in a subclass."""
+        return {}
 
 
 class OdeTransformerDecoder(OdeTransformerStack):
@@ -639,23 +623,23 @@ class OdeTransformerDecoder(OdeTransformerStack):
         past_key_values (`Cache`, *optional*):
             The same by its name before transformers 5.24.
         """
-        check_options(kwargs)
+        if kwargs.keys() - OPTIONS:
+            refuse_options(kwargs)
         inputs_embeds = self.embed_words(input_ids, inputs_embeds)
-        cache = one_cache(cache, past_key_values)
+        if past_key_values is not None:
+            cache = one_cache(cache, past_key_values)
         if use_cache and cache is None:
             cache = DynamicCache()
             if self.config.is_encoder_decoder:
                 cache = EncoderDecoderCache(cache, DynamicCache())
-
+        elif cache is not None:
+            check_cache_entries(cache, self.num_cache_entries)
         self_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-        past_length = 0
-        if self_cache is not None:
-            check_cache_entries(self_cache, self.num_cache_entries)
-            past_length = self_cache.get_seq_length()
+        past_length = 0 if self_cache is None else self_cache.get_seq_length()
         attended = attended_positions(inputs_embeds, attention_mask, position_ids, past_length, self_cache)
         hidden_states = self.embed(inputs_embeds, input_ids, attention_mask, position_ids, past_length)
         # Beside a cache, transformers does not separate packed sequences by their positions.
-        is_new = type(self_cache) is DynamicCache and self_cache.get_seq_length() == 0
+        is_new = type(self_cache) is DynamicCache and past_length == 0
         causal_mask = create_causal_mask(
             self.config,
             inputs_embeds,
@@ -685,7 +669,7 @@ class OdeTransformerDecoder(OdeTransformerStack):
         mask = create_bidirectional_mask(
             self.config, inputs_embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
-        return added_mask(self.config, mask, False, inputs_embeds)
+        return mask_and_distances(self.config, False, mask, None, inputs_embeds)[0]
 
 
 class OdeTransformerEncoderDecoderPreTrainedModel(OdeTransformerPreTrainedModel):
@@ -742,30 +726,6 @@ class OdeTransformerEncoderDecoderPreTrainedModel(OdeTransformerPreTrainedModel)
         return decoder.embed_tokens
 
 
-def as_encoder_output(
-    encoder_outputs: Any,
-    output_class: type[BaseModelOutput] = BaseModelOutput,
-    names: tuple[str, ...] = ("last_hidden_state", "hidden_states", "attentions"),
-) -> BaseModelOutput:
-    """Converts a mapping, or a tuple in the order of `names`, to an encoder's output; returns such an output as it is.
-
-    Raises:
-        TypeError: `encoder_outputs` is a tensor.
-        ValueError: there is no `last_hidden_state`.
-    """
-    if isinstance(encoder_outputs, BaseModelOutput):
-        return encoder_outputs
-    if isinstance(encoder_outputs, torch.Tensor):
-        raise TypeError(
-            f"encoder_outputs is a tensor {tuple(encoder_outputs.shape)}: give the encoder's output, or a tuple of "
-            "its states."
-        )
-    values = encoder_outputs if isinstance(encoder_outputs, Mapping) else dict(zip(names, encoder_outputs))
-    if "last_hidden_state" not in values:
-        raise ValueError(f"encoder_outputs has no last_hidden_state, only {', '.join(map(str, values))}.")
-    return output_class(**{name: values[name] for name in names if name in values})
-
-
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int | None):
     """Returns the decoder's input for `labels` (batch, length): the start token, then all labels but the last. Labels
     of -100 become pad tokens.
@@ -782,32 +742,10 @@ def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_s
     return shifted.masked_fill_(shifted == -100, pad_token_id)
 
 
-def last_tokens(labels: torch.Tensor, pad_token_id: int) -> torch.Tensor:
-    """The last token that is neither padding nor -100, (batch,), of right-padded `labels` (batch, length)."""
-    lengths = ((labels != -100) & (labels != pad_token_id)).sum(dim=1, keepdim=True)
-    tokens = labels.gather(1, (lengths - 1).clamp(min=0)).squeeze(1)
-    return tokens.masked_fill(tokens == -100, pad_token_id)
-
-
-def decoder_inputs_from_labels(labels: torch.Tensor, config: OdeTransformerConfig) -> torch.Tensor:
-    """The decoder's input for `labels` (batch, length); see `shift_tokens_right`. With `decoder_start_from_labels` it
-    starts with the last token of the labels instead of the start token."""
-    if not config.decoder_start_from_labels:
-        return shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
-    shifted = shift_tokens_right(labels, config.pad_token_id, config.pad_token_id)
-    shifted[:, 0] = last_tokens(labels, config.pad_token_id)
-    return shifted
-
-
-def select_positions(hidden_states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
-    """Selects positions of (batch, length, d): the last `logits_to_keep` (0: all), or those of an index tensor."""
-    positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-    return hidden_states[:, positions, :]
-
-
 @auto_docstring
 class OdeTransformerModel(OdeTransformerEncoderDecoderPreTrainedModel):
     encoder_class, decoder_class = OdeTransformerEncoder, OdeTransformerDecoder
+    encoder_values: tuple[str, ...] = ("last_hidden_state", "hidden_states", "attentions")
     _tp_plan = {"shared": "embedding_rowwise"}
 
     def __init__(self, config: OdeTransformerConfig):
@@ -846,8 +784,10 @@ class OdeTransformerModel(OdeTransformerEncoderDecoderPreTrainedModel):
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
-        encoder_outputs = self.as_encoder_output(encoder_outputs)
-        cache = one_cache(cache, past_key_values)
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = self.as_encoder_output(encoder_outputs)
+        if use_cache is None and self.training:
+            use_cache = False  # in training only on request
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
@@ -855,7 +795,8 @@ class OdeTransformerModel(OdeTransformerEncoderDecoderPreTrainedModel):
             encoder_attention_mask=attention_mask,
             cache=cache,
             inputs_embeds=decoder_inputs_embeds,
-            use_cache=self.wants_cache(use_cache, cache),
+            use_cache=use_cache,
+            past_key_values=past_key_values,
             **kwargs,
         )
         return Seq2SeqModelOutput(
@@ -870,8 +811,22 @@ class OdeTransformerModel(OdeTransformerEncoderDecoderPreTrainedModel):
         )
 
     def as_encoder_output(self, encoder_outputs: Any) -> BaseModelOutput:
-        """Converts `encoder_outputs` given by a caller to the encoder's output class."""
-        return as_encoder_output(encoder_outputs)
+        """The encoder's output of a mapping, or of a tuple of its values.
+
+        Raises:
+            TypeError: `encoder_outputs` is a tensor.
+            ValueError: there is no `last_hidden_state`.
+        """
+        if isinstance(encoder_outputs, torch.Tensor):
+            raise TypeError(
+                f"encoder_outputs is a tensor {tuple(encoder_outputs.shape)}: give the encoder's output, or a tuple "
+                "of its states."
+            )
+        names, values = self.encoder_values, encoder_outputs
+        values = values if isinstance(values, Mapping) else dict(zip(names, values))
+        if "last_hidden_state" not in values:
+            raise ValueError(f"encoder_outputs has no last_hidden_state, only {', '.join(map(str, values))}.")
+        return self.encoder_class.output_class(**{name: values[name] for name in names if name in values})
 
     def source_states(self, encoder_outputs: BaseModelOutput) -> torch.Tensor:
         """The states that the decoder attends to, (sources, states, d)."""
@@ -936,24 +891,35 @@ class OdeTransformerForConditionalGeneration(
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            cache=one_cache(cache, past_key_values),
+            cache=cache,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            past_key_values=past_key_values,
             **kwargs,
         )
-        logits = self.lm_head(select_positions(outputs.last_hidden_state, logits_to_keep))
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
             loss = self.loss_function(
                 logits=logits, labels=None, shift_labels=shift_labels, vocab_size=logits.shape[-1], **kwargs
             )
-        states = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        states = dict(outputs)
+        del states["last_hidden_state"]
         return Seq2SeqLMOutput(loss=loss, logits=logits, **states)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """The decoder's input for `labels` (batch, length); see `decoder_inputs_from_labels`."""
-        return decoder_inputs_from_labels(labels, self.config)
+        """The decoder's input for `labels` (batch, length); see `shift_tokens_right`. With `decoder_start_from_labels`
+        it starts with the last token that is neither padding nor -100 instead of the start token."""
+        pad = self.config.pad_token_id
+        if not self.config.decoder_start_from_labels:
+            return shift_tokens_right(labels, pad, self.config.decoder_start_token_id)
+        shifted = shift_tokens_right(labels, pad, pad)
+        lengths = ((labels != -100) & (labels != pad)).sum(dim=1, keepdim=True)
+        last = labels.gather(1, (lengths - 1).clamp(min=0)).squeeze(1)
+        shifted[:, 0] = last.masked_fill(last == -100, pad)
+        return shifted
 
 
 @auto_docstring(
@@ -1000,21 +966,25 @@ class OdeTransformerForCausalLM(OdeTransformerGenerationMixin, OdeTransformerPre
         past_key_values (`Cache`, *optional*):
             The same by its name before transformers 5.24.
         """
-        cache = one_cache(cache, past_key_values)
+        if use_cache is None and self.training:
+            use_cache = False  # in training only on request
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
             cache=cache,
             inputs_embeds=inputs_embeds,
-            use_cache=self.wants_cache(use_cache, cache),
+            use_cache=use_cache,
+            past_key_values=past_key_values,
             **kwargs,
         )
-        logits = self.lm_head(select_positions(outputs.last_hidden_state, logits_to_keep))
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
-        states = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        states = dict(outputs)
+        del states["last_hidden_state"]
         return CausalLMOutputWithCrossAttentions(loss=loss, logits=logits, **states)
 
 

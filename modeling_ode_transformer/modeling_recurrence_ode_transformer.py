@@ -11,7 +11,7 @@ and values of both, so a search always treats the two together.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ from transformers.utils import auto_docstring
 from .configuration_ode_transformer import Part
 from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
 from .integration_ode_transformer import StageGate
-from .layers_ode_transformer import BlockInputs, OdeTransformerAttention
+from .layers_ode_transformer import OdeTransformerAttention
 from .modeling_ode_transformer import (
     OdeTransformerDecoder,
     OdeTransformerDecoderLayer,
@@ -30,7 +30,6 @@ from .modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerModel,
     OdeTransformerPreTrainedModel,
-    as_encoder_output,
 )
 from .recurrence_ode_transformer import OdeTransformerBidirectionalLinear, OdeTransformerRecurrentNetwork
 
@@ -40,14 +39,6 @@ class OdeTransformerSilentProjection(nn.Linear):
     without the sublayer, and training brings it into use."""
 
 
-@dataclass
-class RecurrenceBlockInputs(BlockInputs):
-    """Beside what any block reads: the keys, values and mask of the states of the recurrence encoder."""
-
-    recurrence: tuple[torch.Tensor, torch.Tensor] | None = None
-    recurrence_mask: torch.Tensor | None = None
-
-
 class OdeTransformerRecurrenceDecoderLayer(OdeTransformerDecoderLayer):
     """A decoder block, with attention to the recurrence encoder in the layers that have it. D is the output of the
     cross-attention, R that of the attention to the recurrence encoder.
@@ -55,8 +46,6 @@ class OdeTransformerRecurrenceDecoderLayer(OdeTransformerDecoderLayer):
     "stack" (eq. 18): a sublayer after the cross-attention, R of D.
     "gated_sum" (eqs. 14, 15 and 17): g * D + (1 - g) * R, where g is the sigmoid of a linear layer of [D, R].
     """
-
-    inputs_class = RecurrenceBlockInputs
 
     def __init__(
         self, config: OdeTransformerRecurrenceConfig, stack: str, layer_idx: int, has_cross_attention: bool = True
@@ -90,18 +79,16 @@ class OdeTransformerRecurrenceDecoderLayer(OdeTransformerDecoderLayer):
         others = self.recurrence_attn.project(encoder_hidden_states[:, length:], "kv")
         return tuple(torch.cat(pair, dim=2) for pair in zip(keys_and_values, others))
 
-    def read(self, encoder_hidden_states, *args):
-        inputs = super().read(encoder_hidden_states, *args)
-        if inputs.source is not None:
-            end = encoder_hidden_states.shape[1]  # a static cache may be longer
-            length = self.config.source_length(end)
-            inputs.recurrence = tuple(states[:, :, length:end] for states in inputs.source)
-            inputs.source = tuple(states[:, :, :length] for states in inputs.source)
-            inputs.source_mask, inputs.recurrence_mask = inputs.source_mask
-        return inputs
+    def read_source(self, encoder_hidden_states, *args):
+        """The keys and values of the states of each encoder."""
+        source = super().read_source(encoder_hidden_states, *args)
+        end = encoder_hidden_states.shape[1]  # a static cache may be longer
+        length = self.config.source_length(end)
+        return [states[:, :, :length] for states in source], [states[:, :, length:end] for states in source]
 
     def cross_attention(self, inputs, z, evaluation):
-        output = super().cross_attention(inputs, z, evaluation)
+        (source, _), (mask, _) = inputs.source, inputs.source_mask
+        output = super().cross_attention(replace(inputs, source=source, source_mask=mask), z, evaluation)
         if self.recurrence_gate is None:
             return output
         other = self.recurrence_attention(inputs, z, evaluation)
@@ -109,9 +96,8 @@ class OdeTransformerRecurrenceDecoderLayer(OdeTransformerDecoderLayer):
         return gate * output + (1 - gate) * other
 
     def recurrence_attention(self, inputs, z, evaluation):
-        output, _ = self.recurrence_attn(
-            self.recurrence_attn_layer_norm(z), inputs.recurrence, inputs.recurrence_mask, **inputs.options
-        )
+        (_, source), (_, mask) = inputs.source, inputs.source_mask
+        output, _ = self.recurrence_attn(self.recurrence_attn_layer_norm(z), source, mask, **inputs.options)
         return output
 
 
@@ -119,16 +105,14 @@ def with_recurrence(parts: Iterable[Part]) -> Iterable[Part]:
     """Adds attention to the recurrence encoder after the cross-attention to the parts of a vector field: in the same
     part, or in its own part if each sublayer has one."""
     for part in parts:
-        if list(part.sublayers) == ["cross_attention"]:
+        if part.sublayers == ("cross_attention",):
             yield part
-            yield part._replace(sublayers={"recurrence_attention": 1.0})
+            yield part._replace(sublayers=("recurrence_attention",))
         else:
-            sublayers = {}
-            for name, weight in part.sublayers.items():
-                sublayers[name] = weight
-                if name == "cross_attention":
-                    sublayers["recurrence_attention"] = weight
-            yield part._replace(sublayers=sublayers)
+            sublayers: list[str] = []
+            for name in part.sublayers:
+                sublayers += [name, "recurrence_attention"] if name == "cross_attention" else [name]
+            yield part._replace(sublayers=tuple(sublayers))
 
 
 @auto_docstring
@@ -172,6 +156,8 @@ class OdeTransformerRecurrenceEncoderOutput(BaseModelOutput):
 
 
 class OdeTransformerRecurrenceEncoder(OdeTransformerRecurrencePreTrainedModel, OdeTransformerEncoder):
+    output_class = OdeTransformerRecurrenceEncoderOutput
+
     def post_init(self):
         layer_norm = self.layer_norm  # as in the blocks: modules are in the order of computation
         del self.layer_norm
@@ -179,12 +165,8 @@ class OdeTransformerRecurrenceEncoder(OdeTransformerRecurrencePreTrainedModel, O
         self.layer_norm = layer_norm
         super().post_init()
 
-    def encode(self, inputs_embeds, input_ids, attention_mask, **kwargs) -> OdeTransformerRecurrenceEncoderOutput:
-        recurrence_states = self.recurrence(inputs_embeds, attention_mask)
-        outputs = super().encode(inputs_embeds, input_ids, attention_mask, **kwargs)
-        return OdeTransformerRecurrenceEncoderOutput(
-            last_hidden_state=outputs.last_hidden_state, recurrence_last_hidden_state=recurrence_states
-        )
+    def read_words(self, inputs_embeds, attention_mask):
+        return {"recurrence_last_hidden_state": self.recurrence(inputs_embeds, attention_mask)}
 
 
 class OdeTransformerRecurrenceDecoder(OdeTransformerRecurrencePreTrainedModel, OdeTransformerDecoder):
@@ -201,10 +183,7 @@ class OdeTransformerRecurrenceDecoder(OdeTransformerRecurrencePreTrainedModel, O
 class OdeTransformerRecurrenceModel(OdeTransformerRecurrencePreTrainedModel, OdeTransformerModel):
     encoder_class = OdeTransformerRecurrenceEncoder
     decoder_class = OdeTransformerRecurrenceDecoder
-
-    def as_encoder_output(self, encoder_outputs) -> BaseModelOutput:
-        names = ("last_hidden_state", "recurrence_last_hidden_state", "hidden_states", "attentions")
-        return as_encoder_output(encoder_outputs, OdeTransformerRecurrenceEncoderOutput, names)
+    encoder_values = ("last_hidden_state", "recurrence_last_hidden_state", "hidden_states", "attentions")
 
     def source_states(self, encoder_outputs: BaseModelOutput) -> torch.Tensor:
         """The states of both encoders, one after the other: (sources, length + recurrence states, d).
@@ -235,7 +214,10 @@ class OdeTransformerRecurrenceForConditionalGeneration(
 
     def _prepare_static_cache(self, *args, model_kwargs, **kwargs):
         # Its size is the number of states that the decoder attends to.
-        states = self.model.source_states(self.model.as_encoder_output(model_kwargs["encoder_outputs"]))
+        outputs = model_kwargs["encoder_outputs"]
+        if not isinstance(outputs, BaseModelOutput):
+            outputs = self.model.as_encoder_output(outputs)
+        states = self.model.source_states(outputs)
         model_kwargs = {**model_kwargs, "encoder_outputs": (states,)}
         return super()._prepare_static_cache(*args, model_kwargs=model_kwargs, **kwargs)
 

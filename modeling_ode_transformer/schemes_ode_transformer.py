@@ -27,7 +27,10 @@ class ScaledGateCoefficients(GateCoefficients):
     """The gate `g = sigmoid(([F1; F2] W + b) / sqrt(2d))`. Its temperature, like attention's, lets updates of W change
     the gate less."""
 
-    is_scaled = True
+    def forward(self, stages):
+        stages = torch.cat(list(stages), dim=-1)
+        g = torch.sigmoid(stages.shape[-1] ** -0.5 * self.gate(stages))
+        return g, 1 - g
 
 
 class EmaCoefficients(StageCoefficients):
@@ -110,7 +113,10 @@ class DepthWeightedLayerHistory(LayerHistory):
         return torch.eye(self.num_layers + 1)[1:]
 
     def forward(self, states):
-        return self.combine(self.weight, len(states) - 2, states) if len(states) > 1 else states[0]
+        if len(states) == 1:
+            return states[0]
+        first, *others = self.weight[len(states) - 2, : len(states)].to(states[0].device).unbind()
+        return clamp_half(weighted_sum(first * states[0], others, states[1:]))
 
     def extend(self, states, y, output):
         return [*states, output]

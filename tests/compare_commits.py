@@ -231,8 +231,8 @@ def config_of_older_code(folder: Path) -> dict:
     values = json.loads((folder / "config.json").read_text())
     if values["model_type"] == "csa_ode" or not hasattr(package, "OdeTransformerDecoderConfig"):
         return {}
-    kinds = {"ode_transformer": "", "ode_transformer_recurrence": "Recurrence"}
-    kind = kinds[values["model_type"]] if values.pop("is_encoder_decoder") else "Decoder"
+    kinds = {"ode_transformer": "", "ode_transformer_recurrence": "Recurrence", "ode_transformer_decoder": "Decoder"}
+    kind = kinds[values["model_type"]] if values.pop("is_encoder_decoder", True) else "Decoder"
     config_class = getattr(package, f"OdeTransformer{kind}Config")
     if values.get("coefficient_start") == "ones":  # which was the default of gates, too
         del values["coefficient_start"]

@@ -78,7 +78,7 @@ def stack_of(name: str, metadata: dict[str, str], tensors: dict[str, torch.Tenso
     own["history.weight"][0, 0] = 1.0  # the released code gives the first layer the embedding itself
     stack.load_state_dict(own)
     for layer, matrix in zip(stack.layers, tensors["layer_matrices"]):
-        layer.parts = layer.parts_without_source = (Part({"stub": 1.0}, True),)
+        layer.parts = layer.parts_without_source = (Part(("stub",), True),)
         layer.stub = lambda inputs, z, evaluation, matrix=matrix: torch.tanh(z @ matrix)
     return stack
 

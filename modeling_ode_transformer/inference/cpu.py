@@ -406,16 +406,11 @@ class KeptPositions(Replacement):
 class FewQueriesAttention(Replacement):
     """Attention of this package's models, faster if a source has few queries, such as the beams of a search."""
 
-    def attend(self, query, key, value, attention_mask, relative_distances, **kwargs):
+    def attend(self, query, key, value, attention_mask, **kwargs):
         if not self.has_few_queries(query, key, attention_mask):
-            return super().attend(query, key, value, attention_mask, relative_distances, **kwargs)
-        position_bias = None
-        if self.relative_keys is not None and relative_distances.shape[-2] == 1 and not torch.compiler.is_compiling():
-            # All queries are at one position: adding the vectors to the keys serves them all.
-            key = key + self.relative_keys.weight[relative_distances.squeeze(-2)]
-        elif self.relative_keys is not None:
-            position_bias = self.relative_keys(query, relative_distances)
-        return few_queries_attention(query, key, value, attention_mask, self.scaling, position_bias), None
+            return super().attend(query, key, value, attention_mask, **kwargs)
+        bias = kwargs.get("position_bias")
+        return few_queries_attention(query, key, value, attention_mask, self.scaling, bias), None
 
     def has_few_queries(self, query, key, attention_mask) -> bool:
         """Whether `few_queries_attention` applies and is faster: for many sources and heads, each with several queries
