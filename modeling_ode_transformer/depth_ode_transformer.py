@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -23,9 +23,10 @@ from torch import nn
 from torch.utils._pytree import tree_map
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import logging
 
 from .integration_ode_transformer import (
     COEFFICIENTS,
@@ -42,14 +43,16 @@ from .integration_ode_transformer import (
 from .schemes_ode_transformer import CorrectorHistory
 
 
+logger = logging.get_logger(__name__)
+
 # A plain class reads a folder of another model type with no more than a warning, and would compute Euler steps. This
-# text in the place of the dtype makes it fail with the text.
+# text in the place of the kind of attention makes it fail with the text.
 PLAIN_MESSAGE = (
     "the layers of this model are Runge-Kutta steps: import modeling_ode_transformer, or give "
     "trust_remote_code=True, and open it with an Auto class"
 )
 # The names under which layers get a cache or a recurrent state.
-CACHE_NAMES = ("cache", "cache_params", "layer_past", "past_key_value", "past_key_values", "state")
+CACHE_NAMES = ("cache", "cache_params", "layer_past", "past_key_value", "past_key_values", "shared_kv_states", "state")
 LAYERS = re.compile(r"(-?\d+)?:(-?\d+)?(?::(-?\d+))?")
 
 
@@ -61,8 +64,8 @@ class DepthOptions:
         solver: the scheme: a name such as "rk2", "rk4", "euler", "pcformer" or "iiet", a tableau, or another one-step
             scheme that `resolve_scheme` knows.
         coefficients: the weights of the stages: "fixed", "ones", "learned", "gate", "sigmoid", "tanh", "ema", ...
-        start: where free weights start: "euler", at the original layer; "tableau", "ones", "even" or "random". None:
-            "tableau", and for gates and "ema" their own start.
+        start: where free weights start: "euler", at the original layer (once for each step); "tableau", "ones", "even"
+            or "random". None: "tableau", and for gates and "ema" their own start.
         coefficient_sharing: whether each "layer" has its weights, or a "stack" has one set.
         stage_values: whether a stage is the "increment" `F(z)` or the "output" `z + F(z)` (PCformer).
         normalize_stages: False, or "released": stages have layer norms, which the layers of a stack share, and later
@@ -87,6 +90,8 @@ class DepthOptions:
 
     def __post_init__(self):
         solver, layers = self.solver, self.layers
+        if not isinstance(solver, (str, Mapping, ButcherTableau)):
+            raise ValueError(f"solver={solver!r} must be a name, a tableau or a mapping.")
         if isinstance(solver, Mapping):  # JSON types: a configuration stores them
             solver = {
                 name: value.to_dict() if isinstance(value, ButcherTableau) else value for name, value in solver.items()
@@ -95,7 +100,9 @@ class DepthOptions:
             ends = (layers.start, layers.stop, *([] if layers.step is None else [layers.step]))
             layers = ":".join("" if end is None else str(end) for end in ends)
         elif not isinstance(layers, str):
-            layers = [int(layer) for layer in layers]
+            layers = list(layers) if isinstance(layers, Sequence) else [layers]
+            if not all(isinstance(layer, int) for layer in layers):
+                raise ValueError(f"layers={self.layers!r}: give a slice such as '1:-1', or a list of indices.")
         stack = [self.stack] if isinstance(self.stack, str) else None if self.stack is None else list(self.stack)
         for name, value in (
             ("solver", solver.to_dict() if isinstance(solver, ButcherTableau) else solver),
@@ -120,13 +127,18 @@ class DepthOptions:
             known = ", ".join(weights.starts) or "none, since nothing is free"
             raise ValueError(f"start={self.start!r} is not a start of {self.coefficients!r} coefficients ({known}).")
         tableau = self.scheme.tableau
+        defaults = {field.name: field.default for field in fields(self)}
         if weights.num_stages not in (None, tableau.num_stages):
             raise ValueError(
                 f"coefficients={self.coefficients!r} needs a scheme of {weights.num_stages} stages, not "
                 f"{tableau.num_stages} (solver={self.solver!r})."
             )
-        if tableau.num_stages == 1 and (self.normalize_stages or self.stage_values == "output"):
-            raise ValueError(f"solver={self.solver!r} has one stage: stage_values and normalize_stages need several.")
+        names = ("coefficients", "coefficient_sharing", "start", "stage_values", "normalize_stages")
+        idle = [name for name in names if getattr(self, name) not in (defaults[name], "fixed")]
+        if tableau.num_stages == 1 and idle:
+            raise ValueError(f"solver={self.solver!r} has one stage: {' and '.join(idle)} would do nothing.")
+        if self.start == "euler" and (self.stage_values == "output" or self.normalize_stages):
+            raise ValueError("start='euler' needs stages that are increments without norms: leave start out.")
         if self.scheme.multistep is not None:
             raise ValueError(f"solver={self.solver!r} needs the steps before: choose a Runge-Kutta scheme.")
         if self.scheme.corrector_iterations and (layers != ":" or self.steps_per_layer > 1):
@@ -216,7 +228,8 @@ class DepthPlan:
             return
         if cache.offloading:
             raise ValueError("An offloaded cache has no room for the stages of a layer: choose another one.")
-        if cache.get_seq_length(self.layer_idx) > 0:
+        own = layers[self.layer_idx] if self.layer_idx < len(layers) else None
+        if isinstance(own, CacheLayerMixin) and own.get_seq_length() > 0:
             raise ValueError(
                 f"The cache holds the states of {len(layers)} layers, but this model's evaluations need {total}: "
                 "another model has filled it. Start with a new one."
@@ -257,6 +270,12 @@ class DepthLayer(nn.Module):
         # The history is an argument, so that a layer that is recomputed reads what it read before.
         plan, y = self.plan, args[0] if args else kwargs[self.state_name]
         states = DepthStates((y,) if plan.layer_idx == 0 else plan.parts.states)
+        plan.parts.states = ()  # nothing stays if the layer fails
+        if len(states.before) != plan.layer_idx + 1:
+            raise RuntimeError(
+                f"Layer {plan.layer_idx} finds {len(states.before)} states of the layers below: a corrector needs all "
+                "layers (no layer drop), one forward pass at a time (no threads, no DataParallel)."
+            )
         result = super().__call__(*args, **kwargs, states=states)
         plan.parts.states = states.after if plan.layer_idx < plan.num_layers - 1 else ()
         return result
@@ -281,7 +300,7 @@ class DepthLayer(nn.Module):
                 if state.shape != y.shape:
                     raise ValueError(
                         f"{type(self).__name__} maps states {tuple(y.shape)} to {tuple(state.shape)}: name a stack "
-                        "whose layers keep the shape, such as stack='blocks'."
+                        "whose layers keep it by stack=, such as 'blocks' of Swin."
                     )
             return state
 
@@ -344,16 +363,18 @@ class DepthLayer(nn.Module):
 class DepthConfig:
     """A configuration with the field `ode`, the arguments of `DepthOptions`. It comes before the plain class."""
 
+    # The Auto classes of its models, and the names of these.
+    auto_classes: dict[str, str] = {}
+
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
-        if config_dict.get("dtype") == PLAIN_MESSAGE:
-            config_dict = {**config_dict, "ode": dict(config_dict["ode"])}
-            config_dict["dtype"] = config_dict["ode"].pop("dtype")
-        return super().from_dict(config_dict, **kwargs)
+        fields = {name: value for name, value in config_dict.items() if value != PLAIN_MESSAGE}
+        return super().from_dict(fields, **kwargs)
 
     def to_diff_dict(self):
         fields = super().to_diff_dict()
-        return {**fields, "dtype": PLAIN_MESSAGE, "ode": {**(self.ode or {}), "dtype": fields.get("dtype")}}
+        auto_map = {**self.auto_classes, **fields.get("auto_map", {})}
+        return {**fields, "auto_map": auto_map, "attn_implementation": PLAIN_MESSAGE}
 
 
 class DepthModel:
@@ -361,7 +382,23 @@ class DepthModel:
 
     def __init__(self, config, *args, **kwargs):
         super().__init__(config, *args, **kwargs)
-        integrate_layers(self, DepthOptions(**(config.ode or {})))
+        # Heads such as those for classification open their backbone by an Auto class.
+        if not any(isinstance(module, DepthLayer) for module in self.modules()):
+            integrate_layers(self, DepthOptions(**(config.ode or {})))
+
+    @classmethod
+    def from_pretrained(cls, *args, **kwargs):
+        """As in transformers. Raises a ValueError if the layers are post-norm."""
+        result = super().from_pretrained(*args, **kwargs)
+        check_pre_norm(result[0] if isinstance(result, tuple) else result)
+        return result
+
+    @classmethod
+    def is_custom_code(cls):
+        return False  # it is initialized as transformers' own
+
+    def _get_name(self):
+        return type(self).__name__.removeprefix("Ode")  # by which Trainer knows that labels are shifted
 
     def initialize_weights(self):
         """As in transformers; what this module adds starts as in a new model."""
@@ -384,15 +421,18 @@ def integrate_layers(model: PreTrainedModel, options: DepthOptions) -> None:
         TypeError: the layers are of a class that is not one of transformers' own.
         ValueError: there is no such stack; or its layers are post-norm (`check_pre_norm`), or integrated already.
     """
-    hidden_size, stacks = model.config.get_text_config().hidden_size, find_stacks(model, options.stack)
+    stacks = find_stacks(model, options.stack)
     for name, layers in stacks:
-        indices = options.indices(len(layers))
+        options.indices(len(layers))
         if any(isinstance(layer, DepthLayer) for layer in layers):
             raise ValueError(f"The layers of {name} are integrated already: start from the original model.")
-        check_pre_norm(model, name, layers[indices[len(indices) // 2]])
+    check_pre_norm(model, options)
     for name, layers in stacks:
         indices = options.indices(len(layers))
         like = next(parameter for parameter in layers.parameters() if parameter.is_floating_point())
+        owners = [(key, each) for key, each in model.named_modules() if isinstance(each, PreTrainedModel)]
+        owner = max((pair for pair in owners if name.startswith(pair[0])), key=lambda pair: len(pair[0]))[1]
+        hidden_size = owner.config.get_text_config().hidden_size
         parts = DepthParts(options, len(layers), hidden_size)
         if list(parts.parameters()):
             parent, _, last = name.rpartition(".")
@@ -408,7 +448,9 @@ def integrate_layers(model: PreTrainedModel, options: DepthOptions) -> None:
 
 def place(module: nn.Module, like: torch.Tensor) -> nn.Module:
     """Moves a module to a tensor's device and dtype; numbers of a scheme stay in float32."""
-    module = module.to(like.device, like.dtype)
+    module = module.to(like.dtype)
+    if not any(parameter.is_meta for parameter in module.parameters()):
+        module = module.to(like.device)
     for part in module.modules():
         if isinstance(part, StageCoefficients) and hasattr(part, "weight"):
             part.weight.data = part.weight.data.float()
@@ -430,8 +472,13 @@ def find_stacks(model: PreTrainedModel, names: Sequence[str] | None) -> list[tup
     if names is None:
         chosen = {name: stacks[name] for name in stacks if not any(name.startswith(f"{outer}.") for outer in stacks)}
     else:
-        ends = tuple(f".{name.lstrip('.')}" for name in names)
-        chosen = {name: layers for name, layers in lists.items() if f".{name}".endswith(ends)}
+        # Within a larger model a list has a longer name, within its base model a shorter one.
+        asked = [f".{name.lstrip('.')}" for name in names]
+        chosen = {
+            name: layers
+            for name, layers in lists.items()
+            if any(f".{name}".endswith(end) or end.endswith(f".{name}") for end in asked)
+        }
     if not chosen:
         raise ValueError(
             f"{type(model).__name__} has no stack of layers{'' if names is None else f' named {names}'} that could be "
@@ -444,59 +491,72 @@ class LayerReached(Exception):
     """Ends a forward pass in front of a layer."""
 
 
-def check_pre_norm(model: PreTrainedModel, stack: str, layer: nn.Module) -> None:
-    """Measures whether a layer's increment depends on the size of its input. That of a pre-norm layer does not; a
-    post-norm layer maps y to `norm(y + F(y))`, which is no Euler step. A model without weights or of unknown inputs is
-    not measured.
+def check_pre_norm(model: PreTrainedModel, options: DepthOptions | None = None) -> None:
+    """Measures whether the increments of a stack's middle layer depend on the size of its input. Those of a pre-norm
+    layer do not; a post-norm layer maps y to `norm(y + F(y))`, which is no Euler step. What cannot be measured passes:
+    a model without weights or of unknown inputs, and layers that the inputs do not reach.
 
     Raises:
-        ValueError: the layer is post-norm.
+        ValueError: the layers are post-norm.
     """
-    inputs = probe_inputs(model)
+    options, inputs = options or DepthOptions(**(model.config.ode or {})), probe_inputs(model)
     if inputs is None or any(parameter.is_meta for parameter in model.parameters()):
         return
+    for name, layers in find_stacks(model, options.stack):
+        indices, change = options.indices(len(layers)), 0.0
+        try:
+            change = change_of_increment(model, layers[indices[len(indices) // 2]], inputs)
+        except Exception as error:
+            logger.info("The layers of %s could not be measured: %s", name, error)
+        if change > 0.1:
+            raise ValueError(
+                f"The layers of {name} in {type(model).__name__} are post-norm: their increments depend on the size "
+                "of the states. They are no Euler steps, so that there is no Runge-Kutta step either: choose a model "
+                "whose layers normalize what they read."
+            )
+
+
+def change_of_increment(model: PreTrainedModel, layer: nn.Module, inputs: dict[str, torch.Tensor]) -> float:
+    """How much a layer's increment changes, relative to its size, if its input becomes ten times as large."""
     arguments: list[Any] = []
 
     def stop(module, args, kwargs):
         arguments.extend((args, kwargs))
         raise LayerReached
 
-    hook = layer.register_forward_pre_hook(stop, with_kwargs=True)
+    hook, was_training = layer.register_forward_pre_hook(stop, with_kwargs=True), model.training
     try:
-        with torch.no_grad(), torch.random.fork_rng():
-            model.base_model(**inputs)
+        with torch.no_grad():
+            model.eval().base_model(**inputs)
     except LayerReached:
         pass
     finally:
         hook.remove()
-    if not arguments:
-        return
+        model.train(was_training)
     args, kwargs = tree_map(
         lambda x: None if isinstance(x, Cache) else x.double() if torch.is_tensor(x) and x.is_floating_point() else x,
         tuple(arguments),
         is_leaf=lambda x: isinstance(x, Cache),
     )
-    probe, name = copy.deepcopy(layer).double().eval(), state_name(type(layer))
+    kwargs.pop("states", None)
+    probe = copy.deepcopy(layer).double().eval()
+    if isinstance(probe, DepthLayer):
+        probe.__class__ = type(probe).__mro__[2]  # the original layer
     for module in probe.modules():
         if hasattr(getattr(module, "config", None), "_experts_implementation"):
             module.config._experts_implementation = "eager"  # others have no float64
+    name = state_name(type(probe))
     shape = (args[0] if args else kwargs.pop(name)).shape
     z = torch.randn(shape, dtype=torch.double, generator=torch.Generator().manual_seed(0)).to(model.device)
 
-    def increment(z):
-        result = probe(z, *args[1:], **kwargs)
+    def increment(z: torch.Tensor) -> torch.Tensor:
+        result = probe(z, *args[1:], **kwargs) if args else probe(**{**kwargs, name: z})
         return (result if isinstance(result, torch.Tensor) else result[0]) - z
 
+    # Where the sublayers' increments are small beside the states: the second one reads those of the first.
     with torch.no_grad():
-        # Where the sublayers' increments are small beside the states: the second one reads those of the first.
         small, large = increment(1e3 * z), increment(1e4 * z)
-    change = (large - small).norm() / max(large.norm(), small.norm())
-    if change > 0.1:
-        raise ValueError(
-            f"The layers of {stack} in {type(model).__name__} are post-norm: their increments depend on the size of "
-            "the states. They are no Euler steps, so that there is no Runge-Kutta step either: choose a model whose "
-            "layers normalize what they read."
-        )
+    return ((large - small).norm() / max(large.norm(), small.norm())).item()
 
 
 def probe_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor] | None:
@@ -562,7 +622,7 @@ def __getattr__(name: str) -> Any:
     plain = name.removeprefix("Ode")
     if plain != name and isinstance(getattr(transformers, plain, None), type):
         return made(getattr(transformers, plain))
-    for module in list(sys.modules.values()):
-        if module.__name__.startswith("transformers.models.") and isinstance(vars(module).get(plain), type):
+    for key, module in list(sys.modules.items()):
+        if key.startswith("transformers.models.") and isinstance(vars(module).get(plain), type):
             return made(vars(module)[plain])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

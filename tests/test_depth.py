@@ -19,6 +19,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
     BartConfig,
     BertConfig,
     DynamicCache,
@@ -31,6 +32,8 @@ from transformers import (
     StaticCache,
     SwinConfig,
     SwinModel,
+    Trainer,
+    TrainingArguments,
 )
 
 import modeling_ode_transformer as ode
@@ -54,6 +57,7 @@ IDS = torch.randint(3, 61, (2, 9), generator=torch.Generator().manual_seed(0))
 
 
 def llama(**fields):
+    torch.manual_seed(0)
     return randomize(AutoModelForCausalLM.from_config(LlamaConfig(**{**SIZES, **fields}))).eval()
 
 
@@ -171,8 +175,7 @@ def test_integrated_layers_hold_the_memory_of_their_evaluations():
 
 @pytest.mark.parametrize("start", ["euler", None])
 def test_wrapping_changes_no_random_numbers(start):
-    torch.manual_seed(3)
-    model, expected = llama(), None
+    model = llama()
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
@@ -230,6 +233,13 @@ REFUSED = {
     "no step": (lambda: (llama(), {"steps_per_layer": 0}), "steps_per_layer=0"),
     "half a corrector": (lambda: (llama(), {"solver": "iiet", "layers": "1:"}), "all layers"),
     "norms of one stage": (lambda: (llama(), {"solver": "euler", "normalize_stages": "released"}), "one stage"),
+    "norms at Euler": (
+        lambda: (llama(), {"normalize_stages": "released", "start": "euler"}),
+        "increments without norms",
+    ),
+    "weights of one stage": (lambda: (llama(), {"solver": "euler", "coefficients": "ema"}), "coefficients would do"),
+    "a number of layers": (lambda: (llama(), {"layers": 2.5}), r"layers=2.5"),
+    "a scheme's class": (lambda: (llama(), {"solver": SCHEMES["pcformer"]}), "a name, a tableau or a mapping"),
     "an unknown option": (lambda: (llama(), {"solvers": "rk2"}), "unexpected keyword argument 'solvers'"),
 }
 
@@ -244,16 +254,83 @@ def test_what_cannot_be_integrated_is_refused(case):
     assert before == (type(model), type(model.config), {name: type(module) for name, module in model.named_modules()})
 
 
-def test_new_post_norm_models_are_refused():
+def test_new_and_loaded_post_norm_models_are_refused(tmp_path):
+    model = bert()[0]
     with pytest.raises(ValueError, match="post-norm"):
-        AutoModel.from_config(ode.depth.config(bert()[0].config))
+        AutoModel.from_config(ode.depth.config(model.config))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="post-norm"):
+        AutoModel.from_pretrained(tmp_path, config=ode.depth.config(model.config))
+
+
+def test_other_models_keep_a_shared_configuration():
+    config = LlamaConfig(**SIZES)
+    first, second = LlamaForCausalLM(config), LlamaForCausalLM(config)
+    ode.depth.wrap(first)
+    assert type(config) is LlamaConfig and second.config is config
+    assert {module.config.model_type for module in first.modules() if hasattr(module, "config")} == {"ode_llama"}
+    assert ode.depth.wrap(second, solver="rk4").config.ode["solver"] == "rk4" and first.config.ode["solver"] == "rk2"
+
+
+def test_heads_open_their_backbone_by_an_auto_class(tmp_path):
+    model = randomize(
+        AutoModelForSequenceClassification.from_config(ode.depth.config(LlamaConfig(**SIZES), start="euler"))
+    ).eval()
+    assert ode.depth.num_function_evaluations(model) == 8
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert torch.equal(loaded(IDS).logits, model(IDS).logits)
+    auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert {"AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForSequenceClassification"} <= auto_map.keys()
+    for name, place in auto_map.items():
+        assert place.startswith("depth_ode_transformer.Ode"), name
+
+
+def trainer(folder, model, **arguments):
+    examples = [{"input_ids": row, "labels": row} for row in IDS.repeat(4, 1).tolist()]
+    shared = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "save_steps": 2, "max_steps": 4}
+    shared |= {"per_device_train_batch_size": 2, "learning_rate": 0.01}
+    return Trainer(model, TrainingArguments(str(folder), **shared, **arguments), train_dataset=examples)
+
+
+def test_a_training_resumes_from_a_checkpoint_of_trainer(tmp_path):
+    whole = trainer(tmp_path / "whole", wrapped())
+    whole.train()
+    resumed = trainer(tmp_path / "resumed", wrapped())
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], value), name
+
+
+def test_label_smoothing_shifts_the_labels_as_for_the_plain_model(tmp_path):
+    batch = {"input_ids": IDS, "labels": IDS}
+    plain, model = llama(), ode.depth.wrap(llama())
+    losses = [
+        trainer(tmp_path, each, label_smoothing_factor=0.1).compute_loss(each, dict(batch)) for each in (plain, model)
+    ]
+    assert torch.equal(*losses)
+
+
+def test_correctors_need_all_layers_of_one_forward_pass():
+    model = wrapped("iiet")
+    expected = model(IDS).logits
+    with pytest.raises(RuntimeError, match="Layer 2 finds 0 states"):
+        model.model.layers[2](torch.zeros(1, 3, 16))
+    with pytest.raises(IndexError):  # in the embeddings of ids that there are not
+        model(IDS + 61)
+    hook = model.model.layers[1].register_forward_pre_hook(lambda module, args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(IDS)
+    hook.remove()
+    assert model.model.layers_depth.states == ()
+    assert torch.equal(model(IDS).logits, expected) and torch.equal(copy.deepcopy(model)(IDS).logits, expected)
 
 
 def test_layers_that_change_the_shape_are_refused_where_they_do():
     model, _ = swin()
     images = torch.randn(1, 3, 32, 32)
     expected = model.eval()(images).last_hidden_state
-    with pytest.raises(ValueError, match=r"maps states \(1, 256, 8\) to .* stack='blocks'"):
+    with pytest.raises(ValueError, match=r"maps states \(1, 256, 8\) to .*'blocks' of Swin"):
         ode.depth.wrap(copy.deepcopy(model))(images)
     restricted = ode.depth.wrap(copy.deepcopy(model), stack="blocks")
     assert torch.equal(restricted(images).last_hidden_state, expected)
@@ -279,7 +356,7 @@ def test_a_cache_of_another_model_is_refused():
 
 def test_a_saved_folder_is_not_opened_as_plain_llama(tmp_path):
     wrapped().save_pretrained(tmp_path)
-    with pytest.raises(AttributeError, match="Runge-Kutta steps: import modeling_ode_transformer"):
+    with pytest.raises(ValueError, match="Runge-Kutta steps: import modeling_ode_transformer"):
         LlamaForCausalLM.from_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
     assert config.dtype == torch.float32 and config.ode == {"solver": "rk2", "start": "euler"}
@@ -389,7 +466,7 @@ def test_folders_that_are_no_successors_are_refused(tmp_path):
 
 def test_a_static_cache_is_filled_without_compiling_again():
     model = wrapped(layers="1:-1")
-    expected = model.generate(IDS, max_new_tokens=6, do_sample=False)
+    expected = model.generate(IDS, min_new_tokens=6, max_new_tokens=6, do_sample=False, eos_token_id=None)
     torch._dynamo.reset()
     counts = CompileCounterWithBackend("eager")
     forward, steps = torch.compile(model.forward, backend=counts, fullgraph=True), []

@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Any pre-norm model of transformers as a Runge-Kutta model: `wrap` for trained models, `config` for new ones."""
 
+import copy
 from dataclasses import asdict
 from typing import Any
 
@@ -40,8 +41,14 @@ def config(config: PreTrainedConfig, **options: Any) -> PreTrainedConfig:
     >>> configuration = ode.depth.config(LlamaConfig(num_hidden_layers=2, hidden_size=64), solver="rk2")
     >>> model = AutoModelForCausalLM.from_config(configuration)
     ```"""
-    fields = {name: value for name, value in config.to_dict().items() if name != "model_type"}
-    return config_class(type(config)).from_dict({**fields, "ode": saved_options(options)})
+    return integrated(copy.deepcopy(config), options)
+
+
+def integrated(config: PreTrainedConfig, options: dict[str, Any]) -> PreTrainedConfig:
+    """Gives a configuration the class and the field of integrated models."""
+    saved, config.__class__ = saved_options(options), config_class(type(config))
+    config.ode = saved
+    return config
 
 
 def wrap(model: PreTrainedModel, solver: Any = "rk2", **options: Any) -> PreTrainedModel:
@@ -63,11 +70,16 @@ def wrap(model: PreTrainedModel, solver: Any = "rk2", **options: Any) -> PreTrai
         ValueError: the value of an option; there is no such stack; its layers are post-norm or integrated already.
     """
     options = {"solver": solver, **options}
-    if "euler" in COEFFICIENTS[DepthOptions(**options).coefficients].starts:
-        options.setdefault("start", "euler")
-    model_class = made(type(model))
+    given = DepthOptions(**options)
+    if given.scheme.tableau.num_stages > 1 and given.stage_values == "increment" and not given.normalize_stages:
+        if "euler" in COEFFICIENTS[given.coefficients].starts:
+            options.setdefault("start", "euler")
+    model_class, shared = made(type(model)), model.config
+    own = integrated(copy.copy(shared), options)  # other models may have it, too
     integrate_layers(model, DepthOptions(**options))
-    model.config.__class__, model.config.ode = config_class(type(model.config)), saved_options(options)
+    for module in model.modules():
+        if getattr(module, "config", None) is shared:
+            module.config = own
     model.__class__ = model_class
     model._keep_in_fp32_modules_strict |= model_class._keep_in_fp32_modules_strict
     _CAN_RECORD_REGISTRY[model] = model._can_record_outputs
@@ -77,7 +89,9 @@ def wrap(model: PreTrainedModel, solver: Any = "rk2", **options: Any) -> PreTrai
 def num_function_evaluations(model: PreTrainedModel) -> int:
     """How often one forward pass evaluates the model's layers, for comparisons at equal cost."""
     return sum(len(module.plan.slots) for module in model.modules() if isinstance(module, DepthLayer)) + sum(
-        not isinstance(layer, DepthLayer) for _, layers in find_stacks(model, None) for layer in layers
+        not any(isinstance(module, DepthLayer) for module in layer.modules())
+        for _, layers in find_stacks(model, None)
+        for layer in layers
     )
 
 
@@ -93,6 +107,7 @@ def config_class(plain: type[PreTrainedConfig]) -> Any:
     if own.model_type not in TYPES.keys():
         AutoConfig.register(own.model_type, own, exist_ok=True)
         own.register_for_auto_class()
+        own.auto_classes = {}
         if plain in TOKENIZER_MAPPING:
             TOKENIZER_MAPPING.register(own, TOKENIZER_MAPPING[plain], exist_ok=True)
         for auto_class in AUTO_CLASSES:
@@ -100,8 +115,10 @@ def config_class(plain: type[PreTrainedConfig]) -> Any:
             for model in models if isinstance(models, tuple) else (models,):
                 if model.config_class is plain:
                     auto_class.register(own, made(model), exist_ok=True)
-                    if "_auto_class" not in vars(made(model)):
-                        made(model).register_for_auto_class(auto_class.__name__)
+                    made(model).register_for_auto_class(auto_class.__name__)
+                    own.auto_classes[auto_class.__name__] = (
+                        f"{made(model).__module__.split('.')[-1]}.Ode{model.__name__}"
+                    )
     return own
 
 
@@ -116,10 +133,7 @@ class Types(dict):
         return super().__contains__(key)
 
 
-# A saved model names one Auto class as its own: these serve only where there is no other.
-VAGUE = ("AutoModelForPreTraining", "AutoModelForTextEncoding")
-AUTO_CLASSES: list[Any] = sorted(
-    (auto for auto in vars(modeling_auto).values() if isinstance(auto, type) and hasattr(auto, "_model_mapping")),
-    key=lambda auto: auto.__name__ in VAGUE,
-)
+AUTO_CLASSES: list[Any] = [
+    auto for auto in vars(modeling_auto).values() if isinstance(auto, type) and hasattr(auto, "_model_mapping")
+]
 TYPES = CONFIG_MAPPING._extra_content = Types(CONFIG_MAPPING._extra_content)
