@@ -449,3 +449,12 @@ def test_the_table_of_the_compiled_search_is_that_of_its_record():
         assert row["reached"].strip("*") == {None: "", True: "yes", False: "no"}[each["reached"]]
         unit, digits = ("s", 2) if each["unit"] == "s" else ("a second", 1)
         assert [row["its value"], row["M2M100"]] == [f"{value:.{digits}f} {unit}" for value in each["values"]]
+
+
+def test_distillation_is_that_of_the_record():
+    runs = read_runs("distillation.json")["runs"]
+    rows = table_below(ROOT / "docs" / "language_models.md", "### Back to Euler: distillation")
+    assert [list(row.values())[1:] for row in rows] == [
+        [f"{runs[name]['predict_bits_per_byte']:.3f}", f"{runs[name]['predict_perplexity']:.2f}"]
+        for name in ("subword_rk2", "subword_euler", "subword_student")
+    ]
