@@ -37,6 +37,7 @@ from transformers import (
 )
 
 import modeling_ode_transformer as ode
+from modeling_ode_transformer import cli
 from modeling_ode_transformer.depth.successors import convert_successor
 from modeling_ode_transformer.integration_ode_transformer import SCHEMES, ButcherTableau
 
@@ -451,6 +452,19 @@ def test_correctors_of_other_backbones_cache_all_evaluations(tmp_path):
     assert torch.equal(tokens, model.generate(IDS, max_new_tokens=6, do_sample=False, use_cache=False))
     model.save_pretrained(tmp_path)
     assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
+
+
+@pytest.mark.parametrize(("name", "options"), [("iiet_1", ["--corrector_iterations", "1"]), ("pcformer_rk4_ema", [])])
+def test_the_command_converts_a_folder_of_the_released_code(name, options, tmp_path, capsys):
+    folder = GOLDEN[0].parent / name
+    command = ["convert-successor", str(folder), "--output_dir", str(tmp_path / "converted"), *options]
+    cli.run(command)
+    expected = load_file(folder / "golden.safetensors")
+    logits = AutoModelForCausalLM.from_pretrained(tmp_path / "converted")(expected["input_ids"]).logits
+    torch.testing.assert_close(logits, expected["logits"], rtol=0, atol=TOLERANCES["logits"])
+    with pytest.raises(SystemExit):
+        cli.main(command)
+    assert "is not an empty folder" in capsys.readouterr().err
 
 
 def test_folders_that_are_no_successors_are_refused(tmp_path):
