@@ -28,6 +28,7 @@ COMMANDS = {
     **{f"prepare {task}": "--recipe {missing}.json" for task in cli.PREPARED},
     "average": "{missing}",
     "convert-fairseq": "{missing} --source_dict {missing} --target_dict {missing} --output_dir {out}",
+    "convert-successor": "{missing} --output_dir {out}",
     "export-onnx": "{missing} --output_dir {out}",
     "generate": "--model_name_or_path {missing} --input {missing}",
     "serve": "{missing} --port 0",

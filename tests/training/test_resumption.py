@@ -19,6 +19,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.launch import get_free_port, prepare_multi_gpu_env
 from transformers import AutoModelForSeq2SeqLM
 
+from modeling_ode_transformer.training import trainer as trainer_module
 from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint, unusable_reason
 from modeling_ode_transformer.training.smoke import number_names
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
@@ -281,9 +282,21 @@ def launch(kind, argv, folder):
     return subprocess.run(command, env=environment_of_processes(), capture_output=True, text=True, cwd=folder)
 
 
+IN_FLOAT32 = """
+import runpy
+from modeling_ode_transformer.training import trainer
+trainer.has_bf16_products = lambda: False
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
 @pytest.mark.parametrize("kind", LAUNCHERS)
-def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, capsys):
-    """Losses, gradient norms, weights, predictions and samples with the same batches to an update."""
+def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, capsys, monkeypatch):
+    """Losses, gradient norms, weights, predictions and samples with the same batches to an update. Muon computes in
+    float32 on all machines: bfloat16 would make the rounding of the gradients' sums larger."""
+    monkeypatch.setattr(trainer_module, "has_bf16_products", lambda: False)
+    script = tmp_path / "script.py"
+    script.write_text(IN_FLOAT32.format(script=str(EXAMPLES / "run_translation.py")))
     values = options(max_steps=4, logging_steps=1, save_steps=3, eval_strategy="no", do_predict=True)
     fields = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
     model = json.dumps(MODEL | fields | {"encoder_coefficients": "gate"})
@@ -295,7 +308,7 @@ def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, cap
     printed = capsys.readouterr().out
 
     two = tmp_path / "two"
-    argv = [str(EXAMPLES / "run_translation.py"), *arguments(corpus, two, **values), *samples]
+    argv = [str(script), *arguments(corpus, two, **values), *samples]
     result = launch(kind, argv, tmp_path)
     assert result.returncode == 0, result.stderr[-3000:]
     outputs = re.findall("^source: .*\n.*", printed, re.M)
