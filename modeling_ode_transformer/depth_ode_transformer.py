@@ -289,11 +289,13 @@ class DepthLayer(nn.Module):
             """z + F(z). The slot of the evaluation takes the place of the layer's while it runs."""
             nonlocal rest
             here, there = slots[0], slots[evaluation]
-            if cache_layers is not None:
-                cache_layers[here], cache_layers[there] = cache_layers[there], cache_layers[here]
-            result = layer(z, *args[1:], **kwargs) if args else layer(**{**kwargs, name: z})
-            if cache_layers is not None:
-                cache_layers[here], cache_layers[there] = cache_layers[there], cache_layers[here]
+            try:
+                if cache_layers is not None:
+                    cache_layers[here], cache_layers[there] = cache_layers[there], cache_layers[here]
+                result = layer(z, *args[1:], **kwargs) if args else layer(**{**kwargs, name: z})
+            finally:
+                if cache_layers is not None:
+                    cache_layers[here], cache_layers[there] = cache_layers[there], cache_layers[here]
             state, *others = (result,) if isinstance(result, torch.Tensor) else result
             if evaluation == 0:
                 rest = None if isinstance(result, torch.Tensor) else others

@@ -355,6 +355,17 @@ def test_a_cache_of_another_model_is_refused():
             wrapped()(IDS[:, :1], past_key_values=cache)
 
 
+def test_a_failing_stage_leaves_the_cache_in_order():
+    model, cache, calls = wrapped("rk4"), DynamicCache(), []
+    model(IDS[:, :4], past_key_values=cache)
+    layers = list(cache.layers)
+    mlp = model.model.layers[1].mlp
+    mlp.register_forward_pre_hook(lambda module, args: None if calls.append(1) or 1 / (3 - len(calls)) else None)
+    with pytest.raises(ZeroDivisionError):
+        model(IDS[:, 4:5], past_key_values=cache)
+    assert len(calls) == 3 and all(one is other for one, other in zip(cache.layers, layers, strict=True))
+
+
 def test_a_saved_folder_is_not_opened_as_plain_llama(tmp_path):
     wrapped().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="Runge-Kutta steps: import modeling_ode_transformer"):
