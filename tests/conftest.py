@@ -80,10 +80,6 @@ SLOW = (
 )
 # Tests that need a newer transformers than the oldest supported one, by version: what older ones lack or do wrong.
 NEEDS_TRANSFORMERS = {
-    "5.18": {
-        "test_assisted_decoding_is_greedy_search": "older ones stop where the start token is an end token",
-        "test_prompts_are_looked_up_in_targets_with_a_vocabulary_of_their_own": "the same",
-    },
     "5.23": {
         "test_hidden_states_of_a_repeated_stack_are_counted_from_the_end": "negative indices",
         "test_the_trainers_option_recomputes_stages[activation_checkpointing]": "the option's new name",

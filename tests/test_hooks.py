@@ -5,7 +5,6 @@ ours by without an error."""
 import inspect
 
 import pytest
-from transformers import GenerationMixin
 
 from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
@@ -15,10 +14,6 @@ from modeling_ode_transformer import (
 from modeling_ode_transformer.inference.ensemble import EnsembleForConditionalGeneration
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
-
-ENCODE = "_prepare_text_encoder_decoder_kwargs_for_generation"
-if not hasattr(GenerationMixin, ENCODE):  # before transformers 5.18
-    ENCODE = "_prepare_encoder_decoder_kwargs_for_generation"
 
 # The methods, each with the reason why no public one would do.
 MODEL = {
@@ -41,7 +36,7 @@ HOOKS = {
     EnsembleForConditionalGeneration: {
         "_prepare_generation_config": "refuses modes and outputs that an ensemble does not have",
         "_prepare_cache_for_generation": "each member has a cache",
-        ENCODE: "each member has an encoder",
+        "_prepare_text_encoder_decoder_kwargs_for_generation": "each member has an encoder",
     },
     TokenSeq2SeqTrainer: {
         "_finalize_training": "the last checkpoint is removed by its number",

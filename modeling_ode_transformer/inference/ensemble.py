@@ -189,9 +189,6 @@ class EnsembleForConditionalGeneration(OdeTransformerGenerationMixin, PreTrained
     ) -> dict[str, Any]:
         return model_kwargs | {"encoder_outputs": self.encode(inputs_tensor, model_kwargs.get("attention_mask"))}
 
-    # The hook's name before transformers 5.18.
-    _prepare_encoder_decoder_kwargs_for_generation = _prepare_text_encoder_decoder_kwargs_for_generation
-
     def _prepare_cache_for_generation(self, generation_config, model_kwargs: dict[str, Any], *args, **kwargs) -> None:
         if model_kwargs.get(CACHE_NAME) is not None or generation_config.use_cache is False:
             return
