@@ -432,8 +432,9 @@ def integrate_layers(model: PreTrainedModel, options: DepthOptions) -> None:
     for name, layers in stacks:
         indices = options.indices(len(layers))
         like = next(parameter for parameter in layers.parameters() if parameter.is_floating_point())
-        owners = [(key, each) for key, each in model.named_modules() if isinstance(each, PreTrainedModel)]
-        owner = max((pair for pair in owners if name.startswith(pair[0])), key=lambda pair: len(pair[0]))[1]
+        # The width of the innermost model around the stack.
+        around = (each for key, each in model.named_modules() if not key or name.startswith(f"{key}."))
+        owner = [each for each in around if isinstance(each, PreTrainedModel)][-1]
         hidden_size = owner.config.get_text_config().hidden_size
         parts = DepthParts(options, len(layers), hidden_size)
         if list(parts.parameters()):

@@ -114,11 +114,10 @@ def config_class(plain: type[PreTrainedConfig]) -> Any:
             models = auto_class._model_mapping.get(plain, ()) if auto_class._model_mapping is not None else ()
             for model in models if isinstance(models, tuple) else (models,):
                 if model.config_class is plain:
-                    auto_class.register(own, made(model), exist_ok=True)
-                    made(model).register_for_auto_class(auto_class.__name__)
-                    own.auto_classes[auto_class.__name__] = (
-                        f"{made(model).__module__.split('.')[-1]}.Ode{model.__name__}"
-                    )
+                    integrated_model = made(model)
+                    auto_class.register(own, integrated_model, exist_ok=True)
+                    integrated_model.register_for_auto_class(auto_class.__name__)
+                    own.auto_classes[auto_class.__name__] = f"depth_ode_transformer.{integrated_model.__name__}"
     return own
 
 

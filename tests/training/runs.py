@@ -3,6 +3,9 @@
 
 import json
 
+import pytest
+import torch
+
 from modeling_ode_transformer.training.cleaning import Cleaning
 from modeling_ode_transformer.training.preparation import sample_pairs
 
@@ -60,3 +63,11 @@ def training_pairs(pairs):
 
 def cut(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def assert_logged(logged: dict, loss: torch.Tensor, model: torch.nn.Module):
+    """A first update's log has this loss, and the norm of its gradient."""
+    loss.backward()
+    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+    assert logged["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert logged["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)

@@ -13,6 +13,7 @@ from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForCond
 from modeling_ode_transformer.hub.model_card import model_card, run_record
 from modeling_ode_transformer.training.losses import summed_divergence
 
+from .runs import assert_logged
 from .test_language_model import MODEL, arguments, corpus, log_history  # noqa: F401 (a fixture)
 
 
@@ -80,10 +81,7 @@ def test_loss_and_gradient_of_an_update_are_those_of_plain_pytorch(corpus, teach
         total = total + weight * temperature**2 * (p * (p / q).log()).sum()
         words += ids.shape[1] - 1
     loss = total / words
-    loss.backward()
-    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
-    assert logged["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert logged["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    assert_logged(logged, loss, model)
 
 
 def test_evaluations_and_the_saved_model_are_without_the_teacher(corpus, teacher, tmp_path):  # noqa: F811
