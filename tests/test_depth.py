@@ -23,6 +23,8 @@ from transformers import (
     BartConfig,
     BertConfig,
     DynamicCache,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     GPT2Config,
     LlamaConfig,
     LlamaForCausalLM,
@@ -336,6 +338,28 @@ def test_layers_that_change_the_shape_are_refused_where_they_do():
     restricted = ode.depth.wrap(copy.deepcopy(model), stack="blocks")
     assert torch.equal(restricted(images).last_hidden_state, expected)
     assert not torch.equal(randomize(restricted)(images).last_hidden_state, expected)
+
+
+def test_stacks_of_two_models_have_their_own_widths():
+    """Gemma 3 with its vision tower: gates of both, and the text's stack alone by its name."""
+    text = {**SIZES, "num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 8}
+    vision = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = Gemma3ForConditionalGeneration(
+        Gemma3Config(
+            text_config={**text, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6},
+            vision_config={**vision, "image_size": 16, "patch_size": 8},
+            **{"mm_tokens_per_image": 4, "image_token_id": 60, "boi_token_id": 59, "eoi_token_id": 58},
+        )
+    ).eval()
+    ids = torch.tensor([[2, 59, 60, 60, 60, 60, 58, 5, 6]])
+    inputs = {"input_ids": ids, "pixel_values": torch.randn(1, 3, 16, 16), "token_type_ids": (ids == 60).long()}
+    expected = model(**inputs).logits
+    gated = ode.depth.wrap(copy.deepcopy(model), coefficients="gate")
+    shapes = {tuple(value.shape) for name, value in gated.named_parameters() if name.endswith("gate.weight")}
+    assert shapes == {(1, 2 * 24), (1, 2 * 16)} and gated(**inputs).logits.shape == expected.shape
+    named = ode.depth.wrap(model, stack="language_model.layers")
+    assert ode.depth.num_function_evaluations(named) == 2 + 4
+    assert torch.equal(named(**inputs).logits, expected)
 
 
 def test_state_space_layers_are_refused_unless_their_state_is_a_cache():
