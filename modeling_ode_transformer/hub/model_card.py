@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -22,8 +22,9 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ..configuration_csa_ode import CsaOdeConfig
-from ..configuration_ode_transformer import OdeTransformerConfig, OdeTransformerDecoderConfig
-from ..configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
+from ..configuration_ode_transformer import OdeTransformerDecoderConfig
+from ..depth import num_function_evaluations
+from ..depth_ode_transformer import DepthConfig
 from ..integration_ode_transformer import resolve_scheme
 from ..pipeline_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
 from ..text_files import read_json
@@ -114,6 +115,10 @@ CSA_ODE_CONFIG_FIELDS = (
     *("num_sentences", "embedding_size", "hidden_size", "ngram_size", "attention_output_projection"),
     *("vocab_size", "dropout"),
 )
+INTEGRATED_CONFIG_FIELDS = (
+    *("hidden_size", "d_model", "intermediate_size", "num_hidden_layers", "encoder_layers", "decoder_layers"),
+    *("num_attention_heads", "num_key_value_heads", "vocab_size", "tie_word_embeddings"),
+)
 # The scripts' names for the largest lengths of examples in tokens.
 LENGTH_FIELDS = ("max_source_length", "max_target_length", "max_length")
 # The forms of codes of ISO 639, with a script or a country, and the Hub's own; its identifiers of licenses.
@@ -132,10 +137,11 @@ LICENSES = """
 HUB_DATASET = re.compile(r"([\w.-]+/[\w.-]+)(?: \(([\w.-]+)\))?")
 
 
-class Architecture(NamedTuple):
-    """A model type on cards: its tag, and a function from a model to the record's entries about it. The template has
-    its text, in macros of the type's name."""
+class Kind(NamedTuple):
+    """A kind of models on cards: the class of their configurations, a tag, and a function from a model to the record's
+    entries about it. The template has its text, in macros of the kind's name."""
 
+    config_class: type
     tag: str
     facts: Callable[[PreTrainedModel], dict]
 
@@ -163,48 +169,53 @@ def csa_ode_facts(model: PreTrainedModel) -> dict:
     }
 
 
-# By `model_type`.
-ARCHITECTURES = {
-    OdeTransformerConfig.model_type: Architecture("ode-transformer", ode_transformer_facts),
-    OdeTransformerDecoderConfig.model_type: Architecture("ode-transformer", ode_transformer_facts),
-    OdeTransformerRecurrenceConfig.model_type: Architecture("ode-transformer", ode_transformer_facts),
-    CsaOdeConfig.model_type: Architecture("csaode", csa_ode_facts),
+def integrated_facts(model: PreTrainedModel) -> dict:
+    return {
+        "function_evaluations": num_function_evaluations(model),
+        "backbone": type(model).__name__.removeprefix("Ode"),
+        "config": model.config.ode | config_values(model.config, INTEGRATED_CONFIG_FIELDS),
+    }
+
+
+KINDS = {
+    "ode_transformer": Kind(OdeTransformerDecoderConfig, "ode-transformer", ode_transformer_facts),
+    "csa_ode": Kind(CsaOdeConfig, "csaode", csa_ode_facts),
+    "integrated": Kind(DepthConfig, "ode-transformer", integrated_facts),
 }
 
 
-class ModelClass(NamedTuple):
-    """A class of models with a task: its kind in words, its `model_type`, and the Auto classes that open its saved
-    models, the one for the whole model first."""
-
-    kind: str
-    model_type: str
-    auto_classes: tuple[str, ...]
-
-
-MODEL_CLASSES = {
-    "OdeTransformerForConditionalGeneration": ModelClass(
-        "an encoder-decoder", OdeTransformerConfig.model_type, (SEQ2SEQ, "AutoModel")
-    ),
-    "OdeTransformerRecurrenceForConditionalGeneration": ModelClass(
-        "an encoder-decoder", OdeTransformerRecurrenceConfig.model_type, (SEQ2SEQ, "AutoModel")
-    ),
-    "OdeTransformerForCausalLM": ModelClass("a decoder alone", OdeTransformerDecoderConfig.model_type, (CAUSAL,)),
-    "CsaOdeForSequenceClassification": ModelClass("a classifier", CsaOdeConfig.model_type, (CLASSIFIER, "AutoModel")),
-}
-
-
-def model_class(folder: str | Path) -> ModelClass:
-    """Returns the entry of `MODEL_CLASSES` for the model in a folder.
+def kind_of(config: PreTrainedConfig) -> str:
+    """The name in `KINDS` of models with a configuration.
 
     Raises:
-        ValueError: the configuration names no class of `MODEL_CLASSES`.
+        ValueError: they are not models of this package.
     """
-    name = (AutoConfig.from_pretrained(folder).architectures or ["no class of models"])[0]
-    if name not in MODEL_CLASSES:
-        raise ValueError(
-            f"The config.json of {folder} names {name}, but a card needs one of {', '.join(MODEL_CLASSES)}."
-        )
-    return MODEL_CLASSES[name]
+    for name, kind in KINDS.items():
+        if isinstance(config, kind.config_class):
+            return name
+    raise ValueError(
+        f"A model of type {config.model_type!r} is not one of this package: publish it with model.push_to_hub."
+    )
+
+
+def auto_classes(config: PreTrainedConfig) -> list[str]:
+    """The names of the Auto classes that open a saved model: the one for the whole model, then AutoModel, if it opens
+    the model without its head.
+
+    Raises:
+        ValueError: no Auto class of a task opens it.
+    """
+    (name,) = config.architectures or [None]
+    tasks = {task.auto_class for task in TASKS.values()}
+    of_heads = [each for each in tasks if getattr(opened(each, config), "__name__", None) == name]
+    if not of_heads:
+        raise ValueError(f"The configuration names {name or 'no class of models'}, but a card needs one with a task.")
+    return [*of_heads, *(["AutoModel"] if opened("AutoModel", config) else [])]
+
+
+def opened(auto_class: str, config: PreTrainedConfig) -> Any:
+    """The class of the model that an Auto class makes, or None."""
+    return getattr(transformers, auto_class)._model_mapping.get(type(config), None)
 
 
 def run_record(output_dir: str | Path, task: str | None = None) -> dict:
@@ -220,8 +231,8 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         configuration), data and metrics by split, training, generation, versions and date.
 
     Raises:
-        ValueError: the task is neither given nor recorded, is unknown, or does not suit the model; the model's class
-            is not in `MODEL_CLASSES`; or a metric is not finite.
+        ValueError: the task is neither given nor recorded, is unknown, or does not suit the model; the model is none
+            of this package; or a metric is not finite.
     """
     folder = Path(output_dir)
     arguments, results, state = (
@@ -233,11 +244,12 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
             f"{folder} needs a task: {f'{task!r} is not one of' if task else f'it has no {ARGUMENTS}. Give one of'} "
             f"{', '.join(TASKS)} (--task)."
         )
-    known = model_class(folder)
-    if TASKS[task].auto_class != known.auto_classes[0]:
-        raise ValueError(f"{folder} holds {known.kind}, whose task cannot be {task!r} (--task).")
+    config = AutoConfig.from_pretrained(folder)
+    kind, (auto_class, *_) = kind_of(config), auto_classes(config)
+    if TASKS[task].auto_class != auto_class:
+        raise ValueError(f"{folder} holds a model for {auto_class}, whose task cannot be {task!r} (--task).")
     with torch.device("meta"):
-        model = getattr(transformers, known.auto_classes[0]).from_config(AutoConfig.from_pretrained(folder))
+        model = getattr(transformers, auto_class).from_config(config)
     told, data, training = (arguments.get(name, {}) for name in ("model", "data", "training"))
     folders, evaluated = arguments.get("folders"), arguments.get("evaluated", {})
     # A split may be evaluated later.
@@ -249,8 +261,9 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         "task": task,
         "model": {
             "class": type(model).__name__,
+            "kind": kind,
             "parameters": model.num_parameters(),
-            **ARCHITECTURES[known.model_type].facts(model),
+            **KINDS[kind].facts(model),
         },
         "data": {},
         "training": {
@@ -384,11 +397,11 @@ def model_card(record: dict) -> ModelCard:
             raise ValueError(f"The record has no {name!r}: make it with `run_record` and add `card` (repo_id, ...).")
         if name != "task" and not isinstance(record[name], dict):
             raise ValueError(f"The record's {name!r} is a {type(record[name]).__name__}: give a mapping.")
-    class_name = record["model"].get("class")
-    for name, value, known in (("task", record["task"], TASKS), ("model's class", class_name, MODEL_CLASSES)):
+    kind = record["model"].get("kind")
+    for name, value, known in (("task", record["task"], TASKS), ("model's kind", kind, KINDS)):
         if value not in known:
             raise ValueError(f"The record's {name} is {value!r}: give one of {', '.join(known)}.")
-    card, task, model_type = record["card"], TASKS[record["task"]], MODEL_CLASSES[class_name].model_type
+    card, task = record["card"], TASKS[record["task"]]
     if not isinstance(config := record["model"].get("config"), dict):
         raise ValueError("The record's model has no 'config': make the record with `run_record`.")
     fields = [field for field in ("encoder_solver", "decoder_solver") if field in config]
@@ -409,7 +422,7 @@ def model_card(record: dict) -> ModelCard:
         license=card.get("license"),
         library_name="transformers",
         pipeline_tag=task.pipeline_tag,
-        tags=[ARCHITECTURES[model_type].tag, task.name.replace(" ", "-")],
+        tags=[KINDS[kind].tag, task.name.replace(" ", "-")],
         datasets=[dataset_type(dataset)] if HUB_DATASET.fullmatch(dataset) else None,
         metrics=sorted(identifiers) or None,
         eval_results=eval_results(record) if record.get("metrics") else None,
@@ -426,7 +439,7 @@ def model_card(record: dict) -> ModelCard:
         record=record,
         card=shown,
         task=task,
-        model_type=model_type,
+        kind=kind,
         dataset=text(dataset),
         metric_rows=rows,
         cell=cell,

@@ -30,25 +30,20 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFound
 from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
+from ..depth_ode_transformer import DepthConfig
 from ..generation_ode_transformer import position_limit
 from ..model_folders import open_model
 from ..pipeline_ode_transformer import (
     CUSTOM_PIPELINES,
     TARGET_TOKENIZER,
     add_pipeline,
+    save_pipeline_code,
     without_truncation,
 )
-from ..text_files import read_json, reading
-from .model_card import (
-    ARCHITECTURES,
-    CLASSIFIER,
-    TASKS,
-    model_card,
-    model_class,
-    run_record,
-)
+from ..text_files import reading
+from .model_card import CLASSIFIER, TASKS, auto_classes, model_card, run_record
 
 
 # The files of a new, empty repository.
@@ -96,10 +91,6 @@ def prepare_repository(
         )
     if folder.is_dir() and any(folder.iterdir()):
         raise PublishError(f"{folder} is not empty: choose another folder.")
-    model_type = read_json(output_dir / "config.json").get("model_type")
-    if model_type not in ARCHITECTURES:
-        raise PublishError(f"{output_dir} holds a model of type {model_type!r}: publish it with model.push_to_hub.")
-
     with reading(output_dir):
         record = run_record(output_dir, task) | {"card": card}
     readme = model_card(record).content + "\n"
@@ -116,6 +107,8 @@ def prepare_repository(
     if record["task"] in CUSTOM_PIPELINES:
         add_pipeline(model.config, record["task"])
     model.save_pretrained(folder)
+    if isinstance(model.config, DepthConfig):
+        save_pipeline_code(model.config, folder)
     without_truncation(tokenizer).save_pretrained(folder)
     if (output_dir / TARGET_TOKENIZER).is_dir():
         target_tokenizer = AutoTokenizer.from_pretrained(output_dir / TARGET_TOKENIZER)
@@ -125,7 +118,8 @@ def prepare_repository(
 
 
 def load_model(folder: str | Path, dtype: str = "auto") -> PreTrainedModel:
-    return open_model(getattr(transformers, model_class(folder).auto_classes[0]), folder, dtype=dtype)
+    auto_class, *_ = auto_classes(AutoConfig.from_pretrained(folder))
+    return open_model(getattr(transformers, auto_class), folder, dtype=dtype)
 
 
 # The status of the check's process if it ended before code that the package did not write.
@@ -182,7 +176,7 @@ def check_repository(
 ) -> None:
     """Opens a repository in a process without this package and without network, and compares it with the run's model.
 
-    It compares the ids of every tokenizer, the outputs of AutoModel and of the Auto class with the model's head, and
+    It compares the ids of every tokenizer, the outputs of the Auto class with the model's head and of AutoModel, and
     the text or label from the task's pipeline, if there is one.
 
     Args:
@@ -197,7 +191,10 @@ def check_repository(
     """
     folder, output_dir = Path(folder).resolve(), Path(output_dir)
     model = load_model(output_dir, dtype)
-    auto_classes = model_class(output_dir).auto_classes
+    # AutoModel opens the model without its head, which some classes do not have apart.
+    models = dict(
+        zip(auto_classes(model.config), [model, *([model.base_model] if model.base_model is not model else [])])
+    )
     is_pair = getattr(model.config, "num_sentences", 1) == 2
     texts = [SAMPLE, SECOND_SAMPLE] if is_pair else [SAMPLE]
     tokenizers = {"source": ""}
@@ -210,15 +207,12 @@ def check_repository(
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id, model.config.eos_token_id]])
     pipeline_input, generation, output = SAMPLE, {}, None
-    models = {name: list(inputs) for name in auto_classes}
+    read = {name: list(inputs) for name in models}
     if is_pair:
-        models["AutoModel"].remove("token_type_ids")  # it encodes single texts
+        read["AutoModel"].remove("token_type_ids")  # it encodes single texts
     with torch.no_grad():
-        tensors = {
-            name: (model.base_model if name == "AutoModel" else model)(**{key: inputs[key] for key in keys})[0]
-            for name, keys in models.items()
-        }
-        if auto_classes[0] == CLASSIFIER:
+        tensors = {name: models[name](**{key: inputs[key] for key in keys})[0] for name, keys in read.items()}
+        if CLASSIFIER in models:
             pipeline_input = [{"text": SAMPLE, "text_pair": SECOND_SAMPLE} if is_pair else SAMPLE]
             output = model.config.id2label[int(tensors[CLASSIFIER].argmax())]
         elif TASKS[task].output_key:
@@ -231,7 +225,7 @@ def check_repository(
         "pipeline_input": pipeline_input,
         "tokenizers": tokenizers,
         "input_ids": {name: tokenizer(*texts)["input_ids"] for name, tokenizer in loaded.items()},
-        "models": models,
+        "models": read,
         "generation": generation,
         "output_key": TASKS[task].output_key,
         "output": output,

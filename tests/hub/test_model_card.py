@@ -281,11 +281,11 @@ def test_a_card_shows_no_place_of_the_machine_wherever_it_is_made(run, tmp_path,
     "change, message",
     [
         ({"task": "nope"}, "record's task is 'nope': give one of translation,"),
-        ({"model": {"class": "Nope"}}, "record's model's class is 'Nope': give one of OdeTransformerFor"),
+        ({"model": {"kind": "nope"}}, "record's model's kind is 'nope': give one of ode_transformer"),
         ({"model": []}, "record's 'model' is a list: give a mapping"),
         ({"card": 3}, "record's 'card' is a int: give a mapping"),
         (None, "holds a list, not a JSON object"),
-        ({"model": {"class": "OdeTransformerForCausalLM"}}, "The record's model has no 'config'"),
+        ({"model": {"kind": "ode_transformer"}}, "The record's model has no 'config'"),
     ],
 )
 def test_a_record_that_is_none_is_refused_in_words(change, message, tmp_path):
@@ -446,15 +446,15 @@ def test_where_the_words_and_the_parts_of_the_data_of_a_classifier_come_from(tmp
 
 
 def test_a_task_that_the_model_cannot_have_and_numbers_that_are_none_are_refused(run, tmp_path):
-    with pytest.raises(ValueError, match="holds an encoder-decoder, whose task cannot be 'text-generation'"):
+    with pytest.raises(ValueError, match="holds a model for AutoModelForSeq2SeqLM, whose task"):
         run_record(run, "text-generation")
     build(OdeTransformerForCausalLM).save_pretrained(tmp_path / "lm")
-    with pytest.raises(ValueError, match="holds a decoder alone, whose task cannot be 'translation'"):
+    with pytest.raises(ValueError, match="holds a model for AutoModelForCausalLM, whose task"):
         run_record(tmp_path / "lm", "translation")
-    with pytest.raises(ValueError, match="holds a classifier, whose task cannot be 'translation'"):
+    with pytest.raises(ValueError, match="holds a model for AutoModelForSequenceClassification, whose task"):
         run_record(classifier_run(tmp_path / "classifier"), "translation")
     CsaOdeModel(CsaOdeConfig(embedding_size=8, hidden_size=6)).save_pretrained(tmp_path / "base")
-    with pytest.raises(ValueError, match="base names CsaOdeModel, but a card needs one of OdeTransformerFor"):
+    with pytest.raises(ValueError, match="names CsaOdeModel, but a card needs one with a task"):
         run_record(tmp_path / "base", "text-classification")
     (run / "all_results.json").write_text(json.dumps({"predict_perplexity": float("nan")}))
     with pytest.raises(ValueError, match="predict_perplexity is nan"):

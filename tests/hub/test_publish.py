@@ -16,7 +16,14 @@ import run_translation
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import Trainer, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    LlamaConfig,
+    M2M100Config,
+    Trainer,
+    TrainingArguments,
+)
 
 from modeling_ode_transformer import (
     OdeTransformerConfig,
@@ -24,6 +31,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerTokenizer,
     cli,
+    depth,
 )
 from modeling_ode_transformer.hub import publish as publish_module
 from modeling_ode_transformer.hub.publish import (
@@ -158,6 +166,40 @@ def test_a_language_model_and_sizes_of_weights_are_kept(tokenizer, tmp_path):
     assert {each.dtype for each in load_file(tmp_path / "folder" / "model.safetensors").values()} == {torch.bfloat16}
 
 
+INTEGRATED = {
+    "text-generation": LlamaConfig(
+        **{"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
+    ),
+    "translation": M2M100Config(
+        **{"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24},
+        **{"encoder_attention_heads": 2, "decoder_attention_heads": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("task", INTEGRATED)
+def test_a_model_with_integrated_layers(task, tokenizer, tmp_path):
+    """Its files, what its card says, and the example of the card without the package."""
+    config = INTEGRATED[task]
+    config.update({"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id})
+    config.update(dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id))
+    config = depth.config(config, solver="rk4", layers="1:")
+    torch.manual_seed(0)
+    auto_class = AutoModelForCausalLM if task == "text-generation" else AutoModelForSeq2SeqLM
+    model = randomize(auto_class.from_config(config))
+    model.save_pretrained(tmp_path / "run")
+    tokenizer.save_pretrained(tmp_path / "run")
+    folder = tmp_path / "me" / "model"
+    publish(tmp_path / "run", CARD, task=task, folder=folder, dry_run=True)
+    card = (folder / "README.md").read_text()
+    evaluations = 1 + 2 * 4 if task == "text-generation" else 2 * (1 + 4)
+    assert f"\n{type(model).__name__.removeprefix('Ode')} with integrated layers for " in card
+    assert f"| evaluations of layers in a forward pass | {evaluations} |" in card
+    assert "| solver | rk4 |" in card and "| layers | 1: |" in card
+    example = card.partition("```python\n")[2].partition("```")[0]
+    assert run_python(f"sys.modules['modeling_ode_transformer'] = None\n{example}", tmp_path)
+
+
 def test_the_check_does_not_depend_on_how_a_model_generates(tokenizer, tmp_path):
     """Several outputs, drawn at random, of a model with fewer positions than the check's sample has tokens."""
     ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
@@ -243,7 +285,7 @@ def test_what_cannot_be_published_is_said(run, tmp_path):
     fails(broken, "holds no safetensors weights.*from_pretrained")
     (broken / "pytorch_model.bin").rename(broken / "model.safetensors")
     (broken / "config.json").write_text('{"model_type": "m2m_100"}')
-    fails(broken, "'m2m_100': publish it with model.push_to_hub")
+    fails(broken, "'m2m_100' is not one of this package: publish it with model.push_to_hub")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()
     with pytest.raises(PublishError, match="full is not empty"):
