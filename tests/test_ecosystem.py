@@ -2,6 +2,7 @@
 """The models in other tools: PEFT, accelerate, torch.compile, exporters, quantizers, and what example scripts do."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -217,6 +218,34 @@ def test_a_merged_model_is_saved_with_its_output_projection(peft, form, options,
     assert not report["missing_keys"] and loaded.config.tie_word_embeddings
     ids = {name: values.clamp(max=49) for name, values in batch.items()}
     assert_close(loaded(**ids).logits, merged(**ids).logits)
+
+
+# Of the page: what trains embeddings, and whether the merged model computes the same if they and the output projection
+# are tied, and if they are not.
+OF_EMBEDDINGS = {
+    "modules_to_save": ({"modules_to_save": ["embed_tokens", "lm_head"]}, True, True),
+    "LoRA on embeddings": ({"target_modules": ["q_proj", "embed_tokens"]}, False, True),
+    "LoRA on the output projection": ({"target_modules": ["q_proj", "lm_head"]}, False, True),
+}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", OF_EMBEDDINGS)
+def test_adapted_embeddings_merge_as_the_page_says(name, tied, peft, batch):
+    """LoRA on one of two tied matrices cannot be merged, as with M2M100; PEFT warns of it."""
+    options, *merges = OF_EMBEDDINGS[name]
+    model = build(tie_word_embeddings=tied, share_encoder_decoder_embeddings=tied)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        adapted = peft.get_peft_model(model, peft.LoraConfig(**LORA | options, init_lora_weights=False)).train()
+    optimizer = torch.optim.SGD((each for each in adapted.parameters() if each.requires_grad), lr=0.3)
+    adapted(**batch, labels=batch["decoder_input_ids"]).loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        expected = adapted.eval()(**batch).logits
+        difference = (adapted.merge_and_unload()(**batch).logits - expected).abs().max()
+    assert (difference < 1e-4 * expected.abs().max()) == merges[not tied]
+    assert tied == any("tie_word_embeddings=True" in str(warning.message) for warning in caught)
 
 
 def test_prefix_tuning_searches_with_an_ordinary_cache(peft_of_transformers):
