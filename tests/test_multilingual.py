@@ -24,6 +24,7 @@ from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES 
 from modeling_ode_transformer import TranslationPipeline, cli
 from modeling_ode_transformer.conversion.residual import from_residual
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
+from modeling_ode_transformer.metrics.likelihood import target_likelihoods
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
 
@@ -149,6 +150,22 @@ def test_a_trained_pair_has_the_marks_of_its_languages(trained):
         tokens = tokenizer.convert_ids_to_tokens(ids)
         mark, end = tokens[0 if place == "start" else -1], tokens[-1 if place == "start" else -2]
         assert mark.strip("_") == language and end == "</s>"
+
+
+def test_likelihoods_are_those_of_the_text_after_the_mark(trained):
+    """The mark begins the decoder's input in any case, so that it is not scored."""
+    folder, _, languages, place = trained
+    tokenizer, _ = load_tokenizers(folder / "tokenizer", None, *languages)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "output").eval()
+    ((tokens, scores),) = target_likelihoods(model, tokenizer, ["one"], ["eins"])
+    ids, mark = tokenizer.convert_tokens_to_ids(tokens), find_language(tokenizer, languages[1])
+    assert tokens[-1] == "</s>" and mark not in ids
+    before = [mark] if place == "end" else [model.config.decoder_start_token_id, mark]
+    inputs = tokenizer("one", return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=torch.tensor([[*before, *ids[:-1]]])).logits[0, len(before) - 1 :]
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(torch.from_numpy(scores), expected, atol=1e-4, rtol=0)
 
 
 def test_generate_takes_other_languages(trained, corpus):  # noqa: F811
