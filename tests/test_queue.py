@@ -153,7 +153,7 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
 
     queue.EXAMPLES = EXAMPLES
     names = [run.name for run in queue.all_runs()]
-    assert len(names) == len(set(names)) == 124
+    assert len(names) == len(set(names)) == 193
     assert {run.recipe for run in queue.all_runs() if run.needs_gpu} == {"tatoeba_en_de", "multi30k_en_fr"}
     assert [name for name in names if not name.startswith("tatoeba")][:2] == [
         "multi30k_en_de/rk2_gate_output_1",
@@ -161,7 +161,7 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
     ]
     for run in queue.all_runs():
         script, *arguments = run.commands(Path("data"), tmp_path, ["--bf16", "False"])[-1]
-        if run.recipe.startswith("ptb"):
+        if run.recipe.startswith(("ptb", "linux_doc")):
             assert Path(script).name == "run_language_modeling.py"
             model, data, training = parse_arguments(language_model.LANGUAGE_MODEL, arguments)
         else:

@@ -99,6 +99,32 @@ GATE_STUDIES = {
         ["--vocab_size", "2000", "--num_train_epochs", "3", "--warmup_steps", "300", "--max_eval_samples", "100"],
     ),
 }
+# The verdict: what one more evaluation is worth, beside residual models of other sizes (`verdict.py`).
+LAYERS = {"1": 1, "2": 2, "3": 3, "4": 4, "6": 6, "8": 8, "12": 12}
+VERDICT_ENCODERS = {f"residual_{name}": f"{RESIDUAL},encoder_layers={number}" for name, number in LAYERS.items()}
+VERDICT_ENCODERS |= {
+    "euler2_3": f"{RESIDUAL},steps_per_layer=2",
+    "rk2_3": "encoder_coefficients=fixed",
+    "rk2_gate_3": "encoder_coefficients=gate",
+    "midpoint_3": "encoder_solver=midpoint,encoder_coefficients=fixed",
+    "rk4_3": "encoder_solver=rk4,encoder_coefficients=fixed",
+    "pcformer_3": "encoder_solver=pcformer,encoder_coefficients=ema",
+    "iiet_3": "encoder_solver=iiet,encoder_coefficients=fixed",
+    "looped_3": f"{RESIDUAL},stack_repeats=2",
+    **{f"rk2_{name}": f"encoder_coefficients=fixed,encoder_layers={LAYERS[name]}" for name in ("1", "2", "6")},
+}
+# Widths and layers of language models of 0.4M to 10M parameters; a head has 32 channels.
+SIZES = {"0.4M": (64, 2), "0.7M": (96, 3), "1.9M": (160, 4), "4.5M": (224, 6), "10M": (288, 9)}
+VERDICT_DECODERS = {
+    "residual": "decoder_solver=euler",
+    "euler2": "decoder_solver=euler,steps_per_layer=2",
+    "rk2": "decoder_solver=rk2",
+    "rk4": "decoder_solver=rk4",
+    "iiet": "decoder_solver=iiet,layer_history=learned_dense",
+}
+# Muon's rates that are tried for each scheme, at the smallest size; and the best ones, with which its runs begin.
+VERDICT_RATES = ("0.003", "0.006", "0.012")
+TUNED: dict[str, str] = {}
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
     **dict.fromkeys(
@@ -114,6 +140,7 @@ FILES = {
         for recipe, target in (("multi30k_en_de", "de"), ("multi30k_en_de_fast", "de"), ("multi30k_en_fr", "fr"))
     },
     **dict.fromkeys(("ptb", "ptb_fast"), ("ptb/ptb.{split}.txt.gz", {}, ("train", "valid", "test"))),
+    "linux_doc": ("linux_doc/{split}.txt.gz", {}, ("train", "valid", "test")),
 }
 # A residual model as RK2 with learned coefficients, which at first computes the same function.
 CONVERT = """
@@ -159,7 +186,7 @@ class Run:
 
     @property
     def is_of_language_model(self) -> bool:
-        return self.recipe.startswith("ptb")
+        return self.recipe.startswith(("ptb", "linux_doc"))
 
     @property
     def title(self) -> str:
@@ -191,6 +218,42 @@ class Run:
                 commands.append(["-c", CONVERT, str(residual), str(model)])
             train += ["--model_name_or_path", str(model)]
         return [*commands, [*train, *self.arguments, *more]]
+
+
+def sizes_of_decoder(size: str) -> str:
+    width, layers = SIZES[size]
+    heads = width // 32
+    return f"d_model={width},decoder_layers={layers},decoder_ffn_dim={4 * width},decoder_attention_heads={heads},"
+
+
+def verdict_runs() -> list[Run]:
+    """The rates of each scheme, then the runs of schemes whose rate is known: small sizes first, each with all
+    seeds."""
+    recipe = "linux_doc"
+    smallest = sizes_of_decoder(next(iter(SIZES)))
+    runs = [
+        Run(
+            *(f"verdict_rates/{recipe}/{name}_{rate}", recipe, 1, smallest + scheme),
+            arguments=["--muon_learning_rate", rate],
+        )
+        for name, scheme in VERDICT_DECODERS.items()
+        for rate in VERDICT_RATES
+    ]
+    runs += [
+        Run(
+            *(f"verdict/{recipe}/{name}_{size}_{seed}", recipe, seed, sizes_of_decoder(size) + VERDICT_DECODERS[name]),
+            arguments=["--muon_learning_rate", rate],
+        )
+        for size in SIZES
+        for seed in SEEDS
+        for name, rate in TUNED.items()
+    ]
+    recipe = "tatoeba_en_de_small_fast"
+    return runs + [
+        Run(f"verdict/{recipe}/{name}_{seed}", recipe, seed, overrides)
+        for seed in SEEDS
+        for name, overrides in VERDICT_ENCODERS.items()
+    ]
 
 
 def all_runs() -> list[Run]:
@@ -230,6 +293,7 @@ def all_runs() -> list[Run]:
         for seed in SEEDS
         for name, overrides in MULTI30K_FRENCH.items()
     ]
+    runs += verdict_runs()
     recipe = "tatoeba_en_de_small"
     further = ["--max_steps", "600", "--learning_rate", "5e-4", "--warmup_steps", "0"]
     return runs + [
@@ -375,7 +439,7 @@ class Queue:
         if run.is_of_language_model:
             written = folder / "test.nll"
             written.unlink(missing_ok=True)  # of a command that was stopped
-            texts = self.data_dir / FILES["ptb"][0].format(split="test")
+            texts = self.data_dir / FILES[run.recipe][0].format(split="test")
             score = [*SCORE, "--model", str(folder), "--texts", str(texts), "--nll_file", str(written)]
             if status := self.run_child(score, log_file):
                 return status

@@ -28,9 +28,11 @@ TASKS = {
     "bea2019_gec": CORRECTION,
     "cnn_dailymail": SUMMARIZATION,
     "iwslt14": TRANSLATION,
+    "linux_doc": LANGUAGE_MODEL,
     "multi30k": TRANSLATION,
     "ptb": LANGUAGE_MODEL,
     "tatoeba": TRANSLATION,
+    "wikitext103": LANGUAGE_MODEL,
     "wmt": TRANSLATION,
 }
 ALL_RECIPES = sorted(FOLDER.glob("*.json"))
@@ -126,8 +128,8 @@ def test_smoke_run_of_a_recipe(path, tmp_path, monkeypatch):
 
     values = list(losses(output_dir).values())
     assert len(values) == SMOKE["max_steps"] / SMOKE["logging_steps"] and values[-1] < 0.8 * values[0]
-    scores = {"bea2019_gec": "m2_f0.5", "cnn_dailymail": "rougeLsum", "ptb": "perplexity"}
-    name = next((score for task, score in scores.items() if path.stem.startswith(task)), "bleu")
+    names = {"text-correction": "m2_f0.5", "summarization": "rougeLsum", "text-generation": "perplexity"}
+    name = names.get(task.name, "bleu")
     assert metrics[f"predict_{name}"] == json.loads((output_dir / "all_results.json").read_text())[f"predict_{name}"]
     config = AutoConfig.from_pretrained(output_dir)
     overrides = recipe["config_overrides"] | read_json(task.data_arguments.SMOKE_VALUES)["config_overrides"]

@@ -1,0 +1,108 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""examples/results/verdict.py: made-up losses of a known law give its numbers back."""
+
+import importlib.util
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from modeling_ode_transformer import OdeTransformerDecoderConfig, OdeTransformerForCausalLM
+
+from .conftest import EXAMPLES
+
+
+LAW = (1.5, 40.0, 0.35)  # E, A, alpha
+SIZES = {"a": (64, 2), "b": (96, 3), "c": (160, 4), "d": (224, 6), "e": (288, 9)}
+PHI = {"euler2": (2, 0.4), "rk4": (4, 0.7), "worse": (2, -0.2)}
+
+
+@pytest.fixture(scope="module")
+def module():
+    spec = importlib.util.spec_from_file_location("verdict", EXAMPLES / "results" / "verdict.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["verdict"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def parameters_of(width, layers):
+    return layers * (4 * width * (width + 1) + 8 * width * width + 9 * width + 17 * 32)
+
+
+def made_up(noise=0.0, seeds=(1, 2, 3), experiment=0):
+    """Records of runs whose loss follows the law at `r^phi N`, with normal noise."""
+    generator, runs = np.random.default_rng(experiment), {}
+    for scheme, (evaluations, phi) in {"residual": (1, 0), **PHI}.items():
+        for size, (width, layers) in SIZES.items():
+            count = parameters_of(width, layers)
+            loss = LAW[0] + LAW[1] * (evaluations**phi * count) ** -LAW[2]
+            config = {"d_model": width, "decoder_ffn_dim": 4 * width, "decoder_attention_heads": width // 32}
+            for seed in seeds:
+                runs[f"{scheme}_{size}_{seed}"] = {
+                    "model": {
+                        "config": config | {"max_relative_position": 8},
+                        "function_evaluations": {"decoder": [evaluations] * layers},
+                    },
+                    "metrics": {"validation": {"perplexity": math.exp(loss + noise * generator.normal())}},
+                    "training_seconds": 1e-4 * count * evaluations,
+                }
+    return runs
+
+
+def test_phi_of_a_known_law(module):
+    result = module.verdict(made_up(), samples=20)
+    assert [result["fit"][name] for name in ("floor", "exponent")] == pytest.approx([LAW[0], LAW[2]], rel=0.02)
+    for scheme, (evaluations, phi) in PHI.items():
+        for size, (width, layers) in SIZES.items():
+            found, count = result["schemes"][scheme][size], parameters_of(width, layers)
+            assert found["phi"] == pytest.approx(phi, abs=0.01)
+            assert found["equivalent_size"] == pytest.approx(evaluations**phi, rel=0.01)
+
+            def difference(parameters, loss=LAW[0] + LAW[1] * (evaluations**phi * count) ** -LAW[2]):
+                return loss - LAW[0] - LAW[1] * parameters ** -LAW[2]
+
+            assert found["at_equal_parameters"] == pytest.approx(difference(count), abs=2e-3)
+            # The time of these runs is that of their arithmetic.
+            for name in ("arithmetic", "seconds"):
+                assert found[f"at_equal_{name}"] == pytest.approx(difference(evaluations * count), abs=2e-3)
+        assert result["schemes"][scheme]["mean"]["phi"] == pytest.approx(phi, abs=0.01)
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say(module):
+    """Of 30 experiments with five seeds, whose noise is that of seeds."""
+    covered, number = 0, 0
+    for experiment in range(30):
+        schemes = module.verdict(made_up(0.003, range(5), experiment), samples=100)["schemes"]
+        for scheme, (_, phi) in PHI.items():
+            low, high = schemes[scheme]["mean"]["interval"]
+            covered, number = covered + (low < phi < high), number + 1
+    assert 0.85 < covered / number <= 1
+
+
+def test_one_seed_has_no_interval_and_a_table(module, tmp_path, capsys):
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps(made_up(seeds=(1,))))
+    module.main([str(record), "--output_file", str(tmp_path / "out.json")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("| euler2 | a | 0.40 |  | 1.32 | -") and len(lines) == 2 + 3 * 6
+    assert "interval" not in json.loads((tmp_path / "out.json").read_text())["schemes"]["rk4"]["a"]
+
+
+@pytest.mark.parametrize(
+    "kept, message", [(("residual",), "only residual models"), (("rk4",), "residual models of at least three sizes")]
+)
+def test_too_few_runs_are_refused(kept, message, module):
+    with pytest.raises(ValueError, match=message):
+        module.verdict({name: run for name, run in made_up().items() if name.startswith(kept)})
+
+
+def test_the_parameters_are_those_of_the_blocks(module):
+    fields = {"decoder_ffn_dim": 256, "decoder_attention_heads": 2, "max_relative_position": 8}
+    model = OdeTransformerForCausalLM(OdeTransformerDecoderConfig(d_model=64, decoder_layers=2, **fields))
+    run = made_up(seeds=(1,))["residual_a_1"]
+    assert module.point_of("residual_a_1", run).parameters == sum(
+        parameter.numel() for layer in model.model.layers for parameter in layer.parameters()
+    )
