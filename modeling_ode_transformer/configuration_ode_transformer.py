@@ -554,8 +554,10 @@ class OdeTransformerConfig(OdeTransformerDecoderConfig):
         layer_history (`str`, defaults to `"learned_dense"`): What a block reads from the blocks below:
             `"learned_dense"`, a learned combination of their normalized outputs (DLCL, Wang et al., 2019); `"dense"`,
             their mean; `"depth_weighted"`, a learned combination without norms that starts at the last output
-            (DenseFormer, Pagliardini et al., 2024); `"attention"`, attention to the embedding and the increments
-            (Attention Residuals, Kimi, 2026); `"none"`, the last output.
+            (DenseFormer, Pagliardini et al., 2024); `"dynamic_dense"`, the same with weights for each token
+            (MUDDFormer, Xiao et al., 2025); `"attention"`, attention to the embedding and the increments (Attention
+            Residuals, Kimi, 2026); `"delta_attention"`, the state plus such an attention (Luo et al., 2026);
+            `"none"`, the last output.
         max_position_embeddings (`int`, defaults to 1024): Number of learned positions. Sinusoidal ones have no limit.
         use_cache (`bool`, defaults to `True`): Whether the decoder returns its cache of keys and values. In training
             mode it does so only if `forward` gets `use_cache=True` or a cache.

@@ -7,6 +7,7 @@ Importing this module adds them to the tables of `integration_ode_transformer.py
 from collections.abc import Callable
 
 import torch
+from torch import nn
 
 from .integration_ode_transformer import (
     COEFFICIENTS,
@@ -17,6 +18,7 @@ from .integration_ode_transformer import (
     LearnedDenseLayerHistory,
     MultistepScheme,
     StageCoefficients,
+    StageGate,
     clamp_half,
     resolve_scheme,
     weighted_sum,
@@ -122,32 +124,77 @@ class DepthWeightedLayerHistory(LayerHistory):
         return [*states, output]
 
 
+class DynamicDenseLayerHistory(LayerHistory):
+    """Dynamic dense connections (MUDDFormer, Xiao et al., 2025): after block i the state of each token is `sum_j a_j
+    X_j`, `a = W GELU(V RMSNorm(X_i) + b) + c`, with V, b, W and c of the block. They start at the last output: W is 0.
+    The paper also makes queries, keys and values of combinations of their own; a stage of a scheme has one state."""
+
+    def __init__(self, num_layers, hidden_size, eps):
+        super().__init__(num_layers, hidden_size, eps)
+        self.eps = eps
+        self.hidden = nn.ModuleList(StageGate(hidden_size, i + 1) for i in range(1, num_layers + 1))
+        self.gates = nn.ModuleList(StageGate(i + 1, i + 1, (0.0,) * i + (1.0,)) for i in range(1, num_layers + 1))
+
+    def forward(self, states):
+        if len(states) == 1:
+            return states[0]
+        i = len(states) - 2
+        last = root_mean_square_norm(states[-1], self.eps).to(states[-1].dtype)
+        weights = self.gates[i](nn.functional.gelu(self.hidden[i](last))).split(1, dim=-1)
+        return clamp_half(weighted_sum(weights[0] * states[0], weights[1:], states[1:]))
+
+    def extend(self, states, y, output):
+        return [*states, output]
+
+
+def root_mean_square_norm(state: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm without a scale, in float32 or float64: squares are large in half precision."""
+    state = state if state.dtype == torch.float64 else state.float()
+    return state * (state.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
+
+
 class AttentionLayerHistory(LayerHistory):
     """Attention Residuals (Kimi, 2026): block l reads `sum_i softmax_i(q_l . RMSNorm(v_i)) v_i` for each token, over
     the embedding v_0 and the increments v_i of the blocks below; so does the end of the stack. The learned queries
     start at zero: the mean. (A scale in the norm would only be another factor of the query.)"""
 
+    attends_at_end = True
+
     def __init__(self, num_layers, hidden_size, eps):
-        self.shape, self.eps = (num_layers, hidden_size), eps
+        self.shape, self.eps = (num_layers - (not self.attends_at_end), hidden_size), eps
         super().__init__(num_layers, hidden_size, eps)
 
     def initial_weight(self) -> torch.Tensor:
         return torch.zeros(self.shape)
 
     def forward(self, states):
-        if len(states) == 1:
-            return states[0]
-        query = self.weight[len(states) - 2].to(states[0].device)
-        scores = torch.stack([self.score(query, state) for state in states])  # (states, batch, length)
-        first, *others = scores.softmax(dim=0).to(states[0].dtype).unsqueeze(-1).unbind()
-        return weighted_sum(first * states[0], others, states[1:])
+        return states[0] if len(states) == 1 else self.attend(states)
 
-    def score(self, query, state):
-        state = state if state.dtype == torch.float64 else state.float()
-        return (state * query).sum(dim=-1) * (state.square().mean(dim=-1) + self.eps).rsqrt()
+    def attend(self, values: list[torch.Tensor]) -> torch.Tensor:
+        query = self.weight[len(values) - 2].to(values[0].device)
+        scores = [(root_mean_square_norm(value, self.eps) * query).sum(dim=-1) for value in values]
+        first, *others = torch.stack(scores).softmax(dim=0).to(values[0].dtype).unsqueeze(-1).unbind()
+        return weighted_sum(first * values[0], others, values[1:])
 
     def extend(self, states, y, output):
         return [*states, clamp_half(output - y.to(output.device))]
+
+
+class DeltaAttentionLayerHistory(AttentionLayerHistory):
+    """Delta Attention Residuals (Luo et al., 2026), by block: the state x stays, and block l reads `x_l + sum_i
+    softmax_i(q_l . RMSNorm(v_i)) v_i` with the values of `AttentionLayerHistory`, the first block only x_0. The end of
+    the stack reads x."""
+
+    attends_at_end = False
+
+    def forward(self, states):
+        x, *values = states
+        return x if len(values) in (0, self.num_layers + 1) else clamp_half(x + self.attend(values))
+
+    def extend(self, states, y, output):
+        x, *values = states
+        *values, increment = super().extend(values or [x], y, output)
+        return [clamp_half(x + increment), *values, increment]
 
 
 class CorrectorHistory(LearnedDenseLayerHistory):
@@ -194,4 +241,9 @@ SCHEMES |= {
     # IIET (EMNLP 2025)
     "iiet": resolve_scheme("euler")._replace(corrector_iterations=3),
 }
-HISTORIES |= {"depth_weighted": DepthWeightedLayerHistory, "attention": AttentionLayerHistory}
+HISTORIES |= {
+    "depth_weighted": DepthWeightedLayerHistory,
+    "dynamic_dense": DynamicDenseLayerHistory,
+    "attention": AttentionLayerHistory,
+    "delta_attention": DeltaAttentionLayerHistory,
+}

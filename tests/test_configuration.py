@@ -118,7 +118,10 @@ def test_a_preset_without_an_encoder_has_its_scheme_and_sizes_in_the_decoder():
         ({"encoder_solver": {"a": [[]], "b": [1], "y": [0]}}, "sum to 0, counting the stages that start from the who"),
         ({"stage_values": "both"}, "choose one of increment, output"),
         ({"vector_field": "cross"}, "choose one of layer, attention, ffn, sublayers"),
-        ({"layer_history": "gru"}, "choose one of learned_dense, dense, none, depth_weighted, attention"),
+        (
+            {"layer_history": "gru"},
+            "choose one of learned_dense, dense, none, depth_weighted, dynamic_dense, attention",
+        ),
         ({"position_embedding_type": "rotary"}, "choose one of sinusoidal, sinusoidal_vaswani, learned, none"),
         ({"position_counting": "tokens"}, "'tokens' is unknown: choose one of mask, ids, absolute"),
         ({"activation_function": "rely"}, "'rely' is unknown: choose one of"),

@@ -46,7 +46,7 @@ def all_forms():
     yield {"decoder_solver": "midpoint", "coefficients": "fixed", "normalize_stages": True}
     for field, history in itertools.product(VECTOR_FIELDS, ("learned_dense", "none")):
         yield {"decoder_solver": "rk2", "vector_field": field, "layer_history": history}
-    for history in ("dense", "depth_weighted", "attention"):
+    for history in ("dense", "depth_weighted", "dynamic_dense", "attention", "delta_attention"):
         yield {"decoder_solver": "rk2", "vector_field": "sublayers", "layer_history": history}
     yield {"decoder_solver": "rk4", "stage_values": "output"}
     yield {"decoder_solver": "rk2", "steps_per_layer": 2, "step_size": 0.5}

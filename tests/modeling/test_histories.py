@@ -67,13 +67,56 @@ def test_attention_over_depth_is_that_of_the_increments(full_batch):  # noqa: F8
     assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
 
 
-def test_depth_weighted_starts_as_the_model_without_a_history(batch):
-    model = OdeTransformerModel(tiny_config(layer_history="depth_weighted")).eval()
+def test_dynamic_weights_are_those_of_the_last_output(full_batch):  # noqa: F811
+    """MUDDFormer: Y_i = sum_{j <= i} (W GELU(V RMSNorm(X_i) + b) + c)_j X_j."""
+    model, reference = model_and_reference(layer_history="dynamic_dense", encoder_solver="euler")
+    history, outputs = model.model.encoder.history, []
+
+    def step(layer, state):
+        outputs.extend([] if outputs else [state])
+        X = state + f(layer)(state)
+        outputs.append(X)
+        V, W = history.hidden[len(outputs) - 2], history.gates[len(outputs) - 2]
+        assert W.weight.shape == (len(outputs), len(outputs))
+        z = (X / (X.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()) @ V.weight.T + V.bias
+        a = z * (1 + torch.erf(z / 2**0.5)) / 2 @ W.weight.T + W.bias
+        return torch.einsum("btj,btjd->btd", a, torch.stack(outputs, dim=-2))
+
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+def test_attention_to_increments_is_added_to_the_state(full_batch):  # noqa: F811
+    """Delta Attention Residuals: x_{l+1} = x_l + F(x_l + sum_i softmax_i(q_l . RMSNorm(v_i)) v_i)."""
+    model, reference = model_and_reference(layer_history="delta_attention", encoder_solver="euler")
+    queries = model.model.encoder.history.weight
+    assert queries.shape == (2, 32)
+    values = []
+
+    def step(layer, state):
+        values.extend([] if values else [state])
+        read = state
+        if len(values) > 1:
+            V = torch.stack(values, dim=-2)
+            norms = V / (V.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+            weights = torch.softmax(norms @ queries[len(values) - 2], dim=-1)
+            read = state + torch.einsum("bti,btid->btd", weights, V)
+        values.append(f(layer)(read))
+        return state + values[-1]
+
+    expected = reference_encoder(reference, full_batch, step)
+    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("history", ["depth_weighted", "dynamic_dense"])
+def test_combinations_start_as_the_model_without_a_history(history, batch):
+    model = OdeTransformerModel(tiny_config(layer_history=history)).eval()
     plain = OdeTransformerModel(tiny_config(layer_history="none")).eval()
     missing, unexpected = plain.load_state_dict(model.state_dict(), strict=False)
     assert not missing and all("history" in name for name in unexpected)
     assert_close(model(**batch).last_hidden_state, plain(**batch).last_hidden_state)
-    assert model.decoder.history.weight.tolist() == [[0, 1, 0], [0, 0, 1]]
+    if history == "depth_weighted":
+        assert model.decoder.history.weight.tolist() == [[0, 1, 0], [0, 0, 1]]
 
 
 def test_attention_over_depth_starts_as_the_mean_of_the_embedding_and_the_increments(full_batch):  # noqa: F811
@@ -95,9 +138,10 @@ def test_attention_over_depth_starts_as_the_mean_of_the_embedding_and_the_increm
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_scores_over_depth_of_large_states_are_finite_in_half_precision(dtype):
-    """Squares of 300 are beyond float16; the scores are computed in float32."""
-    history = build(layer_history="attention").model.encoder.history.to(dtype)
+@pytest.mark.parametrize("name", ["attention", "dynamic_dense"])
+def test_norms_over_depth_of_large_states_are_finite_in_half_precision(name, dtype):
+    """Squares of 300 are beyond float16; the norms are computed in float32."""
+    history = build(layer_history=name).model.encoder.history.to(dtype)
     states = [torch.full((1, 2, 32), 300.0, dtype=dtype), torch.randn(1, 2, 32).to(dtype)]
     output = history(states)
     assert output.dtype == dtype and output.isfinite().all()
