@@ -18,11 +18,11 @@ from transformers.utils import logging
 from .integration_ode_transformer import (
     LARGEST,
     OWN_ENTRIES,
-    SCHEMES,
     STARTS,
     TABLES,
     ButcherTableau,
     Scheme,
+    as_data,
     integrate,
     resolve_scheme,
 )
@@ -224,14 +224,8 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
         return super().__new__(cls)
 
     def __setattr__(self, name, value):
-        # Only JSON types are stored; a tableau from a user's file is data.
-        if name.endswith("_solver") and isinstance(value, str) and value in OWN_ENTRIES:
-            entry = SCHEMES.get(value)
-            value = entry if isinstance(entry, ButcherTableau) else value
-        if isinstance(value, ButcherTableau):
-            value = value.to_dict()
-        elif isinstance(value, dict) and isinstance(value.get("predictor"), ButcherTableau):
-            value = {**value, "predictor": value["predictor"].to_dict()}
+        if name.endswith("_solver"):
+            value = as_data(value)
         elif name == "custom_pipelines" and value is not None:
             value = Pipelines(value)
         super().__setattr__(name, value)

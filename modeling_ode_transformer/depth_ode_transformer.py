@@ -36,6 +36,7 @@ from .integration_ode_transformer import (
     Scheme,
     StageCoefficients,
     StageGate,
+    as_data,
     clamp_half,
     resolve_scheme,
     weighted_sum,
@@ -56,7 +57,7 @@ CACHE_NAMES = ("cache", "cache_params", "layer_past", "past_key_value", "past_ke
 LAYERS = re.compile(r"(-?\d+)?:(-?\d+)?(?::(-?\d+))?")
 
 
-@dataclass(frozen=True)
+@dataclass
 class DepthOptions:
     """How the layers of a model are integrated; a saved configuration has them in its field `ode`.
 
@@ -89,26 +90,19 @@ class DepthOptions:
     stack: Any = None
 
     def __post_init__(self):
-        solver, layers = self.solver, self.layers
-        if not isinstance(solver, (str, Mapping, ButcherTableau)):
-            raise ValueError(f"solver={solver!r} must be a name, a tableau or a mapping.")
-        if isinstance(solver, Mapping):  # JSON types: a configuration stores them
-            solver = {
-                name: value.to_dict() if isinstance(value, ButcherTableau) else value for name, value in solver.items()
-            }
+        if not isinstance(self.solver, (str, Mapping, ButcherTableau)):
+            raise ValueError(f"solver={self.solver!r} must be a name, a tableau or a mapping.")
+        self.solver, layers = as_data(self.solver), self.layers
         if isinstance(layers, slice):
-            ends = (layers.start, layers.stop, *([] if layers.step is None else [layers.step]))
-            layers = ":".join("" if end is None else str(end) for end in ends)
+            ends = (layers.start, layers.stop, layers.step)
+            self.layers = ":".join("" if end is None else str(end) for end in ends).removesuffix(":")
         elif not isinstance(layers, str):
-            layers = list(layers) if isinstance(layers, Sequence) else [layers]
-            if not all(isinstance(layer, int) for layer in layers):
-                raise ValueError(f"layers={self.layers!r}: give a slice such as '1:-1', or a list of indices.")
-        stack = [self.stack] if isinstance(self.stack, str) else None if self.stack is None else list(self.stack)
-        for name, value in (
-            ("solver", solver.to_dict() if isinstance(solver, ButcherTableau) else solver),
-            *(("layers", layers), ("stack", stack)),
-        ):
-            object.__setattr__(self, name, value)
+            self.layers = list(layers) if isinstance(layers, Sequence) else [layers]
+        is_slice = isinstance(self.layers, str) and LAYERS.fullmatch(self.layers)
+        if not is_slice and (isinstance(layers, str) or not all(isinstance(layer, int) for layer in self.layers)):
+            raise ValueError(f"layers={layers!r}: give a slice such as '1:-1', or a list of indices.")
+        if self.stack is not None:
+            self.stack = [self.stack] if isinstance(self.stack, str) else list(self.stack)
         choices = {
             "coefficients": COEFFICIENTS,
             "coefficient_sharing": ("layer", "stack"),
@@ -120,8 +114,6 @@ class DepthOptions:
                 raise ValueError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(map(str, values))}.")
         if not isinstance(self.steps_per_layer, int) or self.steps_per_layer < 1:
             raise ValueError(f"steps_per_layer={self.steps_per_layer!r} must be an integer of at least 1.")
-        if isinstance(layers, str) and not LAYERS.fullmatch(layers):
-            raise ValueError(f"layers={layers!r}: give a slice such as '1:-1', or a list of indices.")
         weights = COEFFICIENTS[self.coefficients]
         if self.start is not None and self.start not in weights.starts:
             known = ", ".join(weights.starts) or "none, since nothing is free"
@@ -141,7 +133,7 @@ class DepthOptions:
             raise ValueError("start='euler' needs stages that are increments without norms: leave start out.")
         if self.scheme.multistep is not None:
             raise ValueError(f"solver={self.solver!r} needs the steps before: choose a Runge-Kutta scheme.")
-        if self.scheme.corrector_iterations and (layers != ":" or self.steps_per_layer > 1):
+        if self.scheme.corrector_iterations and (self.layers != ":" or self.steps_per_layer > 1):
             raise ValueError(
                 f"solver={self.solver!r} corrects over all layers of a stack: leave layers and steps_per_layer out."
             )
@@ -175,14 +167,22 @@ class DepthOptions:
         return COEFFICIENTS[self.coefficients](self.scheme.tableau, hidden_size, start=start)
 
 
-class DepthParts(nn.Module):
+class DepthStack(nn.Module):
     """What the layers of a stack share: coefficients, norms of the stages, and a corrector with its history.
 
-    `states` are the history's entries while the model runs.
+    Args:
+        options: the options.
+        num_layers: the number of layers of the stack.
+        hidden_size: the size of the states' last dimension.
+
+    `states` are the history's entries while the model runs. A cache has a slot for each layer, then those of the
+    further evaluations, which belong to the layers `extra_slots`.
     """
 
     def __init__(self, options: DepthOptions, num_layers: int, hidden_size: int):
         super().__init__()
+        self.options, self.num_layers = options, num_layers
+        self.extra_slots = [idx for idx in options.indices(num_layers) for _ in range(options.evaluations - 1)]
         self.states: tuple[torch.Tensor, ...] = ()
         eps, scheme = 1e-5, options.scheme
         if options.coefficient_sharing == "stack" and scheme.tableau.num_stages > 1:
@@ -194,41 +194,22 @@ class DepthParts(nn.Module):
             self.history = LearnedDenseLayerHistory(num_layers, hidden_size, eps)
             self.corrector = CorrectorHistory(num_layers, hidden_size, eps)
 
+    def slots(self, layer_idx: int) -> list[int]:
+        """The slots of a layer's evaluations."""
+        return [layer_idx, *(self.num_layers + i for i, idx in enumerate(self.extra_slots) if idx == layer_idx)]
 
-@dataclass
-class DepthPlan:
-    """What a layer knows of its stack. A plain object, so that the shared modules are the stack's alone.
-
-    Args:
-        options: the options.
-        parts: what the layers share.
-        layer_idx: the layer's index.
-        num_layers: the number of layers of the stack.
-        extra_slots: for each slot of a cache beyond those of the original layers, the layer whose keys it holds.
-    """
-
-    options: DepthOptions
-    parts: DepthParts
-    layer_idx: int
-    num_layers: int
-    extra_slots: list[int]
-
-    def __post_init__(self):
-        extra = [self.num_layers + i for i, layer_idx in enumerate(self.extra_slots) if layer_idx == self.layer_idx]
-        self.slots = [self.layer_idx, *extra]  # of the layer's evaluations
-
-    def reserve(self, cache: Cache) -> None:
+    def reserve(self, cache: Cache, layer_idx: int) -> None:
         """Gives a cache the slots of all evaluations.
 
         Raises:
-            ValueError: the cache is offloaded, or has states already, but not of these evaluations.
+            ValueError: the cache is offloaded, or has states of this layer already, but not of these evaluations.
         """
         layers, total = cache.layers, self.num_layers + len(self.extra_slots)
         if len(layers) >= total:
             return
         if cache.offloading:
             raise ValueError("An offloaded cache has no room for the stages of a layer: choose another one.")
-        own = layers[self.layer_idx] if self.layer_idx < len(layers) else None
+        own = layers[layer_idx] if layer_idx < len(layers) else None
         if isinstance(own, CacheLayerMixin) and own.get_seq_length() > 0:
             raise ValueError(
                 f"The cache holds the states of {len(layers)} layers, but this model's evaluations need {total}: "
@@ -261,27 +242,30 @@ class DepthLayer(nn.Module):
     """A layer whose step is that of a scheme. It comes before the layer's own class."""
 
     state_name: str  # the name of the first argument
-    plan: DepthPlan
+    depth_stack: DepthStack
+    depth_idx: int  # the layer's index in its stack
+    depth_slots: list[int]  # of its evaluations in a cache
     coefficients: StageCoefficients  # of the layer, if the stack has none
 
     def __call__(self, *args, **kwargs):
-        if not self.plan.options.scheme.corrector_iterations:
+        stack, idx = self.depth_stack, self.depth_idx
+        if not stack.options.scheme.corrector_iterations:
             return super().__call__(*args, **kwargs)
         # The history is an argument, so that a layer that is recomputed reads what it read before.
-        plan, y = self.plan, args[0] if args else kwargs[self.state_name]
-        states = DepthStates((y,) if plan.layer_idx == 0 else plan.parts.states)
-        plan.parts.states = ()  # nothing stays if the layer fails
-        if len(states.before) != plan.layer_idx + 1:
+        y = args[0] if args else kwargs[self.state_name]
+        states = DepthStates((y,) if idx == 0 else stack.states)
+        stack.states = ()  # nothing stays if the layer fails
+        if len(states.before) != idx + 1:
             raise RuntimeError(
-                f"Layer {plan.layer_idx} finds {len(states.before)} states of the layers below: a corrector needs all "
+                f"Layer {idx} finds {len(states.before)} states of the layers below: a corrector needs all "
                 "layers (no layer drop), one forward pass at a time (no threads, no DataParallel)."
             )
         result = super().__call__(*args, **kwargs, states=states)
-        plan.parts.states = states.after if plan.layer_idx < plan.num_layers - 1 else ()
+        stack.states = states.after if idx < stack.num_layers - 1 else ()
         return result
 
     def forward(self, *args, states: DepthStates | None = None, **kwargs):
-        layer, slots, name = super().forward, self.plan.slots, self.state_name
+        layer, slots, name = super().forward, self.depth_slots, self.state_name
         y = args[0] if args else kwargs[name]
         cache_layers, rest = self.cache_layers(args[1:], kwargs), None
 
@@ -322,18 +306,18 @@ class DepthLayer(nn.Module):
         for value in (*args, *kwargs.values()):
             if isinstance(value, Cache):
                 cache = value.self_attention_cache if isinstance(value, EncoderDecoderCache) else value
-                self.plan.reserve(cache)
+                self.depth_stack.reserve(cache, self.depth_idx)
                 return cache.layers
         return None
 
     def integrate(self, output: Callable[[torch.Tensor, int], torch.Tensor], y: torch.Tensor) -> torch.Tensor:
         """The steps of the scheme. `y + sum_i b_i F_i` is computed as `layer(y) + (b_1 - 1) F_1 + sum_{i > 1} b_i
         F_i`: with Euler's weights it is the original layer's output, to the bit."""
-        options, parts = self.plan.options, self.plan.parts
-        tableau, norms = options.scheme.tableau, getattr(parts, "stage_norms", None)
+        options, stack = self.depth_stack.options, self.depth_stack
+        tableau, norms = options.scheme.tableau, getattr(stack, "stage_norms", None)
         coefficients = None
         if tableau.num_stages > 1:
-            coefficients = parts.coefficients if options.coefficient_sharing == "stack" else self.coefficients
+            coefficients = stack.coefficients if options.coefficient_sharing == "stack" else self.coefficients
         starts_from_output = options.stage_values == "increment" and norms is None
         for step in range(options.steps_per_layer):
             stages: list[torch.Tensor] = []
@@ -354,12 +338,11 @@ class DepthLayer(nn.Module):
         self, output: Callable, y: torch.Tensor, prediction: torch.Tensor, states: DepthStates
     ) -> torch.Tensor:
         """The next layer's input, after the corrections of PCformer and IIET."""
-        parts, number = self.plan.parts, len(self.plan.slots)
-        evaluations = range(number - self.plan.options.scheme.corrector_iterations, number)
-        before = list(states.before)
-        corrected = parts.corrector.correct(evaluations, parts.history, before, output, y, prediction)
-        states.after = tuple(parts.history.extend(before, y, corrected))
-        return parts.history(list(states.after)).to(y.device)
+        stack, number, before = self.depth_stack, len(self.depth_slots), list(states.before)
+        evaluations = range(number - stack.options.scheme.corrector_iterations, number)
+        corrected = stack.corrector.correct(evaluations, stack.history, before, output, y, prediction)
+        states.after = tuple(stack.history.extend(before, y, corrected))
+        return stack.history(list(states.after)).to(y.device)
 
 
 class DepthConfig:
@@ -430,21 +413,20 @@ def integrate_layers(model: PreTrainedModel, options: DepthOptions) -> None:
             raise ValueError(f"The layers of {name} are integrated already: start from the original model.")
     check_pre_norm(model, options)
     for name, layers in stacks:
-        indices = options.indices(len(layers))
         like = next(parameter for parameter in layers.parameters() if parameter.is_floating_point())
         # The width of the innermost model around the stack.
         around = (each for key, each in model.named_modules() if not key or name.startswith(f"{key}."))
         owner = [each for each in around if isinstance(each, PreTrainedModel)][-1]
         hidden_size = owner.config.get_text_config().hidden_size
-        parts = DepthParts(options, len(layers), hidden_size)
-        if list(parts.parameters()):
+        stack = DepthStack(options, len(layers), hidden_size)
+        if list(stack.parameters()):
             parent, _, last = name.rpartition(".")
-            model.get_submodule(parent).add_module(f"{last}_depth", place(parts, like))
-        extra = [idx for idx in indices for _ in range(options.evaluations - 1)]
-        for idx in indices:
+            model.get_submodule(parent).add_module(f"{last}_depth", place(stack, like))
+        for idx in options.indices(len(layers)):
             layer = layers[idx]
             layer.__class__ = made(type(layer))
-            layer.plan = DepthPlan(options, parts, idx, len(layers), extra)
+            object.__setattr__(layer, "depth_stack", stack)  # whose parameters are not the layer's
+            layer.depth_idx, layer.depth_slots = idx, stack.slots(idx)
             if options.coefficient_sharing == "layer" and options.scheme.tableau.num_stages > 1:
                 layer.coefficients = place(options.make_coefficients(hidden_size), like)
 
@@ -545,9 +527,6 @@ def change_of_increment(model: PreTrainedModel, layer: nn.Module, inputs: dict[s
     probe = copy.deepcopy(layer).double().eval()
     if isinstance(probe, DepthLayer):
         probe.__class__ = type(probe).__mro__[2]  # the original layer
-    for module in probe.modules():
-        if hasattr(getattr(module, "config", None), "_experts_implementation"):
-            module.config._experts_implementation = "eager"  # others have no float64
     name = state_name(type(probe))
     shape = (args[0] if args else kwargs.pop(name)).shape
     z = torch.randn(shape, dtype=torch.double, generator=torch.Generator().manual_seed(0)).to(model.device)

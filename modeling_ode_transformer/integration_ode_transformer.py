@@ -251,6 +251,17 @@ def resolve_scheme(solver: Any) -> Scheme:
     return scheme._replace(corrector_iterations=number)
 
 
+def as_data(solver: Any) -> Any:
+    """A solver in JSON types, as configurations store it: tableaus as mappings, also those of a user's file."""
+    if isinstance(solver, str) and solver in OWN_ENTRIES:
+        solver = SCHEMES[solver] if isinstance(SCHEMES.get(solver), ButcherTableau) else solver
+    if isinstance(solver, ButcherTableau):
+        return solver.to_dict()
+    if isinstance(solver, Mapping) and "predictor" in solver:
+        return {**solver, "predictor": as_data(solver["predictor"])}
+    return solver
+
+
 class StageCoefficients(nn.Module):
     """The weights of a step's stages: gamma in eq. 8.
 

@@ -88,7 +88,7 @@ def wrap(model: PreTrainedModel, solver: Any = "rk2", **options: Any) -> PreTrai
 
 def num_function_evaluations(model: PreTrainedModel) -> int:
     """How often one forward pass evaluates the model's layers, for comparisons at equal cost."""
-    return sum(len(module.plan.slots) for module in model.modules() if isinstance(module, DepthLayer)) + sum(
+    return sum(len(module.depth_slots) for module in model.modules() if isinstance(module, DepthLayer)) + sum(
         not any(isinstance(module, DepthLayer) for module in layer.modules())
         for _, layers in find_stacks(model, None)
         for layer in layers

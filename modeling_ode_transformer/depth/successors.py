@@ -42,24 +42,14 @@ def successor_options(names: set[str], corrector_iterations: int | None = None) 
         ValueError: PCformer with a number of stages other than 2 and 4.
     """
     stages = sum(bool(re.fullmatch(r"model\.RK_norm\.\d+\.weight", name)) for name in names)
-    iterations = corrector_iterations
-    if iterations is None:
-        iterations = 1 if stages else 3
+    iterations = corrector_iterations or (1 if stages else 3)
     if stages == 0:
-        return {
-            "solver": {
-                "predictor": "euler",
-                "corrector_iterations": 3 if corrector_iterations is None else corrector_iterations,
-            }
-        }
+        return {"solver": {"predictor": "euler", "corrector_iterations": iterations}}
     if stages not in (2, 4):
         raise ValueError(f"The model has {stages} norms of stages: PCformer has 2 (RK2) or 4 (RK4).")
     gated = "model.gate_linear.weight" in names and stages == 2  # with RK4 the original does not read its gate
     return {
-        "solver": {
-            "predictor": f"rk{stages}",
-            "corrector_iterations": 1 if corrector_iterations is None else corrector_iterations,
-        },
+        "solver": {"predictor": f"rk{stages}", "corrector_iterations": iterations},
         "coefficients": "ema" if "model.alpha" in names else "gate" if gated else "fixed",
         "coefficient_sharing": "stack",
         "stage_values": "output",
