@@ -290,5 +290,5 @@ def compare(
         return score(rows.reshape(-1, *rows.shape[2:]))
 
     lower_is_better = metric == "perplexity"
-    result = paired_bootstrap(*pooled, score_together, num_samples, seed, counts_seeds, lower_is_better)
+    result = paired_bootstrap(pooled[0], pooled[1], score_together, num_samples, seed, counts_seeds, lower_is_better)
     return {"metric": metric, "signature": signature} | result.to_dict()

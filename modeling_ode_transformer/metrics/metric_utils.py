@@ -1,10 +1,10 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Checks of what is given to the metrics."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 
-def check_lists(**lists: Sequence) -> None:
+def check_lists(**lists: Sized) -> None:
     """Raises a ValueError with the counts unless all lists have the same number of items, at least one, and a
     TypeError for a string or None in place of a list."""
     for name, items in lists.items():
