@@ -157,41 +157,36 @@ TRAINED = {
 PREPARED = ("translation", "summarization", "correction", "language-model")
 
 
-def train(name: str, arguments: list[str]) -> None:
+PREPARE_HELP = """\
+usage: ode-transformer prepare {name} --train FILE --validation FILE --output_dir FOLDER [OPTIONS]
+
+Cleans and encodes data once and writes them to --output_dir. The options, including --recipe,
+are listed by: ode-transformer train {name} --help. To use the prepared data, train with the
+same options and give that folder as --prepared_dir.
+"""
+
+
+def on_task(action: str, name: str, arguments: list[str]) -> None:
+    """`train` or `prepare`, for a task."""
     if not {"-h", "--help"}.isdisjoint(arguments):
-        print((HELP_TEXTS / f"{name}.txt").read_text(encoding="utf-8"), end="")
+        text = PREPARE_HELP.format(name=name)
+        print(text if action == "prepare" else (HELP_TEXTS / f"{name}.txt").read_text(encoding="utf-8"), end="")
         return
     if (recipe := recipe_of(arguments)[0]) is not None:
         read_json(recipe_file(recipe))
     from .training.help import find_task
-    from .training.run import run, run_process
+    from .training.run import prepare, run, run_process
 
     task = find_task(name)
-    run_process(lambda: run(task, arguments))
-
-
-def prepare(name: str, arguments: list[str]) -> None:
-    if not {"-h", "--help"}.isdisjoint(arguments):
-        print(
-            f"usage: ode-transformer prepare {name} --train FILE --validation FILE --output_dir FOLDER [OPTIONS]\n\n"
-            "Cleans and encodes data once and writes them to --output_dir. The options, including --recipe,\nare "
-            f"listed by: ode-transformer train {name} --help. To use the prepared data, train with the\nsame options "
-            "and give that folder as --prepared_dir."
-        )
-        return
-    from .training.help import find_task
-    from .training.run import prepare, run_process
-
-    task = find_task(name)
-    run_process(lambda: prepare(task, arguments))
+    run_process(lambda: (prepare if action == "prepare" else run)(task, arguments))
 
 
 ARGUMENTS = arg("arguments", "options of the training", nargs="*")
 for name, summary in TRAINED.items():
-    command(f"train {name}", summary, ARGUMENTS)(partial(train, name))
+    command(f"train {name}", summary, ARGUMENTS)(partial(on_task, "train", name))
 for name in PREPARED:
     summary = f"data for `train {name}`, with its options (see train {name} --help); writes to --output_dir"
-    command(f"prepare {name}", summary, ARGUMENTS)(partial(prepare, name))
+    command(f"prepare {name}", summary, ARGUMENTS)(partial(on_task, "prepare", name))
 
 
 # Checkpoints
@@ -232,7 +227,7 @@ def average(folders: list[Path], last: int | None, output_dir: Path | None, over
     OUTPUT_DIR,
     arg("--bpe_codes", "BPE codes of subword-nmt or fastBPE; default: none, for texts split into pieces", type=Path),
     arg("--target_bpe_codes", "BPE codes for the target; default: --bpe_codes", type=Path),
-    arg("--trust_file", "unpickle all of the checkpoints, which can run any code in them", action="store_true"),
+    arg("--trust_file", "unpickle everything, which can run any code: only for files you trust", action="store_true"),
     needs_models=True,
 )
 def convert_fairseq(**options: Any) -> None:
