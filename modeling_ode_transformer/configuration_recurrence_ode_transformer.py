@@ -4,12 +4,8 @@
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
-from transformers.utils import logging
 
 from .configuration_ode_transformer import OdeTransformerConfig
-
-
-logger = logging.get_logger(__name__)
 
 
 RECURRENCE_CHOICES: dict[str, tuple[str, ...]] = {
@@ -112,11 +108,6 @@ class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
         if self.recurrence_steps is not None and self.recurrence_steps < 1:
             raise ValueError(
                 f"recurrence_steps={self.recurrence_steps} must be at least 1, or None for one per word of the source."
-            )
-        if self.recurrence_encoder == "birnn" and self.recurrence_steps not in (None, type(self).recurrence_steps):
-            logger.warning_once(
-                f"recurrence_steps={self.recurrence_steps} has no effect: recurrence_encoder='birnn' has a state for "
-                "each word."
             )
         super().validate_architecture()
 

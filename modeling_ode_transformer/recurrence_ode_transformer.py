@@ -12,72 +12,16 @@ Where the paper is silent:
   function.
 """
 
-from collections.abc import Callable
-from itertools import repeat
-
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_recurrence_ode_transformer import OdeTransformerRecurrenceConfig
-from .layers_ode_transformer import are_operations_recorded, autocast_dtype
-
-
-# `term + x @ matrices` for batches of matrices.
-BatchedProduct = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-class RepeatedTerm(torch.autograd.Function):
-    """A term added to each of many products with the same matrices. Its gradient is that of the products. From it, one
-    product over all uses gives the gradient of the matrices, instead of a product per use and their sum. There are no
-    second derivatives."""
-
-    @staticmethod
-    def forward(ctx, term, matrices, inputs, num_uses, rows, product):
-        """`inputs` is a list that must hold the input of each use, (batch, rows, in), when the gradient is computed.
-        Returns (num_uses, batch, rows, out)."""
-        ctx.inputs, ctx.product = inputs, product
-        return term.detach().expand(num_uses, -1, rows, -1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradients):
-        of_term = gradients.sum(dim=(0, 2)).unsqueeze(1) if ctx.needs_input_grad[0] else None
-        inputs = torch.stack(ctx.inputs, dim=1).flatten(1, 2)  # (batch, num_uses * rows, in)
-        gradients = gradients.transpose(0, 1).flatten(1, 2).transpose(1, 2)
-        zero = gradients.new_zeros(1, 1, 1).expand(len(inputs), 1, inputs.shape[2])
-        of_matrices = ctx.product(zero, gradients, inputs).transpose(1, 2)
-        return of_term, of_matrices, None, None, None, None
-
-
-def repeated_product(
-    term: torch.Tensor,
-    matrices: torch.Tensor,
-    num_uses: int,
-    rows: int,
-    product: BatchedProduct = torch.baddbmm,
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """`x -> term + x @ matrices` as a function to be called `num_uses` times. The shapes are (batch, rows, in) for x,
-    (batch, 1, out) for the term, and (batch, in, out) for the matrices."""
-    dtype, terms, inputs = matrices.dtype, repeat(term), []
-    if torch.is_grad_enabled() and not are_operations_recorded():
-        terms = iter(RepeatedTerm.apply(term, matrices, inputs, num_uses, rows, product).unbind())
-        matrices = matrices.detach()
-
-    def function(x):
-        x = x.to(dtype)
-        inputs.append(x.detach())
-        return product(next(terms), x, matrices)
-
-    return function
 
 
 class OdeTransformerBidirectionalLinear(nn.Module):
     """Two linear layers of a recurrence, one for each direction."""
-
-    product: BatchedProduct = staticmethod(torch.baddbmm)
 
     def __init__(self, in_features: int, out_features: int):
         super().__init__()
@@ -85,12 +29,9 @@ class OdeTransformerBidirectionalLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(2, out_features, in_features))
         self.bias = nn.Parameter(torch.empty(2, 1, out_features))
 
-    def forward(self, num_uses: int, rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The layers as a function to be called `num_uses` times. Each call takes (2, rows, in) and returns
-        (2, rows, out)."""
-        dtype = autocast_dtype(self.weight)
-        matrices = self.weight.to(dtype).transpose(1, 2)
-        return repeated_product(self.bias.to(dtype), matrices, num_uses, rows, self.product)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Takes (2, rows, in) and returns (2, rows, out)."""
+        return torch.baddbmm(self.bias, x, self.weight.transpose(1, 2))
 
 
 def mean_of_words(hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -164,25 +105,20 @@ class OdeTransformerBiArn(nn.Module):
         # (keys or values, directions * batch * heads, length, head_dim)
         keys_and_values = self.kv_proj(hidden_states).view(batch_size, length, 4, -1, self.head_dim)
         keys, values = keys_and_values.permute(2, 0, 3, 1, 4).reshape(2, -1, length, self.head_dim)
-        hidden = keys.new_zeros(1, 1, 1)
+        hidden = keys.new_zeros(1, 1, length).expand(len(keys), -1, -1)
         if mask is not None:
             # A row without words would have no weights.
             visible = mask | ~mask.any(dim=1, keepdim=True)
             hidden = torch.zeros_like(visible, dtype=keys.dtype).masked_fill(~visible, torch.finfo(keys.dtype).min)
             hidden = hidden.view(1, batch_size, 1, length).expand(2, -1, d // self.head_dim, -1)
             hidden = hidden.reshape(-1, 1, length)
-        score = repeated_product(hidden.expand(len(keys), 1, length), keys.transpose(1, 2), num_steps, 1)
-        zero = keys.new_zeros(1, 1, 1).expand(len(keys), 1, self.head_dim)
-        combine = repeated_product(zero, values, num_steps, 1)
-        state_proj, out_proj, context_proj = (
-            layer(num_steps, batch_size) for layer in (self.state_proj, self.out_proj, self.context_proj)
-        )
 
         def step(state: torch.Tensor) -> torch.Tensor:
-            query, state_gates, state_new = state_proj(state).split((d, 2 * d, d), dim=-1)
-            weights = score(query.reshape(len(keys), 1, self.head_dim) * self.head_dim**-0.5).softmax(dim=-1)
-            context = combine(self.attention_dropout(weights))
-            context = context_proj(out_proj(context.reshape(2, batch_size, d)))
+            query, state_gates, state_new = self.state_proj(state).split((d, 2 * d, d), dim=-1)
+            query = query.reshape(len(keys), 1, self.head_dim) * self.head_dim**-0.5
+            weights = torch.baddbmm(hidden, query, keys.transpose(1, 2)).softmax(dim=-1)
+            context = torch.bmm(self.attention_dropout(weights), values).reshape(2, batch_size, d)
+            context = self.context_proj(self.out_proj(context))
             context_gates, context_new = context.split((2 * d, d), dim=-1)
             reset, update = torch.sigmoid(context_gates + state_gates).chunk(2, dim=-1)
             new = torch.tanh(context_new + reset * state_new)

@@ -11,23 +11,10 @@ from typing import Any
 from transformers import PreTrainedTokenizer
 
 
-# A tokenizer keeps the pieces of the words it has met, of a little more than so many characters: some 100 MB.
-MOST_CHARACTERS = 2**22
-
-
-def read_merges(path: str | os.PathLike) -> list[tuple[str, str]]:
-    """The merges of a saved tokenizer, best first; a ValueError names a line that is not one."""
+def read_merges(path: str | os.PathLike) -> list[tuple[str, ...]]:
+    """The merges of a saved tokenizer, best first."""
     with open(path, encoding="utf-8", newline="\n") as file:
-        lines = [line.rstrip("\r\n") for line in file]
-    if not lines or not lines[0].startswith("#version: 0.2"):
-        raise ValueError(f"{path} does not begin with '#version: 0.2', as the merges of a saved tokenizer do.")
-    merges = []
-    for number, line in enumerate(lines[1:], 2):
-        first, _, second = line.partition(" ")
-        if not first or not second or " " in second:
-            raise ValueError(f"{path}, line {number}: {line!r} is not a pair, separated by a single space.")
-        merges.append((first, second))
-    return merges
+        return [tuple(line.rstrip("\r\n").split(" ")) for line in file if not line.startswith("#version:")]
 
 
 class FairseqTokenizer(PreTrainedTokenizer):
@@ -75,9 +62,6 @@ class FairseqTokenizer(PreTrainedTokenizer):
         split_special_tokens: bool = True,
         **kwargs: Any,
     ):
-        for name, given, file in (("vocab", vocab, vocab_file), ("merges", merges, merges_file)):
-            if given is None and file is None:
-                raise ValueError(f"There is neither {name} nor a {name}_file: give one of them.")
         if vocab is None:
             with open(vocab_file, encoding="utf-8") as file:
                 vocab = json.load(file)
@@ -87,8 +71,7 @@ class FairseqTokenizer(PreTrainedTokenizer):
         self.encoder = dict(vocab)
         self.bpe_ranks = {pair: rank for rank, pair in enumerate(merges)}
         self.decoder = {i: token for token, i in self.encoder.items()}
-        self.segmented: dict[str, str] = {}
-        self.segmented_characters = 0
+        self.segmented: dict[str, str] = {}  # the pieces of the words that it has met
         kwargs["special_tokens_pattern"] = "eos"
         super().__init__(
             bos_token=bos_token,
@@ -123,11 +106,7 @@ class FairseqTokenizer(PreTrainedTokenizer):
         pieces = []
         for word in re.split("[ \r\n]+", text):
             if word and word not in self.segmented:
-                if self.segmented_characters > MOST_CHARACTERS:
-                    self.segmented.clear()
-                    self.segmented_characters = 0
                 self.segmented[word] = self._segment(word)
-                self.segmented_characters += len(word)
             pieces.append(self.segmented.get(word, ""))
         # subword-nmt separates words only at spaces, but fairseq separates pieces at any white space.
         return " ".join(pieces).split()

@@ -5,7 +5,6 @@ import atexit
 import gc
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="datasets_cache_")
 
 import datasets
-import evaluate
 import pytest
 import torch
 import transformers
@@ -91,7 +89,6 @@ NEEDS_TRANSFORMERS = {
 LONG = ("test_pages", "test_beam_search", "modeling", "inference")
 SLOW_NAMES = ("compile", "export", "saved_code", "flops", "trains", "transformers_search", "without_the_package")
 EXAMPLES = Path(__file__).parent.parent / "examples"
-METRICS = Path(__file__).parent.parent / "modeling_ode_transformer" / "metrics"
 SOLVERS = ("euler", "rk2", "midpoint", "ralston", "rk3", "rk4", "rk4_38")
 
 
@@ -222,27 +219,3 @@ def batch() -> dict[str, torch.Tensor]:
         "attention_mask": attention_mask.long(),
         "decoder_input_ids": decoder_input_ids,
     }
-
-
-@pytest.fixture(scope="session")
-def evaluate_modules(tmp_path_factory):
-    """A folder for what `evaluate` copies; one for the session, as Python keeps looking where it found the first."""
-    folder = tmp_path_factory.mktemp("evaluate")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate.config, "HF_MODULES_CACHE", str(folder / "modules"))
-        yield folder
-
-
-@pytest.fixture
-def load_metric(evaluate_modules, tmp_path, monkeypatch):
-    """`evaluate.load` of a metric of the package by its name, from a foreign folder, where connecting is an error."""
-
-    def refuse(*args, **kwargs):
-        raise AssertionError("A metric went to the network.")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.chdir(tmp_path)
-    return lambda name, *args: evaluate.load(
-        str(METRICS / f"{name}.py"), *args, cache_dir=str(evaluate_modules / "data")
-    )

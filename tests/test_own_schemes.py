@@ -7,7 +7,7 @@ import json
 import pickle
 import sys
 
-import evaluate
+import datasets
 import pytest
 import run_translation
 import torch
@@ -135,9 +135,9 @@ def test_only_models_that_need_a_file_name_it(scheme, tmp_path):
 
 def test_a_file_takes_no_packages_place(tmp_path):
     """Whatever the file is called, an import of that name finds what it found before."""
-    (tmp_path / "evaluate.py").write_text(SCHEME)
-    module = import_schemes(tmp_path / "evaluate.py")
-    assert module is not evaluate and importlib.import_module("evaluate") is evaluate
+    (tmp_path / "datasets.py").write_text(SCHEME)
+    module = import_schemes(tmp_path / "datasets.py")
+    assert module is not datasets and importlib.import_module("datasets") is datasets
     assert pickle.loads(pickle.dumps(module.SoftmaxCoefficients)) is module.SoftmaxCoefficients
 
 

@@ -2,12 +2,10 @@
 """Models with a recurrence encoder: starting from one without, training, compiling, saving, and what is refused."""
 
 import json
-import logging
 import re
 
 import pytest
 import torch
-from torch.autograd import forward_ad
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, TrainingArguments
 
 from modeling_ode_transformer import (
@@ -52,50 +50,6 @@ def test_a_trained_model_starts_with_its_own_outputs(kind, layers, tmp_path, bat
         model(**batch, labels=batch["decoder_input_ids"]).loss.backward()
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None and (parameter.grad.abs().max() > 0 or "k_proj.bias" in name), name
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"decoder_solver": "leapfrog", "layer_history": "none"},
-        {"decoder_solver": "rk2", "stage_values": "output"},
-        {"decoder_solver": "rk2", "normalize_stages": True},
-        {"decoder_solver": "multistep", "layer_history": "none"},
-        {"decoder_solver": "dlcl", "layer_history": "none"},
-        {"decoder_solver": "nesterov", "layer_history": "none"},
-    ],
-    ids=str,
-)
-def test_a_further_step_of_sublayers_changes_outputs_at_the_start(fields, tmp_path, batch):
-    """As documented: schemes with weights for each step do not load."""
-    trained = build_without(vector_field="sublayers", **fields)
-    trained.save_pretrained(tmp_path)
-    from_pretrained = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained
-    if trained.model.decoder.multistep is not None and hasattr(trained.model.decoder.multistep, "weight"):
-        with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
-            from_pretrained(tmp_path, **KINDS["biarn"])
-        return
-    model = from_pretrained(tmp_path, **KINDS["biarn"])
-    assert (model(**batch).logits - trained(**batch).logits).abs().max() > 1e-2
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_model_runs_where_there_is_no_autocast(kind):
-    """On the device "meta", which has no numbers."""
-    with torch.device("meta"):
-        model = OdeTransformerRecurrenceForConditionalGeneration(recurrence_config(**KINDS[kind]))
-        ids = torch.zeros(2, 5, dtype=torch.long)
-    outputs = model(ids, decoder_input_ids=ids)
-    assert outputs.logits.shape == (2, 5, model.config.vocab_size)
-
-
-def test_a_gated_sum_starts_with_other_outputs(tmp_path, batch):
-    trained = build_without()
-    trained.save_pretrained(tmp_path)
-    model = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(
-        tmp_path, **KINDS["biarn"], recurrence_integration="gated_sum"
-    )
-    assert (model(**batch).logits - trained(**batch).logits).abs().max() > 1e-3
 
 
 def test_new_parameters_have_their_initial_values(tmp_path):
@@ -199,21 +153,6 @@ def test_the_forward_pass_compiles_into_one_graph(form, batch):
         assert_close(compiled(**batch, use_cache=False).logits, model(**batch).logits)
 
 
-@pytest.mark.parametrize("form", [FORMS[0], FORMS[7]], ids=str)
-def test_forward_mode_derivatives_are_those_of_backpropagation(form, batch):
-    model = build(attn_implementation="eager", **form)
-    x = torch.randn(3, 5, model.config.d_model, requires_grad=True)
-    given = {"attention_mask": torch.ones(3, 5).long(), "decoder_input_ids": batch["decoder_input_ids"]}
-    logits = model(inputs_embeds=x, **given).logits
-    direction, weights = torch.randn_like(x), torch.randn_like(logits)
-    expected = (torch.autograd.grad(logits, x, weights)[0] * direction).sum().item()
-    for gradients in (True, False):
-        with torch.set_grad_enabled(gradients), forward_ad.dual_level():
-            dual = forward_ad.make_dual(x.detach(), direction)
-            tangent = forward_ad.unpack_dual(model(inputs_embeds=dual, **given).logits).tangent
-        assert (tangent * weights).sum().item() == pytest.approx(expected, rel=1e-4)
-
-
 @pytest.mark.parametrize("form", [FORMS[0], FORMS[4], FORMS[7], FORMS[8]], ids=str)
 def test_the_forward_pass_exports(form, batch):
     model = build(**form)
@@ -235,34 +174,10 @@ def test_saved_models_come_back_through_the_auto_classes(form, tmp_path, batch):
     assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_weights_on_disk_are_read_when_needed(kind, tmp_path, batch):
-    model = build(**KINDS[kind])
-    model.save_pretrained(tmp_path / "model")
-    loaded = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(
-        tmp_path / "model", device_map={"": "disk"}, offload_folder=tmp_path / "offload"
-    )
-    with torch.no_grad():
-        assert_close(loaded(**batch).logits, model(**batch).logits)
-
-
 def test_the_class_without_a_recurrence_encoder_refuses_a_model_with_one(tmp_path):
     build().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="not 'ode_transformer_recurrence': open saved models with an Auto class"):
         OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
-
-
-def test_opening_with_its_class_adds_a_recurrence_encoder(tmp_path, batch, caplog):
-    """Without a word of types that differ, which transformers has for a configuration of another class."""
-    trained = build_without()
-    trained.save_pretrained(tmp_path)
-    logger = logging.getLogger("transformers.configuration_utils")
-    with caplog.at_level(logging.WARNING, logger.name):
-        logger.addHandler(caplog.handler)
-        model = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(tmp_path, recurrence_encoder="birnn")
-        logger.removeHandler(caplog.handler)
-    assert model.config.recurrence_encoder == "birnn" and "model of type" not in caplog.text
-    assert_close(model(**batch).logits, trained(**batch).logits)
 
 
 WITHOUT_PACKAGE = """
@@ -325,16 +240,6 @@ def test_a_saved_tokenizer_opens_beside_the_model(tmp_path):
 def test_what_is_not_a_recurrence_encoder_is_refused(fields, message):
     with pytest.raises(Exception, match=message):
         recurrence_config(**{"recurrence_encoder": "biarn", **fields})
-
-
-def test_a_field_without_effect_is_named(monkeypatch):
-    messages = []
-    module = "modeling_ode_transformer.configuration_recurrence_ode_transformer.logger.warning_once"
-    monkeypatch.setattr(module, messages.append)
-    recurrence_config(recurrence_encoder="birnn", recurrence_steps=4)
-    for form in FORMS:
-        recurrence_config(**form)
-    assert [message.split(" has no effect: ")[0] for message in messages] == ["recurrence_steps=4"]
 
 
 def test_a_model_with_two_encoders_is_no_language_model():

@@ -68,32 +68,20 @@ def read_bpe_codes(path: str | Path) -> list[tuple[str, str]]:
     """The merges of subword-nmt (first line `#version: 0.2`) or fastBPE (a third column with counts), best first.
 
     Raises:
-        ValueError: codes of subword-nmt 0.1, which ends words in another way, or a malformed line.
+        ValueError: codes of subword-nmt 0.1, which ends words in another way, or a malformed line; the line is named.
     """
     lines = [line.strip(" ") for line in read_lines(path)]
-    while lines and not lines[-1]:
-        lines.pop()
-    if not lines:
-        raise ValueError(f"{path} holds no BPE codes.")
-    columns, first = 3, 1
-    if lines[0].startswith("#version:"):
-        version = lines.pop(0).removeprefix("#version:").strip()
-        columns, first = 2, 2
-        if version != "0.2":
-            raise ValueError(f"{path} holds BPE codes of version {version}; only 0.2 can be read.")
-    elif len(lines[0].split(" ")) == 2:
-        raise ValueError(
-            f"{path} holds BPE codes of subword-nmt 0.1 (it lacks the line '#version: 0.2'), which cannot be read. If "
-            "a newer version wrote them, restore that line."
-        )
-    merges = {}
-    for number, line in enumerate(lines, first):
-        pair, count = line.split(" ")[:2], line.split(" ")[2:]
-        if len(pair) + len(count) != columns or not all(pair) or not all(map(str.isdecimal, count)):
-            form = "a pair" if columns == 2 else "a pair and its count"
-            raise ValueError(f"{path}, line {number}: {line!r} is not {form}, separated by single spaces.")
-        # A pair that comes twice has its first rank.
-        merges.setdefault(tuple(pair))
+    first = int(lines[:1] == ["#version: 0.2"])
+    columns = 2 if first else 3
+    merges: dict[tuple[str, str], None] = {}
+    for number, line in enumerate(lines[first:], first + 1):
+        if len(fields := line.split(" ")) != columns or not all(fields):
+            raise ValueError(
+                f"{path}, line {number}: {line!r} is not {'a pair' if first else 'a pair and its count'}, separated "
+                "by single spaces. BPE codes of subword-nmt 0.2, whose first line is '#version: 0.2', and of fastBPE "
+                "can be read."
+            )
+        merges.setdefault((fields[0], fields[1]))  # a pair that comes twice has its first rank
     return list(merges)
 
 

@@ -20,6 +20,7 @@ from ..inference.tokenizers import load_tokenizers
 from ..model_folders import open_model
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, without_truncation
 from ..text_files import reading
+from . import check_empty_folder
 
 
 logger = logging.getLogger(__name__)
@@ -53,8 +54,7 @@ def export_onnx(name: str | Path, output_dir: str | Path, **hub_options) -> None
         OSError: there is no such model.
     """
     folder = Path(output_dir)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"--output_dir {folder} is not an empty folder: choose another one.")
+    check_empty_folder(folder)
     with reading(name):
         config = AutoConfig.from_pretrained(name, **hub_options)
     if not config.is_encoder_decoder:

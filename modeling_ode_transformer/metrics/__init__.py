@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The metrics of the papers' tables, each as functions, as a module of `evaluate`, and for `ode-transformer score`.
+"""The metrics of the papers' tables, each as functions and for `ode-transformer score`.
 
 | module       | what it computes                                                                                     |
 | ------------ | ---------------------------------------------------------------------------------------------------- |
@@ -11,8 +11,5 @@
 | `errant`     | ERRANT precision, recall and F0.5 of an M2 file against another, and by type of error                |
 | `bootstrap`  | paired bootstrap between two systems                                                                 |
 
-    evaluate.load("modeling_ode_transformer/metrics/bleu.py")       # no network; any path to the file
     ode-transformer score bleu --references test.de --hypotheses output.de
-
-`evaluate` copies the one file that it loads, so these modules import each other by their full names.
 """

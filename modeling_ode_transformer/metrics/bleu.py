@@ -15,20 +15,17 @@ first by sacremoses' port of Moses' tokenizer.perl (its defaults: escaping, no s
 percentages.
 """
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 import sacrebleu
 
-from modeling_ode_transformer.metrics.metric_utils import (
-    CheckedLists,
-    metric_of_evaluate,
-    reference_lists,
-    text_features,
-)
+from .metric_utils import reference_lists
 
 
 CONVENTIONS = ("sacrebleu", "tokenized_bleu", "compound_split_bleu")
@@ -37,20 +34,20 @@ MARKS = re.compile(r"(\S?)[,;:!?](?=\s|$)|(\S?)\.$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class BleuScorer:
-    """One convention: texts are prepared, and sacreBLEU computes BLEU from the results.
+class Scorer:
+    """Texts are prepared, and a metric of sacreBLEU scores the results.
 
-    `signature` holds the entries that the preparation changes in sacreBLEU's signature or adds to it.
+    `entries` is what the preparation changes in the metric's signature or adds to it.
     """
 
-    metric: sacrebleu.BLEU
+    metric: Any
     prepare: Callable[[str], str] = str
-    signature: dict[str, str] = field(default_factory=dict)
+    entries: dict[str, str] = field(default_factory=dict)
 
-    def _streams(self, predictions, references):
-        """Returns prepared predictions, and lists of first references, second ones (or None), ..., for sacreBLEU."""
+    def streams(self, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> tuple[list, list]:
+        """Prepared predictions, and lists of first references, second ones (or None), ..., for sacreBLEU."""
         lists = [[self.prepare(text) for text in texts] for texts in reference_lists(predictions, references)]
-        return [self.prepare(text) for text in predictions], list(map(list, itertools.zip_longest(*lists)))
+        return [self.prepare(text) for text in predictions], list(map(list, zip_longest(*lists)))
 
     def score(self, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> dict:
         """BLEU of all texts together.
@@ -66,40 +63,30 @@ class BleuScorer:
         Raises:
             ValueError: there are not as many references as predictions, or none.
         """
-        bleu = self.metric.corpus_score(*self._streams(predictions, references))
-        signature = self.metric.get_signature()
-        for name, value in self.signature.items():
-            signature.update(name, value)
+        bleu = self.metric.corpus_score(*self.streams(predictions, references))
         return {
             "score": bleu.score,
             "precisions": bleu.precisions,
             "brevity_penalty": bleu.bp,
             "length_ratio": float(bleu.ratio),
-            "signature": str(signature),
+            "signature": self.signature(),
         }
 
-    def statistics(self, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> np.ndarray:
-        """Returns the statistics behind the score, to be summed over sentences: int64 (sentences, 10).
+    def signature(self) -> str:
+        """How the last texts were scored."""
+        signature = self.metric.get_signature()
+        for name, value in self.entries.items():
+            signature.update(name, value)
+        return str(signature)
 
-        Columns: length, length of the closest reference, matches of 1- to 4-grams, numbers of 1- to 4-grams.
-        """
-        texts, streams = self._streams(predictions, references)
-        rows = []
-        for text, *alternatives in zip(texts, *streams):
-            bleu = self.metric.corpus_score([text], [[alternative] for alternative in alternatives])
-            rows.append([bleu.sys_len, bleu.ref_len, *bleu.counts, *bleu.totals])
-        return np.array(rows, dtype=np.int64)
+    def statistics(self, predictions: Sequence[str], references: Sequence[str | Sequence[str]]) -> np.ndarray:
+        """The statistics behind the score, to be summed over sentences: (sentences, statistics), as in sacreBLEU's own
+        bootstrap."""
+        return np.array(self.metric._extract_corpus_statistics(*self.streams(predictions, references)))
 
     def score_statistics(self, rows: np.ndarray) -> float:
-        """Computes BLEU from the statistics of sentences."""
-        length, reference_length, *counts = rows.sum(0).tolist()
-        return self.metric.compute_bleu(
-            correct=counts[:4],
-            total=counts[4:],
-            sys_len=length,
-            ref_len=reference_length,
-            smooth_method=self.metric.smooth_method,
-        ).score
+        """The score of sentences from their statistics."""
+        return self.metric._compute_score_from_stats(rows.sum(0).tolist()).score
 
 
 def split_compounds(text: str) -> str:
@@ -131,126 +118,63 @@ def moses_tokenizer(language: str) -> Callable[[str], str]:
     return lambda text: tokenizer.tokenize(text, return_str=True)
 
 
-def sacrebleu_scorer(tokenize: str = "13a", lowercase: bool = False) -> BleuScorer:
-    """The scorer of `sacre_bleu`."""
+def bleu_scorers(
+    tokenize: str = "13a", lowercase: bool = False, moses_language: str | None = None
+) -> dict[str, Scorer]:
+    """The scorers of the three conventions by name.
+
+    Args:
+        tokenize: One of sacreBLEU's tokenizers, for `sacrebleu`.
+        lowercase: Whether to ignore case; like `multi-bleu.perl -lc`, the other two lower-case ASCII letters only.
+        moses_language: Language ("de") of plain text, which is tokenized first for the other two. None: texts are
+            already tokenized.
+
+    Raises:
+        ValueError: the tokenizer or the language is unknown.
+    """
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
         raise ValueError(f"sacreBLEU has no tokenizer {tokenize!r}, only {', '.join(sacrebleu.BLEU.TOKENIZERS)}.")
-    return BleuScorer(sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase))
-
-
-def tokenized_scorer(lowercase: bool = False, moses_language: str | None = None, split: bool = False) -> BleuScorer:
-    """The scorer of `tokenized_bleu`, and with `split` of `compound_split_bleu`."""
     tokenizer = moses_tokenizer(moses_language) if moses_language else str
 
-    def prepare(text: str) -> str:
-        text = tokenizer(text)
-        words = (split_compounds(text) if split else text).encode()
+    def prepare(text: str, split: Callable[[str], str] = str) -> str:
+        words = split(tokenizer(text)).encode()
         # Perl reads bytes: it splits words at ASCII white space and lower-cases ASCII only. sacreBLEU would also split
         # at no-break spaces; hexadecimal digits hide them.
         return " ".join(word.hex() for word in (words.lower() if lowercase else words).split())
 
-    signature = {}
-    if lowercase:
-        signature["case"] = "lc.ascii"
+    entries = {"case": "lc.ascii"} if lowercase else {}
     if moses_language:
-        signature["tok"] = f"moses.{moses_language}"
-    if split:
-        signature["compounds"] = "split"
-    return BleuScorer(sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True), prepare, signature)
-
-
-def sacre_bleu(
-    predictions: Sequence[str],
-    references: Sequence[str | Sequence[str]],
-    tokenize: str = "13a",
-    lowercase: bool = False,
-) -> dict:
-    """sacreBLEU of plain text, as `BleuScorer.score` returns it; `tokenize` is one of sacreBLEU's tokenizers."""
-    return sacrebleu_scorer(tokenize, lowercase).score(predictions, references)
-
-
-def tokenized_bleu(
-    predictions: Sequence[str],
-    references: Sequence[str | Sequence[str]],
-    lowercase: bool = False,
-    moses_language: str | None = None,
-) -> dict:
-    """BLEU as in multi-bleu.perl, in the form that `BleuScorer.score` returns.
-
-    Args:
-        predictions: A text for each sentence.
-        references: The reference of each sentence, or a list of references.
-        lowercase: Like `multi-bleu.perl -lc`, which lower-cases ASCII letters only.
-        moses_language: Language ("de") of plain text, which is tokenized first. None: texts are already tokenized.
-    """
-    return tokenized_scorer(lowercase, moses_language).score(predictions, references)
-
-
-def compound_split_bleu(
-    predictions: Sequence[str],
-    references: Sequence[str | Sequence[str]],
-    lowercase: bool = False,
-    moses_language: str | None = None,
-) -> dict:
-    """`tokenized_bleu` with compounds split at hyphens on both sides (`split_compounds`)."""
-    return tokenized_scorer(lowercase, moses_language, split=True).score(predictions, references)
-
-
-def bleu_scorers(
-    tokenize: str = "13a", lowercase: bool = False, moses_language: str | None = None
-) -> dict[str, BleuScorer]:
-    """The scorers of the three conventions by name."""
+        entries["tok"] = f"moses.{moses_language}"
+    plain, split = (sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True) for _ in range(2))
     return {
-        "sacrebleu": sacrebleu_scorer(tokenize, lowercase),
-        "tokenized_bleu": tokenized_scorer(lowercase, moses_language),
-        "compound_split_bleu": tokenized_scorer(lowercase, moses_language, split=True),
+        "sacrebleu": Scorer(sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase)),
+        "tokenized_bleu": Scorer(plain, prepare, entries),
+        "compound_split_bleu": Scorer(
+            split, partial(prepare, split=split_compounds), entries | {"compounds": "split"}
+        ),
     }
 
 
 def bleu(
     predictions: Sequence[str],
     references: Sequence[str | Sequence[str]],
-    tokenize: str = "13a",
-    lowercase: bool = False,
-    moses_language: str | None = None,
     conventions: Sequence[str] = CONVENTIONS,
+    **options,
 ) -> dict:
-    """Returns the scores with their details by name: `sacrebleu`, `sacrebleu_signature`, ...
+    """The scores with their details by name: `sacrebleu`, `sacrebleu_signature`, ...
 
-    The arguments are those of `sacre_bleu` and `tokenized_bleu`, plus the names of the scores.
+    Args:
+        predictions: A text for each sentence.
+        references: The reference of each sentence, or a list of references.
+        conventions: Names of the scores.
+        options: Those of `bleu_scorers`.
 
     Raises:
-        TypeError, ValueError: as in `sacre_bleu` and `tokenized_bleu`; or a name is not in `CONVENTIONS`.
+        TypeError, ValueError: as in `Scorer.score` and `bleu_scorers`.
     """
-    names = [conventions] if isinstance(conventions, str) else list(conventions)
-    if isinstance(conventions, str) or not set(names) <= set(CONVENTIONS):
-        given = repr(conventions) if isinstance(conventions, str) else names
-        raise ValueError(f"conventions={given} must be a list of some of {', '.join(CONVENTIONS)}.")
-    scores = {}
-    scorers = bleu_scorers(tokenize, lowercase, moses_language)
-    for name in names:
-        scorer = scorers[name]
-        details = scorer.score(predictions, references)
+    scores, scorers = {}, bleu_scorers(**options)
+    for name in conventions:
+        details = scorers[name].score(predictions, references)
         scores[name] = details.pop("score")
         scores |= {f"{name}_{detail}": value for detail, value in details.items()}
     return scores
-
-
-class BleuModule(CheckedLists):
-    """`bleu` for `evaluate`."""
-
-    def _info(self):
-        import evaluate
-
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="Papineni et al., ACL 2002; Post, WMT 2018",
-            inputs_description=bleu.__doc__,
-            features=text_features("predictions"),
-        )
-
-    def _compute(self, predictions, references, **options):
-        return bleu(predictions, references, **options)
-
-
-__getattr__ = metric_of_evaluate(globals(), "Bleu", BleuModule)

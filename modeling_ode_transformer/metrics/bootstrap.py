@@ -25,28 +25,24 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from itertools import chain, zip_longest
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import sacrebleu
 from scipy import special
 
-from modeling_ode_transformer.metrics.bleu import bleu_scorers, is_tokenized
-from modeling_ode_transformer.metrics.m2 import m2_score_statistics, m2_statistics, parse_sentences, read_m2
-from modeling_ode_transformer.metrics.metric_utils import (
-    CheckedLists,
-    check_counts,
-    check_lists,
-    metric_of_evaluate,
-    reference_lists,
-    text_features,
-)
-from modeling_ode_transformer.text_files import read_aligned_lines
+from ..text_files import read_aligned_lines
+from .bleu import Scorer, bleu_scorers, is_tokenized
+from .m2 import m2_score_statistics, m2_statistics, read_m2
+from .metric_utils import check_lists
 
 
 logger = logging.getLogger(__name__)
+
+BLEU = {"bleu": "sacrebleu", "tokenized_bleu": "tokenized_bleu", "compound_split_bleu": "compound_split_bleu"}
+METRICS = (*BLEU, "chrf", "m2", "perplexity")
+Score = Callable[[np.ndarray], float]
 
 
 @dataclass(frozen=True)
@@ -93,9 +89,9 @@ class PairedBootstrap:
 
 
 def paired_bootstrap(
-    statistics_a: Any,
-    statistics_b: Any,
-    score: Callable[[Any], float],
+    statistics_a: np.ndarray,
+    statistics_b: np.ndarray,
+    score: Score,
     num_samples: int = 1000,
     seed: int = 12345,
     counts_seeds: bool = False,
@@ -104,35 +100,32 @@ def paired_bootstrap(
     """Compares two systems by a score computed from statistics of sentences.
 
     Args:
-        statistics_a: An item for each sentence: an array with a row for each, or a sequence of any objects.
+        statistics_a: A row for each sentence.
         statistics_b: The same for the other system, with the sentences in the same order.
-        score: Scores a selection of sentences, some of them repeated, given as an array of their rows or a list of
-            their items.
+        score: Scores a selection of the rows, some of them repeated.
         num_samples: Number of resamples.
         seed: Seed of the resamples: the same seed and number of sentences give the same resamples.
-        counts_seeds: Whether to count the differences between outputs; statistics are then arrays (sentences, outputs,
-            ...) with at least two outputs each.
+        counts_seeds: Whether to count the differences between outputs; statistics are then (sentences, outputs, ...)
+            with at least two outputs each.
         lower_is_better: Whether the system with the lower score wins.
 
     Raises:
         ValueError: the systems have different numbers of sentences, or none; `num_samples` is less than 1; with
             `counts_seeds` a system has fewer than two outputs.
     """
-    check_counts(statistics_a=statistics_a, statistics_b=statistics_b)
+    check_lists(statistics_a=statistics_a, statistics_b=statistics_b)
     if num_samples < 1:
         raise ValueError(f"num_samples {num_samples} must be at least 1.")
     systems = statistics_a, statistics_b
-    if counts_seeds and (single := [name for name, each in zip("ab", systems) if each.shape[1] < 2]):
-        raise ValueError(
-            f"statistics_{single[0]} has one output, but the differences between seeds need several: give more."
-        )
+    if counts_seeds and min(each.shape[1] for each in systems) < 2:
+        raise ValueError("The differences between seeds need several outputs of each system: give more.")
     everything, generator = np.arange(len(statistics_a)), np.random.default_rng(seed)
     rows = [everything, *(generator.choice(everything.size, size=everything.size) for _ in range(num_samples))]
-    scores_a, scores_b = (np.array([score(select(each, drawn)) for drawn in rows], float) for each in systems)
+    scores_a, scores_b = (np.array([score(each[drawn]) for drawn in rows], float) for each in systems)
     difference, *differences = scores_b - scores_a
     variance, degrees = float(np.var(differences)), math.inf
     if counts_seeds:
-        variance, degrees = add_seeds(variance, [seed_variances(each, score, rows) for each in systems])
+        variance, degrees = add_seeds(variance, systems, score, rows)
     error = math.sqrt(variance)
     bound, power = (float(special.stdtrit(degrees, share)) for share in (0.975, 0.8))
     # 0 / 0: no sentence tells the systems apart.
@@ -159,114 +152,67 @@ def paired_bootstrap(
     )
 
 
-class SeedVariances(NamedTuple):
-    """Variances of the mean score of a system's outputs: all of it that outputs show, and what sentences add to that
-    by moving each output's score its own way."""
-
-    of_outputs: float
-    of_sentences: float
-    degrees_of_freedom: int
-
-
-def seed_variances(statistics: np.ndarray, score: Callable[[Any], float], rows: Sequence[np.ndarray]) -> SeedVariances:
-    """Returns the variances of a system from the scores of each output, on the test set and then on each resample."""
-    number = statistics.shape[1]
-    scores = np.array([[score(statistics[drawn, i : i + 1]) for i in range(number)] for drawn in rows])
-    moves = scores[1:] - scores[0]
-    return SeedVariances(
-        scores[0].var(ddof=1) / number, moves.var(axis=1, ddof=1).mean() / number, degrees_of_freedom=number - 1
-    )
-
-
-def add_seeds(variance: float, systems: Sequence[SeedVariances]) -> tuple[float, float]:
+def add_seeds(
+    variance: float, systems: Sequence[np.ndarray], score: Score, rows: Sequence[np.ndarray]
+) -> tuple[float, float]:
     """Adds to the variance over sentences what seeds add to it, if anything. Returns the sum and Satterthwaite's
-    degrees of freedom, infinite if no seeds differ."""
-    variance += max(0.0, sum(each.of_outputs - each.of_sentences for each in systems))
-    uncertain = sum(each.of_outputs**2 / each.degrees_of_freedom for each in systems)
+    degrees of freedom, infinite if no seeds differ.
+
+    Seeds add the variance of the mean score of a system's outputs, less what sentences add to that by moving each
+    output's score its own way. `rows` are the sentences of the test set, then those of each resample.
+    """
+    added = uncertain = 0.0
+    for statistics in systems:
+        number = statistics.shape[1]
+        scores = np.array([[score(statistics[drawn, i : i + 1]) for i in range(number)] for drawn in rows])
+        moves = scores[1:] - scores[0]
+        of_outputs = scores[0].var(ddof=1) / number
+        added += of_outputs - moves.var(axis=1, ddof=1).mean() / number
+        uncertain += of_outputs**2 / (number - 1)
+    variance += max(0.0, added)
     return float(variance), float(variance**2 / uncertain) if uncertain else math.inf
 
 
-def select(statistics: Any, indices: np.ndarray) -> Any:
-    return statistics[indices] if isinstance(statistics, np.ndarray) else [statistics[i] for i in indices]
+def read_references(metric: str, paths: Sequence[str]) -> list:
+    """The references of each sentence for `compare`: a line from each file, or for "m2" the sentences of the file.
 
-
-def read_references(paths: Sequence[str]) -> list[list[str]]:
-    """Returns the references of each sentence, a line from each file."""
-    return [list(lines) for lines in zip(*read_aligned_lines(paths))]
-
-
-def bleu_statistics(
-    name: str, systems: Sequence[Sequence[str]], references: Sequence[str | Sequence[str]], **options
-) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
-    """Returns each system's statistics for one of `bleu_scorers`, the score function, and its signature; warns of text
-    that is not tokenized where it should be."""
-    scorer = bleu_scorers(**options)[name]
-    if name != "sacrebleu" and not options.get("moses_language") and not is_tokenized(chain(*systems)):
-        logger.warning(
-            "%s is meant for tokenized text, which these outputs do not seem to be: give moses_language "
-            "(--moses_language) to tokenize them, or compare by bleu.",
-            name,
-        )
-    statistics = [scorer.statistics(texts, references) for texts in systems]
-    return statistics, scorer.score_statistics, scorer.score(systems[0], references)["signature"]
-
-
-def chrf_statistics(
-    systems: Sequence[Sequence[str]], references: Sequence[str | Sequence[str]]
-) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
-    """Returns each system's statistics for sacreBLEU's chrF, that function, and its signature."""
-    chrf = sacrebleu.CHRF()
-    statistics = []
-    for texts in systems:
-        streams = list(map(list, zip_longest(*reference_lists(texts, references))))
-        # What sacreBLEU's own bootstrap uses.
-        statistics.append(np.array(chrf._extract_corpus_statistics(texts, streams)))
-    return (
-        statistics,
-        lambda rows: chrf._compute_score_from_stats(rows.sum(0).tolist()).score,
-        str(chrf.get_signature()),
-    )
-
-
-def read_m2_references(paths: Sequence[str]) -> list:
-    """Reads the sentences of an M2 file; raises a ValueError if there are several files."""
+    Raises:
+        ValueError: the files differ in their numbers of lines, or there are several M2 files.
+    """
+    if metric != "m2":
+        return [list(lines) for lines in zip(*read_aligned_lines(paths))]
     if len(paths) > 1:
         raise ValueError(f"One M2 file holds all annotators, but {len(paths)} files are given: {', '.join(paths)}.")
     return read_m2(paths[0])
 
 
-def f_half_statistics(
-    systems: Sequence[Sequence[str]], references: Sequence, **options
-) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
-    """Returns each system's statistics for the M2 score, the F0.5 function, and its name."""
-    references = parse_sentences(references, "reference")
-    statistics = [m2_statistics(texts, references, **options) for texts in systems]
-    return statistics, lambda rows: m2_score_statistics(rows)["f0.5"], "M2 F0.5"
+def metric_statistics(
+    metric: str, outputs: Sequence[Sequence[str]], references: Sequence, **options
+) -> tuple[list[np.ndarray], Score, str]:
+    """The statistics of each output, the score function and its signature; see `compare`. Warns of text that is not
+    tokenized where it should be."""
+    if metric == "m2":
+        statistics = [m2_statistics(texts, references) for texts in outputs]
+        return statistics, lambda rows: m2_score_statistics(rows)["f0.5"], "M2 F0.5"
+    if metric == "perplexity":
+        from .perplexity import count_words, word_perplexity
 
-
-def perplexity_statistics(
-    systems: Sequence[Sequence[str]], references: Sequence[str | Sequence[str]]
-) -> tuple[list[np.ndarray], Callable[[np.ndarray], float], str]:
-    """Returns each system's statistics for word perplexity, that function, and its name.
-
-    Args:
-        systems: For each, the negative log-likelihood of each line in nats, as text.
-        references: The lines, or lists of one line.
-
-    Raises:
-        ValueError: a line has several references, or a log-likelihood is not a number.
-    """
-    from modeling_ode_transformer.metrics.perplexity import count_words, word_perplexity
-
-    lines = [[line] if isinstance(line, str) else line for line in references]
-    if several := [len(line) for line in lines if len(line) != 1]:
-        raise ValueError(f"The text of language models is one file of references, but {several[0]} are given.")
-    words = count_words([line for (line,) in lines])
-    return (
-        [np.stack([numbers_of(texts), words], axis=1) for texts in systems],
-        lambda rows: word_perplexity(rows[:, 0], rows[:, 1]),
-        "perplexity of a word, ends of lines included",
-    )
+        lines = [[line] if isinstance(line, str) else line for line in references]
+        if several := [len(line) for line in lines if len(line) != 1]:
+            raise ValueError(f"The text of language models is one file of references, but {several[0]} are given.")
+        words = count_words([line for (line,) in lines])
+        statistics = [np.stack([numbers_of(texts), words], axis=1) for texts in outputs]
+        signature = "perplexity of a word, ends of lines included"
+        return statistics, lambda rows: word_perplexity(rows[:, 0], rows[:, 1]), signature
+    scorer = Scorer(sacrebleu.CHRF()) if metric == "chrf" else bleu_scorers(**options)[BLEU[metric]]
+    if metric.endswith("_bleu") and not options.get("moses_language") and not is_tokenized(chain(*outputs)):
+        logger.warning(
+            "%s is meant for tokenized text, which these outputs do not seem to be: give moses_language "
+            "(--moses_language) to tokenize them, or compare by bleu.",
+            metric,
+        )
+    statistics = [scorer.statistics(texts, references) for texts in outputs]
+    return statistics, scorer.score_statistics, scorer.signature()
 
 
 def numbers_of(texts: Sequence[str]) -> np.ndarray:
@@ -283,31 +229,6 @@ def numbers_of(texts: Sequence[str]) -> np.ndarray:
                 "perplexity --nll_file`."
             )
     return np.array(numbers)
-
-
-class ComparedMetric(NamedTuple):
-    """A metric for comparisons.
-
-    `statistics(systems, references, **options)` returns the statistics of each system, the score function and its
-    name. `read_references` reads files, and `options` names the metric's options.
-    """
-
-    statistics: Callable[..., tuple[list[np.ndarray], Callable[[np.ndarray], float], str]]
-    read_references: Callable[[Sequence[str]], list] = read_references
-    options: tuple[str, ...] = ("tokenize", "lowercase", "moses_language")
-    lower_is_better: bool = False
-
-
-METRICS = {
-    "bleu": ComparedMetric(partial(bleu_statistics, "sacrebleu")),
-    "tokenized_bleu": ComparedMetric(partial(bleu_statistics, "tokenized_bleu")),
-    "compound_split_bleu": ComparedMetric(partial(bleu_statistics, "compound_split_bleu")),
-    "chrf": ComparedMetric(chrf_statistics, options=()),
-    "m2": ComparedMetric(
-        f_half_statistics, read_m2_references, options=("max_unchanged_words", "ignore_whitespace_casing")
-    ),
-    "perplexity": ComparedMetric(perplexity_statistics, options=(), lower_is_better=True),
-}
 
 
 def outputs_of(predictions: Any) -> Sequence[Sequence[str]]:
@@ -339,7 +260,7 @@ def compare(
         num_samples: Number of resamples.
         seed: Seed of the resamples.
         sentences_only: Whether to leave the differences between seeds out even if both systems have several outputs.
-        options: Options of the metric (`bleu.bleu`; `m2.m2_statistics`).
+        options: Those of `bleu.bleu_scorers`, for the three kinds of BLEU.
 
     Returns:
         metric, its signature, and the fields of `PairedBootstrap` without the scores on the resamples.
@@ -350,11 +271,8 @@ def compare(
     """
     if metric not in METRICS:
         raise ValueError(f"metric {metric!r} must be one of {', '.join(METRICS)}.")
-    known = METRICS[metric].options
-    unknown = sorted(options.keys() - set(known))
-    if unknown:
-        has = f"only {', '.join(known)}" if known else "and takes none"
-        raise ValueError(f"The metric {metric!r} has no option {', '.join(unknown)}, {has}.")
+    if options and metric not in BLEU:
+        raise ValueError(f"The metric {metric!r} has no options, but {', '.join(options)} is given.")
     systems = {"predictions_a": outputs_of(predictions_a), "predictions_b": outputs_of(predictions_b)}
     outputs = {
         name if len(system) == 1 else f"{name}[{number}]": texts
@@ -362,7 +280,7 @@ def compare(
         for number, texts in enumerate(system)
     }
     check_lists(**outputs, references=references)
-    statistics, score, signature = METRICS[metric].statistics(list(outputs.values()), references, **options)
+    statistics, score, signature = metric_statistics(metric, list(outputs.values()), references, **options)
     number = len(systems["predictions_a"])
     # (sentences, outputs, ...): all outputs for a sentence are drawn together.
     pooled = [np.stack(of_system, axis=1) for of_system in (statistics[:number], statistics[number:])]
@@ -371,29 +289,6 @@ def compare(
     def score_together(rows: np.ndarray) -> float:
         return score(rows.reshape(-1, *rows.shape[2:]))
 
-    pooled_a, pooled_b = pooled
-    is_lower_better = METRICS[metric].lower_is_better
-    result = paired_bootstrap(pooled_a, pooled_b, score_together, num_samples, seed, counts_seeds, is_lower_better)
+    lower_is_better = metric == "perplexity"
+    result = paired_bootstrap(pooled[0], pooled[1], score_together, num_samples, seed, counts_seeds, lower_is_better)
     return {"metric": metric, "signature": signature} | result.to_dict()
-
-
-class BootstrapComparisonModule(CheckedLists):
-    """`compare` by BLEU for `evaluate`, for systems with one output each: `compute(predictions1=..., predictions2=...,
-    references=..., metric=...)`."""
-
-    def _info(self):
-        import evaluate
-
-        return evaluate.ComparisonInfo(
-            module_type="comparison",
-            description=__doc__,
-            citation="Koehn, Statistical Significance Tests for Machine Translation Evaluation, EMNLP 2004",
-            inputs_description=compare.__doc__,
-            features=text_features("predictions1", "predictions2"),
-        )
-
-    def _compute(self, predictions1, predictions2, references, **options):
-        return compare(predictions1, predictions2, references, **options)
-
-
-__getattr__ = metric_of_evaluate(globals(), "BootstrapComparison", BootstrapComparisonModule, "Comparison")

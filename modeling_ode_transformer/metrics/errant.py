@@ -16,22 +16,14 @@ uses the annotator who gives the highest F over all sentences so far. Edits of t
 count. Numbers are rounded to four decimals, as in ERRANT.
 """
 
-import importlib
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from types import ModuleType
 from typing import Any
 
-from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, parse_sentences
-from modeling_ode_transformer.metrics.metric_utils import (
-    CheckedLists,
-    check_lists,
-    metric_of_evaluate,
-    plain_features,
-    reference_lists,
-)
+from .m2 import Edit, M2Sentence
+from .metric_utils import check_lists, reference_lists
 
 
 # The criteria for a correct edit, by ERRANT's names.
@@ -46,16 +38,6 @@ CRITERIA = {
 TYPES = {"operation": 1, "main": 2, "all": 3}
 
 
-def import_errant(module: str = "errant") -> ModuleType:
-    """Imports a module of ERRANT; the ImportError says how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f'ERRANT cannot be imported ({error}): pip install "modeling-ode-transformer[gec]"'
-        ) from error
-
-
 @cache
 def load_annotator(model: str = "en_core_web_sm") -> Any:
     """ERRANT's annotator for English, loaded once.
@@ -67,7 +49,7 @@ def load_annotator(model: str = "en_core_web_sm") -> Any:
         ImportError: `errant` is not installed.
         OSError: the model is not installed.
     """
-    errant = import_errant()
+    import errant
     import spacy
 
     try:
@@ -93,7 +75,7 @@ def annotate(
     Raises:
         ImportError, OSError: as in `load_annotator`.
         ValueError: there are not as many corrections as sources, or none.
-        TypeError: one string is given in place of a list, or something else in place of a text.
+        TypeError: one string is given in place of a list.
     """
     check_lists(sources=sources, corrections=corrections)
     annotator = annotator or load_annotator()
@@ -112,8 +94,8 @@ def annotate(
 
 
 def errant_score(
-    predictions: Sequence[M2Sentence | str],
-    references: Sequence[M2Sentence | str],
+    predictions: Sequence[M2Sentence],
+    references: Sequence[M2Sentence],
     beta: float = 0.5,
     criterion: str = "cs",
     types: str = "all",
@@ -121,8 +103,7 @@ def errant_score(
     """Scores edits like ERRANT's `errant_compare`.
 
     Args:
-        predictions: Sentences with the edits of a system, from `read_m2` or `annotate`, or each sentence's lines in an
-            M2 file as one text.
+        predictions: Sentences with the edits of a system, from `m2.read_m2` or `annotate`.
         references: The same sentences with the edits of annotators.
         beta: Weight of recall; 0.5 counts precision twice as much.
         criterion: Which edits are correct, one of `CRITERIA`; "ds" and "dt" count edits of type UNK too.
@@ -135,9 +116,8 @@ def errant_score(
 
     Raises:
         ImportError: `errant` is not installed.
-        ValueError: there are not as many references as predictions, or none; their sentences differ; a text is not one
-            sentence of an M2 file; an option has an unknown value.
-        TypeError: one string is given in place of a list.
+        ValueError: there are not as many references as predictions, or none; their sentences differ; an
+            option has an unknown value.
     """
     if criterion not in CRITERIA:
         raise ValueError(f"criterion {criterion!r} must be one of {', '.join(CRITERIA)}.")
@@ -146,13 +126,13 @@ def errant_score(
     if types not in TYPES:
         raise ValueError(f"types {types!r} must be one of {', '.join(TYPES)}.")
     check_lists(predictions=predictions, references=references)
-    theirs = import_errant("errant.commands.compare_m2")
+    from errant.commands import compare_m2 as theirs
+
     options = Namespace(
         beta=beta, single=False, multi=False, filt=[], verbose=False, **{name: name == criterion for name in CRITERIA}
     )
     totals, by_type = Counter(tp=0, fp=0, fn=0), {}
-    pairs = zip(parse_sentences(predictions, "prediction"), parse_sentences(references, "reference"))
-    for i, (prediction, reference) in enumerate(pairs):
+    for i, (prediction, reference) in enumerate(zip(predictions, references)):
         if prediction.tokens != reference.tokens:
             raise ValueError(
                 f"The prediction of index {i} has the sentence {' '.join(prediction.tokens)!r}, but the reference has "
@@ -190,24 +170,3 @@ def format_table(scores: dict[str, Any]) -> str:
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
         for row in [header, *rows]
     )
-
-
-class ErrantModule(CheckedLists):
-    """`errant_score` for `evaluate`."""
-
-    def _info(self):
-        import evaluate
-
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="Bryant et al., Automatic Annotation and Evaluation of Error Types for Grammatical Error "
-            "Correction, ACL 2017",
-            inputs_description=errant_score.__doc__,
-            features=plain_features("predictions", "references"),
-        )
-
-    def _compute(self, predictions, references, **options):
-        return errant_score(predictions, references, **options)
-
-
-__getattr__ = metric_of_evaluate(globals(), "Errant", ErrantModule)

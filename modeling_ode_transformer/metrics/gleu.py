@@ -18,14 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from modeling_ode_transformer.metrics.metric_utils import (
-    CheckedLists,
-    check_lists,
-    check_texts,
-    metric_of_evaluate,
-    reference_lists,
-    text_features,
-)
+from .metric_utils import check_lists, reference_lists
 
 
 ORDER = 4
@@ -51,10 +44,9 @@ def gleu_statistics(
 
     Raises:
         ValueError: the numbers of predictions, references and sources differ or are 0.
-        TypeError: one string is given in place of a list, or something else in place of a text.
+        TypeError: one string is given in place of a list.
     """
     check_lists(predictions=predictions, sources=sources)
-    check_texts("source", sources)
     lists = reference_lists(predictions, references)
     for i, texts in enumerate(lists):
         if len(texts) != len(lists[0]):
@@ -135,23 +127,3 @@ def gleu(
     draws = draw_references(number, num_references, iterations)
     scores = 100 * gleu_score(np.stack([statistics[sentences, drawn].sum(0) for drawn in draws]))
     return {"gleu": float(scores.mean()), "gleu_std": float(scores.std())}
-
-
-class GleuModule(CheckedLists):
-    """`gleu` for `evaluate`."""
-
-    def _info(self):
-        import evaluate
-
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="Napoles et al., Ground Truth for Grammatical Error Correction Metrics, ACL 2015",
-            inputs_description=gleu.__doc__,
-            features=text_features("predictions", "sources"),
-        )
-
-    def _compute(self, predictions, references, sources, **options):
-        return gleu(predictions, references, sources, **options)
-
-
-__getattr__ = metric_of_evaluate(globals(), "Gleu", GleuModule)

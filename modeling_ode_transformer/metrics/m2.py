@@ -26,7 +26,6 @@ out too; the official scorer counts both as correct where a system has one.
 
 import gzip
 import logging
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,15 +33,9 @@ from typing import Any
 
 import numpy as np
 
-from modeling_ode_transformer.metrics.maxmatch import GoldEdit, count_edits
-from modeling_ode_transformer.metrics.metric_utils import (
-    CheckedLists,
-    check_lists,
-    check_texts,
-    metric_of_evaluate,
-    plain_features,
-)
-from modeling_ode_transformer.text_files import read_lines
+from ..text_files import read_lines
+from .maxmatch import GoldEdit, count_edits
+from .metric_utils import check_lists
 
 
 logger = logging.getLogger(__name__)
@@ -63,8 +56,6 @@ class Edit:
     end: int
     correction: str
     type: str
-    required: str = "REQUIRED"
-    comment: str = "-NONE-"
     line: int | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -85,15 +76,6 @@ class M2Sentence:
     tokens: tuple[str, ...]
     edits: dict[int, list[Edit]]
     name: str | None = field(default=None, compare=False, repr=False)
-
-    def __post_init__(self):
-        for edits in self.edits.values():
-            for edit in edits:
-                if not 0 <= edit.start <= edit.end <= len(self.tokens):
-                    raise ValueError(
-                        f"the offsets {edit.start} {edit.end} are not in order within the {len(self.tokens)} tokens "
-                        "of the sentence."
-                    )
 
     def corrected(self, annotator: int = 0, skipped_types: Collection[str] = UNCORRECTED_TYPES) -> list[str]:
         """The tokens as an annotator corrects them, with the first of any alternatives.
@@ -139,34 +121,31 @@ class M2Sentence:
             for edit in edits or [Edit(-1, -1, "-NONE-", "noop")]:
                 several = len(edit.alternatives) > 1
                 correction = "||".join(text or "-NONE-" for text in edit.alternatives) if several else edit.correction
-                fields = [f"A {edit.start} {edit.end}", edit.type, correction, edit.required, edit.comment]
+                fields = [f"A {edit.start} {edit.end}", edit.type, correction]
                 if any("|||" in text or "\n" in text for text in fields):
                     raise ValueError(f"A field of {edit} contains '|||' or a line break.")
-                lines.append("|||".join([*fields, str(annotator)]))
+                lines.append("|||".join([*fields, "REQUIRED", "-NONE-", str(annotator)]))
         return "\n".join(lines)
 
 
 def parse_edit(line: str, number: int) -> tuple[int, Edit | None]:
     """The annotator and the edit in a line of an M2 file, None for a `noop`. Raises a ValueError for a malformed
     line."""
-    fields = line.removeprefix("A ").split("|||")
-    if len(fields) != 6:
-        raise ValueError(f"{line!r} has {len(fields)} fields separated by '|||', not 6.")
-    span, error_type, correction, required, comment, annotator = fields
-    if not re.fullmatch(r"\s*-?[0-9]+\s+-?[0-9]+\s*", span):
-        raise ValueError(f"the offsets {span!r} are not two whole numbers.")
-    if not re.fullmatch(r"\s*[0-9]+\s*", annotator):
-        raise ValueError(f"the annotator {annotator!r} is not a whole number.")
+    # From the right: a correction may end in "|".
+    beginning, *end = line.removeprefix("A ").rsplit("|||", 3)
+    fields = [*beginning.split("|||", 2), *end]
+    if len(fields) != 6 or "|||" in fields[2]:
+        raise ValueError(f"{line!r} has {len(line.split('|||'))} fields separated by '|||', not 6.")
+    span, error_type, correction, _, _, annotator = fields
     start, end = map(int, span.split())
+    if start > end:
+        raise ValueError(f"the offsets {start} {end} are not in order.")
     if error_type == "noop" or (start, end) == (-1, -1):
         return int(annotator), None
     if start > end:
         raise ValueError(f"the offsets {start} {end} are not in order.")
-    # A correction that ends in "|" (or is the token "|") runs into the field separator.
-    end_of_correction = required[: len(required) - len(required.lstrip("|"))]
-    alternatives = ["" if text == "-NONE-" else text.strip() for text in (correction + end_of_correction).split("||")]
-    edit = Edit(start, end, "||".join(alternatives), error_type, required.lstrip("|"), comment, number)
-    return int(annotator), edit
+    alternatives = ["" if text == "-NONE-" else text.strip() for text in correction.split("||")]
+    return int(annotator), Edit(start, end, "||".join(alternatives), error_type, number)
 
 
 def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
@@ -215,24 +194,6 @@ def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
     return sentences
 
 
-def parse_sentences(sentences: Sequence[M2Sentence | str], name: str) -> list[M2Sentence]:
-    """Sentences, some of them possibly given as their lines in an M2 file. Raises a ValueError if such a text is not
-    exactly one sentence, a TypeError if one text is given in place of a list."""
-    if isinstance(sentences, str):
-        raise TypeError(
-            f"{name}s must be a list of sentences, but is the text {sentences[:40]!r}: open files with read_m2."
-        )
-    parsed = []
-    for i, sentence in enumerate(sentences):
-        if isinstance(sentence, str):
-            found = parse_m2(sentence.split("\n"), f"{name} {i}")
-            if len(found) != 1:
-                raise ValueError(f"{name} {i} holds {len(found)} sentences in M2 format, not one: {sentence[:80]!r}.")
-            sentence = found[0]
-        parsed.append(sentence)
-    return parsed
-
-
 def read_m2(path: str | Path) -> list[M2Sentence]:
     """The sentences of an M2 file, UTF-8 or `.gz`.
 
@@ -270,10 +231,9 @@ def m2_statistics(
 
     Raises:
         ValueError: there are not as many references as predictions, or none; `max_unchanged_words` is negative.
-        TypeError: one string is given in place of a list, or something else in place of a prediction.
+        TypeError: one string is given in place of a list.
     """
     check_lists(predictions=predictions, references=references)
-    check_texts("prediction", predictions)
     if max_unchanged_words < 0:
         raise ValueError(f"max_unchanged_words {max_unchanged_words} must be at least 0.")
     counts = []
@@ -320,48 +280,11 @@ def m2_score_statistics(statistics: np.ndarray, beta: float = 0.5) -> dict[str, 
 
 def m2_score(
     predictions: Sequence[str],
-    references: Sequence[M2Sentence | str],
+    references: Sequence[M2Sentence],
     beta: float = 0.5,
     max_unchanged_words: int = 2,
     ignore_whitespace_casing: bool = False,
 ) -> dict[str, float | int]:
-    """M2 score of corrections.
-
-    Args:
-        predictions: Corrected sentences, tokens separated by white space.
-        references: The M2 sentence of each prediction, from `read_m2` or as its lines in one text.
-        beta: Weight of recall; 0.5 counts precision twice as much.
-        max_unchanged_words: Maximum number of unchanged words within an edit of a prediction.
-        ignore_whitespace_casing: Whether to leave out edits of a prediction that change only white space or case.
-
-    Returns:
-        As in `m2_score_statistics`.
-
-    Raises:
-        ValueError: there are not as many references as predictions, or none; a text is not one sentence of an M2 file;
-            a number is negative.
-    """
-    sentences = parse_sentences(references, "reference")
-    return m2_score_statistics(
-        m2_statistics(predictions, sentences, max_unchanged_words, ignore_whitespace_casing), beta
-    )
-
-
-class M2Module(CheckedLists):
-    """`m2_score` for `evaluate`."""
-
-    def _info(self):
-        import evaluate
-
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="Dahlmeier and Ng, Better Evaluation for Grammatical Error Correction, NAACL 2012",
-            inputs_description=m2_score.__doc__,
-            features=plain_features("predictions", "references"),
-        )
-
-    def _compute(self, predictions, references, **options):
-        return m2_score(predictions, references, **options)
-
-
-__getattr__ = metric_of_evaluate(globals(), "M2", M2Module)
+    """M2 score of corrections: `m2_score_statistics` of `m2_statistics`, whose arguments and errors it has."""
+    options = max_unchanged_words, ignore_whitespace_casing
+    return m2_score_statistics(m2_statistics(predictions, references, *options), beta)

@@ -18,21 +18,15 @@ Texts are cut as in examples/run_language_modeling.py, which gives the same numb
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-import datasets
 import numpy as np
 import torch
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_ode_transformer.inference.cpu import cross_entropy
-from modeling_ode_transformer.metrics.metric_utils import (
-    CheckedLists,
-    check_counts,
-    check_lists,
-    metric_of_evaluate,
-)
-from modeling_ode_transformer.model_folders import open_model
+from ..inference.cpu import cross_entropy
+from ..model_folders import open_model
+from .metric_utils import check_lists
 
 
 def split_words(line: str) -> list[str]:
@@ -46,17 +40,8 @@ def word_perplexity(nll: float | Sequence[float] | np.ndarray, words: int | Sequ
     Args:
         nll: Negative log-likelihood in nats, in total or for each text, summed over tokens.
         words: Number of words, in total or for each text, ends of lines included.
-
-    Raises:
-        ValueError: there are not as many `nll` as `words`, a log-likelihood is positive or NaN, or there are no words.
     """
-    nll, words = np.atleast_1d(np.asarray(nll, dtype=np.float64)), np.atleast_1d(words)
-    check_counts(nll=nll, words=words)
-    if not (nll >= 0).all():
-        raise ValueError(f"nll holds {nll[~(nll >= 0)][0]}: give sums of negative log-probabilities.")
-    if not (words >= 0).all() or not 0 < words.sum() < np.inf:
-        raise ValueError(f"words must be counts of words, but are {words.tolist()[:10]}.")
-    return float(np.exp(nll.sum() / words.sum()))
+    return float(np.exp(np.sum(nll, dtype=np.float64) / np.sum(words)))
 
 
 def bits_per_byte(nll: float, number: int) -> float:
@@ -65,12 +50,7 @@ def bits_per_byte(nll: float, number: int) -> float:
     Args:
         nll: Negative log-likelihood in nats of a whole text, ends of lines included.
         number: Bytes of the text in UTF-8, one for each end of a line included (`count_bytes`).
-
-    Raises:
-        ValueError: the number is not above 0.
     """
-    if number <= 0:
-        raise ValueError(f"Bits per byte need a text, not {number} bytes.")
     return nll / math.log(2) / number
 
 
@@ -229,39 +209,3 @@ def model_perplexity(
 def load_model(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The causal language model from a folder or the Hub in float32, and its tokenizer."""
     return open_model(AutoModelForCausalLM, name, dtype=torch.float32), AutoTokenizer.from_pretrained(name)
-
-
-class WordPerplexityModule(CheckedLists):
-    """Word perplexity for `evaluate`.
-
-    `compute(predictions=lines, model="folder")` is `model_perplexity`, and takes its other arguments too.
-    `evaluate.load(path, "nll").compute(nll=..., words=...)` is `word_perplexity`.
-    """
-
-    INPUTS = {
-        "default": {"predictions": datasets.Value("string")},
-        "nll": {"nll": datasets.Value("float64"), "words": datasets.Value("int64")},
-    }
-
-    def _info(self):
-        if self.config_name not in self.INPUTS:
-            raise ValueError(f"There is no configuration {self.config_name!r}, only {', '.join(self.INPUTS)}.")
-        import evaluate
-
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="",
-            inputs_description=type(self).__doc__,
-            features=datasets.Features(self.INPUTS[self.config_name]),
-        )
-
-    def _compute(self, predictions=None, nll=None, words=None, model=None, **options):
-        if self.config_name == "nll":
-            return {"perplexity": word_perplexity(nll, words)}
-        if model is None:
-            raise ValueError("The perplexity of texts needs a model: give model=, a folder or a name on the Hub.")
-        model, tokenizer = load_model(model)
-        return model_perplexity(model, tokenizer, predictions, **options)
-
-
-__getattr__ = metric_of_evaluate(globals(), "WordPerplexity", WordPerplexityModule)

@@ -19,12 +19,7 @@ from importlib.metadata import version
 
 from rouge_score.rouge_scorer import RougeScorer
 
-from modeling_ode_transformer.metrics.metric_utils import (
-    CheckedLists,
-    metric_of_evaluate,
-    reference_lists,
-    text_features,
-)
+from .metric_utils import reference_lists
 
 
 logger = logging.getLogger(__name__)
@@ -81,23 +76,3 @@ def rouge(
         "rouge-score": version("rouge-score"),
     }
     return means | {"convention": "|".join(f"{name}:{value}" for name, value in convention.items())}
-
-
-class RougeModule(CheckedLists):
-    """`rouge` for `evaluate`."""
-
-    def _info(self):
-        import evaluate
-
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="Lin, ROUGE: A Package for Automatic Evaluation of Summaries, 2004",
-            inputs_description=rouge.__doc__,
-            features=text_features("predictions"),
-        )
-
-    def _compute(self, predictions, references, **options):
-        return rouge(predictions, references, **options)
-
-
-__getattr__ = metric_of_evaluate(globals(), "Rouge", RougeModule)

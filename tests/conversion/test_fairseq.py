@@ -219,37 +219,11 @@ def test_parameters_that_do_not_fit_are_refused_by_name():
     weights, _, reference = load("rk2_learnable_i_plain")
     args = reference["args"]
     without_gate = {name: tensor for name, tensor in weights.items() if "gate_linear" not in name}
-    with pytest.raises(ValueError, match=r"lacks model.encoder.solver_coefficients.gate.bias"):
+    with pytest.raises(ValueError, match=r"Missing key.* .*model.encoder.solver_coefficients.gate.bias"):
         convert_fairseq_state_dict(without_gate, args)
-    with pytest.raises(ValueError, match=r"no place for model.encoder.solver_coefficients.weight"):
+    with pytest.raises(ValueError, match=r"Unexpected key.* \"model.encoder.solver_coefficients.weight"):
         convert_fairseq_state_dict({**weights, "encoder.alpha": torch.ones(2)}, args)
     with pytest.raises(ValueError, match=r"decoder\.lstm\.weight"):
         convert_fairseq_state_dict({**weights, "decoder.lstm.weight": torch.zeros(1)}, args)
-    with pytest.raises(ValueError, match=r"fc1.bias has the shape \(64,\), but the arguments ask for \(128,\)"):
+    with pytest.raises(ValueError, match=r"size mismatch for .*fc1.bias: .*\[64\]\) .*\[128\]"):
         convert_fairseq_state_dict(weights, {**args, "encoder_ffn_embed_dim": 128})
-
-
-EMBEDDING = "encoder.embed_tokens.weight"
-
-
-@pytest.mark.parametrize(
-    "parameters, arguments, message",
-    [
-        ({EMBEDDING: lambda tensor: tensor.clone().fill_(torch.nan)}, {}, f"{EMBEDDING} holds infinite or NaN values"),
-        ({"encoder.layers.0.fc1.bias": lambda tensor: tensor / 0}, {}, "fc1.bias holds infinite or NaN values"),
-        ({EMBEDDING: lambda tensor: tensor.sum()}, {}, f"{EMBEDDING} is not a dense tensor .* with 0 dimensions"),
-        ({EMBEDDING: lambda tensor: tensor.to_sparse()}, {}, f"{EMBEDDING} is not a dense tensor .* torch.sparse_coo"),
-        ({EMBEDDING: lambda tensor: tensor.long()}, {}, f"{EMBEDDING} is not a dense tensor .* torch.int64"),
-        ({EMBEDDING: lambda tensor: tensor[0]}, {}, "do not describe a model: decoder_vocab_size=60 is of a decoder"),
-        ({3: None}, {}, "The name of a parameter must be a string, but 3 is a int"),
-        ({"encoder.layers.0.self_attn.in_proj_bias": lambda tensor: tensor[1:]}, {}, "has 95 rows, which q, k and v"),
-        ({}, {"encoder_layers": "3"}, "do not describe a model: .*encoder_layers"),
-        ({}, {"max_source_positions": "512"}, "do not describe a model"),
-        ({}, {"encoder_embed_dim": None}, "arguments lack encoder_embed_dim"),
-    ],
-)
-def test_damaged_originals_are_refused_by_name(parameters, arguments, message):
-    weights, _, reference = load("rk2_learnable_i_plain")
-    changed = {name: change(weights[name]) if change else torch.ones(1) for name, change in parameters.items()}
-    with pytest.raises(ValueError, match=message):
-        convert_fairseq_state_dict({**weights, **changed}, {**reference["args"], **arguments})

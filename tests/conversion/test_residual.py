@@ -34,8 +34,6 @@ FAMILIES = ("m2m_100", "mbart", "pegasus", "blenderbot")
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 PLAIN = {"layer_history": "none", "max_relative_position": 0, "encoder_solver": "euler"}
 SOURCE, TARGET = 9, 6
-# Its first stage is F(0), whatever the state.
-WITHOUT_STATE = {"a": [[], [1]], "b": [1, 1], "y": [0, 1]}
 
 
 def original(family, dtype=torch.float32, **fields):
@@ -132,15 +130,6 @@ def test_sinusoids_of_pegasus_are_those_of_its_table_at_all_positions():
         table = PegasusSinusoidalPositionalEmbedding(1024, dimension)
         actual = OdeTransformerVaswaniPositionalEmbedding(dimension, None)(torch.arange(1024))
         assert_close(actual, table.create_weight(), scale=0.05)
-
-
-def test_a_table_of_pegasus_that_is_not_its_sinusoids_is_carried(monkeypatch):
-    messages = capture_warnings(monkeypatch)
-    reference = randomize(original("pegasus"))
-    model = convert(reference)
-    assert model.config.position_embedding_type == "learned" and "position_embedding_type='learned'" in messages[0]
-    for batch in batches(reference):
-        assert_close(model(**batch).logits, reference(**batch).logits)
 
 
 def test_a_bias_of_zeros_is_left_out():
@@ -261,7 +250,7 @@ def test_training_starts_with_the_loss_and_the_gradients_of_the_original_and_rea
 def test_the_parameters_and_the_generation_configuration_are_copies():
     reference = original("m2m_100")
     model = convert(reference)
-    models = (reference, model, to_residual(model))
+    models = (reference, model, to_residual(convert(reference, "euler")))
     before = [tensor.clone() for tensor in reference.state_dict().values()]
     with torch.no_grad():
         for parameter in model.parameters():
@@ -289,15 +278,13 @@ def test_embeddings_and_their_bias_are_resized_together():
 @pytest.mark.parametrize(
     "arguments, field",
     [
-        ({"coefficients": "gate"}, "encoder_coefficients='gate'"),
-        ({"coefficients": "fixed", "encoder_solver": "rk4"}, "encoder_coefficients='fixed'"),
-        ({"coefficients": "ema"}, "encoder_coefficients='ema'"),
+        ({"coefficients": "gate"}, "coefficients='gate'"),
+        ({"coefficients": "fixed", "encoder_solver": "rk4"}, "coefficients='fixed'"),
+        ({"coefficients": "ema"}, "coefficients='ema'"),
         ({"stage_values": "output"}, "stage_values='output'"),
         ({"steps_per_layer": 2, "step_size": 0.5}, "step_size=0.5"),
         ({"coefficient_start": "tableau"}, "coefficient_start='tableau'"),
         ({"normalize_stages": True}, "normalize_stages=True"),
-        ({"encoder_solver": "leapfrog"}, "encoder_solver='leapfrog'"),
-        ({"encoder_solver": WITHOUT_STATE}, "encoder_solver={'a': "),
     ],
 )
 def test_another_function_is_reported(arguments, field, monkeypatch):
@@ -310,13 +297,9 @@ def test_another_function_is_reported(arguments, field, monkeypatch):
     assert logits.isfinite().all() and (logits - reference(**batch).logits).abs().max() > 1e-3
 
 
-def test_a_scheme_may_be_a_tableau_and_a_model_must_be_one():
+def test_a_scheme_may_be_a_tableau():
     ralston = ButcherTableau(a=[[], [2 / 3]], b=[0.25, 0.75])
     assert convert(original("m2m_100"), encoder_solver=ralston).config.scheme("encoder").tableau == ralston
-    with pytest.raises(TypeError, match="not None"):
-        from_residual(None)
-    with pytest.raises(TypeError, match="OdeTransformerForConditionalGeneration, not a M2M100For"):
-        to_residual(original("m2m_100"))
 
 
 def test_a_conversion_that_changes_nothing_prints_nothing(tmp_path, capfd, caplog):
@@ -327,7 +310,7 @@ def test_a_conversion_that_changes_nothing_prints_nothing(tmp_path, capfd, caplo
     for logger in monitored:
         logger.addHandler(caplog.handler)
     try:
-        to_residual(convert(reference, "rk4"))
+        convert(reference, "rk4")
     finally:
         for logger in monitored:
             logger.removeHandler(caplog.handler)
@@ -341,23 +324,10 @@ def test_layers_dropped_in_training_are_reported(monkeypatch):
     assert len(messages) == 1 and "encoder_layerdrop=0.05" in messages[0]
 
 
-@pytest.mark.parametrize(
-    "model_type, reason",
-    [
-        ("bart", "post-norm"),
-        ("marian", "post-norm"),
-        ("plbart", "post-norm"),
-        ("bigbird_pegasus", "sparse"),
-        ("nllb-moe", "mixtures of experts"),
-        ("t5", "relative position biases"),
-        ("ode_transformer", "already"),
-        ("prophetnet", "post-norm"),
-        ("encodec", "not known"),
-    ],
-)
-def test_another_family_is_refused_before_its_weights_are_read(model_type, reason, tmp_path):
+@pytest.mark.parametrize("model_type", ["bart", "nllb-moe", "t5", "ode_transformer"])
+def test_another_family_is_refused_before_its_weights_are_read(model_type, tmp_path):
     AutoConfig.for_model(model_type).save_pretrained(tmp_path)  # no weights
-    with pytest.raises(ValueError, match=f"'{model_type}' cannot become an ODE Transformer: .*{reason}"):
+    with pytest.raises(ValueError, match=f"'{model_type}' cannot become an ODE Transformer: .*m2m_100, mbart"):
         convert(tmp_path)
 
 
@@ -375,8 +345,8 @@ def test_another_family_is_refused_before_its_weights_are_read(model_type, reaso
         ({"num_beams": 4}, "num_beams=4 is not a field"),
         ({"encoder_solver": "rk5"}, "Unknown solver 'rk5'"),
         ({"coefficient_sharing": "model"}, "coefficient_sharing='model'"),
-        ({"vector_field": "macaron"}, "vector_field='macaron' needs parameters that the m2m_100 model does not"),
-        ({"decoder_solver": "iiet"}, "decoder_solver='iiet' corrects its steps over a layer history"),
+        ({"vector_field": "macaron"}, "lacks model.*macaron"),
+        ({"decoder_solver": "iiet"}, "decoder_solver='iiet'"),
     ],
 )
 def test_fields_that_cannot_be_chosen_are_refused_by_name(fields, message):
@@ -420,22 +390,19 @@ def test_a_folder_is_converted_saved_and_opened_again(family, tmp_path):
 # And back
 
 
-@EVERY_FAMILY
 @pytest.mark.parametrize("tie", [True, False])
-def test_what_was_converted_becomes_the_original_again(family, tie):
-    reference = original(family, tie_word_embeddings=tie)
-    back = to_residual(convert(reference, decoder_solver="rk2"))
+def test_what_was_converted_becomes_the_original_again(tie):
+    reference = original("m2m_100", tie_word_embeddings=tie)
+    back = to_residual(convert(reference, "euler"))
     assert type(back) is type(reference) and not back.training
     assert back.generation_config.to_dict() == reference.generation_config.to_dict()
-    fields = AutoConfig.for_model(family, **TINY).to_dict().keys() - {"architectures", "dtype", "transformers_version"}
+    fields = AutoConfig.for_model("m2m_100", **TINY).to_dict().keys()
+    fields -= {"architectures", "dtype", "transformers_version"}
     assert {f: getattr(back.config, f) for f in fields} == {f: getattr(reference.config, f) for f in fields}
     for name, tensor in back.state_dict().items():
-        expected = reference.state_dict()[name]
-        # No part of the model reads the first two positions of mBART, and `shared` where embeddings are separate.
-        if name.endswith("embed_positions.weight"):
-            tensor, expected = tensor[-40:], expected[-40:]
+        # No part of the model reads `shared` where embeddings are separate.
         if tie or name != "model.shared.weight":
-            torch.testing.assert_close(tensor, expected, rtol=0, atol=0)
+            torch.testing.assert_close(tensor, reference.state_dict()[name], rtol=0, atol=0)
     for batch in batches(reference):
         torch.testing.assert_close(back(**batch).logits, reference(**batch).logits, rtol=0, atol=0)
 
@@ -461,17 +428,8 @@ def test_an_euler_model_becomes_an_m2m100(batch, tmp_path):
     [
         ({"layer_history": "dense"}, "layer_history='dense' would have to be 'none'"),
         ({"max_relative_position": 8}, "max_relative_position=8 would have to be 0"),
-        ({"encoder_solver": "rk2"}, "encoder_solver='rk2' with encoder_coefficients='gate' is not an Euler step"),
-        ({"decoder_solver": "rk4"}, "decoder_solver='rk4' with decoder_coefficients='fixed' is not an Euler step"),
-        (
-            {"encoder_solver": "rk2", "coefficients": "learned"},
-            r"encoder_solver='rk2' with the learned coefficients \[1.0, 1.0\] is not an Euler step",
-        ),
-        (
-            {"encoder_solver": WITHOUT_STATE, "coefficients": "learned", "coefficient_start": "euler"},
-            r"encoder_solver=\{'a': .* with the learned coefficients \[1.0, 0.0\] is not an Euler step",
-        ),
-        ({"encoder_solver": "rk2", "stage_values": "output"}, "stage_values='output'"),
+        ({"encoder_solver": "rk2"}, "encoder_solver='rk2' would have to be 'euler'"),
+        ({"decoder_solver": "rk4"}, "decoder_solver='rk4' would have to be 'euler'"),
         ({"steps_per_layer": 2}, "steps_per_layer=2 would have to be 1"),
         ({"step_size": 0.5}, "step_size=0.5 would have to be 1.0"),
         ({"position_embedding_type": "learned"}, "position_embedding_type='learned' would have to be 'sinusoidal'"),
@@ -484,9 +442,9 @@ def test_an_euler_model_becomes_an_m2m100(batch, tmp_path):
             {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50},
             "decoder_vocab_size=50 would have to be None",
         ),
-        ({"pad_token_id": None}, "pad_token_id=None would have to be an id"),
+        ({"pad_token_id": None}, "padding_position=1 would have to be None"),
         ({"layer_history": "dense", "step_size": 0.5}, "layer_history='dense'.*; step_size=0.5"),
-        ({"encoder_solver": "dlcl"}, "encoder_solver='dlcl' is a multistep scheme"),
+        ({"encoder_solver": "dlcl"}, "encoder_solver='dlcl' would have to be 'euler'"),
         ({"vector_field": "macaron"}, "vector_field='macaron' would have to be 'layer'"),
     ],
 )
@@ -494,25 +452,6 @@ def test_what_a_residual_model_cannot_express_is_refused_by_field_and_value(fiel
     model = OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **fields}))
     with pytest.raises(ValueError, match=message):
         to_residual(model)
-
-
-@pytest.mark.parametrize("solver, is_refused", [("euler", False), ("rk2", True)])
-def test_norms_of_stages_are_no_obstacle_where_there_is_one_stage(solver, is_refused):
-    fields = {"normalize_stages": True, "encoder_solver": solver, "coefficients": "learned"}
-    fields |= {"coefficient_start": "euler"} if is_refused else {}
-    model = OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **fields})).eval()
-    if is_refused:
-        with pytest.raises(ValueError, match="normalize_stages=True would have to be False"):
-            to_residual(model)
-        return
-    ids = torch.tensor([[5, 6, 7, 2]])
-    assert_close(to_residual(model)(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
-
-
-def test_word_dropout_that_a_residual_model_has_not_is_reported(monkeypatch):
-    messages = capture_warnings(monkeypatch)
-    to_residual(OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, word_dropout=0.2)))
-    assert len(messages) == 1 and "word_dropout=0.2" in messages[0]
 
 
 def test_a_model_with_a_second_encoder_cannot_be_written_as_a_residual_one():

@@ -13,15 +13,7 @@ import pytest
 import sacrebleu
 
 from modeling_ode_transformer import cli
-from modeling_ode_transformer.metrics.bleu import (
-    bleu,
-    bleu_scorers,
-    compound_split_bleu,
-    is_tokenized,
-    sacre_bleu,
-    split_compounds,
-    tokenized_bleu,
-)
+from modeling_ode_transformer.metrics.bleu import bleu, bleu_scorers, is_tokenized, split_compounds
 
 
 PREDICTIONS = [
@@ -40,6 +32,10 @@ REFERENCES = [
 ]
 FIRST_REFERENCES = [texts[0] for texts in REFERENCES]
 SHORT = [" ".join(text.split()[:3]) for text in PREDICTIONS]
+
+
+def score(name, predictions, references, **options):
+    return bleu_scorers(**options)[name].score(predictions, references)
 
 
 def bleu_by_definition(predictions, references):
@@ -69,21 +65,27 @@ def words_with(rng, vocabulary, lengths):
 # What multi-bleu.perl of Moses prints for these texts, after `perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g'` in the
 # last two.
 @pytest.mark.parametrize(
-    ("function", "predictions", "references", "options", "printed"),
+    ("name", "predictions", "references", "options", "printed"),
     [
-        (tokenized_bleu, PREDICTIONS, FIRST_REFERENCES, {}, "37.97, 74.3/50.0/30.8/18.2 (BP=1.000, ratio=1.000)"),
-        (tokenized_bleu, PREDICTIONS, REFERENCES, {}, "56.62, 85.7/70.0/53.8/31.8 (BP=1.000, ratio=1.061)"),
+        ("tokenized_bleu", PREDICTIONS, FIRST_REFERENCES, {}, "37.97, 74.3/50.0/30.8/18.2 (BP=1.000, ratio=1.000)"),
+        ("tokenized_bleu", PREDICTIONS, REFERENCES, {}, "56.62, 85.7/70.0/53.8/31.8 (BP=1.000, ratio=1.061)"),
         (
-            *(tokenized_bleu, PREDICTIONS, REFERENCES, {"lowercase": True}),
+            *("tokenized_bleu", PREDICTIONS, REFERENCES, {"lowercase": True}),
             "61.24, 91.4/73.3/57.7/36.4 (BP=1.000, ratio=1.061)",
         ),
-        (tokenized_bleu, SHORT, FIRST_REFERENCES, {}, "0.00, 69.2/50.0/0.0/0.0 (BP=0.184, ratio=0.371)"),
-        (compound_split_bleu, PREDICTIONS, FIRST_REFERENCES, {}, "48.89, 79.5/58.8/43.3/34.6 (BP=0.950, ratio=0.951)"),
-        (compound_split_bleu, PREDICTIONS, REFERENCES, {}, "66.92, 89.7/76.5/63.3/46.2 (BP=1.000, ratio=1.000)"),
+        ("tokenized_bleu", SHORT, FIRST_REFERENCES, {}, "0.00, 69.2/50.0/0.0/0.0 (BP=0.184, ratio=0.371)"),
+        (
+            "compound_split_bleu",
+            PREDICTIONS,
+            FIRST_REFERENCES,
+            {},
+            "48.89, 79.5/58.8/43.3/34.6 (BP=0.950, ratio=0.951)",
+        ),
+        ("compound_split_bleu", PREDICTIONS, REFERENCES, {}, "66.92, 89.7/76.5/63.3/46.2 (BP=1.000, ratio=1.000)"),
     ],
 )
-def test_tokenized_bleu_is_that_of_multi_bleu(function, predictions, references, options, printed):
-    result = function(predictions, references, **options)
+def test_tokenized_bleu_is_that_of_multi_bleu(name, predictions, references, options, printed):
+    result = score(name, predictions, references, **options)
     precisions = "/".join(f"{precision:.1f}" for precision in result["precisions"])
     lengths = f"(BP={result['brevity_penalty']:.3f}, ratio={result['length_ratio']:.3f})"
     assert f"{result['score']:.2f}, {precisions} {lengths}" == printed
@@ -101,7 +103,7 @@ def test_tokenized_bleu_is_its_definition(seed):
         rng.choice(texts) if rng.random() < 0.5 else words_with(rng, vocabulary, (1, 5, 9)) for texts in references
     ]
     expected = bleu_by_definition(predictions, references)
-    assert tokenized_bleu(predictions, references)["score"] == pytest.approx(expected, abs=1e-9)
+    assert score("tokenized_bleu", predictions, references)["score"] == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_definition_agrees_with_scores_by_hand():
@@ -113,8 +115,8 @@ def test_the_definition_agrees_with_scores_by_hand():
 
 
 def test_lowercase_is_of_ascii_letters_only_as_in_multi_bleu():
-    assert tokenized_bleu(["A B C D"], ["a b c d"], lowercase=True)["score"] == pytest.approx(100)
-    assert tokenized_bleu(["A B C Ä"], ["a b c ä"], lowercase=True)["score"] == 0
+    assert score("tokenized_bleu", ["A B C D"], ["a b c d"], lowercase=True)["score"] == pytest.approx(100)
+    assert score("tokenized_bleu", ["A B C Ä"], ["a b c ä"], lowercase=True)["score"] == 0
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_compounds_are_split_as_perl_does(text, split):
 def test_sacrebleu_is_sacrebleu(tokenize, lowercase):
     metric = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase)
     expected = metric.corpus_score(PREDICTIONS, list(zip(*REFERENCES)))
-    result = sacre_bleu(PREDICTIONS, REFERENCES, tokenize, lowercase)
+    result = score("sacrebleu", PREDICTIONS, REFERENCES, tokenize=tokenize, lowercase=lowercase)
     assert result["score"] == expected.score
     assert result["precisions"] == expected.precisions
     assert result["brevity_penalty"] == expected.bp
@@ -152,11 +154,11 @@ def test_plain_text_is_tokenized_by_moses_on_request():
     """By Moses' rules for German: "z.B." is an abbreviation, quotation marks are escaped."""
     predictions, references = ['Er sagte: "Ja, z.B. heute."'], ['Sie sagte: "Ja, z.B. heute."']
     tokens = ["Er sagte : &quot; Ja , z.B. heute . &quot;"], ["Sie sagte : &quot; Ja , z.B. heute . &quot;"]
-    expected = tokenized_bleu(*tokens)
-    result = tokenized_bleu(predictions, references, moses_language="de")
+    expected = score("tokenized_bleu", *tokens)
+    result = score("tokenized_bleu", predictions, references, moses_language="de")
     assert 0 < result["score"] == expected["score"]
     assert result["precisions"] == expected["precisions"]
-    assert tokenized_bleu(predictions, references)["score"] != result["score"]
+    assert score("tokenized_bleu", predictions, references)["score"] != result["score"]
 
 
 def test_a_signature_names_what_was_done():
@@ -170,7 +172,7 @@ def test_a_signature_names_what_was_done():
         "tokenized_bleu": "nrefs:2|case:lc.ascii|eff:no|tok:moses.de|smooth:none",
         "compound_split_bleu": "nrefs:2|case:lc.ascii|eff:no|tok:moses.de|smooth:none|compounds:split",
     }
-    result = tokenized_bleu(PREDICTIONS, [*REFERENCES[:-1], FIRST_REFERENCES[-1]])
+    result = score("tokenized_bleu", PREDICTIONS, [*REFERENCES[:-1], FIRST_REFERENCES[-1]])
     assert result["signature"].startswith("nrefs:var|case:mixed|eff:no|tok:none|smooth:none|")
 
 
@@ -194,20 +196,6 @@ def test_statistics_of_sentences_give_the_score_of_any_of_them(name):
         (("a b", ["a b"]), {}, TypeError, "predictions must be a list of texts, but is the text 'a b'"),
         ((["a"], "a"), {}, TypeError, "references must be a list"),
         ((["a"], None), {}, TypeError, "references must be a list of texts, but is None"),
-        ((["a", None], ["a", "b"]), {}, TypeError, "The prediction of index 1 must be a text, but is None"),
-        ((["a", "b"], ["a", ["b", 3]]), {}, TypeError, "The reference of index 1 must be a text, but is 3"),
-        (
-            (["a"], ["a"]),
-            {"conventions": "sacrebleu"},
-            ValueError,
-            "conventions='sacrebleu' must be a list of some of sacrebleu, ",
-        ),
-        (
-            (["a"], ["a"]),
-            {"conventions": ["bleu"]},
-            ValueError,
-            r"conventions=\['bleu'\] must be a list of some of sacrebleu, ",
-        ),
         ((["a"], ["a"]), {"tokenize": "14a"}, ValueError, "no tokenizer '14a', only none, zh, 13a"),
         ((["a"], ["a"]), {"moses_language": "tlh"}, ValueError, "does not know the language 'tlh', only as, bn"),
     ],
@@ -263,35 +251,6 @@ def test_a_pipe_is_read_as_a_file(tmp_path, capsys):
     assert capsys.readouterr().out == expected
     with pytest.raises(FileNotFoundError, match=f"No file {tmp_path} "):
         cli.run(["score", "bleu", "--hypotheses", str(tmp_path), "--references", references])
-
-
-def test_evaluate_loads_it_without_network(load_metric):
-    metric = load_metric("bleu")
-    assert metric.compute(predictions=PREDICTIONS, references=REFERENCES) == bleu(PREDICTIONS, REFERENCES)
-    options = {"tokenize": "intl", "lowercase": True, "moses_language": "de"}
-    for text, reference in zip(PREDICTIONS, FIRST_REFERENCES):
-        metric.add(prediction=text, reference=reference)
-    assert metric.compute(**options) == bleu(PREDICTIONS, FIRST_REFERENCES, **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "inputs", "error", "message"),
-    [
-        ("bleu", {"predictions": [], "references": []}, ValueError, "Got no predictions and no references"),
-        ("bleu", {"predictions": "abc", "references": "abc"}, TypeError, "predictions must be a list of texts"),
-        ("bleu", {"predictions": ["abc"]}, TypeError, "references must be a list of texts, but is None"),
-        ("rouge", {"predictions": [], "references": []}, ValueError, "Got no predictions and no references"),
-        ("rouge", {"predictions": ["a", "b"], "references": "ab"}, TypeError, "references must be a list of texts"),
-        ("bootstrap", {"predictions1": [], "predictions2": [], "references": []}, ValueError, "Got no predictions1"),
-        ("bootstrap", dict.fromkeys(("predictions1", "predictions2", "references"), "ab"), TypeError, "predictions1"),
-        ("perplexity", {"predictions": "abc", "model": "none"}, TypeError, "predictions must be a list of texts"),
-        ("perplexity", {"predictions": ["abc"]}, ValueError, "give model="),
-    ],
-)
-def test_what_evaluate_lets_through_is_an_error(name, inputs, error, message, load_metric):
-    """By itself it takes "abc" for three texts, and fails without a reason where lists are empty."""
-    with pytest.raises(error, match=message):
-        load_metric(name).compute(**inputs)
 
 
 @pytest.mark.parametrize(

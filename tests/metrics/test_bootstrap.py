@@ -15,7 +15,7 @@ from sacrebleu.significance import PairedTest
 from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics import m2
 from modeling_ode_transformer.metrics.bleu import bleu
-from modeling_ode_transformer.metrics.bootstrap import METRICS, compare, paired_bootstrap
+from modeling_ode_transformer.metrics.bootstrap import compare, metric_statistics, paired_bootstrap
 
 
 RNG = random.Random(0)
@@ -63,21 +63,10 @@ def test_a_system_is_no_better_than_itself():
     assert (result.p_value, result.ties, result.confidence_interval) == (1, 1000, [0, 0])
 
 
-def test_statistics_may_be_any_objects():
-    """F0.5 from (matches, proposed, expected) of each sentence as tuples, and as rows of an array."""
-    systems = [[(RNG.randint(0, 2), RNG.randint(2, 4), RNG.randint(2, 3)) for _ in range(30)] for _ in range(2)]
-
-    def f_half(sentences):
-        matches, proposed, expected = (sum(column) for column in zip(*sentences))
-        return 1.25 * matches / (proposed + 0.25 * expected)
-
-    assert paired_bootstrap(*systems, f_half) == paired_bootstrap(*map(np.array, systems), f_half)
-
-
 def test_resamples_of_bleu_are_those_of_sacrebleu():
     metric = sacrebleu.BLEU()
     _, theirs = PairedTest([("a", SYSTEM_A), ("b", SYSTEM_B)], {"BLEU": metric}, [REFERENCES], "bs", n_samples=300)()
-    (a, b), score, signature = METRICS["bleu"].statistics((SYSTEM_A, SYSTEM_B), REFERENCES)
+    (a, b), score, signature = metric_statistics("bleu", (SYSTEM_A, SYSTEM_B), REFERENCES)
     result = paired_bootstrap(a, b, score, num_samples=300)
     assert signature == str(metric.get_signature())
     ours = ((result.score_a, result.samples_a), (result.score_b, result.samples_b))
@@ -213,7 +202,7 @@ def test_outputs_that_are_the_same_add_no_chance():
 
 def test_chrf_is_that_of_sacrebleu():
     references = [[text, text[::-1]] if i % 3 else [text] for i, text in enumerate(REFERENCES)]
-    (a, b), score, signature = METRICS["chrf"].statistics((SYSTEM_A, SYSTEM_B), references)
+    (a, b), score, signature = metric_statistics("chrf", (SYSTEM_A, SYSTEM_B), references)
     first, second = (list(texts) for texts in itertools.zip_longest(*references))
     chrf = sacrebleu.CHRF()
     rows = np.random.default_rng(0).choice(60, size=60)
@@ -239,15 +228,14 @@ def test_plain_text_is_not_compared_as_tokenized_in_silence(caplog):
     [
         (lambda: compare([["a"], ["a", "b"]], ["a"], ["a"]), r"1 predictions_a\[0\], 2 predictions_a\[1\]"),
         (lambda: paired_bootstrap(A, B[:3], mean), "4 statistics_a, 3 statistics_b"),
-        (lambda: paired_bootstrap([], [], mean), "no statistics_a"),
+        (lambda: paired_bootstrap(A[:0], B[:0], mean), "no statistics_a"),
         (
             lambda: paired_bootstrap(A[:, None], B[:, None], mean, counts_seeds=True),
-            "statistics_a has one output, .* need several: give more",
+            "need several outputs of each system: give more",
         ),
         (lambda: paired_bootstrap(A, B, mean, num_samples=0), "num_samples 0 must be at least 1"),
         (lambda: compare(["a"], ["a", "b"], ["a", "b"]), "1 predictions_a, 2 predictions_b, 2 references"),
         (lambda: compare(["a"], ["a"], ["a"], metric="ter"), "metric 'ter' must be one of bleu, tokenized_bleu"),
-        (lambda: compare(["a"], ["a"], ["a"], beta=2), "metric 'bleu' has no option beta, only tokenize, lowercase"),
     ],
 )
 def test_what_cannot_be_compared_is_said(call, message):
@@ -284,7 +272,6 @@ def test_f_half_of_m2_files(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     sentences = m2.read_m2(tmp_path / "gold.m2")
     assert result == compare(*systems, sentences, "m2", num_samples=30)
-    assert result == compare(*systems, [str(sentence) for sentence in sentences], "m2", num_samples=30)
     expected = [m2.m2_score(texts, sentences)["f0.5"] for texts in systems]
     assert [result["score_a"], result["score_b"]] == pytest.approx(expected)
     rng = np.random.default_rng(12345)
@@ -295,12 +282,7 @@ def test_f_half_of_m2_files(tmp_path, capsys):
     ]
     assert result["wins_b"] == sum(b > a for a, b in scores)
 
-    one_word = ["--max_unchanged_words", "0", "--num_samples", "30", "--json"]
-    cli.run(["score", "bootstrap", *command, *one_word])
-    assert json.loads(capsys.readouterr().out) == compare(
-        *systems, sentences, "m2", num_samples=30, max_unchanged_words=0
-    )
-    with pytest.raises(ValueError, match=r"The metric 'm2' has no option lowercase"):
+    with pytest.raises(ValueError, match=r"The metric 'm2' has no options, but lowercase is given"):
         cli.run(["score", "bootstrap", *command, "--lowercase"])
     with pytest.raises(ValueError, match=r"One M2 file holds all annotators, but 2 files are given"):
         cli.run(["score", "bootstrap", *command, str(tmp_path / "gold.m2")])
@@ -340,11 +322,3 @@ def test_perplexities_of_language_models(tmp_path, capsys):
     for name in ("text", "infinite"):
         with pytest.raises(ValueError, match=r"Line 1 of a system is '.*', not a finite number: give files of"):
             cli.run(["score", "bootstrap", "--system_a", files[0], "--system_b", str(tmp_path / name), *options])
-
-
-def test_evaluate_loads_it_without_network(load_metric):
-    comparison = load_metric("bootstrap")
-    result = comparison.compute(
-        predictions1=SYSTEM_A, predictions2=SYSTEM_B, references=REFERENCES, metric="tokenized_bleu", num_samples=50
-    )
-    assert result == compare(SYSTEM_A, SYSTEM_B, REFERENCES, "tokenized_bleu", 50)

@@ -108,11 +108,3 @@ def test_the_command_splits_lines_at_periods(tmp_path, capsys):
 
     cli.run(["score", "rouge", *files, "--sentences", "newline", "--no_stemmer", "--json"])
     assert json.loads(capsys.readouterr().out) == rouge(predictions, FIRST_REFERENCES, stemmer=False)
-
-
-def test_evaluate_loads_it_without_network(load_metric):
-    metric = load_metric("rouge")
-    assert metric.compute(predictions=PREDICTIONS, references=REFERENCES) == rouge(PREDICTIONS, REFERENCES)
-    options = {"sentences": "period", "stemmer": False}
-    expected = rouge(PREDICTIONS, FIRST_REFERENCES, **options)
-    assert metric.compute(predictions=PREDICTIONS, references=FIRST_REFERENCES, **options) == expected

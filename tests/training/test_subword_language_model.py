@@ -262,7 +262,7 @@ def test_the_task_for_lm_evaluation_harness_names_its_data():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"tokenizer_model_type": "bpe"}, "vocab_size=8000 is too large for these texts.*lower it"),
+        ({"tokenizer_model_type": "bpe"}, r"Vocabulary size too high \(8000\)\. Please set it"),
         ({"tokenizer_options": "split_digits=true"}, "--tokenizer_options split_digits=true are SentencePiece's: add"),
         (
             {"model_name_or_path": "somewhere", "config_overrides": None, "wrap": "solver=rk2"},

@@ -9,7 +9,7 @@ from pathlib import Path
 import datasets
 import sacrebleu
 
-from ...metrics.bleu import bleu_scorers, compound_split_bleu, sacre_bleu, tokenized_bleu
+from ...metrics.bleu import bleu_scorers
 from ...options import option
 from ...text_files import iterate_aligned_lines
 from ..data import Pair, TrainingExamples, check_pairs, pairs_from_records, read_records, read_table
@@ -102,7 +102,8 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
     the texts for these two; published scores with another tokenization are not comparable.
     """
     references = dataset["target"][:]
-    bleu, chrf = sacre_bleu(texts, references, args.bleu_tokenize), sacrebleu.CHRF()
+    scorers = bleu_scorers(args.bleu_tokenize, moses_language=args.bleu_moses_language)
+    bleu, chrf = scorers["sacrebleu"].score(texts, references), sacrebleu.CHRF()
     scores = {
         "bleu": bleu["score"],
         "chrf": chrf.corpus_score(texts, [references]).score,
@@ -111,9 +112,9 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
         "chrf_signature": str(chrf.get_signature()),
     }
     if args.bleu_moses_language:
-        for metric in (tokenized_bleu, compound_split_bleu):
-            details = metric(texts, references, moses_language=args.bleu_moses_language)
-            scores |= {metric.__name__: details["score"], f"{metric.__name__}_signature": details["signature"]}
+        for name in ("tokenized_bleu", "compound_split_bleu"):
+            details = scorers[name].score(texts, references)
+            scores |= {name: details["score"], f"{name}_signature": details["signature"]}
     return scores
 
 
