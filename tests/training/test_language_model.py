@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeli
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, cli
 from modeling_ode_transformer.text_files import parse_overrides
-from modeling_ode_transformer.training.preparation import open_pairs
+from modeling_ode_transformer.training.preparation import open_rows
 from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import language_model
@@ -169,7 +169,7 @@ def test_examples_hold_every_word_once(tmp_path):
         folder = tmp_path / str(block_size)
         folder.mkdir()
         language_model.write_blocks(iter(lines), "text", tokenizer, block_size, folder)
-        examples = open_pairs(folder)
+        examples = open_rows(folder)
         assert isinstance(examples.data, datasets.table.MemoryMappedTable)
         if not block_size:
             assert examples["labels"][:] == [[4, 5, 6, 2], [2], [7, 8, 2]]

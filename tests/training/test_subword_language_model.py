@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 from modeling_ode_transformer.metrics.perplexity import block_nll, model_perplexity, shift_blocks
 from modeling_ode_transformer.text_files import parse_overrides, read_lines
-from modeling_ode_transformer.training.preparation import open_pairs
+from modeling_ode_transformer.training.preparation import open_rows
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import language_model
 
@@ -107,7 +107,7 @@ def test_blocks_hold_the_whole_text_across_its_lines(run, tmp_path):
     for block_size in (7, 1000):
         (folder := tmp_path / str(block_size)).mkdir()
         language_model.write_blocks(TEXT.splitlines(), "text", tokenizer, block_size, folder)
-        blocks = open_pairs(folder)["labels"][:]
+        blocks = open_rows(folder)["labels"][:]
         assert [len(block) for block in blocks[:-1]] == [block_size] * (len(blocks) - 1)
         assert block_size > 7 or any(2 in block[:-1] for block in blocks)
         lines, line = [], []

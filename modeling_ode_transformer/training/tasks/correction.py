@@ -5,9 +5,8 @@ import filecmp
 import logging
 from argparse import SUPPRESS
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import compress, permutations
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from ...metrics.m2 import M2Sentence, m2_score, read_m2
 from ...options import option
 from ...text_files import iterate_aligned_lines, read_aligned_lines, read_lines
 from ..data import Pair, TrainingExamples, check_pairs, read_table
-from ..smoke.learner_sentences import write_corpus
+from ..smoke.sentences import write_corrections
 from .seq2seq import seq2seq_task
 from .seq2seq_arguments import Seq2SeqDataArguments
 
@@ -83,9 +82,9 @@ class DataArguments(Seq2SeqDataArguments):
     annotator: str = option(
         "Annotator in M2 files whose corrections to train on; all: one pair for each annotator.", "0"
     )
-    drop_unchanged: bool = option("Do not train on sentences that the correction leaves unchanged.", False)
-    min_tokens: int = option("Minimum number of tokens on each side of a training pair.", 1)
-    max_tokens: int = option("Maximum number of tokens on each side of a training pair.", 80)
+    max_words: int | None = option(
+        "Maximum number of words on each side of a training pair; default: 80.", 80, least=1
+    )
     errant: bool = option(
         "Also score outputs for M2 files with ERRANT (needs errant and its spaCy model).", False, affects="result"
     )
@@ -96,10 +95,6 @@ class DataArguments(Seq2SeqDataArguments):
             raise ValueError(f"--dataset_name {self.dataset_name}: sentences come from files (--train_file, ...).")
         if self.annotator != "all" and not self.annotator.isdecimal():
             raise ValueError(f"--annotator {self.annotator}: give the number of an annotator in the M2 file, or all.")
-        if not 0 <= self.min_tokens <= self.max_tokens:
-            raise ValueError(
-                f"--min_tokens {self.min_tokens} must be at least 0 and at most --max_tokens {self.max_tokens}."
-            )
 
     def files(self, split: str) -> list[Path]:
         paths = super().files(split)
@@ -196,24 +191,6 @@ def one_space(text: str) -> str:
     return " ".join(text.split())
 
 
-def filter_pairs(pairs: Iterable[Pair], name: str, args: DataArguments) -> Iterator[Pair]:
-    """The pairs to train on. At the end, logs how many were left out and why."""
-    count = unchanged = others = 0
-    for source, target in pairs:
-        count += 1
-        pair = one_space(source), one_space(target)
-        if args.drop_unchanged and pair[0] == pair[1]:
-            unchanged += 1
-        elif not all(args.min_tokens <= len(text.split()) <= args.max_tokens for text in pair):
-            others += 1
-        else:
-            yield pair
-    logger.info(
-        "%s: %d pairs; left out %d that are unchanged and %d with a side not of %d to %d tokens",
-        *(name, count, unchanged, others, args.min_tokens, args.max_tokens),
-    )
-
-
 def read_training_m2(path: Path, validation_files: set[Path], args: DataArguments) -> list[tuple[str, str]]:
     """Pairs from an M2 file, without the sentences to validate on.
 
@@ -273,10 +250,9 @@ def read_training_pairs(args: DataArguments) -> Iterator[Pair]:
                 f"--train_file {path}: its name must end in {', '.join([M2, *TABLES])} (or these with .gz); for plain "
                 "text give --train_source_file and --train_reference_files."
             )
-        yield from filter_pairs(read, str(path), args)
-    if args.train_source_file:
-        for path in args.train_reference_files:
-            yield from filter_pairs(iterate_aligned_lines([args.train_source_file, path]), path, args)
+        yield from read
+    for path in args.train_reference_files or []:
+        yield from iterate_aligned_lines([args.train_source_file, path])
 
 
 def read_evaluated(args: DataArguments, split: str) -> Evaluated:
@@ -337,7 +313,8 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
     sentence's first one; in other files it is the first reference, or None.
     """
     if split == "train":
-        return check_pairs(partial(read_training_pairs, args), "The training data", split, args)
+        read = lambda: (tuple(map(one_space, pair)) for pair in read_training_pairs(args))  # noqa: E731
+        return check_pairs(read, "The training data", split, args)
     sources, annotations, references, counts = read_evaluated(args, split)
     for path, count in counts.items():
         logger.info("%s: %d sentences for %s", path, count, split)
@@ -380,7 +357,7 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
 def write_smoke_data(folder: Path) -> dict:
     """Writes generated M2 files, with two annotators in the test file. Returns the arguments that read them, with a
     held-out part."""
-    write_corpus(folder, sizes={"train": 600, "test": 20}, annotators={"test": 2})
+    write_corrections(folder, sizes={"train": 600, "test": 20}, annotators={"test": 2})
     train, test = ([str(folder / f"{name}.m2")] for name in ("train", "test"))
     return {"train_file": train, "validation_file": train, "validation_share": 0.1, "test_file": test}
 

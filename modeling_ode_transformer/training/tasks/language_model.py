@@ -14,7 +14,6 @@ from pathlib import Path
 
 import datasets
 import torch
-from datasets.arrow_writer import ArrowWriter
 from tokenizers import Regex, decoders
 from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
@@ -39,16 +38,18 @@ from ...text_files import iterate_lines, parse_overrides, read_lines
 from ...tokenization_ode_transformer import MODEL_TYPES, OdeTransformerTokenizer
 from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
 from ..data import TrainingExamples, read_dataset
-from ..encoding import fast_backend, tokenizer_hash
 from ..losses import summed_divergence
 from ..models import check_model, check_vocabulary, config_with_overrides, load_checkpoint, word_level_tokenizer
 from ..preparation import (
     BATCH_ROWS,
-    open_pairs,
+    in_batches,
+    open_rows,
     prepare_once,
     prepared_folder,
     texts_of_split,
+    tokenizer_hash,
     training_texts,
+    write_rows,
 )
 from ..records import GENERATED
 from ..smoke import LANGUAGE_MODEL_VALUES, SIZES
@@ -296,7 +297,7 @@ def train_tokenizer(lines: Iterable[str], args: ModelArguments) -> TokenizersBac
 
 def has_words(tokenizer) -> bool:
     """Whether the tokens are whole words, not subwords."""
-    return isinstance(getattr(fast_backend(tokenizer), "model", None), WordLevel)
+    return isinstance(getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None), WordLevel)
 
 
 def make_tokenizers(run: Run):
@@ -378,24 +379,24 @@ def log_unknown(name: str, number: int, different: int, examples: list[str], tok
 
 
 def write_blocks(lines: Iterable[str], name: str, tokenizer, block_size: int, folder: Path) -> dict:
-    """Writes the blocks of `shift_blocks` as a shard with the columns input_ids, labels, length and index. Returns how
+    """Writes the blocks of `shift_blocks` as rows with the columns input_ids, labels, length and index. Returns how
     many tokens are missing from the vocabulary, with a few examples."""
-    unknown, stream = Counter(), iter(lines)
+    unknown: Counter[str] = Counter()
 
-    def encoded():
-        first = 1
-        while batch := list(islice(stream, BATCH_ROWS)):
-            ids = encode_lines(batch, name, tokenizer, first)
+    def encoded() -> Iterator[list[int]]:
+        for number, batch in enumerate(in_batches(lines)):
+            ids = encode_lines(batch, name, tokenizer, number * BATCH_ROWS + 1)
             unknown.update(unknown_words(batch, ids, tokenizer))
-            first += len(batch)
             yield from ids
+
+    def columns() -> Iterator[dict[str, list]]:
+        for batch in in_batches(enumerate(iterate_blocks(encoded(), block_size, tokenizer.eos_token_id))):
+            rows = [(inputs, labels, len(labels), index) for index, (inputs, labels) in batch]
+            yield dict(zip(features, zip(*rows)))
 
     ids, number = datasets.List(datasets.Value("int32")), datasets.Value("int64")
     features = datasets.Features({"input_ids": ids, "labels": ids, "length": datasets.Value("int32"), "index": number})
-    with ArrowWriter(features=features, path=str(folder / "shard-00000.arrow")) as writer:
-        for index, (inputs, labels) in enumerate(iterate_blocks(encoded(), block_size, tokenizer.eos_token_id)):
-            writer.write({"input_ids": inputs, "labels": labels, "length": len(labels), "index": index})
-        writer.finalize()
+    write_rows(columns(), features, folder)
     examples = [word for word, _ in unknown.most_common(5)]
     return {"unknown": {"number": unknown.total(), "different": len(unknown), "examples": examples}}
 
@@ -476,7 +477,7 @@ def encode(run: Run, split: str) -> datasets.Dataset:
             folder, key, lambda folder: write_blocks(lines, split, tokenizer, data.block_size, folder)
         )
     log_unknown(split, **noted["unknown"], tokenizer=tokenizer)
-    return open_pairs(folder)
+    return open_rows(folder)
 
 
 def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig, name: str = "the model") -> None:
