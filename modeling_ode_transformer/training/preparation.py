@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import datasets
 from datasets.arrow_writer import ArrowWriter
@@ -18,8 +17,8 @@ from filelock import FileLock
 
 from ..text_files import read_json
 from .checkpoints import write_json
-from .data import TrainingExamples
 from .same_training import SHARED, training_data
+from .task import Run
 
 
 # Marks a complete folder; holds its inputs and counts.
@@ -64,27 +63,18 @@ def tokenizer_hash(tokenizer) -> str:
     return hashlib.blake2b(json.dumps(known, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
-def texts_of_split(split: str, examples: Any, arguments: dict) -> dict:
-    """What the texts of a split depend on; `arguments` are those of the run, as `run_arguments` notes them."""
-    if split == "train":
-        return training_texts(examples, arguments)
-    return {"texts": texts_hash(examples)}
-
-
-def training_texts(examples: TrainingExamples, arguments: dict) -> dict:
-    """What the texts of training examples depend on: the content of their files, what is done to them, and which of
-    the files validate with a part of their sentences.
-
-    Args:
-        examples: These.
-        arguments: Of the run, as `run_arguments` notes them.
-    """
-    data = {name: value for name, value in training_data(arguments["data"]).items() if name not in NOT_OF_TEXTS}
-    files = [each.get("blake2b") or each for each in arguments["files"]["train"]]
+def texts_of(run: Run, split: str) -> dict:
+    """What the texts of a split of a run depend on. Those to train on: the content of their files, what is done to
+    them, and which of the files validate with a part of their sentences."""
+    examples, noted = run.examples[split], run.arguments
+    if split != "train":
+        return {"texts": texts_hash(examples)}
+    data = {name: value for name, value in training_data(noted["data"]).items() if name not in NOT_OF_TEXTS}
+    files = [each.get("blake2b") or each for each in noted["files"]["train"]]
     if not (files and examples.is_of_files):
-        return {"task": arguments["task"], "data": data, "files": texts_hash(examples)}
-    shared = {SHARED: found} if (found := arguments["files"].get(SHARED)) is not None else {}
-    return {"task": arguments["task"], "data": data, "files": files} | shared
+        return {"task": noted["task"], "data": data, "files": texts_hash(examples)}
+    shared = {SHARED: found} if (found := noted["files"].get(SHARED)) is not None else {}
+    return {"task": noted["task"], "data": data, "files": files} | shared
 
 
 def prepare_once(folder: Path, key: dict, write: Callable[[Path], dict]) -> dict:
@@ -101,6 +91,15 @@ def prepare_once(folder: Path, key: dict, write: Callable[[Path], dict]) -> dict
                 noted = {"version": VERSION, "made from": key} | write(folder)
                 write_json(folder / PREPARED, noted, default=str)
     return read_json(folder / PREPARED)
+
+
+def prepare_data(run: Run, split: str, kind: str, key: dict, write: Callable[[Path], dict]) -> tuple[Path, dict]:
+    """Prepares what the texts of a split and `key` determine, for all processes of a run. Returns the folder and what
+    `prepare_once` returns."""
+    data, key = run.data_args, key | texts_of(run, split)
+    folder = prepared_folder(data.prepared_dir, kind, key)
+    with run.args.main_process_first(local=data.local_data, desc=f"preparing the {kind} data"):
+        return folder, prepare_once(folder, key, write)
 
 
 def in_batches(items: Iterable) -> Iterator[list]:

@@ -21,15 +21,7 @@ from ...generation_ode_transformer import MAX_LEN_OPTIONS
 from ...inference.tokenizers import begin_with_language, check_target_tokenizer, load_tokenizers, marks_languages
 from ...pipeline_ode_transformer import TRAINED_LENGTH, add_pipeline
 from ..models import check_vocabulary, config_with_overrides, load_checkpoint
-from ..preparation import (
-    open_rows,
-    prepare_once,
-    prepared_folder,
-    texts_of_split,
-    tokenizer_hash,
-    training_texts,
-    write_rows,
-)
+from ..preparation import open_rows, prepare_data, tokenizer_hash, write_rows
 from ..records import generation_text
 from ..samplers import longest_source
 from ..task import Run, Task
@@ -102,9 +94,7 @@ def make_tokenizers(run: Run):
     them."""
     args, data = run.model_args, run.data_args
     names = ("joint_tokenizer", "vocab_size", "target_vocab_size", "tokenizer_model_type", "tokenizer_options")
-    key = training_texts(run.examples["train"], run.arguments) | {name: getattr(args, name) for name in names}
-    key["tokenizer_samples"] = data.tokenizer_samples
-    folder = prepared_folder(data.prepared_dir, "tokenizer", key)
+    key = {name: getattr(args, name) for name in names} | {"tokenizer_samples": data.tokenizer_samples}
 
     def write(folder: Path) -> dict:
         kept = kept_pairs(run.examples["train"], data.cleaning, Counter())
@@ -112,8 +102,7 @@ def make_tokenizers(run: Run):
         train_tokenizers(pairs, args, folder)
         return {"pairs": len(pairs)}
 
-    with run.args.main_process_first(local=data.local_data, desc="training the tokenizer"):
-        prepare_once(folder, key, write)
+    folder, _ = prepare_data(run, "train", "tokenizer", key, write)
     return load_tokenizers_of_run(run, str(folder))
 
 
@@ -220,8 +209,6 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     data, pairs, tokenizers = run.data_args, run.examples[split], (run.tokenizer, run.target_tokenizer)
     limits = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
     key = {"tokenizers": [tokenizer_hash(each) for each in tokenizers]} | limits
-    key |= texts_of_split(split, pairs, run.arguments)
-    folder = prepared_folder(data.prepared_dir, split, key)
 
     def write(folder: Path) -> dict:
         if split == "train":
@@ -230,8 +217,7 @@ def encode(run: Run, split: str) -> datasets.Dataset:
         write_rows([dataset.to_dict()], dataset.features, folder)
         return {"pairs": len(dataset)}
 
-    with run.args.main_process_first(local=data.local_data, desc=f"preparing the {split} data"):
-        noted = prepare_once(folder, key, write)
+    folder, noted = prepare_data(run, split, split, key, write)
     if split == "train":
         logger.info("%s: %d pairs, prepared in %s", pairs.name, noted["pairs"], folder)
         if removed := noted["removed"]:
