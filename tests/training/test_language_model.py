@@ -6,7 +6,6 @@ import json
 import math
 import random
 import shutil
-from collections import Counter
 
 import datasets
 import pytest
@@ -128,11 +127,8 @@ def test_counts_of_words(run, corpus):
 def test_unknown_words_are_logged(run, corpus, tmp_path, caplog):
     options = {"model_name_or_path": run[0], "config_overrides": None, "do_train": None, "do_predict": True}
     run_language_modeling.main(arguments(corpus, tmp_path, **options))
-    counts = Counter(read_words(corpus / "test.txt"))
-    first, second = sorted(("novel", "unheard"), key=lambda word: -counts[word])
-    number = counts["novel"] + counts["unheard"]
-    message = f"test: {number} words (2 different ones, such as '{first}', '{second}') are not in the vocabulary"
-    assert message in caplog.text
+    words = read_words(corpus / "test.txt")
+    assert f"test: {words.count('novel') + words.count('unheard')} words are not in the vocabulary" in caplog.text
 
 
 def test_perplexity_in_blocks_equals_a_plain_loop(run, saved, corpus):

@@ -3,7 +3,6 @@
 may learn from a teacher (distillation)."""
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,8 +52,9 @@ SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>",
 WORD = "word"
 # The default size of a vocabulary of subwords.
 SUBWORDS = 8000
-# The length of continuations of a prompt, unless `generate()` is told another.
-MAX_NEW_TOKENS = 40
+# How prompts are continued unless `generate()` or the pipeline is told otherwise. By themselves, the one would stop at
+# 20 tokens, the prompt's included, and the other would draw them at random.
+CONTINUATION = {"num_beams": 1, "do_sample": False, "max_length": None, "max_new_tokens": 40}
 
 
 @dataclass
@@ -305,41 +305,20 @@ def encode_lines(lines: list[str], name: str, tokenizer, first: int = 1) -> list
     return encoded
 
 
-def unknown_words(lines: list[str], encoded: list[list[int]], tokenizer) -> Counter[str]:
-    """The words missing from the vocabulary, except `<unk>` in the text itself; of subwords, only their number."""
-    unk = tokenizer.unk_token_id
-    if not has_words(tokenizer):
-        return Counter({tokenizer.unk_token: number} if (number := sum(ids.count(unk) for ids in encoded)) else {})
-    return Counter(
-        word
-        for line, ids in zip(lines, encoded)
-        if unk in ids
-        for word, i in zip(split_words(line), ids)
-        if i == unk and word != tokenizer.unk_token
-    )
-
-
 def write_blocks(lines: Iterable[str], name: str, tokenizer, block_size: int, folder: Path) -> dict:
-    """Writes the blocks of `shift_blocks` as rows with the columns input_ids, labels, length and index. Returns how
-    many tokens are missing from the vocabulary, with a few examples."""
-    unknown: Counter[str] = Counter()
-
-    def encoded() -> Iterator[list[int]]:
-        for number, batch in enumerate(in_batches(lines)):
-            ids = encode_lines(batch, name, tokenizer, number * BATCH_ROWS + 1)
-            unknown.update(unknown_words(batch, ids, tokenizer))
-            yield from ids
-
-    def columns() -> Iterator[dict[str, list]]:
-        for batch in in_batches(enumerate(iterate_blocks(encoded(), block_size, tokenizer.eos_token_id))):
-            rows = [(inputs, labels, len(labels), index) for index, (inputs, labels) in batch]
-            yield dict(zip(features, zip(*rows)))
-
+    """Writes the blocks of `shift_blocks` as rows with the columns input_ids, labels, length and index; returns their
+    number."""
     ids, number = datasets.List(datasets.Value("int32")), datasets.Value("int64")
     features = datasets.Features({"input_ids": ids, "labels": ids, "length": datasets.Value("int32"), "index": number})
-    write_rows(columns(), features, folder)
-    examples = [word for word, _ in unknown.most_common(5)]
-    return {"unknown": {"number": unknown.total(), "different": len(unknown), "examples": examples}}
+    encoded = (
+        ids
+        for i, batch in enumerate(in_batches(lines))
+        for ids in encode_lines(batch, name, tokenizer, i * BATCH_ROWS + 1)
+    )
+    blocks = enumerate(iterate_blocks(encoded, block_size, tokenizer.eos_token_id))
+    rows = ((inputs, labels, len(labels), index) for index, (inputs, labels) in blocks)
+    write_rows((dict(zip(features, zip(*batch))) for batch in in_batches(rows)), features, folder)
+    return {"blocks": len(open_rows(folder))}
 
 
 def unit(tokenizer) -> str:
@@ -383,8 +362,7 @@ def load_model(run: Run) -> PreTrainedModel:
     check_vocabulary(run.tokenizer, model.get_input_embeddings())
     number, parameters = f"{len(run.tokenizer):,}", f"{model.num_parameters():,}"
     logger.info("%s %ss in the vocabulary, %s parameters", number, unit(run.tokenizer), parameters)
-    # Else transformers stops at 20 tokens, the prompt's included.
-    model.generation_config.update(max_length=None, max_new_tokens=MAX_NEW_TOKENS)
+    model.generation_config.update(**CONTINUATION)
     return model
 
 
@@ -396,13 +374,7 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     def write(folder: Path) -> dict:
         return write_blocks(run.examples[split], split, tokenizer, block_size, folder)
 
-    folder, noted = prepare_data(run, split, split, key, write)
-    if (unknown := noted["unknown"])["number"]:
-        examples = f" ({unknown['different']} different ones, such as {', '.join(map(repr, unknown['examples']))})"
-        logger.warning(
-            "%s: %d %ss%s are not in the vocabulary and become %s",
-            *(split, unknown["number"], unit(tokenizer), examples * has_words(tokenizer), tokenizer.unk_token),
-        )
+    folder, _ = prepare_data(run, split, split, key, write)
     return open_rows(folder)
 
 
@@ -549,6 +521,7 @@ def evaluate(run: Run, split: str, prefix: str) -> dict[str, float | str]:
         # As words of the text, they are known.
         unknown -= sum(split_words(line).count(run.tokenizer.unk_token) for line in lines)
     if unknown:
+        logger.warning("%s: %d %ss are not in the vocabulary", split, unknown, token)
         convention += f"; {unknown} unknown {token}s became {run.tokenizer.unk_token}, which is easier to predict"
     metrics[f"{prefix}_bits_per_byte_convention"] = convention
     return metrics
