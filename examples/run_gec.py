@@ -8,14 +8,14 @@ A recipe is a JSON file of arguments; later arguments on the command line overri
 with a space between tokens (longer white space is read as one space). File names determine the kind of a file (each
 may also be gzipped, `.gz`):
 
-    --train_file fce wi+locness nucle.m2      M2 files, and folders: all *train*.m2 below them
+    --train_file fce.train.m2 ABC.train.m2    M2 files
     --train_file a.tsv b.jsonl                per line: sentence<TAB>correction; {"source": ..., "target": ...}
     --train_source_file a.src --train_reference_files a.ref0 a.ref1    plain text; a pair for each correction
     --test_file official-2014.combined.m2     scored by M2 (MaxMatch), and by ERRANT with --errant
     --test_file test.src --test_reference_files test.ref0 test.ref1    plain text, scored by GLEU
     --test_file test.src                      plain text, not scored
 
-and likewise for validation (folders: *dev*.m2) and test (*test*.m2). Only training pairs are filtered; test files are
+and likewise for validation. Only training pairs are filtered; test files are
 used completely, and validation files up to `--validation_share`. A run started again with the same `--output_dir`
 continues from its last checkpoint. `output_dir` receives the model, the tokenizer, a generation configuration, the
 metrics (`all_results.json`) and the corrected sentences (`generated_predictions.txt`).

@@ -1,8 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Train, evaluate and run a language model of words or subwords with `Trainer`.
+"""Train and evaluate a language model of words or subwords with `Trainer`.
 
     python run_language_modeling.py recipes/ptb.json --output_dir out --config_overrides decoder_solver=rk4
-    python run_language_modeling.py --model_name_or_path out --prompt "the company said" --output_dir generated
+    python run_language_modeling.py --model_name_or_path out --test_file test.txt --do_predict --output_dir measured
 
 A recipe is a JSON file of arguments; later arguments on the command line override it. Without a checkpoint
 (`--model_name_or_path`), the model starts from a configuration, by default an ODE Transformer. Without a tokenizer
@@ -23,12 +23,11 @@ text, or of a line, is predicted from `</s>`. This holds for training and evalua
 Of subwords, the spelling of a special token is text, and what is said of words here is true of tokens.
 
 Perplexity is exp(summed negative log-likelihood / number of words or tokens), without label smoothing; bits per byte
-divide by ln 2 and the bytes of the text, each line's end one. Evaluation and
-generation run in the precision of the weights (float32), even with `--bf16` or `--fp16`.
+divide by ln 2 and the bytes of the text, each line's end one. Evaluation runs in the precision of the weights
+(float32), even with `--bf16` or `--fp16`.
 
 A run started again with the same `--output_dir` continues from its last checkpoint. `output_dir` receives the model,
-the tokenizer, the metrics (`all_results.json`) and the continuations of `--prompt` and `--prompt_file`
-(`generated.txt`). With `--smoke`, the whole run takes seconds, with tiny sizes.
+the tokenizer and the metrics (`all_results.json`). With `--smoke`, the whole run takes seconds, with tiny sizes.
 """
 
 from modeling_ode_transformer.training.run import run, run_process

@@ -23,7 +23,6 @@ import torch
 import wmt_data
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration
-from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.smoke import number_names
 
 from .conftest import tiny_config
@@ -56,22 +55,15 @@ def test_batching(tmp_path, capsys):
 
 
 def test_data_of_wmt_size(tmp_path):
-    """What the parts of the benchmark count; the trainings of several processes are tested elsewhere."""
+    """What the parts of the benchmark count."""
     number_names.write_corpus(tmp_path, {"train": 300})
-    sides = [read_lines(tmp_path / f"train.{language}") for language in ("en", "de")]
-    path = tmp_path / "pairs.tsv"
-    wmt_data.write_pairs(list(zip(*sides)), 2000, path, seed=1)
-    rates, tokenizer = wmt_data.measure_encoding(sides, vocab_size=330)
-    assert len(rates) == 4 and all(rate > 0 for rate in rates.values())
-    prepared = wmt_data.measure_preparation(path, tmp_path / "shards", tokenizer, num_workers=1)
-    assert prepared["pairs"] == len(path.read_text().splitlines()) == 2000
-    assert prepared["target_tokens"] == sum(
-        len(ids) for ids in tokenizer([line.split("\t")[1] for line in read_lines(path)])["input_ids"]
-    )
-    ordered = wmt_data.measure_sampler(3000, 500)
+    files = [str(tmp_path / f"train.{language}") for language in ("en", "de")]
+    argv = ["--source_files", files[0], "--target_files", files[1], "--pairs", "2000", "--lengths", "3000"]
+    results = wmt_data.main([*argv, "--vocab_size", "330", "--max_tokens", "500", "--batches", "3"])
+    prepared, ordered, loaded = (results[name] for name in ("preparation", "sampler", "loader"))
+    assert prepared["pairs"] == 2000 < prepared["target_tokens"]
     assert ordered["pairs"] == 3000 and ordered["padding"] < 0.1
-    loaded = wmt_data.measure_loader(tmp_path / "shards", tokenizer, 500, num_workers=1, seconds=0.3)
-    assert loaded["target_tokens_per_second"] > 0 and loaded["mb_of_a_worker"]["own"] > 0
+    assert loaded["target_tokens_per_second"] > 0
 
 
 def test_memory(tmp_path, monkeypatch):

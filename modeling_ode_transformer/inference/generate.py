@@ -70,7 +70,7 @@ def load_models(args: SearchArguments) -> list[PreTrainedModel]:
         if not config.is_encoder_decoder:
             raise ValueError(
                 f"{name} is a language model ({config.model_type}), but generate needs an encoder-decoder. To "
-                "continue texts, use ode-transformer train language-model --prompt."
+                'continue texts, use pipeline("text-generation") of transformers.'
             )
         model = open_model(AutoModelForSeq2SeqLM, name, dtype=DTYPES[args.dtype], **args.hub_options)
         models.append(model.to(device))

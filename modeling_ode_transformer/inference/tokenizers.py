@@ -59,13 +59,8 @@ def encode_texts(
 
     `side` is the tokenizer's argument for the texts: `text`, or `text_target` for the target side.
     """
-    return cut_texts(tokenizer(**{side: texts}, verbose=False)["input_ids"], texts, tokenizer, max_length, side)
-
-
-def cut_texts(
-    encoded: list[list[int]], texts: list[str], tokenizer, max_length: int | None, side: str
-) -> tuple[list[list[int]], int]:
-    """As `encode_texts`, given the ids of the whole texts: texts that are too long are encoded again and replaced."""
+    encoded = tokenizer(**{side: texts}, verbose=False, return_attention_mask=False)["input_ids"]
+    # Of longer texts, the tokenizer itself knows which marks stay.
     too_long = [i for i, ids in enumerate(encoded) if max_length is not None and len(ids) > max_length]
     for i in too_long:
         encoded[i] = tokenizer(**{side: texts[i]}, truncation=True, max_length=max_length)["input_ids"]

@@ -321,13 +321,8 @@ def smoke_variant(recipe: dict, known: Collection[str], sources: set[str], smoke
     return recipe | dict.fromkeys(sources) | values
 
 
-def check_run(
-    model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments, **others: bool
-) -> None:
+def check_run(model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments) -> None:
     """Checks what a call is to do.
-
-    Args:
-        others: What a task can do beside training, evaluation and prediction, by argument: whether it is asked for.
 
     Raises:
         ValueError: there is nothing to do; a model is needed and there is none; the metrics would lack outputs; a
@@ -335,9 +330,8 @@ def check_run(
             file.
     """
     check_output_dir(args)
-    work = {"do_train": args.do_train, "do_eval": args.do_eval, "do_predict": args.do_predict} | others
-    if not any(work.values()):
-        *names, last = (f"--{name}" for name in work)
+    if not (args.do_train or args.do_eval or args.do_predict):
+        *names, last = (f"--{name}" for name in WORKS)
         raise ValueError(f"Nothing to do: give {', '.join(names)} or {last}.")
     if not args.do_train and not model_args.model_name_or_path:
         raise ValueError("Without --do_train there is no model to run: give --model_name_or_path.")

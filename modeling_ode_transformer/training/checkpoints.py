@@ -20,7 +20,6 @@ from transformers.utils import CONFIG_NAME
 from ..model_folders import shard_names
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, TRAINED_LENGTH
 from ..text_files import lock_file, read_json, reading
-from .records import GENERATED
 
 
 logger = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ READ_FILES = (
 NOT_OF_THE_MODEL = {"transformers_version", "_name_or_path", "architectures", "auto_map", "dtype", "use_cache"}
 NOT_OF_THE_MODEL |= {TRAINED_LENGTH}
 # Patterns of metrics and outputs, which a run writes about its model.
-OUTPUTS = ("*_results.json", "*predictions.txt", GENERATED)
+OUTPUTS = ("*_results.json", "*predictions.txt")
 CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 # A killed run may leave folders and files whose names begin so. No reader takes them for checkpoints, and Trainer's
 # uploads skip names that begin with an underscore.

@@ -60,7 +60,7 @@ def find_task(name: str) -> Task:
 
 # What stands for the value of an option: by its type, else the last word of its name, if that says what it is.
 TYPES = {"int": "N", "float": "NUMBER", "string_to_bool": "BOOL"}
-WORDS = {name: name.upper() for name in ("column", "dir", "file", "lang", "name", "path", "prompt", "type")}
+WORDS = {name: name.upper() for name in ("column", "dir", "file", "lang", "name", "path", "type")}
 WORDS |= {"language": "LANG", "schemes": "FILE"}
 
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from transformers import GenerationConfig
 
 
-# Arguments, at the start; metrics, at the end; the arguments of a later evaluation; the metrics of several models; the
-# text of a language model.
+# Arguments, at the start; metrics, at the end; the arguments of a later evaluation; the metrics of several models.
 ARGUMENTS, RESULTS, EVALUATION, RUNS = "arguments.json", "all_results.json", "evaluation.json", "runs.json"
-GENERATED = "generated.txt"
 # The beginnings of the names of a split's metrics.
 PREFIXES = {"validation": "eval", "test": "predict"}
 

@@ -144,11 +144,10 @@ def plan_runs(
         ValueError: an output folder holds files that the call must not replace, or another training.
         FileNotFoundError: the requested checkpoint does not exist.
     """
-    inputs = task.read_inputs(data_args, args)
     plan = plan_models(data_args, args)
     if task.has_results:
         check_other_models(plan, data_args, args)
-    runs = [Run(task, model_args, data_args, own, fold, inputs) for fold, own in plan]
+    runs = [Run(task, model_args, data_args, own, fold) for fold, own in plan]
     for run in runs:
         run.arguments = run_arguments(task.name, model_args, data_args, run.args)
     for run in runs if data_args.seeds or data_args.cross_validation else []:
@@ -192,7 +191,6 @@ def run_model(run: Run) -> dict[str, float | str]:
         if needed_splits(run.args)[split]:
             scores = run.task.evaluate(run, split, prefix)
             metrics |= report(run.trainer, prefix, scores | {f"{prefix}_samples": len(run.splits[split])})
-    run.task.finish(run)
     if run.args.push_to_hub:
         run.trainer.push_to_hub()
     return metrics

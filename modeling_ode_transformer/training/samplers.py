@@ -2,19 +2,13 @@
 """Batches of pairs or texts of similar length."""
 
 import math
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from threading import Thread
+from collections.abc import Sequence
 
 import datasets
 import numpy as np
 import pyarrow.compute
 import torch
 from torch.utils.data import Sampler
-
-
-# The number of pairs whose lengths are processed at a time.
-PART = 1 << 20
 
 
 class TokenBudgetBatchSampler(Sampler[list[int]]):
@@ -29,10 +23,6 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     Process `rank` takes the batches `rank`, `rank + num_replicas`, ... of an epoch. A single process that accumulates
     `num_replicas` batches sees the same updates as `num_replicas` processes.
-
-    Memory holds an integer for each pair (16 bits if there are at most 65,536 shapes, that is different lengths of
-    source and target, else 32) and the order of an epoch in 32 bits. In the middle of an epoch, a thread makes the
-    order of the next one.
 
     Args:
         lengths: (pairs, 2), tokens of each source and target.
@@ -78,49 +68,31 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
             )
         if len(lengths) > np.iinfo(np.int32).max:
             raise ValueError(f"{len(lengths)} pairs are too many for 32-bit numbers: train on a part of them.")
-        self.multiple = pad_to_multiple_of or 1
-        # Shapes in the order in which pairs are cut into batches: by width first; the other keys give batches fewer
-        # shapes and less padding.
-        self.shapes, self.shape_of_pair = self._find_shapes(lengths)
-        self.padded_shapes = -(-self.shapes // self.multiple) * self.multiple
+        multiple = pad_to_multiple_of or 1
+        # Shapes are different lengths of source and target, in the order in which pairs are cut into batches: by width
+        # first; the other keys give batches fewer shapes and less padding.
+        sources, targets = lengths.astype(np.int64).T
+        base = int(lengths.max()) + 1
+        padded = -(-lengths.max(axis=1) // multiple) * multiple
+        keys, shape_of_pair, self.pairs_of_shape = np.unique(
+            (padded * base + sources) * base + targets, return_inverse=True, return_counts=True
+        )
+        # 16 bits are sorted by their digits, several times as fast.
+        self.shape_of_pair = shape_of_pair.astype(np.uint16 if len(keys) <= 1 << 16 else np.uint32)
+        self.shapes = np.stack([keys // base % base, keys % base], axis=1)
+        self.padded_shapes = -(-self.shapes // multiple) * multiple
         # An empty pair takes a place in a batch too.
         widths = self.padded_shapes.max(axis=1).clip(min=1)
         if widths[-1] > max_tokens:
-            longest = int((self.shape_of_pair >= np.searchsorted(widths, widths[-1])).argmax())
+            longest = int(padded.argmax())
             raise ValueError(
                 f"Pair {longest} has {lengths[longest][0]} source and {lengths[longest][1]} target tokens "
                 f"(padded to {widths[-1]}), more than a batch may hold: raise max_tokens_per_batch={max_tokens}, or "
                 "cut the pairs to fewer tokens."
             )
-        self.pairs_of_shape = np.bincount(self.shape_of_pair, minlength=len(self.shapes))
         sizes = self._divisible(self._fill(np.repeat(widths, self.pairs_of_shape)), per_update)
         self.batch_ends = np.cumsum(sizes)
         self.batches_per_epoch = math.ceil(len(sizes) / per_update) * per_update
-        self._orders: dict[int, Future] = {}
-
-    def _find_shapes(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the distinct rows of `lengths`, by padded width, source and target, and each pair's row number."""
-        parts = [slice(start, start + PART) for start in range(0, len(lengths), PART)]
-        occurs = np.zeros((2, int(lengths.max()) + 1), dtype=bool)
-        for part in parts:
-            for side in range(2):
-                occurs[side, lengths[part, side]] = True
-        sources, targets = (np.flatnonzero(side) for side in occurs)
-        # A table of all combinations of these lengths takes less time than sorting the pairs.
-        sources_before, targets_before = np.cumsum(occurs, axis=1) - 1
-        rows = sources_before * len(targets)
-        table = np.zeros(len(sources) * len(targets), dtype=np.uint32)
-        for part in parts:
-            table[rows[lengths[part, 0]] + targets_before[lengths[part, 1]]] = 1
-        found = np.flatnonzero(table)
-        shapes = np.stack([sources[found // len(targets)], targets[found % len(targets)]], axis=1).astype(np.int32)
-        padded = -(-shapes.max(axis=1) // self.multiple) * self.multiple
-        order = np.lexsort((shapes[:, 1], shapes[:, 0], padded))
-        table[found[order]] = np.arange(len(found))
-        numbers = np.empty(len(lengths), dtype=np.uint16 if len(found) <= 1 << 16 else np.uint32)
-        for part in parts:
-            numbers[part] = table[rows[lengths[part, 0]] + targets_before[lengths[part, 1]]]
-        return shapes[order], numbers
 
     def _fill(self, widths: np.ndarray) -> np.ndarray:
         """Returns the sizes of batches that pairs of ascending widths fill one after the other."""
@@ -156,65 +128,31 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         """The number of this process's batches in an epoch."""
         return self.batches_per_epoch // self.num_replicas
 
-    def _make_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _draw(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the pairs of an epoch's batches in sequence, and the shuffled numbers of the batches."""
         generator = np.random.default_rng((self.seed, epoch))
         shuffled = np.arange(len(self.shape_of_pair), dtype=np.int32)
         generator.shuffle(shuffled)
-        shapes = self.shape_of_pair[shuffled]
-        pairs = np.empty_like(shuffled)
-        # By ranges of shapes: indices into the whole would take 64 bits each.
-        ends = np.cumsum(self.pairs_of_shape)
-        bounds = np.unique(np.searchsorted(ends, np.arange(0, len(pairs), 4 * PART), side="right"))
-        for first, last in zip(bounds, [*bounds[1:], len(ends)]):
-            places = np.flatnonzero((shapes >= first) & (shapes < last))
-            start = ends[first - 1] if first else 0
-            pairs[start : ends[last - 1]] = shuffled[places[shapes[places].argsort(kind="stable")]]
+        pairs = shuffled[self.shape_of_pair[shuffled].argsort(kind="stable")]
         return pairs, np.resize(generator.permutation(len(self.batch_ends)), self.batches_per_epoch)
 
     def batches_of(self, epoch: int) -> list[np.ndarray]:
         """Returns all processes' batches of an epoch in order, as indices of pairs."""
-        pairs, order = self._make_order(epoch)
+        pairs, order = self._draw(epoch)
         batches = np.split(pairs, self.batch_ends[:-1])
         return [batches[i] for i in order]
 
-    def _prepare_order(self, epoch: int) -> None:
-        """Starts a thread that makes the order of an epoch, unless it exists or is being made."""
-        if epoch in self._orders:
-            return
-        future = self._orders[epoch] = Future()
-
-        def work():
-            try:
-                future.set_result(self._make_order(epoch))
-            except BaseException as error:
-                future.set_exception(error)
-
-        # Not an executor's thread: the interpreter would wait for it on exit.
-        Thread(target=work, daemon=True).start()
-
-    def batches(self) -> Iterator[np.ndarray]:
-        """Yields this process's batches of the current epoch in order, as indices of pairs."""
-        epoch = self.epoch
-        self._orders = {known: order for known, order in self._orders.items() if known in (epoch, epoch + 1)}
-        self._prepare_order(epoch)
-        pairs, order = self._orders[epoch].result()
-        starts = self.batch_ends - np.diff(self.batch_ends, prepend=0)
-        for number, i in enumerate(order[self.rank :: self.num_replicas]):
-            if number == len(self) // 2:  # not at the start, where other processes need the CPU
-                self._prepare_order(epoch + 1)
-            yield pairs[starts[i] : self.batch_ends[i]]
-
     def __iter__(self):
         first = self.epoch * len(self.shape_of_pair) if self.marks_epochs else 0
-        return ((first + batch.astype(np.int64)).tolist() for batch in self.batches())
+        for batch in self.batches_of(self.epoch)[self.rank :: self.num_replicas]:
+            yield (first + batch.astype(np.int64)).tolist()
 
     def report(self) -> dict[str, float]:
         """The updates of an epoch, the mean contents of an update over all processes, and the share of padding."""
         updates = len(self) // self.accumulation_steps
         sizes = np.diff(self.batch_ends, prepend=0)
         is_repeating = self.batches_per_epoch > len(sizes)
-        again = self._make_order(self.epoch)[1][len(sizes) :] if is_repeating else np.empty(0, dtype=int)
+        again = self._draw(self.epoch)[1][len(sizes) :] if is_repeating else np.empty(0, dtype=int)
         # Batches have the same shapes in every epoch.
         firsts = self.batch_ends - sizes
         sides = [np.repeat(lengths, self.pairs_of_shape) for lengths in self.padded_shapes.T]

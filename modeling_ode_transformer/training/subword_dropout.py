@@ -14,12 +14,19 @@ import random
 from collections.abc import Callable, Sequence
 
 import datasets
-import pyarrow
+from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ..tokenization_ode_transformer import SPACE
-from .encoding import fast_backend, reads_word_by_word
-from .loading import PairRows
+
+
+def reads_word_by_word(backend) -> bool:
+    """Whether a tokenizer cuts texts at each space, as those of this package do whose pieces hold no space inside, and
+    makes the same of a word wherever it is."""
+    steps = (json.loads(backend.to_str())["pre_tokenizer"] or {}).get("pretokenizers") or [{}]
+    if not all(step.get("type") == "Metaspace" for step in steps) or not steps[-1].get("split"):
+        return False
+    return backend.pre_tokenizer.pre_tokenize_str("a b") == [(f"{SPACE}a", (0, 1)), (f"{SPACE}b", (1, 3))]
 
 
 class SubwordDropout:
@@ -35,7 +42,7 @@ class SubwordDropout:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, strength: float):
-        backend = fast_backend(tokenizer)
+        backend = tokenizer.backend_tokenizer if tokenizer.is_fast else None
         model = json.loads(backend.to_str())["model"] if backend is not None else {"type": None}
         is_unigram = model["type"] == "Unigram" and not any(SPACE in piece[1:] for piece, _ in model["vocab"])
         if not is_unigram and not (model["type"] == "BPE" and reads_word_by_word(backend)):
@@ -103,7 +110,7 @@ class SubwordDropout:
         return parts[::-1]
 
 
-class RecutPairs(PairRows):
+class RecutPairs(Dataset):
     """Rows of a dataset whose words are cut anew in each epoch. Row i in epoch e has the index e * rows + i.
 
     A text that would be longer than all of its side in the dataset keeps its pieces.
@@ -118,19 +125,19 @@ class RecutPairs(PairRows):
     def __init__(
         self, dataset: datasets.Dataset, dropouts: Sequence[SubwordDropout], limits: Sequence[int], seed: int
     ):
-        super().__init__(dataset)
+        self.dataset = dataset
         self.dropouts = dropouts
         self.limits = limits
         self.seed = seed
 
-    def __getitems__(self, indices: Sequence[int]) -> pyarrow.Table:
-        draws = [divmod(index, len(self)) for index in indices]
-        table = super().__getitems__([row for _, row in draws])
-        generators = [random.Random(f"{self.seed} {epoch} {row}") for epoch, row in draws]
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> dict:
+        epoch, place = divmod(index, len(self))
+        row, generator = self.dataset[place], random.Random(f"{self.seed} {epoch} {place}")
         for name, dropout, limit in zip(("input_ids", "labels"), self.dropouts, self.limits):
-            place, column = table.schema.get_field_index(name), table.column(name)
-            rows = column.to_pylist()
-            recut = [dropout(ids, generator) for ids, generator in zip(rows, generators)]
-            kept = [new if len(new) <= limit else old for old, new in zip(rows, recut)]
-            table = table.set_column(place, name, pyarrow.array(kept, type=column.type))
-        return table
+            recut = dropout(row[name], generator)
+            if len(recut) <= limit:
+                row[name] = recut
+        return row

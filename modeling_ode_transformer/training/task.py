@@ -21,7 +21,6 @@ class Run:
         task: What is trained.
         model_args, data_args, args: The arguments of the model and the data, of the task's classes, and of `Trainer`.
         fold: The fold to test on in a cross-validation.
-        inputs: What `Task.read_inputs` returned.
         arguments: What the run is, by `run_arguments`.
         finished: The metrics of an earlier call that finished it.
         checkpoint: The checkpoint to resume from.
@@ -38,7 +37,6 @@ class Run:
     data_args: Any
     args: TrainingArguments
     fold: int | None = None
-    inputs: Any = None
     arguments: dict = field(default_factory=dict)
     finished: dict | None = None
     checkpoint: str | None = None
@@ -84,8 +82,6 @@ class Task:
         name: The Hub's name of the task.
         model_arguments, data_arguments, training_arguments: Classes of the arguments on the command line.
         check_arguments: Takes the three; raises a ValueError before anything is written.
-        read_inputs: Takes data and training arguments; reads what a call needs beside examples, and checks that its
-            outputs may be written.
         write_smoke_data: Takes a folder and writes generated examples into it, always the same ones; returns the data
             arguments that read them, by name.
         read_split: Takes data arguments and "train", "validation" or "test"; returns examples in the order of their
@@ -100,7 +96,6 @@ class Task:
         measure_training: Takes a run and the metrics of `Trainer`; returns what is reported beside these.
         evaluate: Takes a run, a split and the prefix of its metrics; writes outputs, if there are any, and returns the
             metrics. Not by `Trainer.evaluate`, whose callbacks look for the metric of the best model in every split.
-        finish: Takes a run; does what remains to be done with the final model.
         score: Of tasks that generate. Takes output texts, the dataset that they are outputs for, the data arguments
             and the split; returns metrics by name.
         has_results: Whether a call writes the metrics of its models, of several seeds and folds, and their summary, to
@@ -122,11 +117,9 @@ class Task:
     encode: Callable[[Run, str], datasets.Dataset]
     make_trainer: Callable[[Run], Trainer]
     evaluate: Callable[[Run, str, str], dict]
-    read_inputs: Callable[[Any, Any], Any] = nothing
     choose_examples: Callable[[Run], dict[str, Any]] = lambda run: run.given
     measure_model: Callable[[Run], dict] = nothing
     measure_training: Callable[[Run, dict], dict] = nothing
-    finish: Callable[[Run], Any] = nothing
     score: Callable[[list[str], datasets.Dataset, Any, str], dict[str, float | str]] | None = None
     has_results: bool = False
     presets: str = "seq2seq"

@@ -45,7 +45,6 @@ from ..pipeline_ode_transformer import TARGET_TOKENIZER, save_pipeline_code, wit
 from ..text_files import read_json
 from .arguments import has_bf16_products
 from .checkpoints import update_number
-from .loading import PadPairs, PairRows, is_padded_from_arrow
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .muon import Muon, muon_groups
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments, in_place_of
@@ -625,15 +624,12 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         )
         if isinstance(dataset, datasets.Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
-            if is_padded_from_arrow(dataset, collator):
-                dataset, collator = self.rows_of_pairs(dataset, lengths), PadPairs(collator)
         else:
             collator = self._get_collator_with_removed_columns(collator, description="training")
-        if self.args.subword_dropout and not isinstance(dataset, RecutPairs):
-            raise ValueError(
-                f"--subword_dropout {self.args.subword_dropout} needs a datasets.Dataset of input_ids and labels, and "
-                "a DataCollatorForSeq2Seq that pads them on the right: leave it out."
-            )
+        if strength := self.args.subword_dropout:
+            tokenizers = (self.processing_class, self.target_tokenizer or self.processing_class)
+            dropouts = [SubwordDropout(tokenizer, strength) for tokenizer in tokenizers]
+            dataset = RecutPairs(dataset, dropouts, lengths.max(axis=0).tolist(), self.data_seed)
         dataloader = DataLoader(
             dataset,
             batch_sampler=sampler,
@@ -647,14 +643,6 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         return prepare_data_loader(
             dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
         )
-
-    def rows_of_pairs(self, dataset: datasets.Dataset, lengths: np.ndarray) -> PairRows:
-        """The rows of the training data, as they are or cut anew in each epoch."""
-        if not (strength := self.args.subword_dropout):
-            return PairRows(dataset)
-        tokenizers = (self.processing_class, self.target_tokenizer or self.processing_class)
-        dropouts = [SubwordDropout(tokenizer, strength) for tokenizer in tokenizers]
-        return RecutPairs(dataset, dropouts, lengths.max(axis=0).tolist(), self.data_seed)
 
     def get_stream_dataloader(self, dataset: datasets.IterableDataset, collator) -> DataLoader:
         """Batches of a stream for `max_steps` updates, or for `num_train_epochs`, whose updates are counted first, or

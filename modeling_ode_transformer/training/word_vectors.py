@@ -3,7 +3,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -11,25 +10,7 @@ from torch import nn
 from ..text_files import open_text
 
 
-class Coverage(NamedTuple):
-    """What a file had for a vocabulary: the number of its words that got a vector, those that did not, and the number
-    of lines that gave a word of the vocabulary a second vector."""
-
-    found: int
-    missing: list[str]
-    duplicates: int
-
-    def __str__(self) -> str:
-        number = self.found + len(self.missing)
-        examples = ", ".join(repr(word) for word in self.missing[:5])
-        return (
-            f"{self.found} of {number} words ({self.found / max(number, 1):.1%}) have a pre-trained vector"
-            + (f"; not {examples}{', ...' if len(self.missing) > 5 else ''}" if self.missing else "")
-            + (f"; {self.duplicates} repeated vectors were ignored" if self.duplicates else "")
-        )
-
-
-def load_word_vectors(path: str | Path, vocabulary: Mapping[str, int], embedding: nn.Embedding) -> Coverage:
+def load_word_vectors(path: str | Path, vocabulary: Mapping[str, int], embedding: nn.Embedding) -> list[str]:
     """Puts the vectors of a text file into the rows of an embedding.
 
     A line is a word and its numbers, separated by single spaces; a word may hold spaces itself, as some of GloVe's do.
@@ -43,7 +24,7 @@ def load_word_vectors(path: str | Path, vocabulary: Mapping[str, int], embedding
         embedding: Its weight, of any floating dtype, is changed in place.
 
     Returns:
-        How many words of the vocabulary, the padding apart, have a vector now.
+        The words of the vocabulary, the padding apart, that have no vector in the file.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -52,7 +33,8 @@ def load_word_vectors(path: str | Path, vocabulary: Mapping[str, int], embedding
     """
     width = embedding.embedding_dim
     wanted = {word: row for word, row in vocabulary.items() if row != embedding.padding_idx}
-    rows, duplicates, number = {}, 0, 0
+    rows: dict[int, torch.Tensor] = {}
+    number = 0
     with open_text(path) as file:
         for number, line in enumerate(file, 1):
             fields = line.rstrip("\r\n ").split(" ")
@@ -68,10 +50,7 @@ def load_word_vectors(path: str | Path, vocabulary: Mapping[str, int], embedding
                     f"{width} wide: use vectors of size {width}, or another embedding_size."
                 )
             word = " ".join(fields[:-width])
-            if word not in wanted:
-                continue
-            if wanted[word] in rows:
-                duplicates += 1
+            if word not in wanted or wanted[word] in rows:
                 continue
             try:
                 vector = torch.tensor([float(field) for field in fields[-width:]])
@@ -84,8 +63,7 @@ def load_word_vectors(path: str | Path, vocabulary: Mapping[str, int], embedding
         raise ValueError(f"{path} ({number} lines) has no word of the vocabulary: check its format and case.")
     with torch.no_grad():
         embedding.weight[list(rows)] = torch.stack(list(rows.values())).to(embedding.weight)
-    missing = [word for word, row in wanted.items() if row not in rows]
-    return Coverage(len(rows), missing, duplicates)
+    return [word for word, row in wanted.items() if row not in rows]
 
 
 def is_number(text: str) -> bool:

@@ -615,7 +615,7 @@ def test_batches_fill_the_budget():
 @pytest.mark.parametrize(
     "names, options, error, message",
     [
-        (["language"], {}, ValueError, "is a language model .*ode-transformer train language-model --prompt"),
+        (["language"], {}, ValueError, "is a language model .*text-generation"),
         (["ode", "separate"], {}, ValueError, "separate has another target vocabulary than .*ode"),
         (["ode"], {"output": "{tmp}/exists.txt"}, FileExistsError, "exists.txt exists: .*--overwrite"),
         (["ode"], {"output": "{tmp}"}, ValueError, "is a folder or a device"),

@@ -2,12 +2,12 @@
 """A short run of a translation model, which several test files train."""
 
 import json
+from collections import Counter
 
 import pytest
 import torch
 
 from modeling_ode_transformer.training.cleaning import Cleaning
-from modeling_ode_transformer.training.preparation import sample_pairs
 
 
 MODEL = {
@@ -56,9 +56,9 @@ def losses(output_dir):
     return {entry["step"]: entry["loss"] for entry in history if "loss" in entry}
 
 
-def training_pairs(pairs):
-    """Those that a training without rules of cleaning has."""
-    return sample_pairs(pairs, Cleaning(), size=10**6)
+def training_pairs(pairs, cleaning=None):
+    """Those that a training with these rules has."""
+    return [(source, target) for _, source, target in (cleaning or Cleaning()).kept(pairs, Counter())]
 
 
 def cut(path):

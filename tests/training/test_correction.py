@@ -3,7 +3,6 @@
 
 import gzip
 import json
-import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -20,23 +19,13 @@ from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments, prepare
 from modeling_ode_transformer.training.same_training import changed_data, data_note
-from modeling_ode_transformer.training.smoke import learner_sentences
+from modeling_ode_transformer.training.smoke.sentences import write_corrections
 from modeling_ode_transformer.training.tasks import correction, seq2seq_texts
 
 from .runs import training_pairs
 
 
 RECIPE = str(RECIPES / "bea2019_gec_base.json")
-# Source lines of table 11 of the paper.
-CASE_STUDY = [
-    "What 's more , various of cultures can be shown to us through social medias .",
-    "Social media sites such as Facebook has allow us to share our pictures or even chat online with our parents "
-    "while we are overseas .",
-    "On one side , it is obvioualy that many advantages have been brought to our lives .",
-    "Other than that , I believe that the stong bond we have with our family is the biggest pillar of support to the "
-    "carrier .",
-]
-
 ARTICLE = """S I have cat .
 A 2 2|||M:DET|||a|||REQUIRED|||-NONE-|||0
 """
@@ -80,8 +69,9 @@ def write(path, *sentences):
 
 
 def read(split="train", **values):
-    pairs = correction.read_split(correction.DataArguments(**values), split)
-    return training_pairs(pairs) if split == "train" else pairs
+    args = correction.DataArguments(**values)
+    pairs = correction.read_split(args, split)
+    return training_pairs(pairs, args.cleaning) if split == "train" else pairs
 
 
 def smoke_arguments(output_dir):
@@ -118,43 +108,6 @@ def test_files_of_the_command_line_are_added_to_those_of_a_recipe():
     assert {name: getattr(data_args, name) for name in names} == {name: noted.get(name) for name in names} | asked
 
 
-def test_official_folders(tmp_path, caplog):
-    """Of a folder, the files of the split; not those that are a part of another one, as A and B of ABC. In the order
-    of the arguments, each file once."""
-    caplog.set_level("INFO")
-    wi = tmp_path / "wi+locness"
-    write(wi / "m2" / "A.train.gold.bea19.m2", ARTICLE)
-    write(wi / "m2" / "B.train.gold.bea19.m2", AGREEMENT, AGREEMENT)
-    write(wi / "m2" / "ABC.train.gold.bea19.m2", ARTICLE, AGREEMENT, AGREEMENT)
-    write(wi / "m2" / "A.dev.gold.bea19.m2", CORRECT)
-    write(wi / "m2" / "ABCN.dev.gold.bea19.m2", CORRECT, TENSE)
-    write(wi / "json" / "A.train.json", "{}")
-    fce = tmp_path / "fce"
-    train = write(fce / "m2" / "fce.train.gold.bea19.m2.gz", TENSE, CORRECT)
-    write(fce / "m2" / "fce.test.gold.bea19.m2", AGREEMENT)
-    lang8 = write(tmp_path / "lang8.m2", ARTICLE)
-
-    expected = [PAIRS[each] for each in (TENSE, CORRECT, ARTICLE, AGREEMENT, AGREEMENT, ARTICLE)]
-    assert read(train_file=[str(fce), str(wi), lang8, train]) == expected
-    assert "fce.train.gold.bea19.m2.gz: 2 sentences" in caplog.text
-    assert "A.train.gold.bea19.m2 is left out: its 1 sentences are in ABC.train.gold.bea19.m2" in caplog.text
-    # What is noted of a training's data: all that may be read.
-    named = correction.DataArguments(train_file=[str(fce), str(wi), lang8]).files("train")
-    names = ["A.train.gold.bea19.m2", "ABC.train.gold.bea19.m2", "B.train.gold.bea19.m2"]
-    assert [path.name for path in named] == ["fce.train.gold.bea19.m2.gz", *names, "lang8.m2"]
-    assert read("validation", validation_file=[str(wi)]) == [PAIRS[CORRECT], PAIRS[TENSE]]
-    assert read("test", test_file=[str(fce), lang8]) == [PAIRS[AGREEMENT], PAIRS[ARTICLE]]
-    with pytest.raises(FileNotFoundError, match=r"--test_file .*wi\+locness: no \*test\*.m2 in this folder or below"):
-        read("test", test_file=[str(wi)])
-
-    # A sentence twice is more than once; of two equal files one is read; another folder is another corpus.
-    write(wi / "m2" / "B.train.gold.bea19.m2", AGREEMENT, AGREEMENT, AGREEMENT)
-    write(wi / "m2" / "copy.train.m2", ARTICLE, AGREEMENT, AGREEMENT)
-    write(wi / "other" / "one.train.m2", ARTICLE)
-    write(wi / "other" / "two.train.m2", TENSE)
-    assert len(read(train_file=[str(wi)])) == 3 + 3 + 2
-
-
 def test_annotators(tmp_path, caplog):
     path = write(tmp_path / "several.m2", SEVERAL)
     birds = ("They like birds", "They like birds")
@@ -171,22 +124,18 @@ def test_annotators(tmp_path, caplog):
         read(train_file=[path], annotator="2")
 
 
-def test_training_pairs_are_filtered_and_counted(tmp_path, caplog):
+def test_training_pairs_are_filtered(tmp_path):
     """Both sides have to be of the length asked for; nothing that is evaluated is left out."""
-    caplog.set_level("INFO")
     grows = "S a a a\nA 3 3|||M:OTHER|||b b|||REQUIRED|||-NONE-|||0\n"
     shrinks = "S a a a\nA 0 2|||U:OTHER||||||REQUIRED|||-NONE-|||0\n"
     vanishes = "S a\nA 0 1|||U:OTHER||||||REQUIRED|||-NONE-|||0\n"
     path = write(tmp_path / "a.m2", grows, shrinks, CORRECT, vanishes)
     everything = [("a a a", "a a a b b"), ("a a a", "a"), PAIRS[CORRECT], ("a", "")]
-    assert read("test", test_file=[path], max_tokens=2, drop_unchanged=True) == everything
+    assert read("test", test_file=[path], max_words=2, drop_copies=True) == everything
+    assert correction.DataArguments().max_words == 80
     assert read(train_file=[path]) == everything[:3]
-    assert "4 pairs; left out 0 that are unchanged and 1 with a side not of 1 to 80 tokens" in caplog.text
-    assert read(train_file=[path], max_tokens=5, drop_unchanged=True) == everything[:2]
-    assert "4 pairs; left out 1 that are unchanged and 1 with a side not of 1 to 80 tokens" not in caplog.text
-    assert "left out 1 that are unchanged and 1 with a side not of 1 to 5 tokens" in caplog.text
-    assert read(train_file=[path], max_tokens=4, drop_unchanged=True) == everything[1:2]
-    assert read(train_file=[path], min_tokens=2, max_tokens=5) == [everything[0], everything[2]]
+    assert read(train_file=[path], max_words=5, drop_copies=True) == everything[:2]
+    assert read(train_file=[path], max_words=4, drop_copies=True) == everything[1:2]
 
 
 def test_other_files_of_pairs(tmp_path):
@@ -211,17 +160,17 @@ def test_other_files_of_pairs(tmp_path):
     text["train_reference_files"] = reference_files
     unchanged = [(source, source) for source in sources]
     assert read(train_file=[m2, table], **text) == [*pairs, *pairs, *pairs, *unchanged]
-    assert read(train_file=[table], drop_unchanged=True, **text) == [*pairs, *pairs]
+    assert read(train_file=[table], drop_copies=True, **text) == [*pairs, *pairs]
 
 
 def test_a_share_of_a_training_file_validates(tmp_path):
     """A quarter of the sentences with edits, as the paper holds out of NUCLE, and no other; the rest is trained on."""
-    folder = tmp_path / "corpus"
-    learner_sentences.write_corpus(folder, {"nucle.train": 101}, {})
+    (folder := tmp_path / "corpus").mkdir()
+    write_corrections(folder, {"nucle.train": 101}, {})
     nucle = str(folder / "nucle.train.m2")
     whole = read(train_file=[nucle])
     edited = [pair for pair in whole if pair[0] != pair[1]]
-    values = {"train_file": [str(folder)], "validation_file": [nucle], "validation_share": 0.25}
+    values = {"train_file": [nucle], "validation_file": [nucle], "validation_share": 0.25}
     validation, training = read("validation", **values), read(**values)
     assert len(validation) == len(edited) // 4 and set(validation) < set(edited)
     assert set(validation).isdisjoint(training) and len(training) + len(validation) == 101
@@ -233,9 +182,6 @@ def test_a_share_of_a_training_file_validates(tmp_path):
     values |= {"train_file": [nucle], "validation_share": None}
     with pytest.raises(ValueError, match=r"nucle\.train\.m2 is both a training file and a validation file"):
         read(**values)
-    values |= {"validation_file": [shutil.copy(nucle, tmp_path / "copy.m2")], "validation_share": 0.25}
-    with pytest.raises(ValueError, match=r"nucle\.train\.m2 is a training file, and its copy .*copy\.m2 validates"):
-        read(**values)
 
 
 def test_sentences_held_out_of_a_training_file_are_not_in_what_another_validation_file_prepared(tmp_path):
@@ -243,7 +189,7 @@ def test_sentences_held_out_of_a_training_file_are_not_in_what_another_validatio
     the same, and the second training does not go on with the first one."""
     for name, sentences in (("a", 60), ("b", 40)):
         (tmp_path / name).mkdir()
-        learner_sentences.write_corpus(tmp_path / name, {"nucle": sentences}, {})
+        write_corrections(tmp_path / name, {"nucle": sentences}, {})
     counts, notes = [], []
     for name in ("b", "a"):
         files = {"train_file": [str(tmp_path / "a" / "nucle.m2")], "validation_share": 0.25}
@@ -264,9 +210,8 @@ def test_sentences_held_out_of_a_training_file_are_not_in_what_another_validatio
 def test_malformed_file_is_named_with_its_line(tmp_path):
     broken = AGREEMENT.replace("1 2", "2 1")
     path = write(tmp_path / "fce" / "fce.train.m2", ARTICLE, broken)
-    for names in ([path], [str(tmp_path / "fce")]):
-        with pytest.raises(ValueError, match=r"fce\.train\.m2, line 5: the offsets 2 1 are not in order"):
-            read(train_file=names)
+    with pytest.raises(ValueError, match=r"fce\.train\.m2, line 5: the offsets 2 1 are not in order"):
+        read(train_file=[path])
 
 
 @pytest.mark.parametrize(
@@ -284,9 +229,7 @@ def test_malformed_file_is_named_with_its_line(tmp_path):
             r"a\.src has 1 lines, but .*two\.ref has 2",
         ),
         ("train", {"annotator": "first"}, ValueError, "--annotator first: give the number of an annotator"),
-        ("train", {"min_tokens": 9, "max_tokens": 8}, ValueError, "--min_tokens 9 must be .* --max_tokens 8"),
         ("train", {"validation_share": 1.5}, ValueError, "--validation_share 1.5 must be at most 1"),
-        ("train", {"train_file": ["{tmp}/right.m2"], "drop_unchanged": True}, ValueError, "holds no pair"),
         ("test", {"test_file": ["{tmp}/a.src", "{tmp}/right.m2"]}, ValueError, r"one kind, not \.m2 and plain text"),
         ("validation", {"validation_file": ["{tmp}/a.src"]}, ValueError, "give --validation_reference_files"),
         (
@@ -301,13 +244,6 @@ def test_malformed_file_is_named_with_its_line(tmp_path):
             ValueError,
             r"two\.ref has 2 lines, but --test_file .*a\.src has 1 sentences",
         ),
-        ("test", {"test_file": ["{tmp}/pipe"]}, ValueError, "pipe is a pipe, .* need a file"),
-        (
-            "validation",
-            {"validation_file": ["{tmp}/a.src"], "validation_reference_files": ["{tmp}/pipe"]},
-            ValueError,
-            "pipe is a pipe",
-        ),
         ("train", {"dataset_name": "jfleg"}, ValueError, "--dataset_name jfleg: sentences come from files"),
     ],
 )
@@ -315,7 +251,6 @@ def test_errors_name_the_value_and_the_fix(split, values, error, message, tmp_pa
     write(tmp_path / "a.src", "A line .")
     write(tmp_path / "two.ref", "A line .", "Another line .")
     write(tmp_path / "right.m2", CORRECT)
-    os.mkfifo(tmp_path / "pipe")
 
     def filled(value):
         if isinstance(value, list):
@@ -406,15 +341,6 @@ def test_errant(run, tmp_path, monkeypatch):
     assert not list((tmp_path / "train").glob("checkpoint-*"))
 
 
-def test_smoke_run_prints_the_case_study(tmp_path, capsys):
-    values = "--smoke --max_steps 10 --save_steps 2 --disable_tqdm True --max_predict_samples 2 --max_eval_samples 2"
-    run_gec.main([RECIPE, *values.split(), "--output_dir", str(tmp_path / "out")])
-    printed = capsys.readouterr().out.splitlines()
-    at = printed.index(f"source: {CASE_STUDY[0]}")
-    assert printed[at::2] == [f"source: {source}" for source in CASE_STUDY]
-    assert len(printed[at + 1 :: 2]) == 4 and all(line.startswith("output: ") for line in printed[at + 1 :: 2])
-
-
 def test_resumed_run_ends_as_the_whole_one(run, tmp_path):
     resumed = tmp_path / "resumed"
     shutil.copytree(run[0], resumed)
@@ -429,7 +355,11 @@ def test_resumed_run_ends_as_the_whole_one(run, tmp_path):
 def test_tokenized_text_survives_the_tokenizer(run):
     """A sentence that a model repeats comes back as it was, with characters that no training text has."""
     tokenizer = AutoTokenizer.from_pretrained(run[0])
-    sentences = [*CASE_STUDY, "It costs 8 ~ 9 £ , he said : “ naïve 東京 🙂 ” …", "`` Do n't ! '' ( no <b> )"]
+    sentences = [
+        "What 's more , it is obvioualy .",
+        "It costs 8 ~ 9 £ , he said : “ naïve 東京 🙂 ” …",
+        "`` Do n't ! '' ( no <b> )",
+    ]
     assert all("東" not in piece for piece in tokenizer.get_vocab())
     ids = tokenizer(sentences, padding="longest")["input_ids"]
     assert seq2seq_texts.decode(np.array(ids), tokenizer) == sentences

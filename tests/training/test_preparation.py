@@ -1,10 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Data that are prepared once, in shards."""
+"""Data that are prepared once."""
 
-import json
-import logging
 import os
 import random
+from collections import Counter
 
 import datasets
 import pyarrow.parquet
@@ -15,18 +14,16 @@ from modeling_ode_transformer import OdeTransformerTokenizer, cli
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training import preparation
 from modeling_ode_transformer.training.cleaning import Cleaning
-from modeling_ode_transformer.training.encoding import PairEncoder, TextEncoder, tokenizer_hash
-from modeling_ode_transformer.training.preparation import (
-    open_pairs,
-    prepare_pairs,
-    prepared_folder,
-    sample_pairs,
-    save_once,
-)
-from modeling_ode_transformer.training.smoke import articles, learner_sentences
+from modeling_ode_transformer.training.preparation import open_rows, prepare_once, prepared_folder, tokenizer_hash
 from modeling_ode_transformer.training.smoke.number_names import write_corpus
-from modeling_ode_transformer.training.tasks import translation
-from modeling_ode_transformer.training.tasks.seq2seq_texts import encode_split
+from modeling_ode_transformer.training.smoke.sentences import write_articles, write_corrections
+from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
+from modeling_ode_transformer.training.tasks.seq2seq_texts import (
+    encode_split,
+    kept_pairs,
+    sample_pairs,
+    write_training_pairs,
+)
 
 from .runs import arguments, losses
 
@@ -52,121 +49,68 @@ def tokenizer(texts):
     return OdeTransformerTokenizer.train([text for pair in texts[0][:300] for text in pair], 330)
 
 
-@pytest.fixture
-def small_shards(monkeypatch):
-    monkeypatch.setattr(preparation, "SHARD_PAIRS", 3000)
-
-
 def training_pairs(path, **values):
     return translation.read_split(translation.DataArguments(train_file=path, **values), "train")
 
 
-def rows(dataset):
-    return dataset.to_dict()
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-@pytest.mark.parametrize("drop_duplicates", [False, True])
-def test_shards_hold_what_one_process_encodes_in_memory(
-    num_workers, drop_duplicates, texts, tokenizer, small_shards, tmp_path, caplog
-):
-    caplog.set_level(logging.INFO)
+def test_a_folder_holds_what_is_encoded_in_memory(texts, tokenizer, tmp_path):
+    """All pairs but those with an empty side, mapped into memory, without their texts."""
     pairs, path = texts
-    encoder = PairEncoder(tokenizer, tokenizer, 256, 20)
-    cleaning = Cleaning(drop_duplicates=drop_duplicates)
-    counts = prepare_pairs(training_pairs(path), tmp_path / "out", {}, encoder, cleaning, num_workers)
-    dataset = open_pairs(tmp_path / "out")
-    seen = set()
-    places = [i for i, pair in enumerate(pairs) if pair[1].strip() and not (pair in seen or seen.add(pair))]
-    if not drop_duplicates:
-        places = [i for i, pair in enumerate(pairs) if pair[1].strip()]
-    assert len(list((tmp_path / "out").glob("*.arrow"))) == 7
-    assert "dropped 20 of 20000 pairs with an empty side" in caplog.text
-    if num_workers == 2 and drop_duplicates:
-        assert "| drop_duplicates | " in caplog.text
     args = translation.DataArguments(max_source_length=256, max_target_length=20)
+    counts = write_training_pairs(training_pairs(path), Cleaning(), (tokenizer, tokenizer), args, tmp_path)
+    dataset = open_rows(tmp_path)
+    places = [i for i, pair in enumerate(pairs) if pair[1].strip()]
     expected = encode_split([pairs[i] for i in places], "validation", tokenizer, tokenizer, args).sort("index")
-    found = rows(dataset)
+    found = dataset.to_dict()
     assert found.pop("index") == places
     assert found == {name: expected[name][:] for name in found}
-    assert set(found) == {"input_ids", "labels", "source_length", "target_length", "length"}  # no texts
-    assert counts["pairs"] == len(places) and counts["target_tokens"] == sum(expected["target_length"])
-    assert counts["targets_cut"] > 0 and counts["sources_cut"] == 0
+    assert set(found) == {"input_ids", "labels", "source_length", "target_length", "length"}
+    assert (
+        found["labels"][:20]
+        == tokenizer([pairs[i][1] for i in places[:20]], truncation=True, max_length=20)["input_ids"]
+    )
+    cut = sum(len(ids) > 20 for ids in tokenizer([pairs[i][1] for i in places])["input_ids"])
+    assert counts == {"pairs": len(places), "removed": {"empty side": 20}, "cut": {"source": 0, "target": cut}}
     assert dataset.features["input_ids"].feature.dtype == "uint16"
+    assert isinstance(dataset.data, datasets.table.MemoryMappedTable)
 
 
-def test_a_killed_preparation_goes_on_with_the_shards_that_are_done(
-    texts, tokenizer, small_shards, tmp_path, monkeypatch
-):
-    """Killed in the middle of the fourth shard; duplicates of pairs in shards that are done are found."""
-    encoder, folder = PairEncoder(tokenizer, tokenizer, 256, 256), tmp_path / "out"
-    cleaning = Cleaning(drop_duplicates=True)
-    prepare_pairs(training_pairs(texts[1]), tmp_path / "whole", {}, encoder, cleaning, 1)
-    written = []
-    original = preparation.Worker.write
+def test_a_killed_preparation_starts_over(texts, tokenizer, tmp_path):
+    """Killed in the middle, or before its note is written; a complete one is only opened."""
+    args = translation.DataArguments()
 
-    def write(self, chunk, path):
-        if len(written) == 3:
-            path.with_name(path.name + preparation.UNFINISHED).write_bytes(b"half")
-            raise KeyboardInterrupt
-        written.append(path.name)
-        return original(self, chunk, path)
+    def write(folder):
+        return write_training_pairs(training_pairs(texts[1]), Cleaning(), (tokenizer, tokenizer), args, folder)
 
-    monkeypatch.setattr(preparation.Worker, "write", write)
-    with pytest.raises(KeyboardInterrupt):
-        prepare_pairs(training_pairs(texts[1]), folder, {}, encoder, cleaning, 1)
-    assert not (folder / preparation.PREPARED).exists()
-    times = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
-    assert len(times) == 3
-    written[:] = [None] * 4
-    counts = prepare_pairs(training_pairs(texts[1]), folder, {}, encoder, cleaning, 1)
-    assert len(written) == 4 + 4 and times.keys().isdisjoint(written)
-    assert all((folder / name).stat().st_mtime_ns == time for name, time in times.items())
-    assert rows(open_pairs(folder)) == rows(open_pairs(tmp_path / "whole"))
-    assert counts == json.loads((tmp_path / "whole" / preparation.PREPARED).read_text())["counts"]
-    assert not list(folder.glob(f"*{preparation.UNFINISHED}"))
-    # Complete: nothing is read.
-    counts_again = prepare_pairs(training_pairs("/no/such.tsv"), folder, {}, encoder, cleaning, 1)
-    assert counts_again == counts
+    def write_half(folder):
+        examples = training_pairs(texts[1])
+        examples.read = lambda: (pair if i < 1500 else pytest.exit() for i, pair in enumerate(texts[0]))
+        write_training_pairs(examples, Cleaning(), (tokenizer, tokenizer), args, folder)
+
+    folder = tmp_path / "data"
+    with pytest.raises(pytest.exit.Exception):
+        prepare_once(folder, {}, write_half)
+    assert (folder / preparation.ROWS).exists() and not (folder / preparation.PREPARED).exists()
+    prepare_once(folder, {}, write)
+    whole = open_rows(folder).to_dict()
+    (folder / preparation.PREPARED).unlink()
+    noted = prepare_once(folder, {"of": 1}, write)
+    assert noted["made from"] == {"of": 1} and noted["pairs"] == len(whole["index"]) == 19_980
+    assert open_rows(folder).to_dict() == whole
+    assert prepare_once(folder, {}, None) == noted
 
 
-def test_a_sample_of_pairs_is_a_random_one_and_the_same_one(texts, small_shards):
-    pairs = training_pairs(texts[1])
-    sample = sample_pairs(pairs, Cleaning(), 1000, 1)
-    assert len(sample) == 1000 and sample == sample_pairs(pairs, Cleaning(), 1000, 1)
-    full = [pair for pair in texts[0] if pair[1].strip()]
-    assert set(sample) <= set(full)
-    places = sorted(map(full.index, sample))
+def test_a_sample_of_pairs_is_a_random_one_and_the_same_one(texts):
+    def sample(size, **rules):
+        return sample_pairs(kept_pairs(training_pairs(texts[1]), Cleaning(**rules), Counter()), size)
+
+    found, full = sample(1000), [pair for pair in texts[0] if pair[1].strip()]
+    assert len(found) == 1000 and found == sample(1000) and set(found) <= set(full)
+    places = sorted(map(full.index, found))
     assert 0.4 < sum(place > len(full) / 2 for place in places) / len(places) < 0.55  # a tenth are found earlier
-    assert sample_pairs(pairs, Cleaning(), 10**6, 1) == full
-
-
-ODD = ["", " a", "a ", "a  b", "<s> a", "x</s>y", "▁a b", "é", "e\u0301 ", "\u00a0x", "a\u3000b", "\t a", "日本語"]
-ODD += ["<0x41>", "a\nb", "😀 ok", "½ x", "\ufeffx y", "ﬁne"]
-
-
-@pytest.mark.parametrize(
-    "model_type, options, is_by_words",
-    [
-        ("bpe", {}, True),
-        ("bpe", {"normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": True}, True),
-        ("bpe", {"byte_fallback": False}, True),
-        ("bpe", {"add_dummy_prefix": False}, False),
-        ("bpe", {"split_by_whitespace": False}, False),
-        ("unigram", {}, False),
-    ],
-)
-def test_ids_by_words_are_those_of_the_tokenizer(model_type, options, is_by_words, texts):
-    sentences = [text for pair in texts[0][:200] for text in pair]
-    tokenizer = OdeTransformerTokenizer.train([*sentences, *ODD], 400, model_type, **options)
-    encoder, generator = TextEncoder(tokenizer, 12), random.Random(0)
-    assert (encoder.words is not None) == is_by_words
-    parts = ["a", "one", " ", "  ", "<s>", "é", "ﬁ", "\u0301", "▁", "\u00a0", "½", "한"]
-    lines = sentences[:50] + ODD + ["".join(generator.choices(parts, k=9)) for _ in range(300)]
-    for _ in range(2):  # new words, then known ones
-        ids, cut = encoder(lines)
-        assert ids == tokenizer(lines, truncation=True, max_length=12)["input_ids"]
-        assert cut == sum(len(row) > 12 for row in tokenizer(lines)["input_ids"])
+    assert sample(10**6) == full
+    with pytest.raises(ValueError, match=r"no pair to train on \(20000 of 20000 .*: 20 by empty side, \d+ by max_w"):
+        sample(10, max_words=0)
 
 
 def test_the_hash_of_a_tokenizer_is_of_what_it_does(texts, tokenizer, tmp_path):
@@ -210,9 +154,9 @@ def test_a_second_start_finds_what_the_first_one_prepared(corpus, tmp_path, monk
     run_translation.main(arguments(corpus, tmp_path / "first", **options))
     names = {path.name for path in (tmp_path / "data").iterdir() if path.is_dir()}
     assert sorted(name.split("-")[0] for name in names) == ["tokenizer", "train", "validation"]
-    monkeypatch.setattr(preparation, "write_chunk", None)
+    monkeypatch.setattr(seq2seq_texts, "write_rows", None)
     monkeypatch.setattr(OdeTransformerTokenizer, "train", None)
-    run_translation.main(arguments(corpus, tmp_path / "second", **options | {"num_workers": 2}))
+    run_translation.main(arguments(corpus, tmp_path / "second", **options))
     assert {path.name for path in (tmp_path / "data").iterdir() if path.is_dir()} == names
     assert losses(tmp_path / "second") == losses(tmp_path / "first")
     for change in ({"max_words": 5}, {"max_target_length": 39}, {"max_train_samples": 59}, {"vocab_size": 331}):
@@ -227,7 +171,7 @@ def test_a_second_start_finds_what_the_first_one_prepared(corpus, tmp_path, monk
     argv = arguments(corpus, tmp_path / "data-bin", max_steps=None, do_train=None, predict_with_generate=None)
     cli.main(["prepare", "translation", *argv])
     assert names < {path.name for path in (tmp_path / "data-bin").iterdir() if path.is_dir()}  # and the test data
-    monkeypatch.setattr(preparation, "write_chunk", None)
+    monkeypatch.setattr(seq2seq_texts, "write_rows", None)
     options["prepared_dir"] = tmp_path / "data-bin"
     run_translation.main(arguments(corpus, tmp_path / "fourth", **options))
     assert losses(tmp_path / "fourth") == losses(tmp_path / "first")
@@ -237,8 +181,8 @@ def test_articles_and_corrections_are_prepared_too(tmp_path, capsys):
     """By recipes, from jsonl and M2 files; what is wrong with a file ends the command with one line."""
     for name in ("articles", "m2"):
         (tmp_path / name).mkdir()
-    articles.write_corpus(tmp_path / "articles", {"train": 12})
-    learner_sentences.write_corpus(tmp_path / "m2", sizes={"train": 40}, annotators={})
+    write_articles(tmp_path / "articles", {"train": 12})
+    write_corrections(tmp_path / "m2", sizes={"train": 40}, annotators={})
     calls = {
         "summarization": ["--recipe", "cnn_dailymail_base", "--train", str(tmp_path / "articles" / "train.jsonl")],
         "correction": ["--recipe", "bea2019_gec_base", "--train", str(tmp_path / "m2" / "train.m2")],
@@ -253,45 +197,16 @@ def test_articles_and_corrections_are_prepared_too(tmp_path, capsys):
             options += ["--validation_file", argv[-1]]
         cli.main(["prepare", task, *argv, *options])
         (folder,) = out.glob("train-*/")
-        dataset = open_pairs(folder)
+        dataset = open_rows(folder)
         assert len(dataset) == 12 if task == "summarization" else 0 < len(dataset) < 40
         assert "source" not in dataset.column_names
         (evaluated,) = out.glob("validation-*/")
-        assert "source" in datasets.load_from_disk(str(evaluated / "dataset")).column_names
+        assert "source" in open_rows(evaluated).column_names
     with pytest.raises(SystemExit):
         cli.main(["prepare", "translation", "--train", "no.tsv", "--output_dir", str(tmp_path / "x")])
     assert "no.tsv" in capsys.readouterr().err
 
 
-def test_other_processes_map_the_shards(texts, tokenizer, tmp_path):
-    """Nothing of the columns is in the memory of a process that opens them."""
-    encoder = PairEncoder(tokenizer, tokenizer, 256, 256)
-    prepare_pairs(training_pairs(texts[1]), tmp_path / "out", {}, encoder, Cleaning(), 1)
-    dataset = open_pairs(tmp_path / "out")
-    assert isinstance(dataset.data, datasets.table.MemoryMappedTable)
+def test_names_of_folders_are_hashes_of_what_is_in_them(tmp_path):
     folder = prepared_folder(tmp_path, "train", {"a": 1})
     assert folder == prepared_folder(tmp_path, "train", {"a": 1}) != prepared_folder(tmp_path, "train", {"a": 2})
-
-
-def test_each_side_keeps_its_own_limit(texts, tokenizer):
-    """A source that is cut comes before words and texts that the tokenizer itself reads: a long word, two spaces."""
-    source, target = (" ".join(texts[0][i][side] for i in range(9)) for i, side in ((0, 0), (0, 1)))
-    encoder = PairEncoder(tokenizer, tokenizer, 10, 4000)
-    for text in (target.replace(" ", ""), target.replace(" ", "  ")):
-        columns, cut = encoder([source], [text])
-        assert cut == {"source": 1, "target": 0} and len(columns["input_ids"][0]) == 10
-        assert columns["labels"].to_pylist() == [tokenizer(text_target=text)["input_ids"]]
-        assert len(columns["labels"][0]) > 10
-
-
-def test_data_whose_note_was_not_written_are_saved_again(tmp_path):
-    """As after a kill between the two."""
-    for values in ([1, 2], [3]):
-        found = save_once(tmp_path / "data", {}, lambda: datasets.Dataset.from_dict({"a": values}))  # noqa: B023
-        assert found["a"][:] == values
-        (tmp_path / "data" / preparation.PREPARED).unlink()
-
-
-def test_rules_that_leave_no_pair_are_named(texts):
-    with pytest.raises(ValueError, match=r"no pair to train on \(20000 lines read, .*\d+ removed by max_words 0"):
-        sample_pairs(training_pairs(texts[1]), Cleaning(max_words=0), 10, 1)

@@ -179,7 +179,7 @@ def test_other_tasks_have_presets_too(files):
     _, _, args = parse_arguments(CLASSIFICATION, argv, notes)
     assert notes[0] == "Preset paper, the only one for this task"
     assert (args.do_eval, args.metric_for_best_model, args.num_train_epochs) == (True, "accuracy", 10)
-    _, _, args = parse_arguments(LANGUAGE_MODEL, "--model_name_or_path m --prompt a --output_dir o".split())
+    _, _, args = parse_arguments(LANGUAGE_MODEL, "--model_name_or_path m --do_predict --output_dir o".split())
     assert (args.do_train, args.eval_strategy) == (False, "no")
 
 

@@ -15,12 +15,10 @@ from transformers import TrainingArguments
 
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.training import preparation
-from modeling_ode_transformer.training.cleaning import Cleaning
-from modeling_ode_transformer.training.encoding import PairEncoder
-from modeling_ode_transformer.training.preparation import open_pairs, prepare_once, prepare_pairs
+from modeling_ode_transformer.training.preparation import prepare_once
 from modeling_ode_transformer.training.run import prepare
 from modeling_ode_transformer.training.same_training import data_note, shared_data_note
-from modeling_ode_transformer.training.tasks.translation import TRANSLATION, DataArguments, read_split
+from modeling_ode_transformer.training.tasks.translation import TRANSLATION, DataArguments
 
 from .runs import arguments
 from .test_resumption import environment_of_processes
@@ -86,41 +84,6 @@ def test_one_process_hashes_the_files_for_all(local_data, start, tmp_path):
     expected = data_note(data_args, TrainingArguments(str(tmp_path), do_train=True, use_cpu=True))
     assert expected["train"][0]["blake2b"]
     assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)] == [expected] * 4
-
-
-def test_after_sigkill_a_preparation_goes_on_with_the_shards_that_are_done(start, tmp_path, monkeypatch):
-    """With two processes that encode, killed in the middle of the fourth of six shards: they end too, and let go of
-    the lock."""
-    monkeypatch.setattr(preparation, "SHARD_PAIRS", 50)
-    path = tmp_path / "pairs.tsv"
-    path.write_text("".join(f"{i} one two\t{i} eins zwei\n" for i in range(300)))
-    tokenizer = OdeTransformerTokenizer.train(path.read_text().split("\n"), 300)
-    pairs = read_split(DataArguments(train_file=str(path)), "train")
-    original, reached = preparation.Worker.write, get_context("fork").Event()
-
-    def write_all(folder):
-        return prepare_pairs(pairs, folder, {}, PairEncoder(tokenizer, tokenizer, 64, 64), Cleaning(), 2)
-
-    def write(self, chunk, path):
-        if path.name == "shard-00003.arrow":
-            path.with_name(path.name + preparation.UNFINISHED).write_bytes(b"half")
-            reached.set()
-            signal.pause()
-        return original(self, chunk, path)
-
-    monkeypatch.setattr(preparation.Worker, "write", write)
-    killed = start(write_all, tmp_path / "out")
-    assert reached.wait(PATIENCE)
-    killed.kill()
-    killed.join()
-    monkeypatch.setattr(preparation.Worker, "write", original)
-    done = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.arrow")}
-    assert 2 <= len(done) <= 5 and tmp_path / "out" / "shard-00003.arrow" not in done
-    assert not (tmp_path / "out" / preparation.PREPARED).exists()
-    counts = write_all(tmp_path / "out")
-    assert {path: path.stat().st_mtime_ns for path in done} == done
-    assert write_all(tmp_path / "whole") == counts
-    assert open_pairs(tmp_path / "out").to_dict() == open_pairs(tmp_path / "whole").to_dict()
 
 
 def test_a_training_that_waits_for_a_killed_one_prepares_itself(corpus, start, tmp_path, monkeypatch):

@@ -1,12 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Batches with a budget of tokens."""
 
-from itertools import islice
-
 import numpy as np
 import pytest
 
-from modeling_ode_transformer.training import samplers
 from modeling_ode_transformer.training.samplers import TokenBudgetBatchSampler
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainingArguments
 
@@ -116,35 +113,9 @@ def sorted_in_one_go(lengths, max_tokens, seed, epoch, multiple):
     return [batches[i] for i in generator.permutation(len(batches))]
 
 
-@pytest.mark.parametrize("part", [1 << 20, 70])
-def test_batches_of_a_seed_stay_what_they_were(part, lengths, monkeypatch):
-    """Also where the pairs are worked on in many parts."""
-    monkeypatch.setattr(samplers, "PART", part)
+def test_batches_of_a_seed_stay_what_they_were(lengths):
     for multiple in (1, 8):
         sampler = TokenBudgetBatchSampler(lengths, 1000, seed=7, pad_to_multiple_of=multiple)
         for epoch in (0, 3):
             sampler.set_epoch(epoch)
             assert list(sampler) == sorted_in_one_go(lengths, 1000, 7, epoch, multiple)
-
-
-def test_orders_take_32_bits_and_the_next_one_is_made_meanwhile(lengths, monkeypatch):
-    sampler = TokenBudgetBatchSampler(lengths, 1000)
-    assert sampler.shape_of_pair.dtype == np.uint16
-    many = np.stack([np.arange(70_000) % 300, np.arange(70_000) // 300], axis=1)
-    assert TokenBudgetBatchSampler(many, 1000).shape_of_pair.dtype == np.uint32
-    made = []
-    original = TokenBudgetBatchSampler._make_order
-    monkeypatch.setattr(
-        TokenBudgetBatchSampler, "_make_order", lambda self, epoch: made.append(epoch) or original(self, epoch)
-    )
-    batches, half = iter(sampler), len(sampler) // 2
-    first = list(islice(batches, half))
-    assert made == [0]
-    first.append(next(batches))
-    assert sampler._orders[1].result()[0].dtype == np.int32 and made == [0, 1]
-    rest = list(batches)
-    sampler.set_epoch(1)
-    second = list(sampler)
-    sampler._orders[2].result()
-    assert made == [0, 1, 2] and sorted(sampler._orders) == [1, 2]
-    assert len(first) + len(rest) == len(second)

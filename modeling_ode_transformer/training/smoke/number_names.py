@@ -5,13 +5,13 @@ import random
 from pathlib import Path
 
 
-ENGLISH_BELOW_20 = (
+ENGLISH = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
 ).split()
 ENGLISH_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-GERMAN_BELOW_20 = (
-    "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn "
+GERMAN = (
+    "null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn "
     "achtzehn neunzehn"
 ).split()
 GERMAN_TENS = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
@@ -19,47 +19,27 @@ GERMAN_TENS = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig
 
 def english(number: int) -> str:
     """The English name of a whole number below a million: 421 is "four hundred twenty-one"."""
-    thousands, number = split_thousands(number)
-    words = [english_below_1000(thousands), "thousand"] if thousands else []
-    if number or not thousands:
-        words.append(english_below_1000(number) or "zero")
-    return " ".join(words)
+    for size, name in ((1000, "thousand"), (100, "hundred")):
+        if number >= size:
+            rest = number % size
+            return f"{english(number // size)} {name}" + (f" {english(rest)}" if rest else "")
+    if number < 20:
+        return ENGLISH[number]
+    tens, ones = divmod(number, 10)
+    return ENGLISH_TENS[tens - 2] + (f"-{ENGLISH[ones]}" if ones else "")
 
 
-def english_below_1000(number: int) -> str:
-    hundreds, rest = divmod(number, 100)
-    words = [ENGLISH_BELOW_20[hundreds], "hundred"] if hundreds else []
-    if rest >= 20:
-        tens, ones = divmod(rest, 10)
-        words.append(ENGLISH_TENS[tens - 2] + (f"-{ENGLISH_BELOW_20[ones]}" if ones else ""))
-    elif rest:
-        words.append(ENGLISH_BELOW_20[rest])
-    return " ".join(words)
-
-
-def german(number: int) -> str:
-    """The German name of a whole number below a million: 421 is "vierhunderteinundzwanzig"."""
-    thousands, number = split_thousands(number)
-    name = german_below_1000(thousands, one="ein") + "tausend" if thousands else ""
-    return name + german_below_1000(number, one="eins") or "null"
-
-
-def german_below_1000(number: int, one: str) -> str:
-    """The name, "" for 0; a one at the end is "eins", but "ein" where "tausend" follows."""
-    hundreds, rest = divmod(number, 100)
-    name = GERMAN_BELOW_20[hundreds] + "hundert" if hundreds else ""
-    if rest >= 20:
-        tens, ones = divmod(rest, 10)
-        return name + (f"{GERMAN_BELOW_20[ones]}und" if ones else "") + GERMAN_TENS[tens - 2]
-    if rest == 1:
-        return name + one
-    return name + (GERMAN_BELOW_20[rest] if rest else "")
-
-
-def split_thousands(number: int) -> tuple[int, int]:
-    if not 0 <= number < 1_000_000:
-        raise ValueError(f"Only numbers from 0 to 999,999 are named here, not {number}.")
-    return divmod(number, 1_000)
+def german(number: int, one: str = "eins") -> str:
+    """The German name of a whole number below a million: 421 is "vierhunderteinundzwanzig"; `one` is that of a one at
+    its end, "ein" before other words."""
+    for size, name in ((1000, "tausend"), (100, "hundert")):
+        if number >= size:
+            rest = number % size
+            return german(number // size, "ein") + name + (german(rest, one) if rest else "")
+    if number < 20:
+        return one if number == 1 else GERMAN[number]
+    tens, ones = divmod(number, 10)
+    return (f"{german(ones, 'ein')}und" if ones else "") + GERMAN_TENS[tens - 2]
 
 
 def write_corpus(folder: Path, sizes: dict[str, int]) -> None:

@@ -226,8 +226,8 @@ def new_model(run: Run, labels: list[str]) -> PreTrainedModel:
         values["num_sentences"] = 2 if run.data_args.text_pair_column is not None else 1
     model = AutoModelForSequenceClassification.from_config(config_with_overrides(args, values))
     if args.word_vectors:
-        coverage = load_word_vectors(args.word_vectors, run.tokenizer.get_vocab(), model.get_input_embeddings())
-        logger.info("%s: %s", args.word_vectors, coverage)
+        missing = load_word_vectors(args.word_vectors, run.tokenizer.get_vocab(), model.get_input_embeddings())
+        logger.info("%s has no vector for %d of %d words", args.word_vectors, len(missing), len(run.tokenizer))
     return model
 
 

@@ -1,14 +1,11 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Grammatical error correction: sentences and their corrections, scored by M2, ERRANT and GLEU."""
 
-import filecmp
 import logging
 from argparse import SUPPRESS
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import compress, permutations
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +17,7 @@ from ...metrics.m2 import M2Sentence, m2_score, read_m2
 from ...options import option
 from ...text_files import iterate_aligned_lines, read_aligned_lines, read_lines
 from ..data import Pair, TrainingExamples, check_pairs, read_table
-from ..smoke.learner_sentences import write_corpus
+from ..smoke.sentences import write_corrections
 from .seq2seq import seq2seq_task
 from .seq2seq_arguments import Seq2SeqDataArguments
 
@@ -30,26 +27,23 @@ logger = logging.getLogger(__name__)
 # Suffixes of files that hold sentences with their corrections; other files are plain text.
 M2, TABLES = ".m2", (".tsv", ".json", ".jsonl")
 
-# File names in the official folders.
-FOLDER_PATTERNS = {"train": "*train*.m2", "validation": "*dev*.m2", "test": "*test*.m2"}
-
 
 @dataclass
 class DataArguments(Seq2SeqDataArguments):
     """The annotated sentences, which of them are trained on, and how corrections are scored."""
 
     train_file: list[str] | None = option(
-        "Training data: M2 files, folders that hold *train*.m2 files, or TSV or jsonl files of pairs.",
+        "Training data: M2 files, or TSV or jsonl files of pairs.",
         affects="files",
         aliases=["--train"],
     )
     validation_file: list[str] | None = option(
-        "Validation data in the same formats (folders: *dev*.m2), or plain text with references.",
+        "Validation data in the same formats, or plain text with references.",
         affects="files",
         aliases=["--validation"],
     )
     test_file: list[str] | None = option(
-        "Test data in the same formats (folders: *test*.m2), or plain text with or without references.",
+        "Test data in the same formats, or plain text with or without references.",
         affects="files",
         aliases=["--test"],
     )
@@ -68,7 +62,7 @@ class DataArguments(Seq2SeqDataArguments):
     dataset_config_name: str | None = option(SUPPRESS, affects="files")
     SOURCES = (
         *Seq2SeqDataArguments.SOURCES,
-        *(f"{split}_{files}" for split in FOLDER_PATTERNS for files in ("file", "reference_files")),
+        *(f"{split}_{files}" for split in ("train", "validation", "test") for files in ("file", "reference_files")),
         *("train_source_file", "validation_share"),
     )
 
@@ -83,9 +77,9 @@ class DataArguments(Seq2SeqDataArguments):
     annotator: str = option(
         "Annotator in M2 files whose corrections to train on; all: one pair for each annotator.", "0"
     )
-    drop_unchanged: bool = option("Do not train on sentences that the correction leaves unchanged.", False)
-    min_tokens: int = option("Minimum number of tokens on each side of a training pair.", 1)
-    max_tokens: int = option("Maximum number of tokens on each side of a training pair.", 80)
+    max_words: int | None = option(
+        "Maximum number of words on each side of a training pair; default: 80.", 80, least=1
+    )
     errant: bool = option(
         "Also score outputs for M2 files with ERRANT (needs errant and its spaCy model).", False, affects="result"
     )
@@ -96,14 +90,6 @@ class DataArguments(Seq2SeqDataArguments):
             raise ValueError(f"--dataset_name {self.dataset_name}: sentences come from files (--train_file, ...).")
         if self.annotator != "all" and not self.annotator.isdecimal():
             raise ValueError(f"--annotator {self.annotator}: give the number of an annotator in the M2 file, or all.")
-        if not 0 <= self.min_tokens <= self.max_tokens:
-            raise ValueError(
-                f"--min_tokens {self.min_tokens} must be at least 0 and at most --max_tokens {self.max_tokens}."
-            )
-
-    def files(self, split: str) -> list[Path]:
-        paths = super().files(split)
-        return [file for path in paths for file in (files_below(path, split) if path.is_dir() else [path])]
 
     @property
     def columns(self) -> dict[str, str]:
@@ -114,61 +100,18 @@ class Evaluated(NamedTuple):
     """The sentences of a validation or test split, in the order of their files.
 
     `annotations` come from M2 files and are empty for other files. `references` holds each sentence's corrections
-    given as text; it is empty if there are none. `counts` is the number of sentences of each file.
+    given as text; it is empty if there are none.
     """
 
     sources: list[str]
     annotations: list[M2Sentence]
     references: list[list[str]]
-    counts: dict[Path, int]
 
 
 def kind(path: str | Path) -> str:
     """The kind of a file, by its suffix before `.gz`: M2, one of TABLES, or "plain text"."""
     suffix = Path(str(path).removesuffix(".gz")).suffix
     return suffix if suffix in (M2, *TABLES) else "plain text"
-
-
-def files_below(folder: str | Path, split: str) -> list[Path]:
-    """The files for the split in a folder or below it."""
-    pattern = FOLDER_PATTERNS[split]
-    return sorted({*Path(folder).rglob(pattern), *Path(folder).rglob(f"{pattern}.gz")})
-
-
-def find_files(names: Sequence[str], split: str) -> list[Path]:
-    """The named files; a folder is replaced by the files for the split below it.
-
-    No file is listed twice. Within a folder, a file that is part of another one is left out.
-
-    Raises:
-        FileNotFoundError: a folder has no file for the split.
-    """
-    files = []
-    for name in names:
-        if Path(name).is_dir():
-            found = files_below(name, split)
-            if not found:
-                raise FileNotFoundError(
-                    f"--{split}_file {name}: no {FOLDER_PATTERNS[split]} in this folder or below it."
-                )
-            files += leave_out_parts(found)
-        elif not Path(name).exists():
-            raise FileNotFoundError(f"No file or folder {name} (--{split}_file).")
-        else:
-            files.append(Path(name))
-    return list({path.resolve(): path for path in files}.values())
-
-
-def leave_out_parts(paths: Sequence[Path]) -> list[Path]:
-    """The M2 files without those whose sentences are all in another file beside them, as A.train's in ABC.train."""
-    folders = Counter(path.parent for path in paths)
-    sentences = {path: Counter(map(str, read_m2(path))) for path in paths if folders[path.parent] > 1}
-    parts = set()
-    for part, whole in permutations(sentences, 2):
-        if part.parent == whole.parent and whole not in parts and sentences[part] <= sentences[whole]:
-            logger.info("%s is left out: its %d sentences are in %s", part, sentences[part].total(), whole.name)
-            parts.add(part)
-    return [path for path in paths if path not in parts]
 
 
 def drawn_for_validation(sentences: Sequence[M2Sentence], share: float) -> list[bool]:
@@ -196,36 +139,12 @@ def one_space(text: str) -> str:
     return " ".join(text.split())
 
 
-def filter_pairs(pairs: Iterable[Pair], name: str, args: DataArguments) -> Iterator[Pair]:
-    """The pairs to train on. At the end, logs how many were left out and why."""
-    count = unchanged = others = 0
-    for source, target in pairs:
-        count += 1
-        pair = one_space(source), one_space(target)
-        if args.drop_unchanged and pair[0] == pair[1]:
-            unchanged += 1
-        elif not all(args.min_tokens <= len(text.split()) <= args.max_tokens for text in pair):
-            others += 1
-        else:
-            yield pair
-    logger.info(
-        "%s: %d pairs; left out %d that are unchanged and %d with a side not of %d to %d tokens",
-        *(name, count, unchanged, others, args.min_tokens, args.max_tokens),
-    )
-
-
 def read_training_m2(path: Path, validation_files: set[Path], args: DataArguments) -> list[tuple[str, str]]:
     """Pairs from an M2 file, without the sentences to validate on.
 
     Raises:
-        ValueError: the file is malformed; all of it is validation data too, or has a copy that is; the annotator did
-            not annotate it.
+        ValueError: the file is malformed; all of it is validation data too; the annotator did not annotate it.
     """
-    if copies := [each for each in validation_files - {path.resolve()} if filecmp.cmp(path, each, shallow=False)]:
-        raise ValueError(
-            f"{path} is a training file, and its copy {copies[0]} validates: give the same file for both, and "
-            "--validation_share to validate on a part of it, or leave one of them out."
-        )
     sentences = read_m2(path)
     logger.info("%s: %d sentences", path, len(sentences))
     if path.resolve() in validation_files:
@@ -262,8 +181,8 @@ def read_training_pairs(args: DataArguments) -> Iterator[Pair]:
         raise ValueError("No train data: give --train_file, or --train_source_file and --train_reference_files.")
     if (args.train_source_file is None) != (args.train_reference_files is None):
         raise ValueError("--train_source_file and --train_reference_files go together; only one is given.")
-    validation_files = {path.resolve() for path in find_files(args.validation_file or [], "validation")}
-    for path in find_files(args.train_file or [], "train"):
+    validation_files = {Path(name).resolve() for name in args.validation_file or []}
+    for path in map(Path, args.train_file or []):
         if kind(path) == M2:
             read = read_training_m2(path, validation_files, args)
         elif kind(path) in TABLES:
@@ -273,10 +192,9 @@ def read_training_pairs(args: DataArguments) -> Iterator[Pair]:
                 f"--train_file {path}: its name must end in {', '.join([M2, *TABLES])} (or these with .gz); for plain "
                 "text give --train_source_file and --train_reference_files."
             )
-        yield from filter_pairs(read, str(path), args)
-    if args.train_source_file:
-        for path in args.train_reference_files:
-            yield from filter_pairs(iterate_aligned_lines([args.train_source_file, path]), path, args)
+        yield from read
+    for path in args.train_reference_files or []:
+        yield from iterate_aligned_lines([args.train_source_file, path])
 
 
 def read_evaluated(args: DataArguments, split: str) -> Evaluated:
@@ -288,12 +206,8 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
     names = getattr(args, f"{split}_file")
     if not names:
         raise ValueError(f"No {split} data: give --{split}_file.")
-    files = find_files(names, split)
     references_of = getattr(args, f"{split}_reference_files")
-    for path in [*files, *map(Path, references_of or [])]:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise ValueError(f"{path} is a pipe, which can be read once; corrections need a file, to be scored later.")
-    kinds = sorted({kind(path) for path in files})
+    kinds = sorted({kind(name) for name in names})
     if len(kinds) > 1:
         raise ValueError(f"--{split}_file {' '.join(names)}: give files of one kind, not {' and '.join(kinds)}.")
     share = args.validation_share if split == "validation" else None
@@ -302,8 +216,8 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
             f"--validation_share {share} needs an M2 file, but --validation_file {' '.join(names)} is not one."
         )
 
-    sources, annotations, references, counts = [], [], [], {}
-    for path in files:
+    sources, annotations, references = [], [], []
+    for path in names:
         if kinds == [M2]:
             sentences = read_m2(path)
             if share is not None:
@@ -313,11 +227,10 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
         elif kinds == ["plain text"]:
             texts = map(one_space, read_lines(path))
         else:
-            pairs = list(read_table(str(path), args.columns))
+            pairs = list(read_table(path, args.columns))
             texts = [one_space(source) for source, _ in pairs]
             references += [[one_space(target)] for _, target in pairs]
         sources += texts
-        counts[path] = len(sources) - sum(counts.values())
 
     if references_of:
         lines = [list(map(one_space, lines)) for lines in zip(*read_aligned_lines(references_of))]
@@ -327,7 +240,7 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
                 f"{len(sources)} sentences."
             )
         references = [own + others for own, others in zip(references or [[]] * len(sources), lines)]
-    return Evaluated(sources, annotations, references, counts)
+    return Evaluated(sources, annotations, references)
 
 
 def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples:
@@ -337,10 +250,9 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
     sentence's first one; in other files it is the first reference, or None.
     """
     if split == "train":
-        return check_pairs(partial(read_training_pairs, args), "The training data", split, args)
-    sources, annotations, references, counts = read_evaluated(args, split)
-    for path, count in counts.items():
-        logger.info("%s: %d sentences for %s", path, count, split)
+        read = lambda: (tuple(map(one_space, pair)) for pair in read_training_pairs(args))  # noqa: E731
+        return check_pairs(read, "The training data", split, args)
+    sources, annotations, references = read_evaluated(args, split)
     if args.errant and annotations:
         # If something is missing, this raises now, not after hours.
         load_annotator()
@@ -380,7 +292,7 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
 def write_smoke_data(folder: Path) -> dict:
     """Writes generated M2 files, with two annotators in the test file. Returns the arguments that read them, with a
     held-out part."""
-    write_corpus(folder, sizes={"train": 600, "test": 20}, annotators={"test": 2})
+    write_corrections(folder, sizes={"train": 600, "test": 20}, annotators={"test": 2})
     train, test = ([str(folder / f"{name}.m2")] for name in ("train", "test"))
     return {"train_file": train, "validation_file": train, "validation_share": 0.1, "test_file": test}
 

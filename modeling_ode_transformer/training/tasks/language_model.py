@@ -1,10 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Language modeling: running text in blocks of words or subwords, scored by perplexity and bits per byte, and
-continuations of prompts. A new model may learn from a teacher (distillation)."""
+"""Language modeling: running text in blocks of words or subwords, scored by perplexity and bits per byte. A new model
+may learn from a teacher (distillation)."""
 
 import logging
-import math
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ from pathlib import Path
 
 import datasets
 import torch
-from datasets.arrow_writer import ArrowWriter
 from tokenizers import Regex, decoders
 from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
@@ -27,7 +24,6 @@ from transformers import (
     PreTrainedModel,
     TokenizersBackend,
     Trainer,
-    set_seed,
 )
 
 from ...configuration_ode_transformer import OdeTransformerDecoderConfig
@@ -35,22 +31,13 @@ from ...generation_ode_transformer import position_limit
 from ...metrics.perplexity import bits_per_byte, check_end_of_sentence, count_bytes, iterate_blocks, split_words
 from ...model_folders import open_model
 from ...options import option
-from ...text_files import iterate_lines, parse_overrides, read_lines
+from ...text_files import iterate_lines, parse_overrides
 from ...tokenization_ode_transformer import MODEL_TYPES, OdeTransformerTokenizer
 from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
 from ..data import TrainingExamples, read_dataset
-from ..encoding import fast_backend, tokenizer_hash
 from ..losses import summed_divergence
 from ..models import check_model, check_vocabulary, config_with_overrides, load_checkpoint, word_level_tokenizer
-from ..preparation import (
-    BATCH_ROWS,
-    open_pairs,
-    prepare_once,
-    prepared_folder,
-    texts_of_split,
-    training_texts,
-)
-from ..records import GENERATED
+from ..preparation import BATCH_ROWS, in_batches, open_rows, prepare_data, tokenizer_hash, write_rows
 from ..smoke import LANGUAGE_MODEL_VALUES, SIZES
 from ..smoke.number_names import write_corpus
 from ..task import Run, Task
@@ -65,6 +52,9 @@ SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>",
 WORD = "word"
 # The default size of a vocabulary of subwords.
 SUBWORDS = 8000
+# How prompts are continued unless `generate()` or the pipeline is told otherwise. By themselves, the one would stop at
+# 20 tokens, the prompt's included, and the other would draw them at random.
+CONTINUATION = {"num_beams": 1, "do_sample": False, "max_length": None, "max_new_tokens": 40}
 
 
 @dataclass
@@ -126,7 +116,7 @@ class ModelArguments(BaseModelArguments):
 
 @dataclass
 class DataArguments(PreparedDataArguments):
-    """The texts, how to cut them, and what to generate."""
+    """The texts, and how to cut them."""
 
     train_file: str | None = option(
         "Training text, one sentence per line (.gz accepted).", affects="files", aliases=["--train"]
@@ -145,25 +135,6 @@ class DataArguments(PreparedDataArguments):
         128,
         least=0,
     )
-    prompt: list[str] | None = option(
-        "Prompts to continue; may be repeated. An empty prompt '' starts a new sentence; default: none.",
-        affects="result",
-        action="extend",
-    )
-    prompt_file: str | None = option("File of prompts to continue, one per line.", affects="result")
-    max_new_tokens: int = option(
-        "Maximum length of a continuation in tokens; it ends with the sentence at the latest.",
-        40,
-        affects="result",
-        least=1,
-    )
-    num_beams: int = option("Number of beams in the search for a continuation.", 1, affects="result", least=1)
-    do_sample: bool = option(
-        "Sample continuations from the model's distribution, with --seed.", False, affects="result"
-    )
-    temperature: float = option(
-        "Divisor of the logits for --do_sample; above 1, continuations vary more.", 1.0, affects="result", above=0
-    )
 
 
 def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: TokenTrainingArguments) -> None:
@@ -173,11 +144,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
         ValueError: an argument has an invalid value, contradicts another one, or names an encoder-decoder.
         OSError: the checkpoint or configuration does not exist.
     """
-    prompts = {"prompt": bool(data_args.prompt), "prompt_file": bool(data_args.prompt_file)}
-    check_run(model_args, data_args, args, **prompts)
-    if data_args.temperature != 1 and not data_args.do_sample:
-        raise ValueError(f"--temperature {data_args.temperature} needs --do_sample.")
-
+    check_run(model_args, data_args, args)
     config = check_model(model_args)
     names = {model_args.model_name_or_path or model_args.config_name or model_args.model_type: config}
     if model_args.wrap:
@@ -193,18 +160,6 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
             f"{name} is an encoder-decoder ({config.model_type}), and a language model is a decoder: give another, "
             f"such as --model_type {ModelArguments.model_type}."
         )
-
-
-def read_prompts(data_args: DataArguments, args: TokenTrainingArguments) -> list[str]:
-    """Reads the prompts to continue. Raises a ValueError if the folder holds continuations that must not be
-    replaced."""
-    prompts = [*(data_args.prompt or []), *(read_lines(data_args.prompt_file) if data_args.prompt_file else [])]
-    generated = Path(args.output_dir) / GENERATED
-    if prompts and generated.exists() and not (args.do_train or data_args.overwrite_output_dir):
-        raise ValueError(
-            f"{generated} exists already: choose another --output_dir, or give --overwrite_output_dir to replace it."
-        )
-    return prompts
 
 
 def with_text(lines: Iterable[str], name: str) -> Iterator[str]:
@@ -296,23 +251,21 @@ def train_tokenizer(lines: Iterable[str], args: ModelArguments) -> TokenizersBac
 
 def has_words(tokenizer) -> bool:
     """Whether the tokens are whole words, not subwords."""
-    return isinstance(getattr(fast_backend(tokenizer), "model", None), WordLevel)
+    return isinstance(getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None), WordLevel)
 
 
 def make_tokenizers(run: Run):
     """The tokenizer of the training text. One process makes it, unless it exists already; all processes load it."""
     lines, args = run.examples["train"], run.model_args
     names = ("tokenizer_model_type", "vocab_size", "tokenizer_options")
-    key = training_texts(lines, run.arguments) | {name: getattr(args, name) for name in names}
-    folder = prepared_folder(run.data_args.prepared_dir, "tokenizer", key)
+    key = {name: getattr(args, name) for name in names}
 
     def write(folder: Path) -> dict:
         tokenizer = train_tokenizer(lines, args)
         tokenizer.save_pretrained(folder)
         return {"tokens": len(tokenizer)}
 
-    with run.args.main_process_first(local=run.data_args.local_data, desc="making the tokenizer"):
-        prepare_once(folder, key, write)
+    folder, _ = prepare_data(run, "train", "tokenizer", key, write)
     return load_tokenizers(run, str(folder))
 
 
@@ -352,52 +305,20 @@ def encode_lines(lines: list[str], name: str, tokenizer, first: int = 1) -> list
     return encoded
 
 
-def unknown_words(lines: list[str], encoded: list[list[int]], tokenizer) -> Counter[str]:
-    """The words missing from the vocabulary, except `<unk>` in the text itself; of subwords, only their number."""
-    unk = tokenizer.unk_token_id
-    if not has_words(tokenizer):
-        return Counter({tokenizer.unk_token: number} if (number := sum(ids.count(unk) for ids in encoded)) else {})
-    return Counter(
-        word
-        for line, ids in zip(lines, encoded)
-        if unk in ids
-        for word, i in zip(split_words(line), ids)
-        if i == unk and word != tokenizer.unk_token
-    )
-
-
-def log_unknown(name: str, number: int, different: int, examples: list[str], tokenizer) -> None:
-    """Logs how many words or subwords are missing from the vocabulary."""
-    if number and not has_words(tokenizer):
-        logger.warning("%s: %d tokens are not in the vocabulary and become %s", name, number, tokenizer.unk_token)
-    elif number:
-        logger.warning(
-            "%s: %d words (%d different ones, such as %s) are not in the vocabulary and become %s",
-            *(name, number, different, ", ".join(map(repr, examples)), tokenizer.unk_token),
-        )
-
-
 def write_blocks(lines: Iterable[str], name: str, tokenizer, block_size: int, folder: Path) -> dict:
-    """Writes the blocks of `shift_blocks` as a shard with the columns input_ids, labels, length and index. Returns how
-    many tokens are missing from the vocabulary, with a few examples."""
-    unknown, stream = Counter(), iter(lines)
-
-    def encoded():
-        first = 1
-        while batch := list(islice(stream, BATCH_ROWS)):
-            ids = encode_lines(batch, name, tokenizer, first)
-            unknown.update(unknown_words(batch, ids, tokenizer))
-            first += len(batch)
-            yield from ids
-
+    """Writes the blocks of `shift_blocks` as rows with the columns input_ids, labels, length and index; returns their
+    number."""
     ids, number = datasets.List(datasets.Value("int32")), datasets.Value("int64")
     features = datasets.Features({"input_ids": ids, "labels": ids, "length": datasets.Value("int32"), "index": number})
-    with ArrowWriter(features=features, path=str(folder / "shard-00000.arrow")) as writer:
-        for index, (inputs, labels) in enumerate(iterate_blocks(encoded(), block_size, tokenizer.eos_token_id)):
-            writer.write({"input_ids": inputs, "labels": labels, "length": len(labels), "index": index})
-        writer.finalize()
-    examples = [word for word, _ in unknown.most_common(5)]
-    return {"unknown": {"number": unknown.total(), "different": len(unknown), "examples": examples}}
+    encoded = (
+        ids
+        for i, batch in enumerate(in_batches(lines))
+        for ids in encode_lines(batch, name, tokenizer, i * BATCH_ROWS + 1)
+    )
+    blocks = enumerate(iterate_blocks(encoded, block_size, tokenizer.eos_token_id))
+    rows = ((inputs, labels, len(labels), index) for index, (inputs, labels) in blocks)
+    write_rows((dict(zip(features, zip(*batch))) for batch in in_batches(rows)), features, folder)
+    return {"blocks": len(open_rows(folder))}
 
 
 def unit(tokenizer) -> str:
@@ -441,42 +362,20 @@ def load_model(run: Run) -> PreTrainedModel:
     check_vocabulary(run.tokenizer, model.get_input_embeddings())
     number, parameters = f"{len(run.tokenizer):,}", f"{model.num_parameters():,}"
     logger.info("%s %ss in the vocabulary, %s parameters", number, unit(run.tokenizer), parameters)
-    model.generation_config.update(**generation_options(run.data_args))
-    for prompt in run.inputs or ():
-        encode_prompt(prompt, run.tokenizer, model.config)
+    model.generation_config.update(**CONTINUATION)
     return model
-
-
-def encode_prompt(prompt: str, tokenizer, config: PreTrainedConfig) -> tuple[list[int], int | None]:
-    """The ids of a prompt, and how many more the model has positions for; None: any number.
-
-    Raises:
-        ValueError: the prompt leaves no position for another token.
-    """
-    (ids,) = encode_lines([prompt], "prompt", tokenizer)
-    if (limit := position_limit(config)) is None:
-        return ids, None
-    # An end mark comes before the prompt; the last token needs no position.
-    if (room := limit - len(ids)) < 1:
-        raise ValueError(
-            f"The prompt {prompt[:80]!r} has {len(ids)} tokens, but the model has {limit} positions, the first one "
-            "for the end mark before it: shorten it."
-        )
-    return ids, room
 
 
 def encode(run: Run, split: str) -> datasets.Dataset:
     """The blocks of a split. One process writes them, unless they exist already; all processes memory-map them."""
-    lines, tokenizer, data = run.examples[split], run.tokenizer, run.data_args
-    key = {"tokenizer": tokenizer_hash(tokenizer), "block_size": data.block_size}
-    key |= texts_of_split(split, lines, run.arguments)
-    folder = prepared_folder(data.prepared_dir, split, key)
-    with run.args.main_process_first(local=data.local_data, desc=f"preparing the {split} data"):
-        noted = prepare_once(
-            folder, key, lambda folder: write_blocks(lines, split, tokenizer, data.block_size, folder)
-        )
-    log_unknown(split, **noted["unknown"], tokenizer=tokenizer)
-    return open_pairs(folder)
+    tokenizer, block_size = run.tokenizer, run.data_args.block_size
+    key = {"tokenizer": tokenizer_hash(tokenizer), "block_size": block_size}
+
+    def write(folder: Path) -> dict:
+        return write_blocks(run.examples[split], split, tokenizer, block_size, folder)
+
+    folder, _ = prepare_data(run, split, split, key, write)
+    return open_rows(folder)
 
 
 def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig, name: str = "the model") -> None:
@@ -622,6 +521,7 @@ def evaluate(run: Run, split: str, prefix: str) -> dict[str, float | str]:
         # As words of the text, they are known.
         unknown -= sum(split_words(line).count(run.tokenizer.unk_token) for line in lines)
     if unknown:
+        logger.warning("%s: %d %ss are not in the vocabulary", split, unknown, token)
         convention += f"; {unknown} unknown {token}s became {run.tokenizer.unk_token}, which is easier to predict"
     metrics[f"{prefix}_bits_per_byte_convention"] = convention
     return metrics
@@ -639,53 +539,6 @@ def count_tokens(run: Run, split: str, prefix: str) -> dict[str, int]:
     return {f"{prefix}_{unit(tokenizer)}s": total, f"{prefix}_unk_{unit(tokenizer)}s": unknown}
 
 
-def generation_options(args: DataArguments) -> dict:
-    """Returns the arguments for generation as fields of a generation configuration."""
-    return {
-        "num_beams": args.num_beams,
-        "do_sample": args.do_sample,
-        "temperature": args.temperature if args.do_sample else None,
-        # By default, generate would sample only from the 50 most likely words.
-        "top_k": 0 if args.do_sample else None,
-        "max_length": None,
-        "max_new_tokens": args.max_new_tokens,
-    }
-
-
-def continue_text(model: PreTrainedModel, tokenizer, prompt: str) -> str:
-    """The prompt with a continuation, up to the end of the sentence, by the model's generation configuration."""
-    eos = tokenizer.eos_token_id
-    ids, room = encode_prompt(prompt, tokenizer, model.config)
-    unknown = unknown_words([prompt], [ids], tokenizer)
-    log_unknown(f"prompt {prompt!r}", unknown.total(), len(unknown), list(unknown)[:5], tokenizer)
-    inputs = torch.tensor([[eos, *ids]], device=model.device)
-    most = min(model.generation_config.max_new_tokens, math.inf if room is None else room)
-    output = model.generate(inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=most)
-    output = output[0, inputs.shape[1] :].tolist()
-    new = output[: output.index(eos)] if eos in output else output
-    if not has_words(tokenizer):
-        before, whole = (tokenizer.decode(each, clean_up_tokenization_spaces=False) for each in (ids, [*ids, *new]))
-        return (prompt + whole[len(before) :]).removeprefix("" if prompt else " ")
-    # Not `decode`, which also removes <unk> when it skips special tokens.
-    return " ".join([*split_words(prompt), *tokenizer.convert_ids_to_tokens(new)])
-
-
-def write_continuations(run: Run) -> None:
-    """Prints continuations of the prompts, if any, and writes them into the output folder."""
-    if not run.inputs:
-        return
-    # This runs on all processes: each may hold a part of the model.
-    set_seed(run.args.seed)
-    run.model.eval()
-    with without_autocast(run.model):
-        texts = [continue_text(run.model, run.tokenizer, prompt) for prompt in run.inputs]
-    if run.trainer.is_world_process_zero():
-        print("\n".join(texts))
-        run.output_dir.mkdir(parents=True, exist_ok=True)
-        text = "".join(f"{text}\n" for text in texts)
-        (run.output_dir / GENERATED).write_text(text, encoding="utf-8", newline="\n")
-
-
 def write_smoke_data(folder: Path) -> dict[str, str]:
     """Writes English number names; returns the arguments that read them."""
     write_corpus(folder, SIZES)
@@ -698,7 +551,6 @@ LANGUAGE_MODEL = Task(
     DataArguments,
     TokenTrainingArguments,
     check_arguments=check_arguments,
-    read_inputs=read_prompts,
     write_smoke_data=write_smoke_data,
     read_split=read_split,
     make_tokenizers=make_tokenizers,
@@ -708,6 +560,5 @@ LANGUAGE_MODEL = Task(
     make_trainer=make_trainer,
     measure_training=lambda run, metrics: count_tokens(run, "train", "train"),
     evaluate=evaluate,
-    finish=write_continuations,
     presets="language model",
 )

@@ -2,13 +2,13 @@
 """Shared steps of the sequence-to-sequence tasks: from text pairs to a trainer, from a model to scored outputs."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import datasets
-from accelerate import PartialState
 from transformers import (
     AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
@@ -20,19 +20,8 @@ from transformers import (
 from ...generation_ode_transformer import MAX_LEN_OPTIONS
 from ...inference.tokenizers import begin_with_language, check_target_tokenizer, load_tokenizers, marks_languages
 from ...pipeline_ode_transformer import TRAINED_LENGTH, add_pipeline
-from ..cleaning import Cleaning
-from ..encoding import PairEncoder, tokenizer_hash
 from ..models import check_vocabulary, config_with_overrides, load_checkpoint
-from ..preparation import (
-    open_pairs,
-    prepare_once,
-    prepare_pairs,
-    prepared_folder,
-    sample_pairs,
-    save_once,
-    texts_of_split,
-    training_texts,
-)
+from ..preparation import open_rows, prepare_data, tokenizer_hash, write_rows
 from ..records import generation_text
 from ..samplers import longest_source
 from ..task import Run, Task
@@ -44,7 +33,16 @@ from .seq2seq_arguments import (
     Seq2SeqModelArguments,
     check_arguments,
 )
-from .seq2seq_texts import decode, encode_split, train_tokenizers, warn_of_cut
+from .seq2seq_texts import (
+    decode,
+    encode_split,
+    kept_pairs,
+    left_out,
+    sample_pairs,
+    train_tokenizers,
+    warn_of_cut,
+    write_training_pairs,
+)
 
 
 logger = logging.getLogger(__name__)
@@ -86,7 +84,6 @@ def seq2seq_task(
         encode=encode,
         make_trainer=make_trainer,
         evaluate=evaluate,
-        finish=finish,
         score=score,
         preset_values={"metric_for_best_model": best_metric},
     )
@@ -97,18 +94,15 @@ def make_tokenizers(run: Run):
     them."""
     args, data = run.model_args, run.data_args
     names = ("joint_tokenizer", "vocab_size", "target_vocab_size", "tokenizer_model_type", "tokenizer_options")
-    key = training_texts(run.examples["train"], run.arguments) | {name: getattr(args, name) for name in names}
-    key["tokenizer_samples"] = data.tokenizer_samples
-    folder = prepared_folder(data.prepared_dir, "tokenizer", key)
+    key = {name: getattr(args, name) for name in names} | {"tokenizer_samples": data.tokenizer_samples}
 
     def write(folder: Path) -> dict:
-        cleaning = Cleaning.of(data, data.languages)
-        pairs = sample_pairs(run.examples["train"], cleaning, data.tokenizer_samples, data.num_workers)
+        kept = kept_pairs(run.examples["train"], data.cleaning, Counter())
+        pairs = sample_pairs(kept, data.tokenizer_samples)
         train_tokenizers(pairs, args, folder)
         return {"pairs": len(pairs)}
 
-    with run.args.main_process_first(local=data.local_data, desc="training the tokenizer"):
-        prepare_once(folder, key, write)
+    folder, _ = prepare_data(run, "train", "tokenizer", key, write)
     return load_tokenizers_of_run(run, str(folder))
 
 
@@ -207,25 +201,29 @@ def search_of_evaluations(config: GenerationConfig, args: TokenSeq2SeqTrainingAr
 
 
 def encode(run: Run, split: str) -> datasets.Dataset:
-    """The encoded pairs of a split. One process prepares them, unless they exist already; all processes memory-map
-    them.
+    """The encoded pairs of a split; see `features` for their columns. One process prepares them, unless they exist
+    already; all processes memory-map them.
 
-    Training pairs are in the order of their data; see `PairEncoder` for their columns. Evaluation pairs keep their
-    texts; see `encode_split`.
+    Training pairs are in the order of their data, without their texts; see `encode_split` for others.
     """
     data, pairs, tokenizers = run.data_args, run.examples[split], (run.tokenizer, run.target_tokenizer)
     limits = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
     key = {"tokenizers": [tokenizer_hash(each) for each in tokenizers]} | limits
-    key |= texts_of_split(split, pairs, run.arguments)
-    folder = prepared_folder(data.prepared_dir, split, key)
-    with run.args.main_process_first(local=data.local_data, desc=f"preparing the {split} data"):
-        if split != "train":
-            return save_once(folder, key, lambda: encode_split(pairs, split, *tokenizers, data))
-        encoder = PairEncoder(*tokenizers, **limits)
-        cleaning = Cleaning.of(data, data.languages)
-        counts = prepare_pairs(pairs, folder, key, encoder, cleaning, data.num_workers)
-    warn_of_cut(split, {side: counts[f"{side}s_cut"] for side in ("source", "target")}, counts["pairs"], data)
-    return open_pairs(folder)
+
+    def write(folder: Path) -> dict:
+        if split == "train":
+            return write_training_pairs(pairs, data.cleaning, tokenizers, data, folder)
+        dataset = encode_split(pairs, split, *tokenizers, data)
+        write_rows([dataset.to_dict()], dataset.features, folder)
+        return {"pairs": len(dataset)}
+
+    folder, noted = prepare_data(run, split, split, key, write)
+    if split == "train":
+        logger.info("%s: %d pairs, prepared in %s", pairs.name, noted["pairs"], folder)
+        if removed := noted["removed"]:
+            logger.warning("%s: %s", pairs.name, left_out(removed, noted["pairs"] + sum(removed.values())))
+        warn_of_cut(split, noted["cut"], noted["pairs"], data)
+    return open_rows(folder)
 
 
 def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
@@ -284,21 +282,3 @@ def evaluate(run: Run, split: str, prefix: str) -> dict:
         metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
         metrics[f"{prefix}_generation"] = generation_text(trainer.eval_generation_config)
     return metrics
-
-
-def finish(run: Run) -> None:
-    """Prints the outputs for `--samples`."""
-    if run.data_args.samples:
-        limit = run.data_args.max_source_length
-        print_samples(run.model, run.data_args.samples, run.tokenizer, run.target_tokenizer, limit)
-
-
-def print_samples(model, sources: list[str], tokenizer, target_tokenizer, max_length: int) -> None:
-    """Prints a model's outputs for texts, which are cut to `max_length` tokens. All processes must call it; one
-    prints."""
-    model.eval()
-    limits = {"truncation": True, "max_length": max_length}
-    inputs = tokenizer(sources, return_tensors="pt", padding=True, **limits).to(model.device)
-    outputs = decode(model.generate(**inputs).cpu().numpy(), target_tokenizer)
-    if PartialState().is_main_process:
-        print("".join(f"source: {source}\noutput: {output}\n" for source, output in zip(sources, outputs)), end="")

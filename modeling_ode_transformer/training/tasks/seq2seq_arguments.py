@@ -10,6 +10,7 @@ from ...generation_ode_transformer import position_limit
 from ...options import option
 from ...pipeline_ode_transformer import TARGET_TOKENIZER
 from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
+from ..cleaning import Cleaning
 from ..models import check_model
 from ..trainer import TokenSeq2SeqTrainingArguments
 
@@ -68,9 +69,6 @@ class Seq2SeqDataArguments(PreparedDataArguments):
     pad_to_multiple_of: int | None = option(
         "Pad batches to a multiple of this many tokens; default: 8 in half precision on GPUs, else 1.", least=1
     )
-    num_workers: int | None = option(
-        "Number of processes that clean and encode training pairs; default: one per CPU core.", affects="call", least=1
-    )
     tokenizer_samples: int = option(
         "Maximum number of training pairs, drawn at random, to train new tokenizers on.", 5_000_000, least=1
     )
@@ -83,10 +81,7 @@ class Seq2SeqDataArguments(PreparedDataArguments):
     max_length_ratio: float | None = option(
         "Maximum ratio of the longer to the shorter side of a training pair, in words; default: no limit.", least=1
     )
-    drop_without_letters: bool = option("Leave out training pairs if a side has no letters.", False)
     drop_copies: bool = option("Leave out training pairs whose target equals their source.", False)
-    drop_duplicates: bool = option("Leave out training pairs that repeat an earlier one.", False)
-    normalize_punctuation: bool = option("Normalize the punctuation of training pairs like Moses' script.", False)
     average_last_checkpoints: int = option(
         "Number of last checkpoints whose mean becomes the final model; 0 means no averaging. With "
         "--load_best_model_at_end, the mean is kept only if it is better than the best checkpoint.",
@@ -112,14 +107,11 @@ class Seq2SeqDataArguments(PreparedDataArguments):
         "with the model.",
         affects="result",
     )
-    samples: list[str] | None = option(
-        "Sources whose outputs are printed at the end of the run; default: none.", affects="result"
-    )
 
     @property
-    def languages(self) -> tuple[str, str]:
-        """The languages of sources and targets, for the cleaning rules; English by default."""
-        return "en", "en"
+    def cleaning(self) -> Cleaning:
+        """The rules for training pairs."""
+        return Cleaning(self.min_words, self.max_words, self.max_length_ratio, self.drop_copies)
 
 
 def check_arguments(

@@ -2,6 +2,9 @@
 """Tokenizers of sources and targets, and the encoding and decoding of texts."""
 
 import logging
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,43 @@ from ...inference.tokenizers import encode_texts
 from ...pipeline_ode_transformer import TARGET_TOKENIZER
 from ...text_files import parse_overrides
 from ...tokenization_ode_transformer import OdeTransformerTokenizer
+from ..cleaning import Cleaning
+from ..data import TrainingExamples
+from ..preparation import in_batches, write_rows
 from .seq2seq_arguments import Seq2SeqDataArguments, Seq2SeqModelArguments
 
 
 logger = logging.getLogger(__name__)
+
+
+def kept_pairs(
+    examples: TrainingExamples, cleaning: Cleaning, removed: Counter[str]
+) -> Iterator[tuple[int, str, str]]:
+    """`Cleaning.kept` of training examples; a ValueError at the end if no pair is kept."""
+    is_empty = True
+    for kept in cleaning.kept(examples, removed):
+        is_empty = False
+        yield kept
+    if is_empty:
+        raise ValueError(f"{examples.name} holds no pair to train on ({left_out(removed, removed.total())}).")
+
+
+def left_out(removed: Counter[str] | dict[str, int], read: int) -> str:
+    """How many pairs the rules removed, in words."""
+    by_rule = ", ".join(f"{count} by {rule}" for rule, count in removed.items())
+    return f"{sum(removed.values())} of {read} pairs are left out{by_rule and f': {by_rule}'}"
+
+
+def sample_pairs(pairs: Iterable[tuple[int, str, str]], size: int) -> list[tuple[str, str]]:
+    """The texts of all pairs; if there are more than `size`, of a random sample, the same in each call."""
+    generator = random.Random(0)
+    sample: list[tuple[str, str]] = []
+    for number, (_, *pair) in enumerate(pairs):
+        if number < size:
+            sample.append(tuple(pair))
+        elif (place := generator.randrange(number + 1)) < size:
+            sample[place] = tuple(pair)
+    return sample
 
 
 def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, folder: Path) -> None:
@@ -31,6 +67,29 @@ def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, 
         train(targets, vocab_size=args.target_vocab_size or args.vocab_size).save_pretrained(folder / TARGET_TOKENIZER)
 
 
+def features(tokenizer, target_tokenizer, *others: str) -> datasets.Features:
+    """Those of encoded pairs: input_ids, labels, source_length, target_length, length (of both), index (the pair's
+    place in the data) and `others`, which are texts."""
+    is_small = max(len(tokenizer), len(target_tokenizer)) <= 1 << 16
+    ids = datasets.List(datasets.Value("uint16" if is_small else "int32"))
+    lengths = dict.fromkeys(("source_length", "target_length", "length"), datasets.Value("int32"))
+    texts = dict.fromkeys(others, datasets.Value("string"))
+    return datasets.Features({"input_ids": ids, "labels": ids, **lengths, "index": datasets.Value("int64"), **texts})
+
+
+def encode_pairs(
+    sources: Sequence[str], targets: Sequence[str], tokenizer, target_tokenizer, args: Seq2SeqDataArguments
+) -> tuple[dict[str, list], dict[str, int]]:
+    """Returns the columns of `features` but for the index, and how many texts of each side were cut."""
+    # A single tokenizer may have two sides, like Marian's; a separate target tokenizer has one.
+    side = "text_target" if target_tokenizer is tokenizer else "text"
+    ids, sources_cut = encode_texts(list(sources), tokenizer, args.max_source_length)
+    labels, targets_cut = encode_texts(list(targets), target_tokenizer, args.max_target_length, side)
+    lengths = {"source_length": list(map(len, ids)), "target_length": list(map(len, labels))}
+    lengths["length"] = list(map(sum, zip(*lengths.values())))
+    return {"input_ids": ids, "labels": labels} | lengths, {"source": sources_cut, "target": targets_cut}
+
+
 def warn_of_cut(split: str, cut: dict[str, int], count: int, args: Seq2SeqDataArguments) -> None:
     """Logs how many of `count` texts on each side were too long."""
     for side, limit in (("source", args.max_source_length), ("target", args.max_target_length)):
@@ -41,36 +100,39 @@ def warn_of_cut(split: str, cut: dict[str, int], count: int, args: Seq2SeqDataAr
             )
 
 
+def write_training_pairs(
+    examples: TrainingExamples, cleaning: Cleaning, tokenizers, args: Seq2SeqDataArguments, folder: Path
+) -> dict[str, Any]:
+    """Cleans, encodes and writes training pairs as a stream, in the order of their data, without their texts. Returns
+    the number of pairs, of those that each rule removed, and of the texts of each side that were cut."""
+    removed, cut, count = Counter(), Counter(), 0
+
+    def batches() -> Iterator[dict[str, Sequence]]:
+        nonlocal count
+        for batch in in_batches(kept_pairs(examples, cleaning, removed)):
+            places, sources, targets = zip(*batch)
+            columns, of_batch = encode_pairs(sources, targets, *tokenizers, args)
+            count += len(batch)
+            cut.update(of_batch)
+            yield columns | {"index": places}
+
+    write_rows(batches(), features(*tokenizers), folder)
+    return {"pairs": count, "removed": removed, "cut": cut}
+
+
 def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDataArguments) -> datasets.Dataset:
-    """Token ids of (source, target) pairs to evaluate on.
-
-    Returns a dataset with the columns input_ids, labels, source_length, target_length, length (of both), source,
-    target (the texts) and index (the pair's place in `pairs`). It is sorted by length, longest first, to save padding.
-    """
-    truncated = {"source": 0, "target": 0}
-    # A single tokenizer may have two sides, like Marian's; a separate target tokenizer has one.
-    side = "text_target" if target_tokenizer is tokenizer else "text"
-
-    def encode_batch(batch):
-        sources, sources_cut = encode_texts(batch["source"], tokenizer, args.max_source_length)
-        targets = [target or "" for target in batch["target"]]
-        targets, targets_cut = encode_texts(targets, target_tokenizer, args.max_target_length, side)
-        truncated["source"] += sources_cut
-        truncated["target"] += targets_cut
-        lengths = {"source_length": list(map(len, sources)), "target_length": list(map(len, targets))}
-        lengths["length"] = list(map(sum, zip(*lengths.values())))
-        return {"input_ids": sources, "labels": targets} | lengths
-
+    """(source, target) pairs to evaluate on, with the columns of `features` and the texts, source and target; sorted
+    by length, longest first, to save padding."""
     sources, targets = zip(*pairs)
-    text = datasets.Value("large_string")  # "string" is limited to 2 GiB, less than WMT'14 en-fr
-    dataset = datasets.Dataset.from_dict(
-        {"source": sources, "target": targets, "index": range(len(pairs))},
-        features=datasets.Features({"source": text, "target": text, "index": datasets.Value("int64")}),
+    known = [target or "" for target in targets]
+    columns, cut = encode_pairs(sources, known, tokenizer, target_tokenizer, args)
+    warn_of_cut(split, cut, len(pairs), args)
+    columns |= {"index": range(len(pairs)), "source": sources, "target": targets}
+    order = sorted(range(len(pairs)), key=lambda i: -columns["length"][i])
+    return datasets.Dataset.from_dict(
+        {name: [column[i] for i in order] for name, column in columns.items()},
+        features(tokenizer, target_tokenizer, "source", "target"),
     )
-    dataset = dataset.map(encode_batch, batched=True, desc=f"Encoding the {split} pairs")
-    warn_of_cut(split, truncated, len(pairs), args)
-    lengths = dataset["length"][:]
-    return dataset.select(sorted(range(len(dataset)), key=lambda i: -lengths[i]))
 
 
 def decode(predictions: np.ndarray, tokenizer) -> list[str]:

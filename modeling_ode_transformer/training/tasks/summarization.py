@@ -11,7 +11,7 @@ from ...metrics.rouge import rouge
 from ...options import option
 from ..data import Pair, TrainingExamples, check_pairs, pairs_from_records, read_jsonl, read_records, read_table
 from ..smoke import SIZES
-from ..smoke.articles import write_corpus
+from ..smoke.sentences import write_articles
 from .seq2seq import seq2seq_task
 from .seq2seq_arguments import Seq2SeqDataArguments
 
@@ -72,7 +72,7 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
 
 def write_smoke_data(folder: Path) -> dict[str, str]:
     """Writes generated articles with their summaries; returns the arguments that read them."""
-    write_corpus(folder, SIZES)
+    write_articles(folder, SIZES)
     files = {f"{split}_file": str(folder / f"{split}.jsonl") for split in SIZES}
     return files | {"article_column": "article", "summary_column": "highlights"}
 

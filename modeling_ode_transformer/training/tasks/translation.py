@@ -60,10 +60,6 @@ class DataArguments(Seq2SeqDataArguments):
         # An unknown name raises now, not after hours.
         bleu_scorers(self.bleu_tokenize, moses_language=self.bleu_moses_language)
 
-    @property
-    def languages(self) -> tuple[str, str]:
-        return self.source_lang or "en", self.target_lang or "en"
-
 
 def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples:
     """(source, target) pairs of "train", "validation" or "test" from wherever the arguments say.
