@@ -421,6 +421,13 @@ def card(run_folder: str, repo_id: str | None, record: str | None, task: str | N
 
 JSON = arg("--json", "print one JSON object with unrounded numbers", dest="as_json", action="store_true")
 HYPOTHESES = arg("--hypotheses", "file of hypotheses, one per line, UTF-8 (.gz accepted)", required=True)
+SYSTEMS = arg(
+    "--hypotheses",
+    "file of hypotheses, one per line, UTF-8 (.gz accepted), or - for standard input; several systems give a table, "
+    "with their differences from the first one by paired bootstrap",
+    required=True,
+    nargs="+",
+)
 REFERENCES = arg(
     "--references", "one or more files of references, line by line as the hypotheses", required=True, nargs="+"
 )
@@ -431,6 +438,26 @@ def read_texts(hypotheses: str, references: Sequence[str]) -> tuple[list[str], l
     """The lines of the hypotheses, and for each one its references, a line from each file."""
     predictions, *columns = read_aligned_lines([hypotheses, *references])
     return predictions, [list(lines) for lines in zip(*columns)]
+
+
+def print_table(metric: str, hypotheses: Sequence[str], references: Sequence[str], as_json: bool, **options) -> None:
+    """Prints a line for each of several systems: score, difference from the first one, its 95% interval, p-value."""
+    from .metrics.bootstrap import compare_all, read_references
+
+    outputs = read_aligned_lines([*hypotheses, references[0]])[:-1]
+    rows = compare_all(dict(zip(hypotheses, outputs)), read_references(metric, references), metric, **options)
+    if as_json:
+        print(json.dumps(rows, ensure_ascii=False, indent=2))
+        return
+    lines = [["system", metric, "difference", "95% interval", "p"], ["---"] * 5]
+    for row in rows:
+        cells = [row["name"], f"{row['score']:.2f}", "", "", ""]
+        if "difference" in row:
+            low, high = row["confidence_interval"]
+            cells[2:] = f"{row['difference']:+.2f}", f"{low:+.2f} to {high:+.2f}", f"{row['p_value']:.3f}"
+        lines.append(cells)
+    print("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    print(f"\n{rows[0]['signature']}")
 
 
 def check_new_file(option: str, path: str | Path) -> None:
@@ -475,7 +502,7 @@ BLEU_OPTIONS = [
     "score bleu",
     "BLEU by sacreBLEU; for tokenized text also tokenized BLEU (multi-bleu.perl) and compound-split BLEU",
     JSON,
-    HYPOTHESES,
+    SYSTEMS,
     REFERENCES,
     *BLEU_OPTIONS,
     arg(
@@ -485,14 +512,28 @@ BLEU_OPTIONS = [
         **FLAG,
     ),
 )
-def bleu(hypotheses: str, references: list[str], tokenized: bool | None, as_json: bool, **options: Any) -> None:
+def bleu(hypotheses: list[str], references: list[str], tokenized: bool | None, as_json: bool, **options: Any) -> None:
     from .metrics.bleu import CONVENTIONS, bleu, is_tokenized
 
-    predictions, lists = read_texts(hypotheses, references)
+    if len(hypotheses) > 1:
+        return print_table("bleu", hypotheses, references, as_json, **options)
+    predictions, lists = read_texts(hypotheses[0], references)
     if tokenized is None:
         tokenized = "moses_language" in options or is_tokenized([*predictions, *chain.from_iterable(lists)])
     conventions = CONVENTIONS if tokenized else CONVENTIONS[:1]
     print_scores(bleu(predictions, lists, conventions=conventions, **options), as_json)
+
+
+def corpus_score(metric: str, hypotheses: list[str], references: list[str], as_json: bool) -> None:
+    from .metrics.bleu import corpus_score
+
+    if len(hypotheses) > 1:
+        return print_table(metric, hypotheses, references, as_json)
+    print_scores(corpus_score(metric, *read_texts(hypotheses[0], references)), as_json)
+
+
+for name, summary in (("chrf", "chrF by sacreBLEU"), ("ter", "translation edit rate (TER) by sacreBLEU")):
+    command(f"score {name}", summary, JSON, SYSTEMS, REFERENCES)(partial(corpus_score, name))
 
 
 @command(
@@ -603,6 +644,31 @@ def perplexity(model: str, texts: str, block_size: int, batch_size: int, nll_fil
     print_scores(sum_lines(of_lines), as_json)
 
 
+@command(
+    "score likelihood",
+    "log-probability of given outputs in nats, a line for each, by an encoder-decoder or a language model",
+    arg("--model", "folder or Hub name of the model and its tokenizer", required=True),
+    arg("--targets", "file of the outputs, one per line, UTF-8 (.gz accepted)", required=True),
+    arg("--sources", "file of their sources, for an encoder-decoder"),
+    arg(
+        "--n_best",
+        "the outputs are a list of `generate --num_return_sequences`: a line begins with the number of its source",
+        action="store_true",
+    ),
+    arg("--tokens", "print JSON instead: the tokens of each output and their log-probabilities", action="store_true"),
+    arg("--src_lang", "language of the sources, as named by a multilingual tokenizer; default: as saved with it"),
+    arg("--tgt_lang", "language of the outputs, likewise"),
+    arg("--batch_size", "outputs per forward pass", default=32),
+    IMPORT,
+    needs_models=True,
+)
+def likelihood(**options: Any) -> None:
+    from .metrics.likelihood import score_files
+
+    for line in score_files(**options):
+        print(line)
+
+
 SYSTEM = "file of the system's outputs, one per line, UTF-8 (.gz accepted), or one such file per seed"
 
 
@@ -612,8 +678,8 @@ SYSTEM = "file of the system's outputs, one per line, UTF-8 (.gz accepted), or o
     JSON,
     arg(
         "--metric",
-        "score to compare: bleu (sacreBLEU), tokenized_bleu, compound_split_bleu, chrf, m2 (F0.5), or perplexity, "
-        "which takes files of `score perplexity --nll_file` as outputs and the text as references",
+        "score to compare: bleu (sacreBLEU), tokenized_bleu, compound_split_bleu, chrf, ter, m2 (F0.5), or "
+        "perplexity, which takes files of `score perplexity --nll_file` as outputs and the text as references",
         default="bleu",
     ),
     arg("--system_a", SYSTEM, required=True, nargs="+"),

@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import Any, TextIO
 
 
+STANDARD_INPUT = "/dev/stdin"
+
+
 @contextmanager
 def open_text(path: str | Path) -> Iterator[TextIO]:
-    """Opens a UTF-8 file, gzipped if its name ends in `.gz`; only "\\n" ends a line.
+    """Opens a UTF-8 file, gzipped if its name ends in `.gz`, or the standard input ("-"); only "\\n" ends a line.
 
     Raises:
         FileNotFoundError: the file does not exist.
         ValueError: the contents are not UTF-8, or not gzipped although the name ends in `.gz`.
     """
     path = Path(path)
+    if str(path) == "-":
+        path = Path(STANDARD_INPUT)
     if path.is_dir() or not path.exists():  # a pipe is not a regular file
         raise FileNotFoundError(f"No file {path} (looked in {path.parent.resolve()}).")
     try:

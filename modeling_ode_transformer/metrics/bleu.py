@@ -15,6 +15,7 @@ first by sacremoses' port of Moses' tokenizer.perl (its defaults: escaping, no s
 percentages.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +26,10 @@ from typing import Any
 import numpy as np
 import sacrebleu
 
-from .metric_utils import reference_lists
+from .metric_utils import WITHOUT_SPACES, reference_lists, share_of_letters
 
+
+logger = logging.getLogger(__name__)
 
 CONVENTIONS = ("sacrebleu", "tokenized_bleu", "compound_split_bleu")
 # Punctuation that plain text attaches to the preceding word: at the end of a word, or standing alone.
@@ -177,4 +180,43 @@ def bleu(
         details = scorers[name].score(predictions, references)
         scores[name] = details.pop("score")
         scores |= {f"{name}_{detail}": value for detail, value in details.items()}
+    check_script(references, options.get("tokenize", "13a"))
     return scores
+
+
+def check_script(references: Sequence, tokenize: str) -> None:
+    """Warns if the texts are of a script without spaces and the tokenizer splits at spaces: whole sentences are then
+    words."""
+    texts = [text for texts in references for text in ([texts] if isinstance(texts, str) else texts)]
+    if tokenize in ("13a", "intl", "none") and share_of_letters(texts, WITHOUT_SPACES) > 0.5:
+        logger.warning(
+            "Tokenizer %s takes whole sentences of these texts for words, as they have no spaces: give another one "
+            "(--tokenize, in training --bleu_tokenize): zh for Chinese, ja-mecab for Japanese, ko-mecab for Korean, "
+            "char for any other script.",
+            tokenize,
+        )
+
+
+# Scores of sacreBLEU beside BLEU, with their defaults.
+OTHERS: dict[str, Callable[[], Any]] = {"chrf": sacrebleu.CHRF, "ter": sacrebleu.TER}
+
+
+def corpus_score(
+    metric: str, predictions: Sequence[str], references: Sequence[str | Sequence[str]]
+) -> dict[str, float | str]:
+    """chrF (Popović, 2015) or TER (Snover et al., 2006) of sacreBLEU.
+
+    Args:
+        metric: "chrf" or "ter"; a lower TER is better.
+        predictions: A text for each sentence.
+        references: The reference of each sentence, or a list of references.
+
+    Returns:
+        The score in percent and its signature.
+
+    Raises:
+        ValueError: there are not as many references as predictions, or none.
+    """
+    scorer = Scorer(OTHERS[metric]())
+    score = scorer.metric.corpus_score(*scorer.streams(predictions, references)).score
+    return {metric: score, f"{metric}_signature": scorer.signature()}

@@ -23,17 +23,16 @@ Two language models are compared by the files that `score perplexity --nll_file`
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import sacrebleu
 from scipy import special
 
 from ..text_files import read_aligned_lines
-from .bleu import Scorer, bleu_scorers, is_tokenized
+from .bleu import OTHERS, Scorer, bleu_scorers, is_tokenized
 from .m2 import m2_score_statistics, m2_statistics, read_m2
 from .metric_utils import check_lists
 
@@ -41,7 +40,7 @@ from .metric_utils import check_lists
 logger = logging.getLogger(__name__)
 
 BLEU = {"bleu": "sacrebleu", "tokenized_bleu": "tokenized_bleu", "compound_split_bleu": "compound_split_bleu"}
-METRICS = (*BLEU, "chrf", "m2", "perplexity")
+METRICS = (*BLEU, *OTHERS, "m2", "perplexity")
 Score = Callable[[np.ndarray], float]
 
 
@@ -204,7 +203,7 @@ def metric_statistics(
         statistics = [np.stack([numbers_of(texts), words], axis=1) for texts in outputs]
         signature = "perplexity of a word, ends of lines included"
         return statistics, lambda rows: word_perplexity(rows[:, 0], rows[:, 1]), signature
-    scorer = Scorer(sacrebleu.CHRF()) if metric == "chrf" else bleu_scorers(**options)[BLEU[metric]]
+    scorer = Scorer(OTHERS[metric]()) if metric in OTHERS else bleu_scorers(**options)[BLEU[metric]]
     if metric.endswith("_bleu") and not options.get("moses_language") and not is_tokenized(chain(*outputs)):
         logger.warning(
             "%s is meant for tokenized text, which these outputs do not seem to be: give moses_language "
@@ -254,8 +253,8 @@ def compare(
             scored together.
         predictions_b: The same for the other system.
         references: The reference of each sentence, or a list of references; for "m2" the sentences of `m2.read_m2`.
-        metric: "bleu" (sacreBLEU), "tokenized_bleu", "compound_split_bleu", "chrf" (sacreBLEU's), "m2": F0.5 of
-            the M2 score, or "perplexity": predictions are then the references' negative log-likelihoods in nats, as
+        metric: "bleu" (sacreBLEU), "tokenized_bleu", "compound_split_bleu", "chrf" or "ter" (sacreBLEU's), "m2": F0.5
+            of the M2 score, or "perplexity": predictions are then the references' negative log-likelihoods in nats, as
             text.
         num_samples: Number of resamples.
         seed: Seed of the resamples.
@@ -289,6 +288,30 @@ def compare(
     def score_together(rows: np.ndarray) -> float:
         return score(rows.reshape(-1, *rows.shape[2:]))
 
-    lower_is_better = metric == "perplexity"
+    lower_is_better = metric in ("perplexity", "ter")
     result = paired_bootstrap(pooled[0], pooled[1], score_together, num_samples, seed, counts_seeds, lower_is_better)
     return {"metric": metric, "signature": signature} | result.to_dict()
+
+
+def compare_all(
+    systems: Mapping[str, Sequence[str]], references: Sequence, metric: str, **options
+) -> list[dict[str, Any]]:
+    """Several systems on one test set, each compared with the first.
+
+    Args:
+        systems: The texts of each system by its name.
+        references, metric, options: As in `compare`.
+
+    Returns:
+        For each system its `name`, `score` and `signature`; for all but the first also the `difference` from it, the
+        `confidence_interval` of that and its `p_value`.
+    """
+    (first, texts), *others = systems.items()
+    rows: list[dict[str, Any]] = []
+    for name, other in others:
+        found = compare(texts, other, references, metric, **options)
+        if not rows:
+            rows.append({"name": first, "score": found["score_a"], "signature": found["signature"]})
+        kept = ("signature", "difference", "confidence_interval", "p_value")
+        rows.append({"name": name, "score": found["score_b"]} | {key: found[key] for key in kept})
+    return rows

@@ -7,16 +7,20 @@ They rerank the outputs of other models, and filter noisy pairs. For pairs, the 
 Junczys-Dowmunt (2018) takes two models, one for each direction.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inference.cpu import cross_entropy
-from ..inference.tokenizers import marks_languages
+from ..inference.tokenizers import load_tokenizers, marks_languages
+from ..model_folders import open_model
+from ..text_files import read_aligned_lines, read_lines, reading
 from .metric_utils import check_lists
+from .perplexity import load_model, token_likelihoods
 
 
 @torch.no_grad()
@@ -70,3 +74,65 @@ def target_likelihoods(
         first, _ = sides[0](text_target="")["input_ids"]
         kept = slice(0, -1) if first == sides[0].eos_token_id else slice(1, None)
     return [(sides[0].convert_ids_to_tokens(ids[kept]), found[i][kept]) for i, ids in enumerate(labels)]
+
+
+def score_files(
+    model: str,
+    targets: str,
+    sources: str | None = None,
+    n_best: bool = False,
+    tokens: bool = False,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
+    batch_size: int = 32,
+) -> Iterator[str]:
+    """The lines that `ode-transformer score likelihood` prints: the log-probability of each output, or, with `tokens`,
+    a JSON object with its `tokens` and their `log_probabilities`.
+
+    Raises:
+        OSError: a file or the model is missing.
+        ValueError: an encoder-decoder without sources, or a language model with them; the files do not fit together.
+    """
+    with reading(model):
+        is_pair = AutoConfig.from_pretrained(model).is_encoder_decoder
+    if is_pair != (sources is not None):
+        raise ValueError(
+            f"{model} is {'an encoder-decoder: give' if is_pair else 'a language model: leave out'} --sources."
+        )
+    if n_best:
+        outputs = read_n_best(targets)
+        texts = [text for _, text in outputs]
+    elif sources is None:
+        texts = read_lines(targets)
+    else:
+        of_sources, texts = read_aligned_lines([sources, targets])
+    if sources is None:
+        scored = token_likelihoods(*load_model(model), texts, batch_size)
+    else:
+        if n_best:
+            lines = read_lines(sources)
+            if wrong := next((number for number, _ in outputs if not 1 <= number <= len(lines)), None):
+                raise ValueError(f"{targets} has an output of source {wrong}, but {sources} has {len(lines)} lines.")
+            of_sources = [lines[number - 1] for number, _ in outputs]
+        tokenizer, target_tokenizer = load_tokenizers(model, src_lang=src_lang, tgt_lang=tgt_lang)
+        other = None if target_tokenizer is tokenizer else target_tokenizer
+        opened = open_model(AutoModelForSeq2SeqLM, model, dtype=torch.float32)
+        scored = target_likelihoods(opened, tokenizer, of_sources, texts, other, batch_size)
+    for pieces, scores in scored:
+        if tokens:
+            values = {"tokens": pieces, "log_probabilities": scores.tolist()}
+            yield json.dumps(values, ensure_ascii=False)
+        else:
+            yield f"{scores.sum(dtype=np.float64):.6f}"
+
+
+def read_n_best(path: str) -> list[tuple[int, str]]:
+    """The (number of the source, output) pairs of an n-best list, whose lines are `number<TAB>text` or
+    `number<TAB>score<TAB>text`."""
+    outputs = []
+    for line_number, line in enumerate(read_lines(path), 1):
+        number, *_, text = line.split("\t") if "\t" in line else ("", "")
+        if not number.isdigit():
+            raise ValueError(f"{path}, line {line_number}: expected number<TAB>text, as in an n-best list.")
+        outputs.append((int(number), text))
+    return outputs

@@ -1,7 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Checks of what is given to the metrics."""
 
-from collections.abc import Sequence, Sized
+import unicodedata
+from collections.abc import Iterable, Sequence, Sized
 
 
 def check_lists(**lists: Sized) -> None:
@@ -31,3 +32,15 @@ def reference_lists(predictions: Sequence[str], references: Sequence[str | Seque
     if [] in lists:
         raise ValueError(f"The prediction of index {lists.index([])} has no reference: give at least one for each.")
     return lists
+
+
+# Scripts without spaces between words, as Unicode's names of their letters begin.
+WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
+
+
+def share_of_letters(texts: Iterable[str], scripts: Sequence[str]) -> float:
+    """The share of the letters of texts that are of some scripts, by the beginning of their Unicode names; 0 without
+    letters."""
+    letters = [letter for text in texts for letter in text if letter.isalpha()]
+    own = sum(unicodedata.name(letter, "").startswith(tuple(scripts)) for letter in letters)
+    return own / len(letters) if letters else 0.0

@@ -163,6 +163,19 @@ def score_lines(
     }
 
 
+def token_likelihoods(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lines: Sequence[str], batch_size: int = 8
+) -> list[tuple[list[str], np.ndarray]]:
+    """For each line, by itself, its tokens, the end of the sentence included, and their log-probabilities in nats,
+    (tokens,)."""
+    check_lists(lines=lines)
+    check_end_of_sentence(tokenizer)
+    encoded = tokenizer(list(lines), add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+    inputs, labels = shift_blocks(encoded, 0, tokenizer.eos_token_id)
+    of_lines = block_nll(model, inputs, labels, batch_size)
+    return [(tokenizer.convert_ids_to_tokens(ids), -nll) for ids, nll in zip(labels, of_lines)]
+
+
 def count_words(lines: Sequence[str]) -> np.ndarray:
     """The number of words of each line, its end included, (lines,)."""
     return np.array([len(split_words(line)) + 1 for line in lines])

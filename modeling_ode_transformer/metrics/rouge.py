@@ -19,7 +19,7 @@ from importlib.metadata import version
 
 from rouge_score.rouge_scorer import RougeScorer
 
-from .metric_utils import reference_lists
+from .metric_utils import reference_lists, share_of_letters
 
 
 logger = logging.getLogger(__name__)
@@ -49,12 +49,20 @@ def rouge(
         rouge1, rouge2, rougeLsum, rougeL_whole_text (0 to 100), and the convention in words.
 
     Raises:
-        ValueError: there are not as many references as predictions, or none; `sentences` is neither of the two.
+        ValueError: there are not as many references as predictions, or none; `sentences` is neither of the two; or
+            most letters of the references are not Latin, of which no token would be left.
     """
     if sentences not in SENTENCE_SPLITS:
         raise ValueError(f"sentences={sentences!r} must be one of {', '.join(SENTENCE_SPLITS)}.")
     split = SENTENCE_SPLITS[sentences]
     lists = [[split(text) for text in texts] for texts in reference_lists(predictions, references)]
+    if (latin := share_of_letters([text for texts in lists for text in texts], ["LATIN"])) < 0.5 and any(
+        letter.isalpha() for texts in lists for text in texts for letter in text
+    ):
+        raise ValueError(
+            f"ROUGE's tokens are runs of a-z and 0-9, and {1 - latin:.0%} of the references' letters are of other "
+            "scripts: they would be left out. Use chrF (ode-transformer score chrf)."
+        )
     predictions = [split(text) for text in predictions]
     if any("\n" in text for text in predictions) != any("\n" in text for texts in lists for text in texts):
         logger.warning(

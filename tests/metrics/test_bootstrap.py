@@ -235,7 +235,7 @@ def test_plain_text_is_not_compared_as_tokenized_in_silence(caplog):
         ),
         (lambda: paired_bootstrap(A, B, mean, num_samples=0), "num_samples 0 must be at least 1"),
         (lambda: compare(["a"], ["a", "b"], ["a", "b"]), "1 predictions_a, 2 predictions_b, 2 references"),
-        (lambda: compare(["a"], ["a"], ["a"], metric="ter"), "metric 'ter' must be one of bleu, tokenized_bleu"),
+        (lambda: compare(["a"], ["a"], ["a"], metric="wer"), "metric 'wer' must be one of bleu, tokenized_bleu"),
     ],
 )
 def test_what_cannot_be_compared_is_said(call, message):

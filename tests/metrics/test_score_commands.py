@@ -1,0 +1,158 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""`ode-transformer score`: chrF, TER, several systems beside each other, likelihoods, scripts without spaces."""
+
+import json
+
+import evaluate
+import numpy as np
+import pytest
+import sacrebleu
+
+from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration, cli
+from modeling_ode_transformer.metrics import evaluate_metrics
+from modeling_ode_transformer.metrics.bleu import bleu
+from modeling_ode_transformer.metrics.bootstrap import compare
+from modeling_ode_transformer.metrics.gleu import gleu
+from modeling_ode_transformer.metrics.likelihood import target_likelihoods
+from modeling_ode_transformer.metrics.perplexity import score_lines
+from modeling_ode_transformer.metrics.rouge import rouge
+
+from ..conftest import build
+from .test_likelihood import SOURCES, TARGETS, ids_of, tokenizer  # noqa: F401 (a fixture)
+
+
+REFERENCES = ["the cat sat on the mat .", "two dogs run in the snow", "a man waits", "it rains today"] * 3
+SYSTEMS = {
+    "a": ["the cat sat on a mat .", "two dogs run", "a man sleeps", "it rains today"] * 3,
+    "b": ["a cat is on the mat .", "two dogs run in the snow", "a man waits", "it rained"] * 3,
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, lines in {**SYSTEMS, "ref": REFERENCES}.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+
+
+def printed(command, capsys):
+    cli.run(command.split())
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("metric, scorer", [("chrf", sacrebleu.CHRF()), ("ter", sacrebleu.TER())])
+def test_chrf_and_ter_are_those_of_sacrebleu(metric, scorer, files, capsys):
+    out = json.loads(printed(f"score {metric} --json --hypotheses a --references ref", capsys))
+    assert out[metric] == scorer.corpus_score(SYSTEMS["a"], [REFERENCES]).score
+    assert out[f"{metric}_signature"] == str(scorer.get_signature())
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf", "ter"])
+def test_several_systems_are_compared_with_the_first(metric, files, capsys):
+    rows = json.loads(printed(f"score {metric} --json --hypotheses a b a --references ref", capsys))
+    expected = compare(SYSTEMS["a"], SYSTEMS["b"], [[line] for line in REFERENCES], metric)
+    assert [row["name"] for row in rows] == ["a", "b"]  # a system with the same name is the same
+    assert (rows[0]["score"], rows[1]["score"]) == (expected["score_a"], expected["score_b"])
+    for name in ("difference", "confidence_interval", "p_value"):
+        assert rows[1][name] == expected[name] and name not in rows[0]
+    table = printed(f"score {metric} --hypotheses a b --references ref", capsys).splitlines()
+    assert table[2].startswith(f"| a | {expected['score_a']:.2f} |  |")
+    assert f"| {expected['difference']:+.2f} | " in table[3] and table[-1] == expected["signature"]
+
+
+def test_a_lower_ter_wins(files):
+    found = compare(SYSTEMS["a"], REFERENCES, [[line] for line in REFERENCES], "ter")
+    assert found["score_b"] == 0 and found["wins_b"] > found["wins_a"] == 0
+
+
+def test_hypotheses_may_come_from_standard_input(files, tmp_path, monkeypatch, capsys):
+    with (tmp_path / "a").open() as stream:
+        monkeypatch.setattr("modeling_ode_transformer.text_files.STANDARD_INPUT", f"/dev/fd/{stream.fileno()}")
+        piped = printed("score chrf --hypotheses - --references ref", capsys)
+    assert piped == printed("score chrf --hypotheses a --references ref", capsys)
+
+
+THAI = ["สวัสดีครับ วันนี้อากาศดี", "แมวอยู่บนเสื่อ"]
+CHINESE = ["今天天气很好。", "猫坐在垫子上。"]
+
+
+@pytest.mark.parametrize("texts", [THAI, CHINESE])
+def test_bleu_of_a_script_without_spaces_names_other_tokenizers(texts, caplog):
+    bleu(texts, texts, conventions=["sacrebleu"])
+    assert "zh for Chinese, ja-mecab for Japanese" in caplog.text and "char" in caplog.text
+    caplog.clear()
+    bleu(texts, texts, conventions=["sacrebleu"], tokenize="char")
+    bleu(["Größe über alles", "café"], ["Größe über alles", "café"], conventions=["sacrebleu"])
+    assert not caplog.text
+
+
+def test_rouge_refuses_what_it_would_leave_out():
+    for texts in (THAI, CHINESE, ["кошка на коврике"]):
+        with pytest.raises(ValueError, match=r"100% of the references' letters .* chrF"):
+            rouge(texts, texts)
+    assert rouge(["Größe 10 über alles"], ["Größe 10 über alles"])["rouge1"] == 100
+    assert rouge(["10 20"], ["10 20"])["rouge1"] == 100
+
+
+@pytest.fixture
+def folders(tokenizer, tmp_path, monkeypatch):  # noqa: F811
+    """An encoder-decoder and a language model, saved with their tokenizer."""
+    monkeypatch.chdir(tmp_path)
+    ids = ids_of(tokenizer)
+    models = {
+        "pairs": build(OdeTransformerForConditionalGeneration, vocab_size=len(tokenizer), **ids),
+        "language": build(
+            OdeTransformerForCausalLM,
+            vocab_size=len(tokenizer),
+            **{name: value for name, value in ids.items() if name != "decoder_start_token_id"},
+        ),
+    }
+    for name, model in models.items():
+        model.save_pretrained(name)
+        tokenizer.save_pretrained(name)
+    for name, lines in {"source": SOURCES, "target": TARGETS}.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    return models
+
+
+def test_likelihoods_of_lines_tokens_and_lists(folders, tokenizer, tmp_path, capsys):  # noqa: F811
+    expected = target_likelihoods(folders["pairs"].eval(), tokenizer, SOURCES, TARGETS)
+    command = "score likelihood --model pairs --sources source --targets"
+    lines = printed(f"{command} target", capsys).splitlines()
+    np.testing.assert_allclose([float(line) for line in lines], [scores.sum() for _, scores in expected], atol=1e-4)
+    objects = [json.loads(line) for line in printed(f"{command} target --tokens", capsys).splitlines()]
+    assert [each["tokens"] for each in objects] == [tokens for tokens, _ in expected]
+    for each, (_, scores) in zip(objects, expected):
+        np.testing.assert_allclose(each["log_probabilities"], scores, atol=1e-4)
+
+    (tmp_path / "list").write_text(f"2\t-0.5\t{TARGETS[1]}\n1\t{TARGETS[0]}\n")
+    of_list = printed(f"{command} list --n_best", capsys).splitlines()
+    np.testing.assert_allclose([float(line) for line in of_list], [float(lines[1]), float(lines[0])], atol=1e-4)
+    (tmp_path / "list").write_text("9\tx\n")
+    with pytest.raises(ValueError, match="list has an output of source 9, but source has 4 lines"):
+        printed(f"{command} list --n_best", capsys)
+    (tmp_path / "list").write_text("x\n")
+    with pytest.raises(ValueError, match="list, line 1: expected number<TAB>text"):
+        printed(f"{command} list --n_best", capsys)
+
+
+def test_likelihoods_by_a_language_model(folders, tokenizer, capsys):  # noqa: F811
+    lines = printed("score likelihood --model language --targets target", capsys).splitlines()
+    expected = score_lines(folders["language"], tokenizer, TARGETS)["nll"]
+    np.testing.assert_allclose([float(line) for line in lines], -expected, atol=1e-4)
+    with pytest.raises(ValueError, match="language is a language model: leave out --sources"):
+        printed("score likelihood --model language --targets target --sources source", capsys)
+    with pytest.raises(ValueError, match="pairs is an encoder-decoder: give --sources"):
+        printed("score likelihood --model pairs --targets target", capsys)
+
+
+@pytest.mark.parametrize("name", evaluate_metrics.FUNCTIONS)
+def test_evaluate_opens_the_metrics(name, tmp_path):
+    references = [[line, line.replace("cat", "dog")] for line in REFERENCES]
+    metric = evaluate.load(evaluate_metrics.__file__, name, cache_dir=str(tmp_path))
+    inputs = {"predictions": SYSTEMS["a"], "references": references}
+    if name == "gleu":
+        inputs["sources"] = SYSTEMS["b"]
+        assert metric.compute(**inputs) == gleu(SYSTEMS["a"], references, SYSTEMS["b"])
+    else:
+        assert metric.compute(**inputs) == {"bleu": bleu, "rouge": rouge}[name](SYSTEMS["a"], references)
