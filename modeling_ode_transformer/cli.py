@@ -507,20 +507,18 @@ BLEU_OPTIONS = [
     *BLEU_OPTIONS,
     arg(
         "--tokenized",
-        "also print tokenized and compound-split BLEU; without --moses_language, the text is taken as already "
-        "tokenized; default: true with --moses_language or if nine in ten punctuation marks are separate tokens",
-        **FLAG,
+        "also print tokenized and compound-split BLEU of text that is already tokenized, as --moses_language does of "
+        "plain text",
+        action="store_true",
     ),
 )
-def bleu(hypotheses: list[str], references: list[str], tokenized: bool | None, as_json: bool, **options: Any) -> None:
-    from .metrics.bleu import CONVENTIONS, bleu, is_tokenized
+def bleu(hypotheses: list[str], references: list[str], tokenized: bool, as_json: bool, **options: Any) -> None:
+    from .metrics.bleu import CONVENTIONS, bleu
 
     if len(hypotheses) > 1:
         return print_table("bleu", hypotheses, references, as_json, **options)
     predictions, lists = read_texts(hypotheses[0], references)
-    if tokenized is None:
-        tokenized = "moses_language" in options or is_tokenized([*predictions, *chain.from_iterable(lists)])
-    conventions = CONVENTIONS if tokenized else CONVENTIONS[:1]
+    conventions = CONVENTIONS if tokenized or "moses_language" in options else CONVENTIONS[:1]
     print_scores(bleu(predictions, lists, conventions=conventions, **options), as_json)
 
 

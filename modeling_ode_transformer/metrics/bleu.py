@@ -17,7 +17,7 @@ percentages.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -32,8 +32,6 @@ from .metric_utils import WITHOUT_SPACES, reference_lists, share_of_letters
 logger = logging.getLogger(__name__)
 
 CONVENTIONS = ("sacrebleu", "tokenized_bleu", "compound_split_bleu")
-# Punctuation that plain text attaches to the preceding word: at the end of a word, or standing alone.
-MARKS = re.compile(r"(\S?)[,;:!?](?=\s|$)|(\S?)\.$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -99,14 +97,6 @@ def split_compounds(text: str) -> str:
     second hyphen of "x-y-z" stays.
     """
     return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", text.encode()).decode()
-
-
-def is_tokenized(texts: Iterable[str]) -> bool:
-    """Whether texts look tokenized: 9 of 10 punctuation marks stand alone between white space. The marks are commas,
-    colons, semicolons, question and exclamation marks, and full stops at the end. False if there are none."""
-    marks = [before or end for text in texts for before, end in MARKS.findall(text)]
-    alone = sum(not before.strip() for before in marks)
-    return bool(marks) and alone >= 0.9 * len(marks)
 
 
 def moses_tokenizer(language: str) -> Callable[[str], str]:

@@ -21,23 +21,19 @@ Two language models are compared by the files that `score perplexity --nll_file`
     ode-transformer score bootstrap --metric perplexity --references test.txt --system_a a.nll --system_b b.nll
 """
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from scipy import special
 
 from ..text_files import read_aligned_lines
-from .bleu import OTHERS, Scorer, bleu_scorers, is_tokenized
+from .bleu import OTHERS, Scorer, bleu_scorers
 from .m2 import m2_score_statistics, m2_statistics, read_m2
 from .metric_utils import check_lists
 
-
-logger = logging.getLogger(__name__)
 
 BLEU = {"bleu": "sacrebleu", "tokenized_bleu": "tokenized_bleu", "compound_split_bleu": "compound_split_bleu"}
 METRICS = (*BLEU, *OTHERS, "m2", "perplexity")
@@ -188,8 +184,7 @@ def read_references(metric: str, paths: Sequence[str]) -> list:
 def metric_statistics(
     metric: str, outputs: Sequence[Sequence[str]], references: Sequence, **options
 ) -> tuple[list[np.ndarray], Score, str]:
-    """The statistics of each output, the score function and its signature; see `compare`. Warns of text that is not
-    tokenized where it should be."""
+    """The statistics of each output, the score function and its signature; see `compare`."""
     if metric == "m2":
         statistics = [m2_statistics(texts, references) for texts in outputs]
         return statistics, lambda rows: m2_score_statistics(rows)["f0.5"], "M2 F0.5"
@@ -204,12 +199,6 @@ def metric_statistics(
         signature = "perplexity of a word, ends of lines included"
         return statistics, lambda rows: word_perplexity(rows[:, 0], rows[:, 1]), signature
     scorer = Scorer(OTHERS[metric]()) if metric in OTHERS else bleu_scorers(**options)[BLEU[metric]]
-    if metric.endswith("_bleu") and not options.get("moses_language") and not is_tokenized(chain(*outputs)):
-        logger.warning(
-            "%s is meant for tokenized text, which these outputs do not seem to be: give moses_language "
-            "(--moses_language) to tokenize them, or compare by bleu.",
-            metric,
-        )
     statistics = [scorer.statistics(texts, references) for texts in outputs]
     return statistics, scorer.score_statistics, scorer.signature()
 

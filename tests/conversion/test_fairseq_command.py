@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from modeling_ode_transformer import FairseqTokenizer, cli, convert_fairseq_state_dict
-from modeling_ode_transformer.conversion.fairseq import load_fairseq_checkpoint
 
 from ..conftest import assert_close
 
@@ -201,12 +200,6 @@ def test_code_that_is_missing_here_is_named(files, meters, monkeypatch):
         files.run(checkpoint, options=["--trust_file"])
 
 
-def test_allowed_classes_are_allowed_only_while_a_checkpoint_is_read(files):
-    before = set(torch.serialization.get_safe_globals())
-    load_fairseq_checkpoint(files.checkpoint())
-    assert set(torch.serialization.get_safe_globals()) == before
-
-
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 and no more"])
 def test_damaged_files_are_refused_by_name(content, files):
     path = files.dictionary.parent / "damaged.pt"
@@ -229,13 +222,6 @@ def test_files_of_others_are_refused_with_what_they_hold(checkpoint, found, file
     torch.save(checkpoint, path)
     with pytest.raises(ValueError, match=f"other.pt is not a checkpoint of fairseq 0.6.2: .* holds {found}"):
         files.run(path)
-
-
-def test_architectures_that_cannot_be_expressed_are_refused_by_name(files):
-    checkpoint = files.checkpoint(changed_args={"arch": "lightconv"})
-    with pytest.raises(ValueError, match="arch='lightconv' cannot be expressed"):
-        files.run(checkpoint)
-    assert not files.output.exists()
 
 
 def test_one_dictionary_gives_one_tokenizer(files):

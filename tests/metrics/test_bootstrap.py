@@ -213,16 +213,6 @@ def test_chrf_is_that_of_sacrebleu():
     assert signature == str(chrf.get_signature()) and "nrefs:var" in signature
 
 
-def test_plain_text_is_not_compared_as_tokenized_in_silence(caplog):
-    texts = ["Two dogs, one cat.", "Well: a cat."]
-    compare(texts, texts, texts, "tokenized_bleu", num_samples=2, moses_language="en")
-    compare(texts, texts, texts, num_samples=2)
-    compare(*3 * [["Two dogs , one cat .", "Well : a cat ."]], "tokenized_bleu", num_samples=2)
-    assert not caplog.records
-    compare(texts, texts, texts, "tokenized_bleu", num_samples=2)
-    assert "tokenized_bleu is meant for tokenized text" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
