@@ -164,9 +164,6 @@ class PreparedDataArguments(BaseDataArguments):
         "folder named by a hash of its inputs; default: in the cache of the datasets library.",
         affects="call",
     )
-    local_data: bool = option(
-        "Prepare data once on each node; use this if the nodes do not share --prepared_dir.", False, affects="call"
-    )
 
 
 # The arguments that hold fields by name. Those of the command line are merged into a recipe's or a preset's.

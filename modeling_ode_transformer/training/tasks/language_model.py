@@ -311,7 +311,7 @@ def make_tokenizers(run: Run):
         tokenizer.save_pretrained(folder)
         return {"tokens": len(tokenizer)}
 
-    with run.args.main_process_first(local=run.data_args.local_data, desc="making the tokenizer"):
+    with run.args.main_process_first(desc="making the tokenizer"):
         prepare_once(folder, key, write)
     return load_tokenizers(run, str(folder))
 
@@ -471,7 +471,7 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     key = {"tokenizer": tokenizer_hash(tokenizer), "block_size": data.block_size}
     key |= texts_of_split(split, lines, run.arguments)
     folder = prepared_folder(data.prepared_dir, split, key)
-    with run.args.main_process_first(local=data.local_data, desc=f"preparing the {split} data"):
+    with run.args.main_process_first(desc=f"preparing the {split} data"):
         noted = prepare_once(
             folder, key, lambda folder: write_blocks(lines, split, tokenizer, data.block_size, folder)
         )

@@ -107,7 +107,7 @@ def make_tokenizers(run: Run):
         train_tokenizers(pairs, args, folder)
         return {"pairs": len(pairs)}
 
-    with run.args.main_process_first(local=data.local_data, desc="training the tokenizer"):
+    with run.args.main_process_first(desc="training the tokenizer"):
         prepare_once(folder, key, write)
     return load_tokenizers_of_run(run, str(folder))
 
@@ -218,7 +218,7 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     key = {"tokenizers": [tokenizer_hash(each) for each in tokenizers]} | limits
     key |= texts_of_split(split, pairs, run.arguments)
     folder = prepared_folder(data.prepared_dir, split, key)
-    with run.args.main_process_first(local=data.local_data, desc=f"preparing the {split} data"):
+    with run.args.main_process_first(desc=f"preparing the {split} data"):
         if split != "train":
             return save_once(folder, key, lambda: encode_split(pairs, split, *tokenizers, data))
         encoder = PairEncoder(*tokenizers, **limits)
