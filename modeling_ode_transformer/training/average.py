@@ -28,6 +28,7 @@ from .checkpoints import (
     CHECKSUMS,
     LOCK,
     OUTPUTS,
+    PROGRESS,
     TRAINER_STATE,
     locked_folder,
     numbered_checkpoints,
@@ -38,8 +39,8 @@ from .records import ARGUMENTS, EVALUATION, RUNS
 
 # Files that are not copied: weights, training state, and results that hold for these weights only.
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
-NOT_COPIED += ("loss_state_*.json", "stream_state_*.json", "latest", "zero_to_fp32.py")
-NOT_COPIED += (ARGUMENTS, EVALUATION, RUNS, "README.md", LOCK, CHECKSUMS, *OUTPUTS)
+NOT_COPIED += (PROGRESS, CHECKSUMS, LOCK, "latest", "zero_to_fp32.py")
+NOT_COPIED += (ARGUMENTS, EVALUATION, RUNS, "README.md", *OUTPUTS)
 # The folder in which accelerate writes the weights of a sharded model.
 SHARDED_WEIGHTS = "pytorch_model_fsdp_0"
 # Fields of a configuration that do not describe the model.

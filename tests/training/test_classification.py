@@ -229,7 +229,7 @@ def test_a_finished_model_stays_as_it_is(files, tmp_path):
         again = run_classification.main(arguments(files[0], tmp_path / "a", **options))["runs"][0]
         assert again["predict_accuracy"] == first["predict_accuracy"]
         assert again["train_loss"] == pytest.approx(first["train_loss"])
-        state = json.loads((tmp_path / "a" / "checkpoint-4" / "loss_state_0.json").read_text())
+        state = json.loads((tmp_path / "a" / "checkpoint-4" / "progress.json").read_text())
         assert again["train_runtime"] >= state["seconds"] > 0
         assert again["train_seconds_per_epoch"] == again["train_runtime"] / again["epoch"]
     assert sorted(path.name for path in (tmp_path / "a").glob("checkpoint-*"))[-1] == "checkpoint-4"

@@ -498,12 +498,9 @@ def test_losses_and_seconds_are_those_of_all_calls(corpus, tmp_path):
         shutil.copytree(tmp_path / "whole" / folder, tmp_path / "resumed" / folder)
         resumed = run_translation.main(arguments(corpus, tmp_path / "resumed", **options))
         assert resumed["train_loss"] == pytest.approx(whole["train_loss"], rel=1e-6)
-        seconds = json.loads((tmp_path / "whole" / folder / "loss_state_0.json").read_text())["seconds"]
+        seconds = json.loads((tmp_path / "whole" / folder / "progress.json").read_text())["seconds"]
         assert resumed["train_runtime"] >= seconds > 0
         assert resumed["train_steps_per_second"] == pytest.approx(6 / resumed["train_runtime"], rel=1e-6)
-        # With --max_steps, transformers counts every batch as a full one.
-        examples = 6 * whole["train_samples_per_second"] / whole["train_steps_per_second"]
-        assert resumed["train_samples_per_second"] * resumed["train_runtime"] == pytest.approx(examples, rel=1e-2)
 
 
 def test_the_best_checkpoint_is_found_in_a_folder_that_was_moved(corpus, tmp_path):
@@ -526,21 +523,19 @@ def test_the_best_checkpoint_is_found_in_a_folder_that_was_moved(corpus, tmp_pat
         run_translation.main(arguments(corpus, tmp_path / "moved", **options))
 
 
-def test_a_finished_run_that_kept_only_its_best_checkpoint_is_not_trained_further(corpus, tmp_path, monkeypatch):
+def test_a_finished_run_of_which_the_best_checkpoint_is_kept_is_not_trained_further(corpus, tmp_path, monkeypatch):
     """Repeating the command leaves the model as it is, and the metrics of its training."""
     options = {"do_eval": True, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
     options |= {"load_best_model_at_end": True, "metric_for_best_model": "perplexity", "max_steps": 4}
     options |= {"learning_rate": 0.9, "warmup_steps": 3, "lr_scheduler_type": "inverse_sqrt", "save_total_limit": 1}
     metrics = run_translation.main(arguments(corpus, tmp_path, **options))
-    files = {name: (tmp_path / name).read_bytes() for name in ("model.safetensors", "trainer_state.json")}
-    assert [path.name for path in tmp_path.glob("checkpoint-*")] != ["checkpoint-4"]
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 2
     monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", None)
     again = run_translation.main(arguments(corpus, tmp_path, **options))
-    assert {name: (tmp_path / name).read_bytes() for name in files} == files
-    is_of_training = lambda name: name.startswith("train_") or name == "eval_perplexity"  # noqa: E731
-    assert {name: again[name] for name in filter(is_of_training, metrics)} == {
-        name: metrics[name] for name in filter(is_of_training, metrics)
-    }
+    assert (tmp_path / "model.safetensors").read_bytes() == weights
+    for name in ("train_loss", "train_samples", "eval_perplexity"):
+        assert again[name] == metrics[name]
 
 
 def test_only_a_training_adds_weights_that_a_checkpoint_lacks(run, corpus, tmp_path):
