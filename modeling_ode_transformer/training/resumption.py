@@ -40,6 +40,8 @@ from .samplers import LengthGroupedSampler, pair_lengths
 
 logger = logging.getLogger(__name__)
 
+STEPS = ("logging_steps", "eval_steps", "save_steps")
+
 
 class Progress(TrainerCallback):
     """What a resumed run needs beside what Trainer saves, in the file PROGRESS of each checkpoint: the losses since
@@ -82,6 +84,7 @@ class Progress(TrainerCallback):
         if self.trainer.resumed_state:
             self.load_state_dict(self.trainer.resumed_state)
         # Trainer has the steps of the checkpoint, and its place of the best one, from which the folder may have moved.
+        vars(args).update(self.trainer.asked_steps)
         state.compute_steps(args, state.max_steps)
         state.best_model_checkpoint = self.trainer.best_checkpoint
         for each in self.trainer.early_stopping:
@@ -255,9 +258,14 @@ class ResumableTrainerMixin:
         self.asked_patience = {
             type(each): (each.early_stopping_patience, each.early_stopping_threshold) for each in self.early_stopping
         }
-        # Checkpoints are removed by `Progress`. A resumed run has done the evaluation of `eval_on_start` already.
+        # Checkpoints are removed by `Progress`. A resumed run has done the evaluation of `eval_on_start` already, and
+        # until `Progress` knows better it has the steps of the checkpoint: Trainer would warn of others.
         self.save_total_limit = self.args.save_total_limit
         changed = {"save_total_limit": None, "eval_on_start": self.args.eval_on_start and self.resumed_from is None}
+        if self.resumed_from is not None:
+            noted = read_json(self.resumed_from / TRAINER_STATE)
+            changed |= {name: noted[name] for name in STEPS if name in noted}
+        self.asked_steps = {name: getattr(self.args, name) for name in STEPS}
         lock = locked_folder(output_dir) if self.is_world_process_zero() else nullcontext()
         handling = self._stop_at_sigterm.handling() if self._stop_at_sigterm else nullcontext()
         with lock, handling, self._with_arguments(**changed):
@@ -373,8 +381,9 @@ class ResumableTrainerMixin:
             logs["train_loss"] = (self.progress.loss + self._total_loss_scalar) / updates
             logs["train_runtime"] += self.progress.seconds
             logs["train_steps_per_second"] = updates / logs["train_runtime"]
-            # Trainer counts the samples of this call.
-            logs.pop("train_samples_per_second", None)
+            if "train_samples_per_second" in logs:
+                samples = updates * self.get_total_train_batch_size(self.args)
+                logs["train_samples_per_second"] = samples / logs["train_runtime"]
         super().log(logs, *args, **kwargs)
 
 

@@ -29,7 +29,6 @@ from transformers import (
     GenerationConfig,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
-    Trainer,
     TrainerState,
     TrainingArguments,
 )
@@ -159,15 +158,13 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     arguments_class: type[TrainingArguments]
 
     def __init__(self, *args, **kwargs):
-        given = signature(Seq2SeqTrainer if isinstance(self, Seq2SeqTrainer) else Trainer).bind(*args, **kwargs)
-        values, name = given.arguments, type(self).__name__
-        if not isinstance(values.get("args"), self.arguments_class):
-            kind = type(values.get("args")).__name__
-            raise TypeError(f"{name} needs {self.arguments_class.__name__} as args, not {kind}.")
-        if values.get("compute_loss_func") is not None:
+        given, name = kwargs.get("args", args[1] if len(args) > 1 else None), type(self).__name__
+        if not isinstance(given, self.arguments_class):
+            raise TypeError(f"{name} needs {self.arguments_class.__name__} as args, not {type(given).__name__}.")
+        super().__init__(*args, **kwargs)
+        if self.compute_loss_func is not None:
             raise ValueError(f"{name} computes the loss, a mean over target tokens: leave out compute_loss_func.")
-        values["compute_loss_func"] = self.mean_loss
-        super().__init__(*given.args, **given.kwargs)
+        self.compute_loss_func = self.mean_loss
         if self.args.optimize_for_cpu and self.args.device.type == "cpu":
             optimize_for_cpu(self.model)
         self._set_signature_columns_if_needed()
@@ -508,10 +505,9 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             it, in the folder `target_tokenizer`.
 
     Raises:
-        ValueError: `compute_metrics` is given without `predict_with_generate`, or with the losses of batches
-            (`include_for_metrics`), since losses are sums over tokens; a `compute_loss_func` is given; token-budget
-            batches are asked of a dataset that has no length and is no `datasets.IterableDataset`; or a stream is to
-            be read with `dataloader_num_workers`, or without `max_steps` and `max_tokens_per_batch`.
+        ValueError: `compute_metrics` is given without `predict_with_generate`; a `compute_loss_func` is given;
+            token-budget batches are asked of a dataset that has no length and is no `datasets.IterableDataset`; or a
+            stream is to be read with `dataloader_num_workers`, or without `max_steps` and `max_tokens_per_batch`.
         TypeError: `args` are not `TokenSeq2SeqTrainingArguments`.
     """
 
@@ -536,11 +532,6 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         if self.compute_metrics is not None and not self.args.predict_with_generate:
             raise ValueError(
                 "compute_metrics needs generated tokens: give predict_with_generate=True, or leave it out."
-            )
-        if self.compute_metrics is not None and "loss" in self.args.include_for_metrics:
-            raise ValueError(
-                "include_for_metrics has 'loss', but losses are summed over tokens, not kept for each batch: leave it "
-                "out. The metrics of an evaluation include the loss."
             )
         if not (self.args.max_tokens_per_batch and self.train_dataset is not None) or has_length(self.train_dataset):
             return

@@ -501,6 +501,9 @@ def test_losses_and_seconds_are_those_of_all_calls(corpus, tmp_path):
         seconds = json.loads((tmp_path / "whole" / folder / "progress.json").read_text())["seconds"]
         assert resumed["train_runtime"] >= seconds > 0
         assert resumed["train_steps_per_second"] == pytest.approx(6 / resumed["train_runtime"], rel=1e-6)
+        # With --max_steps, transformers counts every batch as a full one.
+        examples = 6 * whole["train_samples_per_second"] / whole["train_steps_per_second"]
+        assert resumed["train_samples_per_second"] * resumed["train_runtime"] == pytest.approx(examples, rel=1e-2)
 
 
 def test_the_best_checkpoint_is_found_in_a_folder_that_was_moved(corpus, tmp_path):

@@ -80,6 +80,15 @@ def loss_history(trainer):
     ]
 
 
+@pytest.fixture
+def transformers_log(caplog):
+    """What is logged, with the warnings of transformers, also those given before."""
+    logging.enable_propagation()
+    logging.get_logger("transformers.trainer_utils").warning_once.cache_clear()
+    yield caplog
+    logging.disable_propagation()
+
+
 RESUMED = {
     "the end in the middle of an epoch": {},
     "logs and evaluations at the ends of epochs": {
@@ -322,7 +331,8 @@ def test_the_last_checkpoint_stays_beside_the_best_one_and_says_that_the_trainin
 
 
 @pytest.mark.parametrize("is_share", [False, True])
-def test_a_resumed_run_logs_and_saves_at_the_steps_of_its_own_arguments(is_share, tmp_path):
+def test_a_resumed_run_logs_and_saves_at_the_steps_of_its_own_arguments(is_share, tmp_path, transformers_log):
+    """Of which Trainer does not warn."""
     steps = dict.fromkeys(("logging_steps", "save_steps", "eval_steps"), 1 / 6 if is_share else 1)
     values = {"max_steps": 6, "save_strategy": "steps", "eval_strategy": "steps"}
     trainer_for(tmp_path, new_model(), **values, **steps).train()
@@ -335,6 +345,7 @@ def test_a_resumed_run_logs_and_saves_at_the_steps_of_its_own_arguments(is_share
     for name in ("loss", "eval_loss"):
         assert [each["step"] for each in resumed.state.log_history if name in each] == expected
     assert [path.name for path in numbered_checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in expected]
+    assert resumed.args.logging_steps == asked["logging_steps"] and "do not match" not in transformers_log.text
 
 
 @pytest.mark.parametrize("writers", [1, 2])
@@ -357,16 +368,12 @@ def test_another_number_of_processes_goes_on_with_the_mean_loss(writers, tmp_pat
     assert ("checkpoint-2 was written by 2 processes, and 1 continue it" in caplog.text) == (writers == 2)
 
 
-def test_tied_weights_are_not_missing_in_a_checkpoint(tmp_path, caplog):
+def test_tied_weights_are_not_missing_in_a_checkpoint(tmp_path, transformers_log):
     """They are saved once, and Trainer warns of what a checkpoint lacks."""
     values = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
-    logging.enable_propagation()
-    try:
-        trainer_for(tmp_path, new_model(), **values).train()
-        trainer_for(tmp_path, new_model(), **values).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    finally:
-        logging.disable_propagation()
-    assert "missing keys" not in caplog.text
+    trainer_for(tmp_path, new_model(), **values).train()
+    trainer_for(tmp_path, new_model(), **values).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert "missing keys" not in transformers_log.text
 
 
 def test_prediction_needs_no_labels(tmp_path):
@@ -416,16 +423,6 @@ def test_metrics_of_outputs_need_outputs(tmp_path):
         TokenSeq2SeqTrainer(
             model=new_model(),
             args=TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to="none"),
-            compute_metrics=lambda evaluation: {},
-        )
-
-
-def test_losses_of_batches_are_refused(tmp_path):
-    arguments = {"predict_with_generate": True, "include_for_metrics": ["loss"], "report_to": "none"}
-    with pytest.raises(ValueError, match="include_for_metrics has 'loss', but losses are summed over tokens"):
-        TokenSeq2SeqTrainer(
-            model=new_model(),
-            args=TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, **arguments),
             compute_metrics=lambda evaluation: {},
         )
 
