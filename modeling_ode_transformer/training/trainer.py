@@ -576,9 +576,25 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
     def get_train_dataloader(self):
         if self.args.max_tokens_per_batch is None:
             return super().get_train_dataloader()
+        is_stream = isinstance(self.train_dataset, datasets.IterableDataset)
+        dataset, sampler, collator = self.batches_of_stream() if is_stream else self.batches_of_dataset()
+        dataloader = DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
+        # The sampler already picked this process's batches.
+        return prepare_data_loader(
+            dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+        )
+
+    def batches_of_dataset(self) -> tuple:
+        """The rows to train on, a sampler of their batches, and what pads a batch."""
         dataset, collator = self.train_dataset, self.data_collator
-        if isinstance(dataset, datasets.IterableDataset):
-            return self.get_stream_dataloader(dataset, collator)
         lengths = pair_lengths(dataset)
         sampler = TokenBudgetBatchSampler(
             lengths,
@@ -609,19 +625,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
                 f"--subword_dropout {self.args.subword_dropout} needs a datasets.Dataset of input_ids and labels, and "
                 "a DataCollatorForSeq2Seq that pads them on the right: leave it out."
             )
-        dataloader = DataLoader(
-            dataset,
-            batch_sampler=sampler,
-            collate_fn=collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-        )
-        # The sampler already picked this process's batches.
-        return prepare_data_loader(
-            dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
-        )
+        return dataset, sampler, collator
 
     def rows_of_pairs(self, dataset: datasets.Dataset, lengths: np.ndarray) -> PairRows:
         """The rows of the training data, as they are or cut anew in each epoch."""
@@ -631,12 +635,12 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         dropouts = [SubwordDropout(tokenizer, strength) for tokenizer in tokenizers]
         return RecutPairs(dataset, dropouts, lengths.max(axis=0).tolist(), self.data_seed)
 
-    def get_stream_dataloader(self, dataset: datasets.IterableDataset, collator) -> DataLoader:
-        """Batches of a stream for `max_steps` updates, or for `num_train_epochs`, whose updates are counted first, or
-        were by the training that is resumed."""
-        args = self.args
+    def batches_of_stream(self) -> tuple:
+        """As `batches_of_dataset`: batches of a stream for `max_steps` updates, or for `num_train_epochs`, whose
+        updates are counted first, or were by the training that is resumed."""
+        args, collator = self.args, self.data_collator
         self._stream = TokenBudgetStream(
-            dataset,
+            self.train_dataset,
             args.max_tokens_per_batch,
             args.stream_buffer_size,
             seed=self.data_seed,
@@ -648,9 +652,9 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         )
         noted: dict = {}
         if self.resumed_from is not None:
-            by_process = self.resumed_state.get("by_process", [{}])
-            noted = by_process[0] if len(by_process) != args.world_size else by_process[args.process_index]
-            if len(by_process) != args.world_size or "stream" not in noted:
+            by_process = self.resumed_state.get("by_process", [])
+            noted = by_process[args.process_index] if len(by_process) == args.world_size else {}
+            if "stream" not in noted:
                 raise ValueError(
                     f"{self.resumed_from} holds no position in the stream for {args.world_size} processes: resume "
                     "with as many processes as wrote it."
@@ -664,16 +668,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             args.max_steps = math.ceil(updates * args.num_train_epochs / self._stream_epochs)
             logger.info("%g epochs of the stream make %d updates", args.num_train_epochs, args.max_steps)
         collator = self._get_collator_with_removed_columns(collator, description="training")
-        # The stream already picked this process's batches.
-        dataloader = DataLoader(
-            NumberedBatches(self._stream),
-            batch_sampler=EachNumber(),
-            collate_fn=lambda batches: collator(batches[0]),
-            pin_memory=args.dataloader_pin_memory,
-        )
-        return prepare_data_loader(
-            dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
-        )
+        return NumberedBatches(self._stream), EachNumber(), lambda batches: collator(batches[0])
 
     def own_progress(self):
         if self._stream is None:
