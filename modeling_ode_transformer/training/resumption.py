@@ -50,11 +50,52 @@ class Progress(TrainerCallback):
 
     def __init__(self, trainer: "ResumableTrainerMixin"):
         self.trainer = trainer
-        self.reset()
-
-    def reset(self) -> None:
+        # The checkpoint that is resumed from and the state in its PROGRESS; the checkpoint that is being written.
+        self.resumed_from: Path | None = None
+        self.noted: dict = {}
+        self.current: Path | None = None
         # Of earlier calls: the sum of the losses of their updates, and their seconds.
+        self.loss = self.seconds = self.start = 0.0
+
+    @property
+    def stoppers(self) -> list[EarlyStoppingCallback]:
+        return [each for each in self.trainer.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback)]
+
+    def prepare(self, checkpoint: Path | None) -> dict:
+        """Reads what a checkpoint, if any, holds for the training that begins; `ResumableTrainerMixin.train` describes
+        the errors. Returns those arguments by name that Trainer is to see with other values."""
+        trainer, args = self.trainer, self.trainer.args
+        self.resumed_from, self.noted, self.best = checkpoint, {}, None
         self.loss, self.seconds, self.start = 0.0, 0.0, time.monotonic()
+        self.limit, self.steps = args.save_total_limit, {name: getattr(args, name) for name in STEPS}
+        self.patience = {
+            type(each): (each.early_stopping_patience, each.early_stopping_threshold) for each in self.stoppers
+        }
+        if checkpoint is None:
+            return {"save_total_limit": None}
+        check_resumable(checkpoint, trainer.model.config)
+        state = read_json(checkpoint / TRAINER_STATE)
+        if (checkpoint / PROGRESS).is_file():
+            self.noted = read_json(checkpoint / PROGRESS)
+        if self.noted and len(self.noted["by_process"]) != args.world_size:
+            logger.warning(
+                "%s was written by %d processes, and %d continue it: random numbers, such as those of dropout, differ "
+                "from those of an uninterrupted run",
+                *(checkpoint, len(self.noted["by_process"]), args.world_size),
+            )
+        # It need not be that of the best evaluation, whose update may not have been saved. The state may name a folder
+        # that another training has written since.
+        if (best := state.get("best_model_checkpoint")) is not None:
+            places = [Path(folder) / Path(best).name for folder in (args.output_dir, checkpoint.parent)]
+            self.best = next((str(place) for place in places if place.is_dir()), None)
+            if self.best is None and args.load_best_model_at_end:
+                raise FileNotFoundError(
+                    f"The best checkpoint so far, of update {update_number(Path(best))}, is not in "
+                    f"{args.output_dir}: move it there, or give --load_best_model_at_end False."
+                )
+        # The evaluation of `eval_on_start` was done. Trainer would warn of other steps than the checkpoint's.
+        steps = {name: state[name] for name in STEPS if name in state}
+        return {"save_total_limit": None, "eval_on_start": False} | steps
 
     def state_dict(self) -> dict:
         """The state for JSON. All processes call this together."""
@@ -78,31 +119,45 @@ class Progress(TrainerCallback):
         self.loss, self.seconds = state["loss"], state["seconds"]
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self.reset()
-        if self.trainer.resumed_from is None:
+        self.start = time.monotonic()
+        if self.resumed_from is None:
             return
-        if self.trainer.resumed_state:
-            self.load_state_dict(self.trainer.resumed_state)
-        # Trainer has the steps of the checkpoint, and its place of the best one, from which the folder may have moved.
-        vars(args).update(self.trainer.asked_steps)
+        if self.noted:
+            self.load_state_dict(self.noted)
+        # Trainer has the steps and the patience of the checkpoint.
+        vars(args).update(self.steps)
         state.compute_steps(args, state.max_steps)
-        state.best_model_checkpoint = self.trainer.best_checkpoint
-        for each in self.trainer.early_stopping:
-            each.early_stopping_patience, each.early_stopping_threshold = self.trainer.asked_patience[type(each)]
+        state.best_model_checkpoint = self.best
+        for each in self.stoppers:
+            each.early_stopping_patience, each.early_stopping_threshold = self.patience[type(each)]
+
+    def begin_checkpoint(self, folder: Path) -> None:
+        """Writes PROGRESS, the first file of a checkpoint. All processes call this together."""
+        self.current, state = folder, self.state_dict()
+        if self.trainer.args.should_save:
+            if not folder.is_dir() and (folder.is_file() or folder.is_symlink()):
+                logger.warning("Deleting %s: its name is needed for a checkpoint", folder)
+                folder.unlink()
+            # The folder may be half-written by an earlier run; it counts as such until the end.
+            for name in (CHECKSUMS, TRAINER_STATE):
+                (folder / name).unlink(missing_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / PROGRESS, state)
+        self.trainer.accelerator.wait_for_everyone()
 
     def on_save(self, args, state, control, **kwargs):
         self.trainer.accelerator.wait_for_everyone()
         if not args.should_save:
             return
-        current, limit = self.trainer.checkpoint, self.trainer.save_total_limit
-        note_checksums(current)
-        if limit is not None:
+        folder = self.current.parent
+        note_checksums(self.current)
+        if self.limit is not None:
             # Leftovers of a killed run would count among the checkpoints to keep.
-            for path in numbered_checkpoints(current.parent):
+            for path in numbered_checkpoints(folder):
                 if reason := incomplete_reason(path):
                     logger.warning("Deleting %s: %s", path, reason)
                     remove_checkpoint(path)
-        rotate_checkpoints(current.parent, limit, state.best_model_checkpoint, current)
+        rotate_checkpoints(folder, self.limit, state.best_model_checkpoint, self.current)
 
 
 def mean_loss(by_process: list[dict]) -> float:
@@ -207,10 +262,6 @@ class ResumableTrainerMixin:
             self.add_callback(self._stop_at_sigterm)
         self.add_callback(SaveAfterEpoch())
         self._hand_over_token()
-        # The checkpoint that is resumed from, the state in its PROGRESS, and the best checkpoint until then.
-        self.resumed_from: Path | None = None
-        self.resumed_state: dict = {}
-        self.best_checkpoint: str | None = None
         # Trainer would warn of a checkpoint that lacks tied weights, which are saved once.
         if tied := set(getattr(self.model, "all_tied_weights_keys", ())):
             self.model._keys_to_ignore_on_save = tied
@@ -222,10 +273,6 @@ class ResumableTrainerMixin:
     @property
     def data_seed(self) -> int:
         return self.args.seed if self.args.data_seed is None else self.args.data_seed
-
-    @property
-    def early_stopping(self) -> list[EarlyStoppingCallback]:
-        return [each for each in self.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback)]
 
     def own_progress(self) -> dict:
         """What of `Progress` differs between processes, for JSON."""
@@ -252,52 +299,17 @@ class ResumableTrainerMixin:
             resume_from_checkpoint = last_complete_checkpoint(output_dir)
             if resume_from_checkpoint is None:
                 raise ValueError(f"There is no complete checkpoint in {output_dir} to resume from.")
-        self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
-        if self.resumed_from is not None:
-            self._read_progress(self.resumed_from)
-        self.asked_patience = {
-            type(each): (each.early_stopping_patience, each.early_stopping_threshold) for each in self.early_stopping
-        }
-        # Checkpoints are removed by `Progress`. A resumed run has done the evaluation of `eval_on_start` already, and
-        # until `Progress` knows better it has the steps of the checkpoint: Trainer would warn of others.
-        self.save_total_limit = self.args.save_total_limit
-        changed = {"save_total_limit": None, "eval_on_start": self.args.eval_on_start and self.resumed_from is None}
-        if self.resumed_from is not None:
-            noted = read_json(self.resumed_from / TRAINER_STATE)
-            changed |= {name: noted[name] for name in STEPS if name in noted}
-        self.asked_steps = {name: getattr(self.args, name) for name in STEPS}
+        checkpoint = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        changed = self.progress.prepare(checkpoint)
         lock = locked_folder(output_dir) if self.is_world_process_zero() else nullcontext()
         handling = self._stop_at_sigterm.handling() if self._stop_at_sigterm else nullcontext()
         with lock, handling, self._with_arguments(**changed):
             if self.args.should_save:
                 remove_leftovers(output_dir)
-            return super().train(str(self.resumed_from) if self.resumed_from else None, *args, **kwargs)
-
-    def _read_progress(self, checkpoint: Path) -> None:
-        """Reads what a checkpoint holds for a resumed run; `train` describes the errors."""
-        check_resumable(checkpoint, self.model.config)
-        self.resumed_state = read_json(checkpoint / PROGRESS) if (checkpoint / PROGRESS).is_file() else {}
-        processes = len(self.resumed_state.get("by_process", ())) or self.args.world_size
-        if processes != self.args.world_size:
-            logger.warning(
-                "%s was written by %d processes, and %d continue it: random numbers, such as those of dropout, differ "
-                "from those of an uninterrupted run",
-                *(checkpoint, processes, self.args.world_size),
-            )
-        # It need not be that of the best evaluation, whose update may not have been saved. The state may name a folder
-        # that another training has written since.
-        noted, self.best_checkpoint = read_json(checkpoint / TRAINER_STATE).get("best_model_checkpoint"), None
-        if noted is not None:
-            places = [Path(folder) / Path(noted).name for folder in (self.args.output_dir, checkpoint.parent)]
-            self.best_checkpoint = next((str(place) for place in places if place.is_dir()), None)
-            if self.best_checkpoint is None and self.args.load_best_model_at_end:
-                raise FileNotFoundError(
-                    f"The best checkpoint so far, of update {update_number(Path(noted))}, is not in "
-                    f"{self.args.output_dir}: move it there, or give --load_best_model_at_end False."
-                )
+            return super().train(str(checkpoint) if checkpoint else None, *args, **kwargs)
 
     def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint, **kwargs):
-        stoppers = self.early_stopping
+        stoppers = self.progress.stoppers
         is_patient = all(each.early_stopping_patience_counter < each.early_stopping_patience for each in stoppers)
         if resume_from_checkpoint and (self.state.global_step >= self.state.max_steps or not is_patient):
             # Trainer would notice the end of the run only after one more update.
@@ -362,17 +374,7 @@ class ResumableTrainerMixin:
         self._hand_over_token()
         without_truncation(self.processing_class)
         if _internal_call and output_dir is not None:
-            self.checkpoint, state = Path(output_dir), self.progress.state_dict()
-            if self.args.should_save:
-                if not self.checkpoint.is_dir() and (self.checkpoint.is_file() or self.checkpoint.is_symlink()):
-                    logger.warning("Deleting %s: its name is needed for a checkpoint", self.checkpoint)
-                    self.checkpoint.unlink()
-                # The folder may be half-written by an earlier run; it counts as such until the end.
-                for name in (CHECKSUMS, TRAINER_STATE):
-                    (self.checkpoint / name).unlink(missing_ok=True)
-                self.checkpoint.mkdir(parents=True, exist_ok=True)
-                write_json(self.checkpoint / PROGRESS, state)
-            self.accelerator.wait_for_everyone()
+            self.progress.begin_checkpoint(Path(output_dir))
         super().save_model(output_dir, _internal_call)
 
     def log(self, logs, *args, **kwargs):

@@ -651,13 +651,13 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             epochs=self._stream_epochs,
         )
         noted: dict = {}
-        if self.resumed_from is not None:
-            by_process = self.resumed_state.get("by_process", [])
+        if self.progress.resumed_from is not None:
+            by_process = self.progress.noted.get("by_process", [])
             noted = by_process[args.process_index] if len(by_process) == args.world_size else {}
             if "stream" not in noted:
                 raise ValueError(
-                    f"{self.resumed_from} holds no position in the stream for {args.world_size} processes: resume "
-                    "with as many processes as wrote it."
+                    f"{self.progress.resumed_from} holds no position in the stream for {args.world_size} processes: "
+                    "resume with as many processes as wrote it."
                 )
             self._stream.load_state_dict(noted["stream"])
         if self._stream_epochs is not None:
