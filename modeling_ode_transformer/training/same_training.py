@@ -31,7 +31,7 @@ SHARED = "training and validation"
 MODELS = ("model_name_or_path", "config_name", "tokenizer_name", "target_tokenizer_name", "teacher")
 SOURCES = (*MODELS, "import_schemes", "word_vectors")
 # The files of a folder of MODELS that count.
-MODEL_FILES = ("config.json", "*.safetensors", "tokenizer*", "*.model")
+MODEL_FILES = ("config.json", "*.safetensors", "pytorch_model*.bin", "tokenizer*", "*.model", "target_tokenizer/*")
 # At most this many differences are told.
 MOST_TOLD = 8
 
