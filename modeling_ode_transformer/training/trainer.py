@@ -459,17 +459,10 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
         super().__post_init__()
         if self.subword_dropout and self.max_tokens_per_batch is None:
             raise ValueError(f"--subword_dropout {self.subword_dropout} needs --max_tokens_per_batch.")
-        if self.max_tokens_per_batch is None:
-            return
-        if self.train_sampling_strategy == "group_by_length":
+        if self.max_tokens_per_batch is not None and self.train_sampling_strategy != "random":
             raise ValueError(
-                f"--max_tokens_per_batch {self.max_tokens_per_batch} already groups pairs by length: leave out "
-                "--train_sampling_strategy group_by_length."
-            )
-        if self.train_sampling_strategy == "sequential":
-            raise ValueError(
-                f"--max_tokens_per_batch {self.max_tokens_per_batch} draws batches in random order: leave it out to "
-                "train with --train_sampling_strategy sequential."
+                f"--max_tokens_per_batch {self.max_tokens_per_batch} already groups pairs by length and draws batches "
+                f"at random: leave out --train_sampling_strategy {self.train_sampling_strategy}."
             )
 
 
@@ -541,15 +534,9 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
                 f"datasets.IterableDataset, not {type(self.train_dataset).__name__}: leave it out, and give "
                 "per_device_train_batch_size."
             )
-        if self.args.subword_dropout:
-            raise ValueError(
-                f"--subword_dropout {self.args.subword_dropout} cannot be used with a stream: leave it out."
-            )
-        if self.args.dataloader_num_workers:
-            raise ValueError(
-                f"dataloader_num_workers={self.args.dataloader_num_workers} cannot be used with a stream, which a "
-                "thread of each process reads: leave it out."
-            )
+        for name in ("subword_dropout", "dataloader_num_workers"):
+            if value := getattr(self.args, name):
+                raise ValueError(f"--{name} {value} cannot be used with a stream: leave it out.")
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):
         self._asked_of_generate = gen_kwargs

@@ -222,7 +222,7 @@ def test_a_training_on_a_stream_is_resumed_exactly(files, tmp_path, monkeypatch)
 
 
 def test_what_a_stream_cannot_do_is_said(files, tmp_path):
-    with pytest.raises(ValueError, match="dataloader_num_workers=2 cannot be used with a stream"):
+    with pytest.raises(ValueError, match="--dataloader_num_workers 2 cannot be used with a stream"):
         trainer_for(tmp_path, files, max_steps=2, dataloader_num_workers=2)
     with pytest.raises(ValueError, match="max_steps"):  # by Trainer: no budget, so that no updates can be counted
         trainer_for(tmp_path, files, num_train_epochs=3, max_tokens_per_batch=None)
