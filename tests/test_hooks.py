@@ -39,19 +39,9 @@ HOOKS = {
         "_prepare_text_encoder_decoder_kwargs_for_generation": "each member has an encoder",
     },
     TokenSeq2SeqTrainer: {
-        "_finalize_training": "the last checkpoint is removed by its number",
         "_get_grad_norm": "stops at a gradient that is not finite, and names the examples",
         "_get_train_sampler": "the order of examples follows from seed and epoch",
-        "_init_training_state": "a resumed run has the steps of its own arguments, and a finished one stays finished",
-        "_issue_warnings_after_load": "no warnings of weights that are tied",
-        "_load_callback_state": "callbacks get their states back",
-        "_load_rng_state": "dropout goes on where it stopped",
-        "_prepare_for_training": "tied embeddings under FSDP 2",
-        "_run_epoch": "a resumed run starts in the middle of an epoch",
-        "_save": "the class of a sharded model",
-        "_save_checkpoint": "checkpoints are removed by their numbers",
-        "_save_rng_state": "dropout goes on where it stopped",
-        "_set_signature_columns_if_needed": "the column of the examples' numbers stays",
+        "_run_epoch": "a run that has ended is not trained further; workers have seeds of their epoch",
     },
 }
 

@@ -19,7 +19,7 @@ from modeling_ode_transformer.hub.model_card import METRICS, run_record
 from modeling_ode_transformer.text_files import read_json
 from modeling_ode_transformer.training.checkpoints import TRAINER_STATE, write_json
 from modeling_ode_transformer.training.records import ARGUMENTS, RESULTS
-from modeling_ode_transformer.training.same_training import training_data, training_model
+from modeling_ode_transformer.training.same_training import affected_by, training_data
 
 
 def overrides(values: dict) -> str:
@@ -57,8 +57,9 @@ def read_run(folder: Path) -> dict:
     for name, prefix in (("do_eval", "eval"), ("do_predict", "predict")):
         if asked.get(name) and f"{prefix}_samples" not in results:
             raise ValueError(f"{folder / RESULTS} lacks the results of --{name}: repeat the command of the run.")
-    model = training_model(arguments["model"])
-    config_overrides = model.pop("config_overrides")
+    model = {name: value for name, value in arguments["model"].items() if affected_by(name) == "training"}
+    model = {name: Path(value).name if isinstance(value, str) else value for name, value in model.items()}
+    config_overrides = model.pop("config_overrides") or {}
     given = {
         kind: {name: value for name, value in values.items() if value not in (None, False, "", [], {})}
         for kind, values in (("model", model), ("data", training_data(arguments["data"])))

@@ -20,7 +20,7 @@ from .smoke import SMOKE_VALUES
 
 
 # Values that only a GPU has, by argument.
-NEEDS_GPU = {"tf32": True, "fp16": True, "fp16_full_eval": True, "use_cpu": False}
+NEEDS_GPU = {"tf32": True, "fp16": True, "use_cpu": False}
 # Arguments of Trainer that the final evaluation cannot do with, by the only value that they may have.
 ONLY_VALUES = {"batch_eval_metrics": False, "eval_do_concat_batches": True, "prediction_loss_only": False}
 # What options that Trainer declares affect (`options.AFFECTS`), by patterns of their names; all others: the training.
@@ -163,9 +163,6 @@ class PreparedDataArguments(BaseDataArguments):
         "Folder for prepared data, which later runs reuse: tokenizers and encoded texts. Each is in a "
         "folder named by a hash of its inputs; default: in the cache of the datasets library.",
         affects="call",
-    )
-    local_data: bool = option(
-        "Prepare data once on each node; use this if the nodes do not share --prepared_dir.", False, affects="call"
     )
 
 

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from .checkpoints import (
     CHECKSUMS,
     LOCK,
     OUTPUTS,
+    PROGRESS,
     TRAINER_STATE,
     locked_folder,
     numbered_checkpoints,
@@ -38,8 +40,8 @@ from .records import ARGUMENTS, EVALUATION, RUNS
 
 # Files that are not copied: weights, training state, and results that hold for these weights only.
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
-NOT_COPIED += ("loss_state_*.json", "stream_state_*.json", "latest", "zero_to_fp32.py")
-NOT_COPIED += (ARGUMENTS, EVALUATION, RUNS, "README.md", LOCK, CHECKSUMS, *OUTPUTS)
+NOT_COPIED += (PROGRESS, CHECKSUMS, LOCK, "latest", "zero_to_fp32.py")
+NOT_COPIED += (ARGUMENTS, EVALUATION, RUNS, "README.md", *OUTPUTS)
 # The folder in which accelerate writes the weights of a sharded model.
 SHARDED_WEIGHTS = "pytorch_model_fsdp_0"
 # Fields of a configuration that do not describe the model.
@@ -61,27 +63,16 @@ class ShardedWeights:
     def metadata(self) -> dict[str, str]:
         return {"format": "pt"}
 
-    def get_slice(self, name: str) -> "ShardedSlice":
-        return ShardedSlice(self.entries[name][1])
+    def get_slice(self, name: str) -> SimpleNamespace:
+        """The description of a tensor, without reading it."""
+        entry = self.entries[name][1]
+        return SimpleNamespace(get_shape=lambda: list(entry.size), get_dtype=lambda: str(entry.properties.dtype))
 
     def get_tensor(self, name: str) -> torch.Tensor:
         key, entry = self.entries[name]
         tensors = {key: torch.empty(entry.size, dtype=entry.properties.dtype)}
         load(tensors, storage_reader=FileSystemReader(self.folder), no_dist=True)
         return tensors[key]
-
-
-class ShardedSlice:
-    """The description of a tensor, without reading it."""
-
-    def __init__(self, entry):
-        self.entry = entry
-
-    def get_shape(self) -> list[int]:
-        return list(self.entry.size)
-
-    def get_dtype(self) -> str:
-        return str(self.entry.properties.dtype)
 
 
 class SavedModel:

@@ -5,47 +5,28 @@ import json
 import logging
 import re
 import shutil
-import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
-from ..model_folders import shard_names
-from ..pipeline_ode_transformer import TARGET_TOKENIZER, TRAINED_LENGTH
+from ..pipeline_ode_transformer import TRAINED_LENGTH
 from ..text_files import lock_file, read_json, reading
 
 
 logger = logging.getLogger(__name__)
 
 TRAINER_STATE = "trainer_state.json"
-# The checksums of a complete checkpoint's files, by their paths in it.
+# The state of `resumption.Progress`, which is written first.
+PROGRESS = "progress.json"
+# The checksums of a checkpoint's files by their paths in it, which are noted last.
 CHECKSUMS = "checksums.json"
-# Patterns of files beside the weights: a checkpoint has all of them or, with `save_only_model`, none.
-TRAINING_STATE = ("optimizer*", "scheduler.pt", "rng_state*.pth")
-# Patterns of the folders into which all processes of a sharded training write.
-SHARDED = ("pytorch_model_fsdp_*", "optimizer_*")
-SHARDS_METADATA = ".metadata"
-# The values that resuming needs, by patterns of JSON files.
-LOSS_STATE = ("loss_since_last_log", "mean_loss_since_last_log", "last_logged_update")
-NEEDED_VALUES: dict[str, dict[str, Any]] = {
-    TRAINER_STATE: {"global_step": int, "log_history": list},
-    "loss_state_*.json": dict.fromkeys(LOSS_STATE, (int, float)),
-}
-READ_FILES = (
-    *NEEDED_VALUES,
-    CHECKSUMS,
-    CONFIG_NAME,
-    "generation_config.json",
-    "tokenizer*.json",
-    f"{TARGET_TOKENIZER}/*.json",
-)
+# Patterns of the states of optimizers, which a checkpoint of weights alone lacks.
+OPTIMIZERS = ("optimizer*", "global_step*")
 # Fields of a configuration that may change for the same model: Trainer sets special tokens, a dtype, a cache, and
 # data their longest source.
 NOT_OF_THE_MODEL = {"transformers_version", "_name_or_path", "architectures", "auto_map", "dtype", "use_cache"}
@@ -153,53 +134,6 @@ def rotate_checkpoints(
         remove_checkpoint(path)
 
 
-def incomplete_reason(checkpoint: str | Path) -> str | None:
-    """Returns why a checkpoint folder of Trainer is unusable, for example after a kill; None if it is usable.
-
-    Trainer writes `trainer_state.json` last. JSON files are read, others only opened.
-    """
-    checkpoint = Path(checkpoint)
-    if not (checkpoint / TRAINER_STATE).is_file():
-        return f"{TRAINER_STATE}, which is written last, is missing"
-    for path in checkpoint.rglob("*"):
-        if path.is_symlink() and not path.exists():
-            return f"{path.relative_to(checkpoint)} is a broken link"
-    for path in (path for pattern in READ_FILES for path in checkpoint.glob(pattern)):
-        try:
-            values = read_json(path)
-        except ValueError as error:
-            return f"{path.relative_to(checkpoint)} is cut off or damaged ({error})"
-        needed: dict[str, Any] = next((names for pattern, names in NEEDED_VALUES.items() if path.match(pattern)), {})
-        if wrong := [name for name, kinds in needed.items() if not isinstance(values.get(name), kinds)]:
-            return f"{path.name} is damaged: it has no valid {wrong[0]}"
-    for index in checkpoint.glob("*.index.json"):
-        try:
-            missing = [name for name in shard_names(index) if not (checkpoint / name).is_file()]
-        except ValueError as error:
-            return str(error)
-        if missing:
-            return f"{missing[0]} is missing"
-    weights = list(checkpoint.glob("*.safetensors"))
-    if not weights and not any(checkpoint.glob("pytorch_model_fsdp*")) and not any(checkpoint.glob("global_step*")):
-        return "it holds no weights"
-    for folder in (path for pattern in SHARDED for path in checkpoint.glob(pattern) if path.is_dir()):
-        if not (folder / SHARDS_METADATA).is_file():
-            return f"{folder.name} is cut off: {SHARDS_METADATA}, which is written last, is missing"
-    missing = [pattern for pattern in TRAINING_STATE if not any(checkpoint.glob(pattern))]
-    if 0 < len(missing) < len(TRAINING_STATE) and not any(checkpoint.glob("global_step*")):
-        return f"{' and '.join(missing)} is missing"
-    for path in weights:
-        try:
-            with safe_open(path, framework="pt"):
-                pass
-        except SafetensorError as error:
-            return f"{path.name} is cut off or damaged ({error})"
-    for path in [path for pattern in ("*.pt", "*.pth", "*.bin") for path in checkpoint.glob(pattern)]:
-        if not zipfile.is_zipfile(path):
-            return f"{path.name} is cut off or damaged"
-    return None
-
-
 def checksum(file: Path) -> int:
     """The CRC-32 of a file, at more than 1 GB a second."""
     value = 0
@@ -215,19 +149,35 @@ def note_checksums(checkpoint: Path) -> None:
     write_json(checkpoint / CHECKSUMS, {path.relative_to(checkpoint).as_posix(): checksum(path) for path in files})
 
 
-def unusable_reason(checkpoint: str | Path) -> str | None:
-    """Returns why a checkpoint is unusable: `incomplete_reason`, or a file that is missing or not as it was saved, if
-    the checksums were noted. It reads all files."""
-    checkpoint = Path(checkpoint)
-    if reason := incomplete_reason(checkpoint):
-        return reason
-    noted = read_json(checkpoint / CHECKSUMS) if (checkpoint / CHECKSUMS).is_file() else {}
+def incomplete_reason(checkpoint: str | Path) -> str | None:
+    """Returns why a checkpoint folder is half-written, for example after a kill; None if all processes have written
+    their parts, and no file is missing."""
+    for name in (TRAINER_STATE, CHECKSUMS):
+        if not (Path(checkpoint) / name).is_file():
+            return f"{name}, which is written last, is missing"
+    return missing_file(checkpoint)
+
+
+def missing_file(checkpoint: str | Path, is_read: bool = False) -> str | None:
+    """Returns which file of a checkpoint is missing or, if they are read, not as it was saved, by the checksums."""
+    try:
+        noted = read_json(Path(checkpoint) / CHECKSUMS)
+    except ValueError as error:
+        return f"{CHECKSUMS} is damaged ({error})"
     for name, value in noted.items():
-        if not (checkpoint / name).is_file():
+        if not (Path(checkpoint) / name).is_file():
             return f"{name} is missing"
-        if checksum(checkpoint / name) != value:
+        if is_read and checksum(Path(checkpoint) / name) != value:
             return f"{name} is damaged: it is not as it was saved, by its checksum in {CHECKSUMS}"
     return None
+
+
+def unusable_reason(checkpoint: str | Path) -> str | None:
+    """Returns why a checkpoint cannot be used: it is half-written, or a file is missing or damaged. It reads all files
+    that have checksums; a checkpoint of Trainer alone, or one that was uploaded during a training, has none."""
+    if not (Path(checkpoint) / TRAINER_STATE).is_file():
+        return f"{TRAINER_STATE}, which is written last, is missing"
+    return missing_file(checkpoint, is_read=True) if (Path(checkpoint) / CHECKSUMS).is_file() else None
 
 
 def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = None) -> None:
@@ -244,7 +194,7 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
     start = f"Cannot resume from {checkpoint}: "
     if reason := unusable_reason(checkpoint):
         raise ValueError(f"{start}{reason}. Choose an earlier checkpoint.")
-    if not any(any(checkpoint.glob(pattern)) for pattern in (TRAINING_STATE[0], "global_step*")):
+    if not any(path for pattern in OPTIMIZERS for path in checkpoint.glob(pattern)):
         raise ValueError(
             f"{start}it holds only weights (--save_only_model), not the state of optimizer and schedule. "
             "To start a new training from it, give it as --model_name_or_path, with another --output_dir."
@@ -274,7 +224,7 @@ def complete_checkpoints(output_dir: str | Path) -> Iterator[Path]:
         if CHECKPOINT.fullmatch(path.name) and not path.is_dir():
             logger.warning("%s is left out: it is a file or a broken link, not a folder", path)
     for path in reversed(numbered_checkpoints(output_dir)):
-        if (reason := unusable_reason(path)) is None:
+        if (reason := incomplete_reason(path) or unusable_reason(path)) is None:
             yield path
         else:
             logger.warning("%s is left out: %s", path, reason)

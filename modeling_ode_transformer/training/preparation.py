@@ -98,7 +98,7 @@ def prepare_data(run: Run, split: str, kind: str, key: dict, write: Callable[[Pa
     `prepare_once` returns."""
     data, key = run.data_args, key | texts_of(run, split)
     folder = prepared_folder(data.prepared_dir, kind, key)
-    with run.args.main_process_first(local=data.local_data, desc=f"preparing the {kind} data"):
+    with run.args.main_process_first(desc=f"preparing the {kind} data"):
         return folder, prepare_once(folder, key, write)
 
 

@@ -1,20 +1,18 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Exact resumption: a training with `Trainer` that was interrupted continues as if it never stopped."""
 
-import json
 import logging
 import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments, trainer
+from accelerate.utils import gather_object
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.utils.hub import hf_api
 
@@ -23,6 +21,7 @@ from ..pipeline_ode_transformer import without_truncation
 from ..text_files import read_json
 from .checkpoints import (
     CHECKSUMS,
+    PROGRESS,
     TRAINER_STATE,
     check_resumable,
     incomplete_reason,
@@ -34,44 +33,136 @@ from .checkpoints import (
     remove_leftovers,
     rotate_checkpoints,
     update_number,
+    write_json,
 )
 from .samplers import LengthGroupedSampler, pair_lengths
 
 
 logger = logging.getLogger(__name__)
 
-
-@contextmanager
-def in_place_of(name: str, function: Callable):
-    """Within the context, Trainer calls `function` instead of the function of this name in its module."""
-    original = getattr(trainer, name)
-    setattr(trainer, name, function)
-    try:
-        yield
-    finally:
-        setattr(trainer, name, original)
+STEPS = ("logging_steps", "eval_steps", "save_steps")
 
 
-@contextmanager
-def values_kept(model: torch.nn.Module):
-    """Gives a model the values, dtypes and devices back that it had before the context. Meanwhile they are in the
-    memory of the CPU."""
-    kept: deque[tuple[torch.Tensor, torch.device]] = deque()
+class Progress(TrainerCallback):
+    """What a resumed run needs beside what Trainer saves, in the file PROGRESS of each checkpoint: the losses since
+    the last log, the place in a stream, and of all calls the sum of losses and the seconds. A checkpoint is complete
+    when this callback has noted its checksums."""
 
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept.append((tensor.detach().cpu(), tensor.device))
-        return tensor
+    def __init__(self, trainer: "ResumableTrainerMixin"):
+        self.trainer = trainer
+        # The checkpoint that is resumed from and the state in its PROGRESS; the checkpoint that is being written.
+        self.resumed_from: Path | None = None
+        self.noted: dict = {}
+        self.current: Path | None = None
+        # Of earlier calls: the sum of the losses of their updates, and their seconds.
+        self.loss = self.seconds = self.start = 0.0
 
-    def give_back(tensor: torch.Tensor) -> torch.Tensor:
-        value, device = kept.popleft()
-        return value.to(device)
+    @property
+    def stoppers(self) -> list[EarlyStoppingCallback]:
+        return [each for each in self.trainer.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback)]
 
-    # As `to` does: each parameter stays the same object, for those who share it and for the optimizer.
-    model._apply(keep)
-    try:
-        yield
-    finally:
-        model._apply(give_back)
+    def prepare(self, checkpoint: Path | None) -> dict:
+        """Reads what a checkpoint, if any, holds for the training that begins; `ResumableTrainerMixin.train` describes
+        the errors. Returns those arguments by name that Trainer is to see with other values."""
+        trainer, args = self.trainer, self.trainer.args
+        self.resumed_from, self.noted, self.best = checkpoint, {}, None
+        self.loss, self.seconds, self.start = 0.0, 0.0, time.monotonic()
+        self.limit, self.steps = args.save_total_limit, {name: getattr(args, name) for name in STEPS}
+        self.patience = {
+            type(each): (each.early_stopping_patience, each.early_stopping_threshold) for each in self.stoppers
+        }
+        if checkpoint is None:
+            return {"save_total_limit": None}
+        check_resumable(checkpoint, trainer.model.config)
+        state = read_json(checkpoint / TRAINER_STATE)
+        if (checkpoint / PROGRESS).is_file():
+            self.noted = read_json(checkpoint / PROGRESS)
+        if self.noted and len(self.noted["by_process"]) != args.world_size:
+            logger.warning(
+                "%s was written by %d processes, and %d continue it: random numbers, such as those of dropout, differ "
+                "from those of an uninterrupted run",
+                *(checkpoint, len(self.noted["by_process"]), args.world_size),
+            )
+        # It need not be that of the best evaluation, whose update may not have been saved. The state may name a folder
+        # that another training has written since.
+        if (best := state.get("best_model_checkpoint")) is not None:
+            places = [Path(folder) / Path(best).name for folder in (args.output_dir, checkpoint.parent)]
+            self.best = next((str(place) for place in places if place.is_dir()), None)
+            if self.best is None and args.load_best_model_at_end:
+                raise FileNotFoundError(
+                    f"The best checkpoint so far, of update {update_number(Path(best))}, is not in "
+                    f"{args.output_dir}: move it there, or give --load_best_model_at_end False."
+                )
+        # The evaluation of `eval_on_start` was done. Trainer would warn of other steps than the checkpoint's.
+        steps = {name: state[name] for name in STEPS if name in state}
+        return {"save_total_limit": None, "eval_on_start": False} | steps
+
+    def state_dict(self) -> dict:
+        """The state for JSON. All processes call this together."""
+        trainer, by_process = self.trainer, gather_object([self.trainer.own_progress()])
+        return {
+            "by_process": by_process,
+            "last_logged_update": trainer._globalstep_last_logged,
+            "loss": self.loss + trainer._total_loss_scalar + mean_loss(by_process),
+            "seconds": self.seconds + time.monotonic() - self.start,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Continues from a state; from that of other numbers of processes with the mean of their losses."""
+        trainer, by_process = self.trainer, state["by_process"]
+        mean = mean_loss(by_process)
+        is_same = len(by_process) == trainer.args.world_size
+        trainer._tr_loss += by_process[trainer.args.process_index]["loss_since_last_log"] if is_same else mean
+        trainer._globalstep_last_logged = state["last_logged_update"]
+        # The mean over processes, which the next log adds, is part of the earlier losses.
+        trainer._total_loss_scalar -= mean
+        self.loss, self.seconds = state["loss"], state["seconds"]
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.start = time.monotonic()
+        if self.resumed_from is None:
+            return
+        if self.noted:
+            self.load_state_dict(self.noted)
+        # Trainer has the steps and the patience of the checkpoint.
+        vars(args).update(self.steps)
+        state.compute_steps(args, state.max_steps)
+        state.best_model_checkpoint = self.best
+        for each in self.stoppers:
+            each.early_stopping_patience, each.early_stopping_threshold = self.patience[type(each)]
+
+    def begin_checkpoint(self, folder: Path) -> None:
+        """Writes PROGRESS, the first file of a checkpoint. All processes call this together."""
+        self.current, state = folder, self.state_dict()
+        if self.trainer.args.should_save:
+            if not folder.is_dir() and (folder.is_file() or folder.is_symlink()):
+                logger.warning("Deleting %s: its name is needed for a checkpoint", folder)
+                folder.unlink()
+            # The folder may be half-written by an earlier run; it counts as such until the end.
+            for name in (CHECKSUMS, TRAINER_STATE):
+                (folder / name).unlink(missing_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / PROGRESS, state)
+        self.trainer.accelerator.wait_for_everyone()
+
+    def on_save(self, args, state, control, **kwargs):
+        self.trainer.accelerator.wait_for_everyone()
+        if not args.should_save:
+            return
+        folder = self.current.parent
+        note_checksums(self.current)
+        if self.limit is not None:
+            # Leftovers of a killed run would count among the checkpoints to keep.
+            for path in numbered_checkpoints(folder):
+                if reason := incomplete_reason(path):
+                    logger.warning("Deleting %s: %s", path, reason)
+                    remove_checkpoint(path)
+        rotate_checkpoints(folder, self.limit, state.best_model_checkpoint, self.current)
+
+
+def mean_loss(by_process: list[dict]) -> float:
+    """The mean over processes of their losses since the last log, rounded as in Trainer's log."""
+    return torch.tensor([each["loss_since_last_log"] for each in by_process]).mean().item()
 
 
 class StopAtSigterm(TrainerCallback):
@@ -130,9 +221,8 @@ class ResumableTrainerMixin:
 
     - `train(resume_from_checkpoint=True)` takes the last complete checkpoint: one to which every process has written
       its part. A checkpoint of weights alone, or of another model, is refused. With `save_total_limit`, each save
-      first deletes half-written checkpoints, then those of the fewest updates.
-    - A run that had ended, by its updates or by early stopping, is not trained any further. Where its last checkpoint
-      gave way to the best one (`save_total_limit=1`), the state in the output folder says so.
+      first deletes half-written checkpoints, then those of the fewest updates; the last one is kept beside the best.
+    - A run that had ended, by its updates or by early stopping, is not trained any further.
     - With `enable_jit_checkpoint`, SIGTERM ends the process after the update, with a checkpoint and exit code 143.
     - The steps of logs, evaluations and checkpoints are those of this call.
     - Logged losses and seconds cover the whole training: the sum of losses since the last log is kept, and
@@ -151,11 +241,19 @@ class ResumableTrainerMixin:
     otherwise counts input_ids and labels. Evaluation keeps the order of its data.
 
     Raises:
-        ValueError: `bf16_full_eval` or `fp16_full_eval` is asked for with FSDP or DeepSpeed.
+        ValueError: `bf16_full_eval` or `fp16_full_eval` is asked for.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        for name in ("fp16_full_eval", "bf16_full_eval"):
+            if getattr(self.args, name):
+                raise ValueError(
+                    f"--{name} casts the model for good, and its weights are saved later: leave it out. --bf16 "
+                    "evaluates in half precision, too."
+                )
+        self.progress = Progress(self)
+        self.add_callback(self.progress)
         self._stop_at_sigterm: StopAtSigterm | None = None
         if self.args.enable_jit_checkpoint:
             replaced = self.pop_callback(JITCheckpointCallback)
@@ -164,26 +262,21 @@ class ResumableTrainerMixin:
             self.add_callback(self._stop_at_sigterm)
         self.add_callback(SaveAfterEpoch())
         self._hand_over_token()
-        self._resumed_from: Path | None = None
-        if self._evaluates_in_half_precision and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            name = "fp16_full_eval" if self.args.fp16_full_eval else "bf16_full_eval"
-            raise ValueError(
-                f"--{name} casts the model, and the values of a sharded one cannot be kept meanwhile: leave it out. "
-                "--bf16 evaluates in half precision, too."
-            )
-
-    @property
-    def _evaluates_in_half_precision(self) -> bool:
-        return self.args.fp16_full_eval or self.args.bf16_full_eval
+        # Trainer would warn of a checkpoint that lacks tied weights, which are saved once.
+        if tied := set(getattr(self.model, "all_tied_weights_keys", ())):
+            self.model._keys_to_ignore_on_save = tied
 
     def _hand_over_token(self):
         if self.args.hub_token is not None:
             hf_api().token, self.args.hub_token = self.args.hub_token, None
 
-    def _save(self, *args, **kwargs):
-        self._hand_over_token()
-        without_truncation(self.processing_class)
-        super()._save(*args, **kwargs)
+    @property
+    def data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def own_progress(self) -> dict:
+        """What of `Progress` differs between processes, for JSON."""
+        return {"loss_since_last_log": self._tr_loss.item()}
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         """Trains: from a checkpoint if one is named, or with True from the last complete one in `output_dir`.
@@ -201,105 +294,28 @@ class ResumableTrainerMixin:
                     f"The tokenizer pads with the token {pad_token_id}, but the model has {name}={size}: resize its "
                     "embeddings to fit the tokenizer."
                 )
+        output_dir = self.args.output_dir
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
+            resume_from_checkpoint = last_complete_checkpoint(output_dir)
             if resume_from_checkpoint is None:
-                raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
-        if resume_from_checkpoint:
-            check_resumable(resume_from_checkpoint, self.model.config)
-        self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
-        state = self._loss_state(resume_from_checkpoint) if resume_from_checkpoint else {}
-        if state and state["processes"] != self.args.world_size:
-            logger.warning(
-                "%s was written by %d processes, and %d continue it: random numbers, such as those of dropout, differ "
-                "from those of an uninterrupted run",
-                *(resume_from_checkpoint, state["processes"], self.args.world_size),
-            )
-        self._start = self._end = None
-        self._earlier = {name: state.get(name, 0.0) for name in ("loss", "seconds")}
-        checkpoint = str(resume_from_checkpoint) if resume_from_checkpoint else None
-        lock = locked_folder(self.args.output_dir) if self.is_world_process_zero() else nullcontext()
-        # A resumed run has already done the evaluation of `eval_on_start`; it is in the log.
-        starts = self._with_arguments(eval_on_start=self.args.eval_on_start and checkpoint is None)
-        with lock, starts, self._stop_at_sigterm.handling() if self._stop_at_sigterm else nullcontext():
+                raise ValueError(f"There is no complete checkpoint in {output_dir} to resume from.")
+        checkpoint = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        changed = self.progress.prepare(checkpoint)
+        lock = locked_folder(output_dir) if self.is_world_process_zero() else nullcontext()
+        handling = self._stop_at_sigterm.handling() if self._stop_at_sigterm else nullcontext()
+        with lock, handling, self._with_arguments(**changed):
             if self.args.should_save:
-                remove_leftovers(self.args.output_dir)
-            return super().train(checkpoint, *args, **kwargs)
-
-    def _init_training_state(
-        self, max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
-    ):
-        # Trainer would warn of other steps than those of the checkpoint, whose state has numbers in place of shares.
-        noted = read_json(self._resumed_from / TRAINER_STATE) if self._resumed_from else {}
-        steps = {name: noted[name] for name in ("logging_steps", "eval_steps", "save_steps") if name in noted}
-        with self._with_arguments(**steps):
-            trained = super()._init_training_state(
-                max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
-            )
-        self.state.compute_steps(self.args, max_steps)
-        if self._resumed_from is not None and (end := self._end_of_training(max_steps)) is not None:
-            self._end = next(entry for entry in end.log_history if "train_runtime" in entry)
-            end.log_history.remove(self._end)
-            end.best_model_checkpoint = str(self._resumed_from)
-            end.init_training_references(self, max_steps, num_train_epochs, trial)
-            self.state = end
-        # A training that goes on removes it.
-        self.accelerator.wait_for_everyone()
-        return trained
-
-    def _end_of_training(self, max_steps: int) -> TrainerState | None:
-        """The state with which a training of as many updates ended, if the checkpoint that is resumed from is the best
-        one, for which the last one was removed."""
-        folder, checkpoint = Path(self.args.output_dir), self._resumed_from
-        is_own = checkpoint.parent.resolve() == folder.resolve() and (folder / TRAINER_STATE).is_file()
-        if not (is_own and self.args.load_best_model_at_end and self.args.save_total_limit == 1):
-            return None
-        try:
-            state = TrainerState.load_from_json(str(folder / TRAINER_STATE))
-        except (ValueError, TypeError):  # cut off by a kill
-            return None
-        is_best = Path(state.best_model_checkpoint or "").name == checkpoint.name
-        is_later = state.global_step > self.state.global_step and state.max_steps == max_steps
-        has_ended = any("train_runtime" in entry for entry in state.log_history)
-        return state if is_best and is_later and has_ended else None
-
-    def _load_callback_state(self):
-        asked = {
-            type(each): (each.early_stopping_patience, each.early_stopping_threshold)
-            for each in self.callback_handler.callbacks
-            if isinstance(each, EarlyStoppingCallback)
-        }
-        super()._load_callback_state()
-        for each in self.callback_handler.callbacks:
-            if type(each) in asked:
-                each.early_stopping_patience, each.early_stopping_threshold = asked[type(each)]
-        # Trainer forgets it if the folder was moved. It need not be that of the best evaluation, whose update may not
-        # have been saved.
-        if noted := read_json(self._resumed_from / TRAINER_STATE).get("best_model_checkpoint"):
-            # The state may name a folder that another training has written since.
-            folders = (Path(self.args.output_dir), self._resumed_from.parent)
-            found = [str(folder / Path(noted).name) for folder in folders if (folder / Path(noted).name).is_dir()]
-            self.state.best_model_checkpoint = found[0] if found else None
-            if not found and self.args.load_best_model_at_end:
-                raise FileNotFoundError(
-                    f"The best checkpoint so far, of update {update_number(Path(noted))}, is not in "
-                    f"{self.args.output_dir}: move it there, or give --load_best_model_at_end False."
-                )
+                remove_leftovers(output_dir)
+            return super().train(str(checkpoint) if checkpoint else None, *args, **kwargs)
 
     def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint, **kwargs):
-        is_first, self._start = self._start is None, self._start or time.monotonic()
-        stoppers = [each for each in self.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback)]
-        if resume_from_checkpoint and (
-            self._end is not None
-            or self.state.global_step >= self.state.max_steps
-            or any(each.early_stopping_patience_counter >= each.early_stopping_patience for each in stoppers)
-        ):
+        stoppers = self.progress.stoppers
+        is_patient = all(each.early_stopping_patience_counter < each.early_stopping_patience for each in stoppers)
+        if resume_from_checkpoint and (self.state.global_step >= self.state.max_steps or not is_patient):
             # Trainer would notice the end of the run only after one more update.
             logger.info("The training ended with update %d: it is not continued", self.state.global_step)
             self.control.should_training_stop = True
             return
-        if is_first and self.args.should_save:
-            (Path(self.args.output_dir) / TRAINER_STATE).unlink(missing_ok=True)  # of an earlier end
         # Every new iterator draws a seed for its workers. It must not come from training's random numbers: with
         # persistent workers, a resumed run makes another number of iterators.
         train_dataloader.base_dataloader.generator = torch.Generator().manual_seed(self.data_seed + epoch)
@@ -309,10 +325,6 @@ class ResumableTrainerMixin:
             resume_from_checkpoint=resume_from_checkpoint,
             **kwargs,
         )
-
-    @property
-    def data_seed(self) -> int:
-        return self.args.seed if self.args.data_seed is None else self.args.data_seed
 
     def _get_train_sampler(self, train_dataset=None):
         if self.args.train_sampling_strategy != "group_by_length":
@@ -354,103 +366,25 @@ class ResumableTrainerMixin:
 
     def evaluation_loop(self, *args, **kwargs):
         devices = [self.args.device] if self.args.device.type == "cuda" else []
-        # Then Trainer casts the model itself, which may have to be saved.
-        casts = not self.is_in_train and self._evaluates_in_half_precision
-        with torch.random.fork_rng(devices=devices), values_kept(self.model) if casts else nullcontext():
+        with torch.random.fork_rng(devices=devices):
             return super().evaluation_loop(*args, **kwargs)
 
-    def _issue_warnings_after_load(self, load_result):
-        # Tied weights are saved once.
-        tied = set(getattr(self.model, "all_tied_weights_keys", ()))
-        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
-        super()._issue_warnings_after_load(load_result)
-
-    def _save_checkpoint(self, model, trial):
-        folder = Path(self._get_output_dir(trial))
-        current = folder / f"checkpoint-{self.state.global_step}"
-        if self.args.should_save:
-            if not current.is_dir() and (current.is_file() or current.is_symlink()):
-                logger.warning("Deleting %s: its name is needed for a checkpoint", current)
-                current.unlink()
-            # The folder may be half-written by an earlier run; it counts as such until the end.
-            for name in (CHECKSUMS, TRAINER_STATE):
-                (current / name).unlink(missing_ok=True)
-            if self.args.save_total_limit is not None:
-                # Leftovers of a killed run would count among the checkpoints to keep.
-                for path in numbered_checkpoints(folder):
-                    if path != current and (reason := incomplete_reason(path)):
-                        logger.warning("Deleting %s: %s", path, reason)
-                        remove_checkpoint(path)
-        self.accelerator.wait_for_everyone()
-        # It would sort them by the time of their modification.
-        with in_place_of("rotate_checkpoints", lambda **options: None):
-            super()._save_checkpoint(model, trial)
-        if self.args.should_save:
-            note_checksums(current)
-            rotate_checkpoints(folder, self.args.save_total_limit, self.state.best_model_checkpoint, current)
-
-    def _loss_state_file(self, checkpoint: str | Path) -> Path:
-        return Path(checkpoint) / f"loss_state_{self.args.process_index}.json"
-
-    def _loss_state(self, checkpoint: str | Path) -> dict:
-        """The losses that this process saved or, if the number of processes has changed, the mean over all."""
-        files, own = sorted(Path(checkpoint).glob("loss_state_*.json")), self._loss_state_file(checkpoint)
-        if not files:
-            return {}
-        # Older checkpoints do not say how many processes wrote them.
-        state = {"processes": len(files)} | read_json(own if own in files else files[0])
-        if state["processes"] != self.args.world_size:
-            state["loss_since_last_log"] = state["mean_loss_since_last_log"]
-        return state
-
-    def _save_rng_state(self, output_dir):
-        super()._save_rng_state(output_dir)
-        mean = self.accelerator.gather(self._tr_loss).mean().item()
-        state = {
-            "loss_since_last_log": self._tr_loss.item(),
-            "mean_loss_since_last_log": mean,
-            "last_logged_update": self._globalstep_last_logged,
-            "loss": self._earlier["loss"] + self._total_loss_scalar + mean,
-            "seconds": self._earlier["seconds"] + time.monotonic() - self._start,
-            "processes": self.args.world_size,
-        }
-        self._loss_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
-        # One process writes trainer_state.json next: it must mean that all processes got here.
-        self.accelerator.wait_for_everyone()
-
-    def _load_rng_state(self, checkpoint):
-        super()._load_rng_state(checkpoint)
-        if checkpoint is not None and (state := self._loss_state(checkpoint)):
-            self._tr_loss += state["loss_since_last_log"]
-            self._globalstep_last_logged = state["last_logged_update"]
-            # The mean over processes, which the next log adds, is part of the earlier losses.
-            self._total_loss_scalar -= state["mean_loss_since_last_log"]
-
-    def _finalize_training(self, trial, num_train_samples, *args, **kwargs):
-        self._planned_samples = num_train_samples
-        # Trainer would remove checkpoints without renaming them first, and nothing would say that the run has ended.
-        limit = self.args.save_total_limit
-        with self._with_arguments(save_total_limit=None if limit == 1 else limit):
-            result = super()._finalize_training(trial, num_train_samples, *args, **kwargs)
-        best, is_loaded = self.state.best_model_checkpoint, self.args.load_best_model_at_end
-        if self.args.should_save and best is not None and is_loaded and self.args.save_total_limit == 1:
-            folder = Path(self._get_output_dir(trial))
-            self.state.save_to_json(str(folder / TRAINER_STATE))
-            for path in numbered_checkpoints(folder):
-                if path.resolve() != Path(best).resolve():
-                    remove_checkpoint(path)
-        return result
+    def save_model(self, output_dir=None, _internal_call=False):
+        """Saves the model. A checkpoint, which Trainer begins with it, has PROGRESS first."""
+        self._hand_over_token()
+        without_truncation(self.processing_class)
+        if _internal_call and output_dir is not None:
+            self.progress.begin_checkpoint(Path(output_dir))
+        super().save_model(output_dir, _internal_call)
 
     def log(self, logs, *args, **kwargs):
-        if "train_runtime" in logs and self._end is not None:
-            logs.update({name: value for name, value in self._end.items() if name not in ("step", "epoch")})
-        elif "train_runtime" in logs and self._earlier["seconds"]:
+        if "train_runtime" in logs and self.progress.seconds:
             updates = self.state.global_step
-            logs["train_loss"] = (self._earlier["loss"] + self._total_loss_scalar) / updates
-            logs["train_runtime"] += self._earlier["seconds"]
+            logs["train_loss"] = (self.progress.loss + self._total_loss_scalar) / updates
+            logs["train_runtime"] += self.progress.seconds
             logs["train_steps_per_second"] = updates / logs["train_runtime"]
             if "train_samples_per_second" in logs:
-                samples = self._planned_samples * updates / self.state.max_steps
+                samples = updates * self.get_total_train_batch_size(self.args)
                 logs["train_samples_per_second"] = samples / logs["train_runtime"]
         super().log(logs, *args, **kwargs)
 

@@ -126,7 +126,7 @@ def run_checked(
     runs = plan_runs(task, model_args, data_args, args)
     make_smoke_data(task, data_args, args)
     given = read_examples(task, data_args, needed_splits(args))
-    earlier = earlier_results(data_args, args) if task.has_results else {}
+    earlier = earlier_results(args) if task.has_results else {}
     # Each run is copied, so that its model is freed before the next one is trained.
     measured = [run_model(replace(run, given=given)) if run.finished is None else run.finished for run in runs]
     if not task.has_results:

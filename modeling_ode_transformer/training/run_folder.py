@@ -4,7 +4,6 @@
 import logging
 import shutil
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime
 from pathlib import Path
 
 from accelerate import PartialState
@@ -13,6 +12,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..pipeline_ode_transformer import TARGET_TOKENIZER
 from ..text_files import read_json
+from .arguments import needed_splits
 from .checkpoints import (
     LOCK,
     OUTPUTS,
@@ -28,7 +28,7 @@ from .checkpoints import (
     write_json,
 )
 from .records import ARGUMENTS, EVALUATION, PREFIXES, RESULTS, held_out
-from .same_training import HELD_OUT, different_training
+from .same_training import MODELS, differences, model_differences
 
 
 logger = logging.getLogger(__name__)
@@ -36,17 +36,6 @@ logger = logging.getLogger(__name__)
 # Patterns of what else stands for a model, which a new training would belie until its end.
 MODEL = (CONFIG_NAME, "generation_config.json", "model*.safetensors*", "pytorch_model*.bin*", "training_args.bin")
 MODEL += (TRAINER_STATE, EVALUATION)
-
-
-def evaluated_model(arguments: dict) -> dict[str, str]:
-    """The model of an evaluation: its folder and the time of its weights, or its name and revision on the Hub."""
-    name, revision = (arguments["model"][key] for key in ("model_name_or_path", "model_revision"))
-    folder = Path(name)
-    if not folder.is_dir():
-        return {"name": name, "revision": revision}
-    weights = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
-    saved = max((file.stat().st_mtime for file in weights), default=0)
-    return {"folder": str(folder.resolve()), "saved": datetime.fromtimestamp(saved).isoformat()}
 
 
 def locked_run(args: TrainingArguments) -> AbstractContextManager:
@@ -73,7 +62,7 @@ def checkpoint_for_run(arguments: dict, args: TrainingArguments) -> str | None:
     if not args.do_train:
         check_evaluation(folder, arguments, measures=args.do_eval or args.do_predict)
     elif arguments["data"]["overwrite_output_dir"]:
-        check_deletion(folder, arguments["model"] | {"resume_from_checkpoint": asked})
+        check_deletion(folder, arguments["model"], asked)
     elif checkpoint := checkpoint_to_resume(folder, asked):
         check_resumable(checkpoint)
         check_same_training(checkpoint, arguments, is_asked=checkpoint == asked)
@@ -82,38 +71,45 @@ def checkpoint_for_run(arguments: dict, args: TrainingArguments) -> str | None:
     return checkpoint
 
 
+def noted_run(folder: Path) -> dict:
+    """What is noted of the training in a folder, or of the evaluation alone."""
+    found = [folder / name for name in (ARGUMENTS, EVALUATION) if (folder / name).is_file()]
+    return read_json(found[0]) if found else {}
+
+
+def is_own_folder(folder: Path, arguments: dict) -> bool:
+    """Whether a run evaluates the model in the folder."""
+    return Path(arguments["model"]["model_name_or_path"]).resolve() == folder.resolve()
+
+
 def check_evaluation(folder: Path, arguments: dict, measures: bool) -> None:
     """Raises a ValueError if the folder has metrics of another model than that of `arguments`, or if its model was
     trained on examples that they hold out."""
-    model = arguments["model"]["model_name_or_path"]
-    arguments_file, evaluation_file = folder / ARGUMENTS, folder / EVALUATION
-    is_own = Path(model).resolve() == folder.resolve()
-    if arguments_file.is_file() and not is_own:
-        raise ValueError(
-            f"--output_dir {folder} holds another trained model and its metrics, not {model}: choose another folder."
-        )
-    if measures and (folder / RESULTS).is_file() and not (is_own or arguments["data"]["overwrite_output_dir"]):
-        noted = read_json(evaluation_file)["model"] if evaluation_file.is_file() else {"name": "an unknown model"}
-        if noted != evaluated_model(arguments):
+    noted, model = noted_run(folder), arguments["model"]["model_name_or_path"]
+    if not is_own_folder(folder, arguments):
+        if (folder / ARGUMENTS).is_file():
             raise ValueError(
-                f"--output_dir {folder} holds the metrics of {', '.join(noted.values())}, not of {model}: choose "
+                f"--output_dir {folder} holds another trained model and its metrics, not {model}: choose another."
+            )
+        different = model_differences(noted, arguments) if noted else ["no record of it"]
+        if measures and (folder / RESULTS).is_file() and different and not arguments["data"]["overwrite_output_dir"]:
+            raise ValueError(
+                f"--output_dir {folder} holds metrics of another model: this call has {'; '.join(different)}. Choose "
                 "another folder, or give --overwrite_output_dir to replace them."
             )
-    if arguments_file.is_file() and any(held_out(arguments["data"], split) for split in PREFIXES):
-        if different := different_training(read_json(arguments_file), arguments, HELD_OUT)["data"]:
+    elif any(held_out(arguments["data"], split) for split in PREFIXES):
+        if different := differences(noted, arguments, "examples"):
             raise ValueError(
                 f"{folder} was trained on examples that this call holds out: this call has {'; '.join(different)}. "
                 "Give that training's options, or another --output_dir."
             )
 
 
-def check_deletion(folder: Path, inputs: dict) -> None:
-    """Raises a ValueError if a training would start from files in the folder that it replaces, by argument name."""
-    needed = {"resume_from_checkpoint": inputs["resume_from_checkpoint"]}
-    for name in ("model_name_or_path", "config_name", "tokenizer_name", "target_tokenizer_name", "teacher"):
-        path = Path(inputs.get(name) or "")
-        if path.name and path.exists() and path.resolve().is_relative_to(folder.resolve()):
-            needed[name] = path
+def check_deletion(folder: Path, model: dict, checkpoint: str | bool | None) -> None:
+    """Raises a ValueError if a training would start from a checkpoint or files in the folder that it replaces."""
+    paths = {name: Path(model[name]) for name in MODELS if model.get(name)}
+    needed = {name: path for name, path in paths.items() if path.resolve().is_relative_to(folder.resolve())}
+    needed = {name: path for name, path in needed.items() if path.exists()} | {"resume_from_checkpoint": checkpoint}
     if deleted := [f"--{name} {value}" for name, value in needed.items() if value]:
         raise ValueError(
             f"--overwrite_output_dir would delete what {' and '.join(deleted)} needs: leave one of them out."
@@ -159,17 +155,15 @@ def checkpoint_to_resume(folder: Path, asked: str | bool | None) -> str | None:
 
 def check_same_training(checkpoint: str, arguments: dict, is_asked: bool) -> None:
     """Raises a ValueError if the checkpoint is another training's; only warns if it was named and the model agrees."""
-    noted = Path(checkpoint).parent / ARGUMENTS
-    if not noted.is_file():
+    file = Path(checkpoint).parent / ARGUMENTS
+    noted = read_json(file) if file.is_file() else {}
+    if not (different := "; ".join(differences(noted, arguments, "training", "examples"))):
         return
-    by_kind = different_training(read_json(noted), arguments)
-    different = "; ".join(each for kind in by_kind.values() for each in kind)
-    if not different:
-        return
-    if is_asked and not by_kind["model"]:
+    is_other_model = bool(model_differences(noted, arguments))
+    if is_asked and not is_other_model:
         logger.warning("Resuming from %s with other arguments: %s", checkpoint, different)
         return
-    can_go_on = "" if by_kind["model"] else f", or continue it with --resume_from_checkpoint {checkpoint}"
+    can_go_on = "" if is_other_model else f", or continue it with --resume_from_checkpoint {checkpoint}"
     advice = f"Choose another --output_dir, or start from scratch with --overwrite_output_dir{can_go_on}."
     if is_asked:
         advice = "Leave out --resume_from_checkpoint to train this one."
@@ -179,8 +173,8 @@ def check_same_training(checkpoint: str, arguments: dict, is_asked: bool) -> Non
 def note_run(arguments: dict, args: TrainingArguments) -> None:
     """Records the run in the output folder before it writes anything else; model cards are made from the record.
 
-    For an evaluation in the trained model's folder, only the evaluation and its data are recorded; in another folder
-    also the model. Metrics that the run will replace are deleted; a training or another model replaces all of them. If
+    An evaluation is added to the record of its model's training, or in another folder to that of earlier evaluations
+    of the model. Metrics that the run will replace are deleted; a training or another model replaces all of them. If
     asked for, the model of an earlier training, its checkpoints, target tokenizers, metrics and outputs are deleted
     too.
 
@@ -190,7 +184,8 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
     """
     folder = Path(args.output_dir)
     noted_file, results_file = folder / ARGUMENTS, folder / RESULTS
-    if not args.should_save or not (args.do_train or args.do_eval or args.do_predict):
+    splits = [split for split, is_needed in needed_splits(args).items() if is_needed]
+    if not args.should_save or not splits:
         return
     if args.do_train:
         if arguments["data"]["overwrite_output_dir"]:
@@ -204,23 +199,17 @@ def note_run(arguments: dict, args: TrainingArguments) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         results_file.unlink(missing_ok=True)
     else:
-        asked = {"validation": args.do_eval, "test": args.do_predict}
-        data = arguments["data"] | {"folders": arguments["folders"]}
-        if noted_file.is_file():
-            arguments = read_json(noted_file)
-        else:
-            noted_file, model = folder / EVALUATION, evaluated_model(arguments)
-            noted = read_json(noted_file) if noted_file.is_file() else {}
-            if model != noted.get("model"):
+        noted, data = noted_run(folder), arguments["data"] | {name: arguments[name] for name in ("files", "folders")}
+        if not noted_file.is_file():
+            noted_file = folder / EVALUATION
+            if not is_own_folder(folder, arguments) and (not noted or model_differences(noted, arguments)):
                 noted = {}
-                if model.get("folder") != str(folder.resolve()):
-                    results_file.unlink(missing_ok=True)
+                results_file.unlink(missing_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
-            arguments = noted | {name: arguments[name] for name in ("task", "versions", "date")} | {"model": model}
-        evaluated = [split for split in PREFIXES if asked[split]]
-        arguments["evaluated"] = arguments.get("evaluated", {}) | dict.fromkeys(evaluated, data)
+            noted |= {name: arguments[name] for name in ("task", "versions", "date", "model", "sources")}
+        arguments = noted | {"evaluated": noted.get("evaluated", {}) | dict.fromkeys(splits, data)}
         if results_file.is_file():
-            old = tuple(f"{PREFIXES[split]}_" for split in evaluated)
+            old = tuple(f"{PREFIXES[split]}_" for split in splits)
             results = {name: value for name, value in read_json(results_file).items() if not name.startswith(old)}
             write_json(results_file, results, indent=4, sort_keys=True)
     write_json(noted_file, arguments)

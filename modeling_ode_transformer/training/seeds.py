@@ -4,6 +4,7 @@
 import copy
 import logging
 import statistics
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..text_files import read_json
 from .arguments import BaseDataArguments, needed_splits
 from .checkpoints import write_json
 from .records import ARGUMENTS, RESULTS, RUNS
-from .same_training import RESULT, different_training, measurement
+from .same_training import differences
 
 
 logger = logging.getLogger(__name__)
@@ -23,21 +24,21 @@ def plan_models(data_args: BaseDataArguments, args: TrainingArguments) -> list[t
     """Fold and training arguments, the seed among them, of each model; several have folders and, if they are uploaded,
     repositories of their own."""
     plan: list[tuple[int | None, TrainingArguments]] = []
-    for seed in data_args.seeds or [args.seed]:
-        for fold in range(data_args.cross_validation) if data_args.cross_validation else [None]:
-            own, names = copy.copy(args), []
-            if data_args.seeds:
-                names.append(f"seed_{seed}")
-            if fold is not None:
-                names.append(f"fold_{fold}")
-            own.seed, own.output_dir = seed, str(Path(args.output_dir, *names))
-            if names:
-                # Each continues from its own checkpoints, if it has any.
-                own.resume_from_checkpoint = None
-            if names and args.push_to_hub:
-                # By default they would have the names of their own folders, such as fold_0.
-                own.hub_model_id = "_".join([args.hub_model_id or Path(args.output_dir).resolve().name, *names])
-            plan.append((fold, own))
+    folds = range(data_args.cross_validation) if data_args.cross_validation else [None]
+    for seed, fold in product(data_args.seeds or [args.seed], folds):
+        own, names = copy.copy(args), []
+        if data_args.seeds:
+            names.append(f"seed_{seed}")
+        if fold is not None:
+            names.append(f"fold_{fold}")
+        own.seed, own.output_dir = seed, str(Path(args.output_dir, *names))
+        if names:
+            # Each continues from its own checkpoints, if it has any.
+            own.resume_from_checkpoint = None
+        if names and args.push_to_hub:
+            # By default they would have the names of their own folders, such as fold_0.
+            own.hub_model_id = "_".join([args.hub_model_id or Path(args.output_dir).resolve().name, *names])
+        plan.append((fold, own))
     return plan
 
 
@@ -48,21 +49,14 @@ def check_other_models(
     file = Path(args.output_dir) / RUNS
     if data_args.overwrite_output_dir or not file.is_file():
         return
-    runs = read_json(file)["runs"]
-    if not args.do_train:
-        results_file = file.parent / RESULTS
-        results = read_json(results_file) if results_file.is_file() else None
-        # What the model in the folder has been measured at is in both files.
-        is_own = results is not None and len(runs) == 1
-        if not is_own or any(results.get(name, value) != value for name, value in runs[0].items()):
-            raise ValueError(
-                f"{file} has results of other models: choose another --output_dir, or give --overwrite_output_dir to "
-                "replace them."
-            )
-        return
-    planned = {(own.seed, fold) for fold, own in plan}
-    if others := [run for run in runs if (run["seed"], run["fold"]) not in planned]:
-        seeds = " ".join(dict.fromkeys(str(run["seed"]) for run in others))
+    lost = read_json(file)["runs"]
+    if args.do_train:
+        planned = {(own.seed, fold) for fold, own in plan}
+        lost = [run for run in lost if (run["seed"], run["fold"]) not in planned]
+    elif len(lost) == 1 and (file.parent / RESULTS).is_file():
+        lost = []  # those of the model in the folder, which its record has, too
+    if lost:
+        seeds = " ".join(dict.fromkeys(str(run["seed"]) for run in lost))
         raise ValueError(
             f"{file} has results that this call would lose, of --seeds {seeds}: give all seeds and the same folds "
             "(finished models are reused), choose another --output_dir, or give --overwrite_output_dir."
@@ -88,35 +82,27 @@ def finished_metrics(arguments: dict, args: TrainingArguments) -> dict[str, floa
     metrics, noted = read_json(folder / RESULTS), read_json(folder / ARGUMENTS)
     if any(need and name not in metrics for name, need in needed.items()):
         return None
-    for different in different_training(noted, arguments, RESULT).values():
-        if different:
-            raise ValueError(
-                f"{folder} was trained differently: this call has {'; '.join(different)}. Choose another "
-                "--output_dir, or give --overwrite_output_dir."
-            )
+    different = differences(noted, arguments, "training", "examples", "validation", "test", "result")
     for split, data in noted.get("evaluated", {}).items():
-        asked = {"data": arguments["data"]}
-        different = different_training({"data": data}, asked, measurement(split))["data"]
-        if needed_splits(args)[split] and different:
-            raise ValueError(
-                f"{folder} was evaluated anew; this call has {'; '.join(different)}. Evaluate it on this call's "
-                f"{split} data (--model_name_or_path {folder} --output_dir {folder}), choose another --output_dir, or "
-                "give --overwrite_output_dir."
-            )
+        if needed_splits(args)[split]:
+            different += differences({"data": data, "files": data["files"]}, arguments, "training", split)
+    if different:
+        raise ValueError(
+            f"{folder} was trained or evaluated differently: this call has {'; '.join(different)}. Choose another "
+            "--output_dir, or give --overwrite_output_dir. If only an evaluation differs, evaluate on this call's "
+            f"data again (--model_name_or_path {folder} --output_dir {folder})."
+        )
     logger.info("%s is already trained: its results are reused", folder)
     return metrics
 
 
-def earlier_results(data_args: BaseDataArguments, args: TrainingArguments) -> dict:
-    """What is noted of the model that a call evaluates in its folder: its metrics, or at least its seed."""
+def earlier_results(args: TrainingArguments) -> dict:
+    """What is noted of the model that a call evaluates in its folder: its seed and its metrics."""
     folder = Path(args.output_dir)
-    if args.do_train:
+    if args.do_train or not (folder / ARGUMENTS).is_file():
         return {}
-    if (folder / RUNS).is_file() and not data_args.overwrite_output_dir:
-        return read_json(folder / RUNS)["runs"][0]
-    if (folder / ARGUMENTS).is_file():
-        return {"seed": read_json(folder / ARGUMENTS)["training"]["seed"]}
-    return {}
+    metrics = read_json(folder / RESULTS) if (folder / RESULTS).is_file() else {}
+    return {"seed": read_json(folder / ARGUMENTS)["training"]["seed"]} | metrics
 
 
 def summarize(runs: list[dict]) -> dict:

@@ -8,7 +8,6 @@
 """
 
 import copy
-import json
 import logging
 import math
 from collections.abc import Callable
@@ -16,22 +15,20 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
+from itertools import count
 from pathlib import Path
 
 import datasets
 import numpy as np
 import torch
-from accelerate import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.data_loader import prepare_data_loader
-from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import parse_flag_from_env, reduce
+from accelerate.utils import reduce
 from torch.distributed.fsdp import FSDPModule, StateDictType
 from torch.utils.data import DataLoader
 from transformers import (
     GenerationConfig,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
-    Trainer,
     TrainerState,
     TrainingArguments,
 )
@@ -42,12 +39,11 @@ from ..integration_ode_transformer import StageCoefficients
 from ..modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
 from ..options import check_ranges, declarations, option
 from ..pipeline_ode_transformer import TARGET_TOKENIZER, save_pipeline_code, without_truncation
-from ..text_files import read_json
 from .arguments import has_bf16_products
 from .checkpoints import update_number
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .muon import Muon, muon_groups
-from .resumption import ResumableTrainerMixin, ResumableTrainingArguments, in_place_of
+from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from .samplers import TokenBudgetBatchSampler, pair_lengths
 from .streams import TokenBudgetStream
 from .subword_dropout import RecutPairs, SubwordDropout
@@ -76,19 +72,6 @@ def losses_by_row(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: f
     """
     losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing)
     return losses.view_as(labels).sum(-1)
-
-
-@contextmanager
-def one_group_for_tied_embeddings(model: torch.nn.Module):
-    """Lets FSDP2 shard embeddings that are tied in more than two places together with the modules outside layers.
-
-    Accelerate groups input and output embeddings but overlooks a second stack's, and fails if all are one parameter.
-    """
-    model.get_input_embeddings = model.get_output_embeddings = lambda: None
-    try:
-        yield
-    finally:
-        del model.get_input_embeddings, model.get_output_embeddings
 
 
 @contextmanager
@@ -174,17 +157,17 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     arguments_class: type[TrainingArguments]
 
     def __init__(self, *args, **kwargs):
-        given = signature(Seq2SeqTrainer if isinstance(self, Seq2SeqTrainer) else Trainer).bind(*args, **kwargs)
-        values, name = given.arguments, type(self).__name__
-        if not isinstance(values.get("args"), self.arguments_class):
-            kind = type(values.get("args")).__name__
-            raise TypeError(f"{name} needs {self.arguments_class.__name__} as args, not {kind}.")
-        if values.get("compute_loss_func") is not None:
+        given, name = kwargs.get("args", args[1] if len(args) > 1 else None), type(self).__name__
+        if not isinstance(given, self.arguments_class):
+            raise TypeError(f"{name} needs {self.arguments_class.__name__} as args, not {type(given).__name__}.")
+        super().__init__(*args, **kwargs)
+        if self.compute_loss_func is not None:
             raise ValueError(f"{name} computes the loss, a mean over target tokens: leave out compute_loss_func.")
-        values["compute_loss_func"] = self.mean_loss
-        super().__init__(*given.args, **given.kwargs)
+        self.compute_loss_func = self.mean_loss
         if self.args.optimize_for_cpu and self.args.device.type == "cpu":
             optimize_for_cpu(self.model)
+        self._set_signature_columns_if_needed()
+        self._signature_columns.append("index")
         self._update_index = []
         self._generates = False
         self._coefficient_watch = CoefficientWatch()
@@ -219,19 +202,6 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             "Validation %s: %s for %s, %s for the best checkpoint; kept %s", metric, score, name, best_score, kept
         )
 
-    def create_accelerator_and_postprocess(self):
-        super().create_accelerator_and_postprocess()
-        state = self.accelerator.state
-        asked = self.args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")
-        if asked and state.distributed_type == DistributedType.MULTI_CPU:
-            # Accelerate shards over GPUs only: over CPUs it would silently replicate the model.
-            for shared in (PartialState, AcceleratorState):
-                shared._shared_state["distributed_type"] = DistributedType.FSDP
-            state.fsdp_plugin = FullyShardedDataParallelPlugin(**(self.args.fsdp_plugin_args or {}))
-            if state.mixed_precision != "no":
-                state.fsdp_plugin.set_mixed_precision(state.mixed_precision)
-            self.is_fsdp_enabled = True
-
     def create_optimizer(self, model=None):
         if self.optimizer is None and self.args.optim == MUON:
             args, model = self.args, self.model if model is None else model
@@ -246,13 +216,15 @@ class TokenTrainerMixin(ResumableTrainerMixin):
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,
             )
+        if self.accelerator.is_fsdp2:
+            # Accelerate groups input and output embeddings, but overlooks a second stack's, and fails if all are one
+            # parameter. While it shards the model, it sees none: all are grouped with the modules outside layers.
+            self.model.get_input_embeddings = self.model.get_output_embeddings = lambda: None
         return super().create_optimizer(model)
 
-    def _prepare_for_training(self, *args, **kwargs):
-        with one_group_for_tied_embeddings(self.model) if self.accelerator.is_fsdp2 else nullcontext():
-            return super()._prepare_for_training(*args, **kwargs)
-
     def create_scheduler(self, num_training_steps, optimizer=None):
+        for name in ("get_input_embeddings", "get_output_embeddings"):
+            vars(self.model).pop(name, None)
         args = self.args
         if args.lr_scheduler_type == SchedulerType.WARMUP_STABLE_DECAY:
             decay = {"num_decay_steps": math.ceil(DECAY_SHARE * num_training_steps)}
@@ -328,11 +300,6 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             output.metrics[f"{metric_key_prefix}_perplexity"] = float(np.exp(nll / tokens))
         return output
 
-    def _set_signature_columns_if_needed(self):
-        super()._set_signature_columns_if_needed()
-        if "index" not in self._signature_columns:
-            self._signature_columns.append("index")
-
     def training_step(self, model, inputs, *args, **kwargs):
         inputs = dict(inputs)
         index = inputs.pop("index", None)
@@ -371,29 +338,25 @@ class TokenTrainerMixin(ResumableTrainerMixin):
 
     def save_model(self, output_dir=None, _internal_call=False):
         plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
-        if plugin is None or plugin.state_dict_type != StateDictType.SHARDED_STATE_DICT:
-            super().save_model(output_dir, _internal_call)
-        elif output_dir is None or not _internal_call:
+        is_sharded = plugin is not None and plugin.state_dict_type == StateDictType.SHARDED_STATE_DICT
+        is_checkpoint = _internal_call and output_dir is not None
+        if is_sharded and not is_checkpoint:
             # The final model must open with `from_pretrained`. `push_to_hub` saves it once more.
             plugin.set_state_dict_type("FULL_STATE_DICT")
-            try:
-                super().save_model(output_dir, _internal_call)
-            finally:
-                plugin.set_state_dict_type("SHARDED_STATE_DICT")
-        elif self.args.should_save:
-            # The weights of a checkpoint are written with the optimizer's state, by all processes.
-            Path(output_dir).mkdir(parents=True, exist_ok=True)
+        try:
             with class_before_sharding(self.model):
-                self.model.config.architectures = [type(self.model).__name__]
-                self.model.config.save_pretrained(output_dir)
-            if self.model.can_generate():
-                self.model.generation_config.save_pretrained(output_dir)
-            if self.processing_class is not None:
-                without_truncation(self.processing_class).save_pretrained(output_dir)
-
-    def _save(self, output_dir=None, state_dict=None):
-        with class_before_sharding(self.model):
-            super()._save(output_dir, state_dict)
+                super().save_model(output_dir, _internal_call)
+                if is_sharded and is_checkpoint and self.args.should_save:
+                    # The weights of a checkpoint are written with the optimizer's state, by all processes.
+                    self.model.config.architectures = [type(self.model).__name__]
+                    self.model.config.save_pretrained(output_dir)
+                    if self.model.can_generate():
+                        self.model.generation_config.save_pretrained(output_dir)
+                    if self.processing_class is not None:
+                        self.processing_class.save_pretrained(output_dir)
+        finally:
+            if is_sharded:
+                plugin.set_state_dict_type("SHARDED_STATE_DICT")
 
 
 @dataclass
@@ -495,18 +458,29 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
         super().__post_init__()
         if self.subword_dropout and self.max_tokens_per_batch is None:
             raise ValueError(f"--subword_dropout {self.subword_dropout} needs --max_tokens_per_batch.")
-        if self.max_tokens_per_batch is None:
-            return
-        if self.train_sampling_strategy == "group_by_length":
+        if self.max_tokens_per_batch is not None and self.train_sampling_strategy != "random":
             raise ValueError(
-                f"--max_tokens_per_batch {self.max_tokens_per_batch} already groups pairs by length: leave out "
-                "--train_sampling_strategy group_by_length."
+                f"--max_tokens_per_batch {self.max_tokens_per_batch} already groups pairs by length and draws batches "
+                f"at random: leave out --train_sampling_strategy {self.train_sampling_strategy}."
             )
-        if self.train_sampling_strategy == "sequential":
-            raise ValueError(
-                f"--max_tokens_per_batch {self.max_tokens_per_batch} draws batches in random order: leave it out to "
-                "train with --train_sampling_strategy sequential."
-            )
+
+
+class EachNumber:
+    """0, 1, 2 and so on, each in a list: the numbers of a stream's batches. Of a run that is resumed, Trainer skips
+    those that were trained on."""
+
+    def __iter__(self):
+        return ([number] for number in count())
+
+
+class NumberedBatches:
+    """The batches of a stream for a data loader, which asks for each once and in order, from the stream's place on."""
+
+    def __init__(self, stream: TokenBudgetStream):
+        self.batches = iter(stream)
+
+    def __getitem__(self, number: int) -> list[dict]:
+        return next(self.batches)
 
 
 class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
@@ -523,10 +497,9 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             it, in the folder `target_tokenizer`.
 
     Raises:
-        ValueError: `compute_metrics` is given without `predict_with_generate`, or with the losses of batches
-            (`include_for_metrics`), since losses are sums over tokens; a `compute_loss_func` is given; token-budget
-            batches are asked of a dataset that has no length and is no `datasets.IterableDataset`; or a stream is to
-            be read with `dataloader_num_workers`, or without `max_steps` and `max_tokens_per_batch`.
+        ValueError: `compute_metrics` is given without `predict_with_generate`; a `compute_loss_func` is given;
+            token-budget batches are asked of a dataset that has no length and is no `datasets.IterableDataset`; or a
+            stream is to be read with `dataloader_num_workers`, or without `max_steps` and `max_tokens_per_batch`.
         TypeError: `args` are not `TokenSeq2SeqTrainingArguments`.
     """
 
@@ -552,11 +525,6 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             raise ValueError(
                 "compute_metrics needs generated tokens: give predict_with_generate=True, or leave it out."
             )
-        if self.compute_metrics is not None and "loss" in self.args.include_for_metrics:
-            raise ValueError(
-                "include_for_metrics has 'loss', but losses are summed over tokens, not kept for each batch: leave it "
-                "out. The metrics of an evaluation include the loss."
-            )
         if not (self.args.max_tokens_per_batch and self.train_dataset is not None) or has_length(self.train_dataset):
             return
         if not isinstance(self.train_dataset, datasets.IterableDataset):
@@ -565,15 +533,9 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
                 f"datasets.IterableDataset, not {type(self.train_dataset).__name__}: leave it out, and give "
                 "per_device_train_batch_size."
             )
-        if self.args.subword_dropout:
-            raise ValueError(
-                f"--subword_dropout {self.args.subword_dropout} cannot be used with a stream: leave it out."
-            )
-        if self.args.dataloader_num_workers:
-            raise ValueError(
-                f"dataloader_num_workers={self.args.dataloader_num_workers} cannot be used with a stream, which a "
-                "thread of each process reads: leave it out."
-            )
+        for name in ("subword_dropout", "dataloader_num_workers"):
+            if value := getattr(self.args, name):
+                raise ValueError(f"--{name} {value} cannot be used with a stream: leave it out.")
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):
         self._asked_of_generate = gen_kwargs
@@ -600,9 +562,25 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
     def get_train_dataloader(self):
         if self.args.max_tokens_per_batch is None:
             return super().get_train_dataloader()
+        is_stream = isinstance(self.train_dataset, datasets.IterableDataset)
+        dataset, sampler, collator = self.batches_of_stream() if is_stream else self.batches_of_dataset()
+        dataloader = DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
+        # The sampler already picked this process's batches.
+        return prepare_data_loader(
+            dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+        )
+
+    def batches_of_dataset(self) -> tuple:
+        """The rows to train on, a sampler of their batches, and what pads a batch."""
         dataset, collator = self.train_dataset, self.data_collator
-        if isinstance(dataset, datasets.IterableDataset):
-            return self.get_stream_dataloader(dataset, collator)
         lengths = pair_lengths(dataset)
         sampler = TokenBudgetBatchSampler(
             lengths,
@@ -630,26 +608,14 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             tokenizers = (self.processing_class, self.target_tokenizer or self.processing_class)
             dropouts = [SubwordDropout(tokenizer, strength) for tokenizer in tokenizers]
             dataset = RecutPairs(dataset, dropouts, lengths.max(axis=0).tolist(), self.data_seed)
-        dataloader = DataLoader(
-            dataset,
-            batch_sampler=sampler,
-            collate_fn=collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-        )
-        # The sampler already picked this process's batches.
-        return prepare_data_loader(
-            dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
-        )
+        return dataset, sampler, collator
 
-    def get_stream_dataloader(self, dataset: datasets.IterableDataset, collator) -> DataLoader:
-        """Batches of a stream for `max_steps` updates, or for `num_train_epochs`, whose updates are counted first, or
-        were by the training that is resumed."""
-        args = self.args
+    def batches_of_stream(self) -> tuple:
+        """As `batches_of_dataset`: batches of a stream for `max_steps` updates, or for `num_train_epochs`, whose
+        updates are counted first, or were by the training that is resumed."""
+        args, collator = self.args, self.data_collator
         self._stream = TokenBudgetStream(
-            dataset,
+            self.train_dataset,
             args.max_tokens_per_batch,
             args.stream_buffer_size,
             seed=self.data_seed,
@@ -659,54 +625,31 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             pad_to_multiple_of=getattr(collator, "pad_to_multiple_of", None),
             epochs=self._stream_epochs,
         )
+        noted: dict = {}
+        if self.progress.resumed_from is not None:
+            by_process = self.progress.noted.get("by_process", [])
+            noted = by_process[args.process_index] if len(by_process) == args.world_size else {}
+            if "stream" not in noted:
+                raise ValueError(
+                    f"{self.progress.resumed_from} holds no position in the stream for {args.world_size} processes: "
+                    "resume with as many processes as wrote it."
+                )
+            self._stream.load_state_dict(noted["stream"])
         if self._stream_epochs is not None:
-            noted = self._stream_state(self._resumed_from)
-            self._counted = noted.get("counted") if noted.get("processes") == args.world_size else None
-            # All processes count, or none.
+            self._counted = noted.get("counted")
             if self._counted is None or self._counted["epochs"] != self._stream_epochs:
                 self._counted = {"epochs": self._stream_epochs, "batches": self._stream.count()}
             updates = self._counted["batches"] // args.gradient_accumulation_steps
             args.max_steps = math.ceil(updates * args.num_train_epochs / self._stream_epochs)
             logger.info("%g epochs of the stream make %d updates", args.num_train_epochs, args.max_steps)
         collator = self._get_collator_with_removed_columns(collator, description="training")
-        # The stream already picked this process's batches.
-        dataloader = DataLoader(
-            self._stream, batch_size=None, collate_fn=collator, pin_memory=args.dataloader_pin_memory
-        )
-        return prepare_data_loader(
-            dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
-        )
+        return NumberedBatches(self._stream), EachNumber(), lambda batches: collator(batches[0])
 
-    def _stream_state_file(self, checkpoint: str | Path) -> Path:
-        return Path(checkpoint) / f"stream_state_{self.args.process_index}.json"
-
-    def _stream_state(self, checkpoint: str | Path | None) -> dict:
-        file = self._stream_state_file(checkpoint) if checkpoint else None
-        return read_json(file) if file and file.is_file() else {}
-
-    def _save_rng_state(self, output_dir):
-        if self._stream is not None:
-            state = self._stream.state_dict(self.state.global_step * self.args.gradient_accumulation_steps)
-            state |= {"processes": self.args.world_size, "counted": self._counted}
-            # The process that makes the folder may be behind.
-            Path(output_dir).mkdir(parents=True, exist_ok=True)
-            self._stream_state_file(output_dir).write_text(json.dumps(state), encoding="utf-8")
-        super()._save_rng_state(output_dir)
-
-    def _run_epoch(self, *, resume_from_checkpoint, **kwargs):
-        if self._stream is None or resume_from_checkpoint is None:
-            return super()._run_epoch(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        state = self._stream_state(resume_from_checkpoint)
-        state.pop("counted", None)
-        if state.pop("processes", None) != self.args.world_size:
-            raise ValueError(
-                f"{resume_from_checkpoint} holds no position in the stream for {self.args.world_size} processes: "
-                "resume with as many processes as wrote it."
-            )
-        self._stream.load_state_dict(state)
-        # The stream already begins where the run resumes.
-        with in_place_of("skip_first_batches", lambda dataloader, num_batches: dataloader):
-            return super()._run_epoch(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+    def own_progress(self):
+        if self._stream is None:
+            return super().own_progress()
+        stream = self._stream.state_dict(self.state.global_step * self.args.gradient_accumulation_steps)
+        return super().own_progress() | {"stream": stream, "counted": self._counted}
 
     def log(self, logs, *args, **kwargs):
         if self._stream is not None:

@@ -6,6 +6,9 @@ from collections import Counter
 
 import pytest
 import torch
+from accelerate import DistributedType, FullyShardedDataParallelPlugin
+from accelerate.state import AcceleratorState, PartialState
+from transformers import Trainer
 
 from modeling_ode_transformer.training.cleaning import Cleaning
 
@@ -71,3 +74,20 @@ def assert_logged(logged: dict, loss: torch.Tensor, model: torch.nn.Module):
     norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
     assert logged["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert logged["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+
+
+def shard_over_cpus():
+    """Lets FSDP shard over CPUs in this process. Accelerate shards over GPUs only: over CPUs it replicates the
+    model."""
+    create = Trainer.create_accelerator_and_postprocess
+
+    def create_sharding(trainer):
+        create(trainer)
+        state = trainer.accelerator.state
+        if state.distributed_type == DistributedType.MULTI_CPU:
+            for shared in (PartialState, AcceleratorState):
+                shared._shared_state["distributed_type"] = DistributedType.FSDP
+            state.fsdp_plugin = FullyShardedDataParallelPlugin(**(trainer.args.fsdp_plugin_args or {}))
+            trainer.is_fsdp_enabled = True
+
+    Trainer.create_accelerator_and_postprocess = create_sharding

@@ -18,7 +18,7 @@ from modeling_ode_transformer import OdeTransformerForConditionalGeneration, Ode
 from modeling_ode_transformer.model_folders import open_model
 from modeling_ode_transformer.training import average as module
 from modeling_ode_transformer.training.average import average_checkpoints, last_checkpoints
-from modeling_ode_transformer.training.checkpoints import LOCK, LOSS_STATE, incomplete_reason
+from modeling_ode_transformer.training.checkpoints import LOCK
 
 from ..conftest import TINY, files_of, killed_at_each_operation, randomize, tiny_config
 
@@ -91,9 +91,9 @@ def test_the_newest_checkpoints_of_a_run_are_averaged(run, capsys):
 def test_everything_but_the_state_of_the_training_is_copied(run, tmp_path):
     # Of final models, what is known of one is not of the average.
     of_one = ("arguments.json", "evaluation.json", "all_results.json", "generated_predictions.txt", "README.md")
-    of_one += ("loss_state_0.json", "latest", "zero_to_fp32.py", "runs.json", "_training.lock")
+    of_one += ("progress.json", "checksums.json", "latest", "zero_to_fp32.py", "runs.json", "_training.lock")
     for name in of_one:
-        (run / "checkpoint-10" / name).write_text(json.dumps(dict.fromkeys(LOSS_STATE, 0)))
+        (run / "checkpoint-10" / name).write_text("{}")
     cli.run(["average", str(run), "--last", "2", "--output_dir", str(tmp_path / "out" / "averaged")])
     for name in of_one:
         (run / "checkpoint-10" / name).unlink()
@@ -158,9 +158,9 @@ def change_json(path: Path, **fields) -> None:
         (lambda newest: (newest / "trainer_state.json").unlink(), r"checkpoint-10 is half-written .*trainer_state"),
         (
             lambda newest: truncate(newest / "model.safetensors"),
-            r"checkpoint-10 is half-written .*model.safetensors is cut off",
+            "checkpoint-10 is half-written .*safetensors: ",
         ),
-        (lambda newest: (newest / "model.safetensors").unlink(), "checkpoint-10 is half-written .*holds no weights"),
+        (lambda newest: (newest / "model.safetensors").unlink(), "checkpoint-10 holds neither model.safetensors nor"),
         (
             lambda newest: (newest / "model.safetensors").replace(newest / "pytorch_model_fsdp_0"),
             "checkpoint-10 holds neither model.safetensors nor",
@@ -208,8 +208,6 @@ def test_an_index_that_names_files_outside_its_folder_is_refused(name, tmp_path)
     (folder / "trainer_state.json").write_text('{"global_step": 3, "log_history": []}')
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"weight": name}}))
-    assert f"names the weights {name!r}" in incomplete_reason(folder)
-    folder = folder.rename(tmp_path / "model")
     for call in (lambda: average_checkpoints([folder], tmp_path / "out"), lambda: open_model(AutoModel, folder)):
         with pytest.raises(ValueError, match=f"index.json names the weights '{re.escape(name)}'"):
             call()

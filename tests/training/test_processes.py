@@ -69,18 +69,17 @@ def note_and_count(rank, processes, folder, data_args, files_read):
     PartialState().wait_for_everyone()
 
 
-@pytest.mark.parametrize("local_data", [False, True])
-def test_one_process_hashes_the_files_for_all(local_data, start, tmp_path):
-    """Or one of each node, where nodes have files of their own. Four processes on two nodes."""
+def test_one_process_hashes_the_files_for_all(start, tmp_path):
+    """Four processes on two nodes."""
     path = tmp_path / "train.tsv"
     path.write_text("a\tb\n")
-    data_args = DataArguments(train_file=str(path), local_data=local_data)
+    data_args = DataArguments(train_file=str(path))
     files_read = get_context("fork").Array("i", 4)
     group = [start(note_and_count, rank, 4, tmp_path, data_args, files_read) for rank in range(4)]
     for process in group:
         process.join(PATIENCE)
         assert process.exitcode == 0
-    assert list(files_read) == ([1, 0, 1, 0] if local_data else [1, 0, 0, 0])
+    assert list(files_read) == [1, 0, 0, 0]
     expected = data_note(data_args, TrainingArguments(str(tmp_path), do_train=True, use_cpu=True))
     assert expected["train"][0]["blake2b"]
     assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)] == [expected] * 4

@@ -43,7 +43,7 @@ TRANSLATIONS = [
     ({"label_smoothing_factor": "nan"}, "--label_smoothing_factor nan must be at least 0"),
     (
         {"train_sampling_strategy": "sequential", "max_tokens_per_batch": 200},
-        "--max_tokens_per_batch 200 draws batches in random order",
+        "--max_tokens_per_batch 200 .* leave out --train_sampling_strategy sequential",
     ),
     ({"output_dir": "{file}"}, "--output_dir .*file is a file"),
     ({"batch_eval_metrics": True}, "--batch_eval_metrics True: metrics are of all outputs .* leave it out"),

@@ -20,13 +20,13 @@ from accelerate.utils.launch import get_free_port, prepare_multi_gpu_env
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_ode_transformer.training import trainer as trainer_module
-from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint, unusable_reason
+from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint
 from modeling_ode_transformer.training.smoke import number_names
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
 from ..conftest import EXAMPLES
 from ..processes import fork, wait
-from .runs import MODEL, arguments, cut, losses
+from .runs import MODEL, arguments, cut, losses, shard_over_cpus
 
 
 @pytest.fixture(scope="module")
@@ -127,38 +127,23 @@ def test_a_run_that_was_killed_after_its_last_update_is_not_trained_further(whol
         assert torch.equal(tensor, expected[name]), name
 
 
-DAMAGES = {
-    "trainer_state.json is cut off": lambda folder: cut(folder / "trainer_state.json"),
-    "trainer_state.json, which is written last, is missing": lambda folder: (folder / "trainer_state.json").unlink(),
-    "model.safetensors is cut off": lambda folder: cut(folder / "model.safetensors"),
-    "it holds no weights": lambda folder: (folder / "model.safetensors").unlink(),
-    "optimizer* is missing": lambda folder: (folder / "optimizer.pt").unlink(),
-    "optimizer.pt is cut off": lambda folder: cut(folder / "optimizer.pt"),
-    "rng_state.pth is cut off": lambda folder: cut(folder / "rng_state.pth"),
-    "model-2-of-2.safetensors is missing": lambda folder: (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-2-of-2.safetensors"}})
-    ),
-}
+def emptied(name):
+    return lambda folder: (folder / name).write_text("{}")
 
 
-def emptied(name, text="{}"):
-    return lambda folder: (folder / name).write_text(text)
+def halved(name):
+    return lambda folder: cut(folder / name)
 
 
-def linked_to_nothing(folder):
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors").symlink_to("blobs")
+def removed(name):
+    return lambda folder: (folder / name).unlink()
 
 
-def flipped(name, share):
-    """Flips the bits of a byte, which is at this share of the file."""
-
-    def flip(folder):
-        contents = bytearray((folder / name).read_bytes())
-        contents[int(share * len(contents))] ^= 255
-        (folder / name).write_bytes(contents)
-
-    return flip
+def flipped(folder):
+    """Flips the bits of a byte."""
+    contents = bytearray((folder / "optimizer.pt").read_bytes())
+    contents[len(contents) // 2] ^= 255
+    (folder / "optimizer.pt").write_bytes(contents)
 
 
 def with_zeros_at_the_end(folder):
@@ -167,24 +152,21 @@ def with_zeros_at_the_end(folder):
     (folder / "model.safetensors").write_bytes(contents[:-500] + bytes(500))
 
 
+def linked_to_nothing(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("blobs")
+
+
+WRITTEN_LAST = ("trainer_state.json", "checksums.json")
+DAMAGES = {f"{name}, which is written last, is missing": removed(name) for name in WRITTEN_LAST}
+DAMAGES |= {f"{name} is missing": removed(name) for name in ("config.json", "optimizer.pt", "progress.json")}
+DAMAGES |= {f"{name} is damaged:": halved(name) for name in ("trainer_state.json", "rng_state.pth", "config.json")}
 DAMAGES |= {
-    "optimizer.pt is damaged": flipped("optimizer.pt", 0.5),
-    "rng_state.pth is damaged": flipped("rng_state.pth", 0.5),
-    "model.safetensors is damaged": with_zeros_at_the_end,
-    "config.json is missing": lambda folder: (folder / "config.json").unlink(),
-    "tokenizer.json is missing": lambda folder: (folder / "tokenizer.json").unlink(),
-    **{
-        f"{name} is cut off or damaged": lambda folder, name=name: cut(folder / name)
-        for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "loss_state_0.json")
-    },
-    "loss_state_0.json is damaged: it has no valid loss_since_last_log": emptied("loss_state_0.json"),
-    "trainer_state.json is damaged: it has no valid global_step": emptied("trainer_state.json"),
-    "tokenizer_config.json is cut off or damaged (": emptied("tokenizer_config.json", "[]"),
+    "checksums.json is damaged (": halved("checksums.json"),
     "tokenizer.json is damaged": emptied("tokenizer.json"),
-    "config.json is damaged": lambda folder: (folder / "config.json").write_text(
-        (folder / "config.json").read_text().replace('"d_model": 32', '"d_model": 31')
-    ),
-    "model.safetensors is a broken link": linked_to_nothing,
+    "optimizer.pt is damaged": flipped,
+    "model.safetensors is damaged": with_zeros_at_the_end,
+    "model.safetensors is missing": linked_to_nothing,
 }
 
 
@@ -194,7 +176,6 @@ def test_half_written_checkpoints_are_recognised(reason, whole, tmp_path, caplog
         shutil.copytree(whole / f"checkpoint-{number}", tmp_path / f"checkpoint-{number}")
     assert last_complete_checkpoint(tmp_path).name == "checkpoint-8"
     DAMAGES[reason](tmp_path / "checkpoint-8")
-    assert unusable_reason(tmp_path / "checkpoint-8").startswith(reason)
     assert last_complete_checkpoint(tmp_path).name == "checkpoint-4"
     assert f"checkpoint-8 is left out: {reason}" in caplog.text
 
@@ -215,7 +196,7 @@ def test_a_half_written_checkpoint_is_not_resumed_from(whole, corpus, tmp_path):
     shutil.copytree(whole / "checkpoint-8", tmp_path / "checkpoint-8")
     cut(tmp_path / "checkpoint-8" / "scheduler.pt")
     values = options(resume_from_checkpoint=tmp_path / "checkpoint-8")
-    with pytest.raises(ValueError, match=r"checkpoint-8: scheduler\.pt is cut off .* Choose an earlier checkpoint"):
+    with pytest.raises(ValueError, match=r"checkpoint-8: scheduler\.pt is damaged.* Choose an earlier checkpoint"):
         run_translation.main(arguments(corpus, tmp_path / "out", **values))
 
 
@@ -258,10 +239,16 @@ def train_in_two_processes(argv, folder, launcher=()):
         args = launch_command_parser().parse_args([*launcher[1:], "run_translation.py"])
         args, *_ = _validate_launch_command(args)
         environment = prepare_multi_gpu_env(args) | environment
+
+    def train():
+        if launcher:
+            shard_over_cpus()
+        run_translation.main(argv)
+
     children = []
     for rank in ("0", "1"):
         own = environment | {"RANK": rank, "LOCAL_RANK": rank}
-        children.append(fork(lambda: run_translation.main(argv), folder, folder / f"process_{rank}", own))
+        children.append(fork(train, folder, folder / f"process_{rank}", own))
     results = [wait(child, folder / f"process_{rank}") for rank, child in enumerate(children)]
     for result in results:
         assert result.returncode == 0, result.stderr[-3000:]
@@ -285,7 +272,10 @@ def launch(kind, argv, folder):
 IN_FLOAT32 = """
 import runpy
 from modeling_ode_transformer.training import trainer
+from tests.training.runs import shard_over_cpus
 trainer.has_bf16_products = lambda: False
+if {is_sharded}:
+    shard_over_cpus()
 runpy.run_path({script!r}, run_name="__main__")
 """
 
@@ -296,7 +286,7 @@ def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, cap
     float32 on all machines: bfloat16 would make the rounding of the gradients' sums larger."""
     monkeypatch.setattr(trainer_module, "has_bf16_products", lambda: False)
     script = tmp_path / "script.py"
-    script.write_text(IN_FLOAT32.format(script=str(EXAMPLES / "run_translation.py")))
+    script.write_text(IN_FLOAT32.format(script=str(EXAMPLES / "run_translation.py"), is_sharded=kind == "FSDP"))
     values = options(max_steps=4, logging_steps=1, save_steps=3, eval_strategy="no", do_predict=True)
     fields = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
     model = json.dumps(MODEL | fields | {"encoder_coefficients": "gate"})
@@ -350,7 +340,7 @@ def test_two_processes_that_group_by_length_resume_in_a_later_epoch(corpus, tmp_
             shutil.copytree(folder / "checkpoint-4", tmp_path / "resumed" / "checkpoint-4")
     assert losses(tmp_path / "resumed") == losses(tmp_path / "whole")
     assert sorted(losses(tmp_path / "whole")) == [3, 6]
-    kept = [json.loads((tmp_path / "whole" / "checkpoint-4" / f"loss_state_{i}.json").read_text()) for i in (0, 1)]
+    kept = json.loads((tmp_path / "whole" / "checkpoint-4" / "progress.json").read_text())["by_process"]
     assert kept[0]["loss_since_last_log"] != kept[1]["loss_since_last_log"]
     results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("whole", "resumed")]
     assert results[1]["train_loss"] == pytest.approx(results[0]["train_loss"], rel=1e-6)

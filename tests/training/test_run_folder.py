@@ -26,11 +26,10 @@ from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder, w
 from modeling_ode_transformer.training.help import TASKS, find_task
 from modeling_ode_transformer.training.run_folder import note_run
 from modeling_ode_transformer.training.same_training import (
-    RESULT,
     affected_by,
-    changed_data,
     data_note,
-    different_training,
+    differences,
+    model_differences,
     run_arguments,
 )
 from modeling_ode_transformer.training.tasks import seq2seq, translation
@@ -78,13 +77,14 @@ def test_a_run_folder_holds_only_metrics_of_its_model_and_says_of_which_data(cor
     assert again["eval_nll_loss"] == results["eval_nll_loss"]
     assert again["predict_generation"] != results["predict_generation"]
     noted = json.loads((evaluated / "evaluation.json").read_text())
-    assert noted["model"]["folder"] == str(folder) and set(noted["evaluated"]) == {"validation", "test"}
+    assert noted["model"]["model_name_or_path"] == str(folder)
+    assert set(noted["evaluated"]) == {"validation", "test"}
     # Nor of two states of one.
-    os.utime(folder / "model.safetensors", (0, 0))
-    with pytest.raises(ValueError, match=rf"evaluated holds the metrics of {folder}, {noted['model']['saved']}, not"):
-        run_translation.main(arguments(corpus, evaluated, **other))
     other["model_name_or_path"] = tmp_path / "other"
-    with pytest.raises(ValueError, match=rf"evaluated holds the metrics of {folder}, .*, not of .*other: choose"):
+    weights = load_file(tmp_path / "other" / "model.safetensors")
+    weights["model.encoder.layer_norm.weight"] += 1
+    save_file(weights, tmp_path / "other" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"evaluated holds metrics of another model: .* model_name_or_path='other \("):
         run_translation.main(arguments(corpus, evaluated, **other))
     assert json.loads((evaluated / "all_results.json").read_text()) == again
     run_translation.main(arguments(corpus, evaluated, **other, overwrite_output_dir=True))
@@ -220,7 +220,7 @@ def test_training_data_that_changed_are_refused_by_name(corpus, tmp_path, caplog
     for changed in (text + text[:1] + "\n", text.replace("e", "a", 1)):
         (data / "train.de").write_text(changed)
         with pytest.raises(
-            ValueError, match=r"checkpoint-2 belongs to another training: .*another content of train\.de"
+            ValueError, match=r"checkpoint-2 belongs to another training: .* train file 2='train\.de, .* in place of"
         ):
             run_translation.main(arguments(data, out, **options))
     assert len(losses(out)) == 2
@@ -239,21 +239,32 @@ def test_training_data_that_changed_are_refused_by_name(corpus, tmp_path, caplog
     options |= {"max_steps": 4}
     asked = options | {"resume_from_checkpoint": out / "checkpoint-3"}
     run_translation.main(arguments(moved, out, **asked))
-    assert "with other arguments: another content of train.en" in caplog.text
+    assert "with other arguments: train file 1='train.en" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "is_same"),
-    [(["s.py (1)"], ["s.py (1)"], True), (["s.py (1)"], ["s.py (2)"], False)],
-)
-def test_files_of_schemes_are_compared_by_their_content(before, now, is_same):
-    noted, asked = ({"model": {"import_schemes": [f"{folder}/s.py"]}} for folder in ("a", "b"))
-    noted |= {"imports": before}
-    different = different_training(noted, asked | {"imports": now})
-    assert different["model"] == ([] if is_same else ["import_schemes=['s.py (2)'] in place of ['s.py (1)']"])
-    for run in (noted, asked):
-        run |= {"data": {}, "training": {}}
-    assert different_training(noted, asked | {"imports": now}, RESULT)["model"] == different["model"]
+def test_models_and_schemes_are_compared_by_their_content(tmp_path):
+    """Wherever they lie; names of the Hub as they are."""
+
+    def noted(**values):
+        model_args = Seq2SeqModelArguments()
+        vars(model_args).update(values)
+        return run_arguments("translation", model_args, translation.DataArguments(), Seq2SeqTrainingArguments("out"))
+
+    for folder, text in (("a", "1"), ("b/a", "1"), ("c/a", "2")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "config.json").write_text(text)
+        (tmp_path / folder / "s.py").write_text(text)
+    for name, file in (("tokenizer_name", "."), ("import_schemes", "s.py")):
+        first, moved, other = (tmp_path / folder / file for folder in ("a", "b/a", "c/a"))
+        first, moved, other = (
+            noted(**{name: [str(path)] if file == "s.py" else str(path)}) for path in (first, moved, other)
+        )
+        assert differences(first, moved, "training") == model_differences(first, moved) == []
+        (found,) = differences(first, other, "training")
+        assert found.startswith(f"{name}=") and model_differences(first, other) == [found]
+    for start, revision in (("you/base", "main"), ("me/base", "v2")):
+        asked = noted(model_name_or_path=start, model_revision=revision)
+        assert len(differences(noted(model_name_or_path="me/base"), asked, "training")) == 1
 
 
 def test_an_error_in_opening_a_target_tokenizer_is_not_hidden(tmp_path, monkeypatch):
@@ -292,24 +303,28 @@ def test_changed_data_are_noticed_in_folders_and_on_the_hub(tmp_path, monkeypatc
     def note(name):
         return {"files": data_note(translation.DataArguments(dataset_name=str(name)), training)}
 
+    def changed(noted, asked):
+        return differences(noted, asked, "examples")
+
     before = note(folder)
     os.utime(folder / "data" / "train.jsonl", (1, 1))
-    assert changed_data(before, note(shutil.copytree(folder, tmp_path / "copied"))) == []
+    assert changed(before, note(shutil.copytree(folder, tmp_path / "copied"))) == []
     # What the training itself writes does not count.
     (folder / "out").mkdir()
     (folder / "out" / "arguments.json").write_text("{}")
-    assert changed_data(before, note(folder)) == []
+    assert changed(before, note(folder)) == []
     (folder / "data" / "train.jsonl").write_text('{"en": "two", "de": "zwei"}\n')
-    assert changed_data(before, note(folder)) == ["another content of data/train.jsonl (28 bytes in place of 28)"]
+    (found,) = changed(before, note(folder))
+    assert found.startswith("train file 1='data/train.jsonl, 28, ")
     (folder / "data" / "more.jsonl").write_text('{"en": "two", "de": "zwei"}\n')
-    assert changed_data(before, note(folder)) == ["other files of train data (data/more.jsonl)"]
+    assert "data/more.jsonl" in changed(before, note(folder))[0]
 
     texts = ["one"]
     monkeypatch.setattr(datasets, "load_dataset", lambda *_: {"train": datasets.Dataset.from_dict({"en": texts})})
     before = note("me/data")
-    assert changed_data(before, note("me/data")) == []
+    assert changed(before, note("me/data")) == []
     texts.append("two")
-    assert changed_data(before, note("me/data")) == ["another content of me/data (by its fingerprint)"]
+    assert "me/data" in changed(before, note("me/data"))[0]
 
 
 def test_a_run_notes_which_of_its_names_are_folders(tmp_path, monkeypatch):
@@ -317,6 +332,8 @@ def test_a_run_notes_which_of_its_names_are_folders(tmp_path, monkeypatch):
     for name in ("start", "pairs", "work"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "work")
+    pairs = datasets.Dataset.from_dict({"en": ["one"]})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_: {"validation": pairs})
     args = Seq2SeqTrainingArguments("out", do_train=False, do_eval=True, eval_strategy="no")
     model_args = Seq2SeqModelArguments(model_name_or_path="../start")
     for name, folders in (("me/pairs", ["../start"]), ("../pairs", ["../start", "../pairs"])):
@@ -331,18 +348,9 @@ def test_a_run_notes_which_of_its_names_are_folders(tmp_path, monkeypatch):
 
 def test_a_validation_file_of_which_a_part_is_trained_on_is_training_data():
     old, new = ([{"name": "dev.m2", "size": 1, "blake2b": text}] for text in ("aa", "bb"))
-    for share, changed in ((None, []), (0.5, ["another content of dev.m2 (1 bytes in place of 1)"])):
+    for share, changed in ((None, []), (0.5, ["validation file 1='dev.m2, 1, bb' in place of 'dev.m2, 1, aa'"])):
         asked = {"data": {"validation_share": share}, "files": {"validation": new}}
-        assert changed_data({"files": {"validation": old}}, asked) == changed
-
-
-def test_an_option_that_does_nothing_makes_no_other_training():
-    """The size of a target's vocabulary beside a joint tokenizer, as older runs may have noted it."""
-    runs = [{"model": {"joint_tokenizer": True, "target_vocab_size": size}, "data": {}} for size in (390, None)]
-    assert not any(different_training(*runs).values())
-    for run in runs:
-        run["model"]["joint_tokenizer"] = False
-    assert different_training(*runs)["model"] == ["target_vocab_size=None in place of 390"]
+        assert differences({"files": {"validation": old}}, asked, "training", "examples") == changed
 
 
 def test_json_is_written_through_links_and_into_pipes(tmp_path):
@@ -388,7 +396,7 @@ def test_the_same_batches_may_come_from_other_numbers_of_processes():
     def different(processes, accumulated):
         asked = {"training": {"gradient_accumulation_steps": accumulated}, "processes": processes}
         noted = {"training": {"gradient_accumulation_steps": 2}, "processes": 4}
-        return different_training(noted, asked)["training"]
+        return differences(noted, asked, "training")
 
     assert different(4, 2) == different(8, 1) == different(2, 4) == []
     assert different(2, 2) == ["processes x gradient_accumulation_steps=4 in place of 8"]
@@ -421,38 +429,39 @@ def test_the_same_batches_may_come_from_other_numbers_of_processes():
 )
 def test_another_value_of_what_decides_the_updates_makes_another_training(name, noted, asked):
     def different(*values):
-        return different_training(*({"training": {"per_device_train_batch_size": 8, name: each}} for each in values))
+        runs = ({"training": {"per_device_train_batch_size": 8, name: each}} for each in values)
+        return differences(*runs, "training")
 
-    (found,) = different(noted, asked)["training"]
+    (found,) = different(noted, asked)
     assert found.startswith(f"{name}={asked!r} in place of ")
-    assert different(asked, asked)["training"] == []
+    assert different(asked, asked) == []
 
 
 @pytest.mark.parametrize(
-    "kind, name, affected",
+    "name, affected",
     [
-        ("training", "accelerator_config", "training"),
-        ("training", "an option of a later transformers", "training"),
-        ("training", "max_steps", "result"),
-        ("training", "push_to_hub", "result"),
-        ("training", "log_coefficients", "result"),
-        ("training", "logging_steps", "call"),
-        ("data", "num_beams", "result"),
-        ("data", "max_eval_samples", "validation"),
-        ("data", "split_seed", "examples"),
-        ("data", "block_size", "training"),
-        ("model", "class_names", "training"),
+        ("accelerator_config", "training"),
+        ("an option of a later transformers", "training"),
+        ("max_steps", "result"),
+        ("push_to_hub", "result"),
+        ("log_coefficients", "result"),
+        ("logging_steps", "call"),
+        ("num_beams", "result"),
+        ("max_eval_samples", "validation"),
+        ("split_seed", "examples"),
+        ("block_size", "training"),
+        ("class_names", "training"),
     ],
 )
-def test_an_option_affects_what_it_declares_and_else_the_training(kind, name, affected):
-    assert affected_by(kind, name) == affected
+def test_an_option_affects_what_it_declares_and_else_the_training(name, affected):
+    assert affected_by(name) == affected
 
 
 def test_all_tasks_declare_the_same_of_an_option():
-    for kind in ("model", "data", "training"):
-        found = {}
-        for task in map(find_task, TASKS):
-            for name, declared in declarations(getattr(task, f"{kind}_arguments")).items():
+    found = {}
+    for task in map(find_task, TASKS):
+        for owner in (task.model_arguments, task.data_arguments, task.training_arguments):
+            for name, declared in declarations(owner).items():
                 if "affects" in declared:
                     assert found.setdefault(name, declared["affects"]) == declared["affects"], name
 
@@ -489,7 +498,7 @@ def test_losses_and_seconds_are_those_of_all_calls(corpus, tmp_path):
         shutil.copytree(tmp_path / "whole" / folder, tmp_path / "resumed" / folder)
         resumed = run_translation.main(arguments(corpus, tmp_path / "resumed", **options))
         assert resumed["train_loss"] == pytest.approx(whole["train_loss"], rel=1e-6)
-        seconds = json.loads((tmp_path / "whole" / folder / "loss_state_0.json").read_text())["seconds"]
+        seconds = json.loads((tmp_path / "whole" / folder / "progress.json").read_text())["seconds"]
         assert resumed["train_runtime"] >= seconds > 0
         assert resumed["train_steps_per_second"] == pytest.approx(6 / resumed["train_runtime"], rel=1e-6)
         # With --max_steps, transformers counts every batch as a full one.
@@ -517,31 +526,19 @@ def test_the_best_checkpoint_is_found_in_a_folder_that_was_moved(corpus, tmp_pat
         run_translation.main(arguments(corpus, tmp_path / "moved", **options))
 
 
-def test_a_finished_run_that_kept_only_its_best_checkpoint_is_not_trained_further(corpus, tmp_path, monkeypatch):
+def test_a_finished_run_of_which_the_best_checkpoint_is_kept_is_not_trained_further(corpus, tmp_path, monkeypatch):
     """Repeating the command leaves the model as it is, and the metrics of its training."""
     options = {"do_eval": True, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
     options |= {"load_best_model_at_end": True, "metric_for_best_model": "perplexity", "max_steps": 4}
     options |= {"learning_rate": 0.9, "warmup_steps": 3, "lr_scheduler_type": "inverse_sqrt", "save_total_limit": 1}
     metrics = run_translation.main(arguments(corpus, tmp_path, **options))
-    files = {name: (tmp_path / name).read_bytes() for name in ("model.safetensors", "trainer_state.json")}
-    assert [path.name for path in tmp_path.glob("checkpoint-*")] != ["checkpoint-4"]
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 2
     monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", None)
     again = run_translation.main(arguments(corpus, tmp_path, **options))
-    assert {name: (tmp_path / name).read_bytes() for name in files} == files
-    is_of_training = lambda name: name.startswith("train_") or name == "eval_perplexity"  # noqa: E731
-    assert {name: again[name] for name in filter(is_of_training, metrics)} == {
-        name: metrics[name] for name in filter(is_of_training, metrics)
-    }
-
-
-def test_another_start_of_the_same_last_name_makes_another_training():
-    noted = {"model": {"model_name_or_path": "me/base", "model_revision": "main"}}
-    for start, revision in (("you/base", "main"), ("me/base", "v2")):
-        asked = {"model": {"model_name_or_path": start, "model_revision": revision}}
-        assert different_training(noted, asked)["model"]
-    assert not different_training(noted, noted)["model"]
-    moved = {"model": {"model_name_or_path": "../me/base", "model_revision": "main"}}
-    assert not different_training(noted, moved)["model"]
+    assert (tmp_path / "model.safetensors").read_bytes() == weights
+    for name in ("train_loss", "train_samples", "eval_perplexity"):
+        assert again[name] == metrics[name]
 
 
 def test_only_a_training_adds_weights_that_a_checkpoint_lacks(run, corpus, tmp_path):

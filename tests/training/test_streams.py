@@ -197,40 +197,32 @@ def test_a_training_on_a_stream_is_resumed_exactly(files, tmp_path, monkeypatch)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
     assert history(resumed) == history(trainer) and len(history(trainer)) == updates and not counts
     assert not [name for name in resumed.state.log_history[-1] if "samples" in name]
-    # A process that is ahead of the one that makes the folder.
-    resumed._save_rng_state(str(tmp_path / "ahead" / "checkpoint-1"))
-    state = json.loads((tmp_path / "ahead" / "checkpoint-1" / "stream_state_0.json").read_text())
-    assert state["counted"] == {"epochs": 1, "batches": updates * 2}
-    file = tmp_path / "checkpoint-6" / "stream_state_0.json"
+    file = tmp_path / "checkpoint-6" / "progress.json"
     state = json.loads(file.read_text())
+    (own,) = state["by_process"]
+    assert own["counted"] == {"epochs": 1, "batches": updates * 2}
     shutil.copytree(tmp_path / "checkpoint-6", tmp_path / "twice" / "checkpoint-6")
     twice = trainer_for(tmp_path / "twice", files, num_train_epochs=2, seed=5)
     twice.train(resume_from_checkpoint=str(tmp_path / "twice" / "checkpoint-6"))
     assert twice.state.max_steps == counts[0] // 2 > updates and len(counts) == 1
-    file.write_text(json.dumps({name: value for name, value in state.items() if name != "counted"}))
+    file.write_text(json.dumps(state | {"by_process": [own | {"counted": None}]}))
     note_checksums(file.parent)
     resumed = trainer_for(tmp_path, files, num_train_epochs=1, seed=5)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
     assert history(resumed) == history(trainer) and counts[1:] == [updates * 2]
-    # Another number of processes: those without a file count together with the others, and do not wait for them.
-    file.write_text(json.dumps(state))
-    with monkeypatch.context() as patch:
-        patch.setattr(TokenSeq2SeqTrainingArguments, "world_size", 2)
-        patch.setattr(TokenBudgetStream, "_gather", lambda stream, value: [value])
-        resumed.get_train_dataloader()
-    assert len(counts) == 3
     longer = trainer_for(tmp_path / "longer", files, max_steps=updates + 4, save_strategy="no", seed=5)
     longer.train()
     assert longer.state.global_step == updates + 4
-    # The state of a process that is not there.
-    file.unlink()
-    note_checksums(file.parent)
-    with pytest.raises(ValueError, match="holds no position in the stream for 1 processes"):
-        trainer_for(tmp_path, files, num_train_epochs=1).train(str(tmp_path / "checkpoint-6"))
+    # The place of a process that is not there.
+    for by_process in ([own, own], [{"loss_since_last_log": 0.0}]):
+        file.write_text(json.dumps(state | {"by_process": by_process}))
+        note_checksums(file.parent)
+        with pytest.raises(ValueError, match="holds no position in the stream for 1 processes"):
+            trainer_for(tmp_path, files, num_train_epochs=1).train(str(tmp_path / "checkpoint-6"))
 
 
 def test_what_a_stream_cannot_do_is_said(files, tmp_path):
-    with pytest.raises(ValueError, match="dataloader_num_workers=2 cannot be used with a stream"):
+    with pytest.raises(ValueError, match="--dataloader_num_workers 2 cannot be used with a stream"):
         trainer_for(tmp_path, files, max_steps=2, dataloader_num_workers=2)
     with pytest.raises(ValueError, match="max_steps"):  # by Trainer: no budget, so that no updates can be counted
         trainer_for(tmp_path, files, num_train_epochs=3, max_tokens_per_batch=None)

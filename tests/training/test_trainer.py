@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 
@@ -79,6 +78,15 @@ def loss_history(trainer):
         for entry in trainer.state.log_history
         if "train_runtime" not in entry
     ]
+
+
+@pytest.fixture
+def transformers_log(caplog):
+    """What is logged, with the warnings of transformers, also those given before."""
+    logging.enable_propagation()
+    logging.get_logger("transformers.trainer_utils").warning_once.cache_clear()
+    yield caplog
+    logging.disable_propagation()
 
 
 RESUMED = {
@@ -163,7 +171,7 @@ def test_train_itself_leaves_out_half_written_checkpoints(tmp_path):
     whole.train()
     (tmp_path / "checkpoint-4" / "trainer_state.json").unlink()
     cut(tmp_path / "checkpoint-3" / "optimizer.pt")
-    with pytest.raises(ValueError, match=r"checkpoint-3: optimizer\.pt is cut off .* Choose an earlier checkpoint"):
+    with pytest.raises(ValueError, match=r"checkpoint-3: optimizer\.pt is damaged.* Choose an earlier checkpoint"):
         trainer_for(tmp_path, new_model(), **values).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     resumed = trainer_for(tmp_path, new_model(), **values)
     resumed.train(resume_from_checkpoint=True)
@@ -171,25 +179,17 @@ def test_train_itself_leaves_out_half_written_checkpoints(tmp_path):
 
 
 def test_what_a_kill_left_does_not_count_as_a_checkpoint_to_keep(tmp_path, caplog):
-    """Killed while the third last checkpoint was being deleted, whose folder is then the one changed last."""
+    """Killed while the third last checkpoint was being deleted. Checkpoints are removed by their updates, not by when
+    their folders were changed."""
     values = {"max_steps": 4, "save_strategy": "steps", "save_steps": 1}
     trainer_for(tmp_path, new_model(), **values).train()
     shutil.rmtree(tmp_path / "checkpoint-4")
     (tmp_path / "checkpoint-1" / "model.safetensors").unlink()
-    for number, time in ((2, 1000), (3, 2000), (1, 3000)):
+    for number, time in ((2, 2000), (3, 1000), (1, 3000)):
         os.utime(tmp_path / f"checkpoint-{number}", (time, time))
     trainer_for(tmp_path, new_model(), **values, save_total_limit=2).train(resume_from_checkpoint=True)
     assert [path.name for path in numbered_checkpoints(tmp_path)] == ["checkpoint-3", "checkpoint-4"]
-    assert "checkpoint-1: it holds no weights" in caplog.text
-
-
-def test_checkpoints_are_removed_by_their_updates_not_by_when_their_folders_were_changed(tmp_path):
-    values = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
-    trainer_for(tmp_path, new_model(), **values).train()
-    for number, time in ((1, 3e9), (2, 1000), (3, 2000)):
-        os.utime(tmp_path / f"checkpoint-{number}", (time, time))
-    trainer_for(tmp_path, new_model(), **values | {"max_steps": 4}, save_total_limit=2).train(True)
-    assert [path.name for path in numbered_checkpoints(tmp_path)] == ["checkpoint-3", "checkpoint-4"]
+    assert "checkpoint-1: model.safetensors is missing" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -251,8 +251,10 @@ def test_an_upload_of_a_sharded_model_saves_it_whole(tmp_path, monkeypatch):
     )
     trainer.save_model(_internal_call=True)
     trainer.save_model()
+    monkeypatch.setattr(trainer.progress, "state_dict", dict)
     trainer.save_model(str(tmp_path / "checkpoint-1"), _internal_call=True)
-    assert saved == [(None, True, "FULL_STATE_DICT"), (None, False, "FULL_STATE_DICT")]
+    assert saved[:2] == [(None, True, "FULL_STATE_DICT"), (None, False, "FULL_STATE_DICT")]
+    assert saved[2:] == [(str(tmp_path / "checkpoint-1"), True, "SHARDED_STATE_DICT")]
     assert plugin.state_dict_type == StateDictType.SHARDED_STATE_DICT
     assert (tmp_path / "checkpoint-1" / "config.json").is_file()
 
@@ -296,143 +298,74 @@ def test_a_run_whose_best_update_was_not_saved_is_resumed(losses, tmp_path):
         assert all(weights[name].equal(tensor) for name, tensor in expected.items())
 
 
-def test_evaluations_in_half_precision_leave_the_model_in_full_precision(tmp_path):
-    """Trainer casts the model before an evaluation outside a training. What is saved afterwards has the dtypes and
-    values from before, and parameters are the same objects."""
-    model = new_model()
-    model.register_buffer("scale", torch.tensor(1 / 3))
-    trainer = trainer_for(tmp_path, model, bf16_full_eval=True, save_strategy="no")
-    trainer.train()
-    dtypes, forward = [], model.forward
-    model.forward = lambda *args, **kwargs: (dtypes.append(model.dtype), forward(*args, **kwargs))[1]
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    parameters = list(model.parameters())
-    trainer.predict(pairs(2))
-    trainer.evaluate()
-    assert set(dtypes) == {torch.bfloat16}
-    trainer.save_model()
-    assert all(now is then for now, then in zip(model.parameters(), parameters, strict=True))
-    for name, tensor in model.state_dict().items():
-        assert tensor.dtype == before[name].dtype and tensor.equal(before[name]), name
-    assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {torch.float32}
-
-
-def test_evaluations_of_sharded_models_in_half_precision_are_refused(tmp_path, monkeypatch):
-    create = Seq2SeqTrainer.create_accelerator_and_postprocess
-    monkeypatch.setattr(
-        Seq2SeqTrainer,
-        "create_accelerator_and_postprocess",
-        lambda self: (create(self), setattr(self, "is_fsdp_enabled", True))[0],
-    )
-    with pytest.raises(ValueError, match=r"--bf16_full_eval casts the model, .* leave it out"):
+def test_evaluations_in_half_precision_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"--bf16_full_eval casts the model for good, .* leave it out"):
         trainer_for(tmp_path, new_model(), bf16_full_eval=True)
 
 
-def test_the_last_checkpoint_gives_way_to_the_best_one_where_one_is_kept(tmp_path, monkeypatch):
-    """The training has ended nevertheless: it is not continued from the best one, unless it is to be longer or starts
-    anew, and then a kill does not leave the earlier end."""
+@pytest.mark.parametrize("loads_best", [True, False])
+def test_the_last_checkpoint_stays_beside_the_best_one_and_says_that_the_training_has_ended(
+    loads_best, tmp_path, monkeypatch
+):
     values = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
-    values |= {"metric_for_best_model": "loss", "load_best_model_at_end": True, "save_total_limit": 1}
+    values |= {"metric_for_best_model": "loss", "load_best_model_at_end": loads_best, "save_total_limit": 1}
     values |= {"greater_is_better": True, "logging_steps": 2}
     trainer = trainer_for(tmp_path, new_model(), **values)
-    result = trainer.train()
-    assert trainer.state.best_global_step == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "trainer_state.json"]
-
-    step = TokenSeq2SeqTrainer.training_step
+    trainer.train()
+    assert [path.name for path in numbered_checkpoints(tmp_path)] == ["checkpoint-1", "checkpoint-3"]
+    assert trainer.args.save_total_limit == 1
     monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", None)
-    for _ in range(2):
-        again = trainer_for(tmp_path, new_model(), **values)
-        assert again.train(resume_from_checkpoint=True).metrics == result.metrics
-        assert again.state.log_history == trainer.state.log_history and again.state.global_step == 3
-        for name, tensor in again.model.state_dict().items():
-            assert tensor.equal(trainer.model.state_dict()[name]), name
-
-    def killed(trainer, *args):
-        if trainer.state.global_step == 2:
-            raise KeyboardInterrupt
-        return step(trainer, *args)
-
-    monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", killed)
-    shutil.copytree(tmp_path, tmp_path / "longer")
-    for folder, changed in ((tmp_path / "longer", {"max_steps": 5}), (tmp_path, {})):
-        with pytest.raises(KeyboardInterrupt):
-            trainer_for(folder, new_model(), **values | changed).train(bool(changed))
-        assert not (folder / "trainer_state.json").exists()
-    monkeypatch.setattr(TokenSeq2SeqTrainer, "training_step", step)
     again = trainer_for(tmp_path, new_model(), **values)
     again.train(resume_from_checkpoint=True)
-    assert loss_history(again) == loss_history(trainer)
-
-
-def test_a_best_checkpoint_that_is_not_loaded_leaves_the_last_one(tmp_path):
-    """Whose weights are the final ones; the training ends there, too, if it is repeated."""
-    values = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
-    values |= {"metric_for_best_model": "loss", "greater_is_better": True, "save_total_limit": 1}
-    trainer_for(tmp_path, new_model(), **values).train()
-    assert [path.name for path in numbered_checkpoints(tmp_path)] == ["checkpoint-1", "checkpoint-3"]
+    assert loss_history(again) == loss_history(trainer) and again.state.global_step == 3
+    for name, tensor in again.model.state_dict().items():
+        assert tensor.equal(trainer.model.state_dict()[name]), name
 
 
 @pytest.mark.parametrize("is_share", [False, True])
-def test_a_resumed_run_logs_and_saves_at_the_steps_of_its_own_arguments(is_share, tmp_path, caplog):
-    """Trainer warns of no mismatch if steps given as shares of the updates are unchanged."""
+def test_a_resumed_run_logs_and_saves_at_the_steps_of_its_own_arguments(is_share, tmp_path, transformers_log):
+    """Of which Trainer does not warn."""
     steps = dict.fromkeys(("logging_steps", "save_steps", "eval_steps"), 1 / 6 if is_share else 1)
     values = {"max_steps": 6, "save_strategy": "steps", "eval_strategy": "steps"}
     trainer_for(tmp_path, new_model(), **values, **steps).train()
     for number in (3, 4, 5, 6):
         shutil.rmtree(tmp_path / f"checkpoint-{number}")
-    resume = {"resume_from_checkpoint": str(tmp_path / "checkpoint-2")}
-    with caplog.at_level("WARNING", "transformers"), transformers_log():
-        if is_share:
-            trainer_for(tmp_path, new_model(), **values, **steps).train(**resume)
-            assert len(numbered_checkpoints(tmp_path)) == 6
-        else:
-            resumed = trainer_for(tmp_path, new_model(), **values, **dict.fromkeys(steps, 3))
-            resumed.train(**resume)
-            for name in ("loss", "eval_loss"):
-                assert [each["step"] for each in resumed.state.log_history if name in each] == [1, 2, 3, 6]
-            assert [path.name[-1] for path in numbered_checkpoints(tmp_path)] == ["1", "2", "3", "6"]
-        assert "do not match" not in caplog.text
-        other = trainer_for(tmp_path, new_model(), **values, **steps, per_device_train_batch_size=3)
-        other.train(**resume)
-        assert "per_device_train_batch_size: 3" in caplog.text
+    asked = steps if is_share else dict.fromkeys(steps, 3)
+    resumed = trainer_for(tmp_path, new_model(), **values, **asked)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    expected = [1, 2, 3, 4, 5, 6] if is_share else [1, 2, 3, 6]
+    for name in ("loss", "eval_loss"):
+        assert [each["step"] for each in resumed.state.log_history if name in each] == expected
+    assert [path.name for path in numbered_checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in expected]
+    assert resumed.args.logging_steps == asked["logging_steps"] and "do not match" not in transformers_log.text
 
 
-@contextmanager
-def transformers_log():
-    """Within the context, the warnings of transformers reach the root logger, also those given before."""
-    logging.enable_propagation()
-    logging.get_logger("transformers.trainer_utils").warning_once.cache_clear()
-    try:
-        yield
-    finally:
-        logging.disable_propagation()
-
-
-@pytest.mark.parametrize("writers, readers", [(2, 1), (1, 2)])
-def test_another_number_of_processes_goes_on_with_the_mean_loss(writers, readers, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("writers", [1, 2])
+def test_another_number_of_processes_goes_on_with_the_mean_loss(writers, tmp_path, monkeypatch, caplog):
     """Of processes with unequal losses since the last log: the next log is that of an uninterrupted run."""
     values = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "logging_steps": 3}
     whole = trainer_for(tmp_path, new_model(), **values)
     whole.train()
     checkpoint = tmp_path / "checkpoint-2"
-    written = json.loads((checkpoint / "loss_state_0.json").read_text())
-    assert written["processes"] == 1 and written["loss_since_last_log"] > 0
-    for process in range(writers):
-        share = written["mean_loss_since_last_log"] + (0 if writers == 1 else 1 - 2 * process)
-        text = json.dumps(written | {"loss_since_last_log": share, "processes": writers})
-        (checkpoint / f"loss_state_{process}.json").write_text(text)
+    written = json.loads((checkpoint / "progress.json").read_text())
+    (own,) = (each["loss_since_last_log"] for each in written["by_process"])
+    shares = [own] if writers == 1 else [own + 1, own - 1]
+    (checkpoint / "progress.json").write_text(
+        json.dumps(written | {"by_process": [{"loss_since_last_log": share} for share in shares]})
+    )
     note_checksums(checkpoint)
     resumed = trainer_for(tmp_path, new_model(), **values)
-    if readers == 1:
-        resumed.train(resume_from_checkpoint=str(checkpoint))
-        assert loss_history(resumed) == loss_history(whole)
-        assert "checkpoint-2 was written by 2 processes, and 1 continue it" in caplog.text
-    else:
-        for name, value in (("world_size", 2), ("process_index", 1)):
-            monkeypatch.setattr(TokenSeq2SeqTrainingArguments, name, value)
-        state = resumed._loss_state(checkpoint)
-        assert state["loss_since_last_log"] == written["mean_loss_since_last_log"] and state["processes"] == 1
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert loss_history(resumed) == loss_history(whole)
+    assert ("checkpoint-2 was written by 2 processes, and 1 continue it" in caplog.text) == (writers == 2)
+
+
+def test_tied_weights_are_not_missing_in_a_checkpoint(tmp_path, transformers_log):
+    """They are saved once, and Trainer warns of what a checkpoint lacks."""
+    values = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    trainer_for(tmp_path, new_model(), **values).train()
+    trainer_for(tmp_path, new_model(), **values).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert "missing keys" not in transformers_log.text
 
 
 def test_prediction_needs_no_labels(tmp_path):
@@ -482,16 +415,6 @@ def test_metrics_of_outputs_need_outputs(tmp_path):
         TokenSeq2SeqTrainer(
             model=new_model(),
             args=TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to="none"),
-            compute_metrics=lambda evaluation: {},
-        )
-
-
-def test_losses_of_batches_are_refused(tmp_path):
-    arguments = {"predict_with_generate": True, "include_for_metrics": ["loss"], "report_to": "none"}
-    with pytest.raises(ValueError, match="include_for_metrics has 'loss', but losses are summed over tokens"):
-        TokenSeq2SeqTrainer(
-            model=new_model(),
-            args=TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, **arguments),
             compute_metrics=lambda evaluation: {},
         )
 
@@ -560,13 +483,10 @@ def test_batches_keep_the_budget_where_the_collator_pads_to_a_multiple(tmp_path)
 
 
 def test_grouping_by_length_counts_tokens_where_no_column_has_the_lengths(tmp_path):
+    """Of examples with classes, those of their texts."""
     trainer = trainer_for(tmp_path, new_model(), train_sampling_strategy="group_by_length")
     trainer.train_dataset = [{"input_ids": [5] * size, "labels": [6] * size} for size in (1, 4, 2, 3)]
     assert trainer._get_train_sampler().lengths.tolist() == [2, 8, 4, 6]
-
-
-def test_lengths_of_examples_with_classes_are_those_of_their_texts(tmp_path):
-    trainer = trainer_for(tmp_path, new_model(), train_sampling_strategy="group_by_length")
     trainer.train_dataset = [{"input_ids": [5] * size, "label": 1} for size in (1, 4, 2)]
     lengths = trainer._get_train_sampler().lengths.tolist()
     assert [length - lengths[0] for length in lengths] == [0, 3, 1]
