@@ -2,10 +2,10 @@
 """Time and memory to prepare, order and load data of WMT's size, with generated pairs.
 
     python examples/benchmarks/wmt_data.py --source_files train.en.gz --target_files train.de.gz \
-        --pair_files tatoeba.tsv.gz --pairs 1000000 --lengths 40000000 --output_file wmt_data.json
+        --pair_files tatoeba.tsv.gz --pairs 100000 --lengths 40000000 --output_file wmt_data.json
 
-Each pair joins one or two pairs of the files, in random order. A text of a million pairs shows what ten million take:
-they are read and written as a stream.
+Each pair joins one or two pairs of the files, in random order. A hundred thousand show what millions take: they are
+read and written as a stream.
 """
 
 import json
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument(
         "--pair_files", nargs="*", default=[], help="files of more pairs, SOURCE<TAB>TARGET per line (.gz accepted)"
     )
-    parser.add_argument("--pairs", type=int, default=1_000_000, help="number of pairs to generate")
+    parser.add_argument("--pairs", type=int, default=100_000, help="number of pairs to generate")
     parser.add_argument("--lengths", type=int, default=40_000_000, help="number of pairs to order into batches")
     parser.add_argument("--vocab_size", type=int, default=8000, help="number of BPE pieces of the joint tokenizer")
     parser.add_argument("--max_tokens", type=int, default=4096, help="maximum number of tokens per batch on each side")

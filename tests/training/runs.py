@@ -11,6 +11,7 @@ from accelerate.state import AcceleratorState, PartialState
 from transformers import Trainer
 
 from modeling_ode_transformer.training.cleaning import Cleaning
+from modeling_ode_transformer.training.tasks.seq2seq_texts import kept_pairs
 
 
 MODEL = {
@@ -61,7 +62,7 @@ def losses(output_dir):
 
 def training_pairs(pairs, cleaning=None):
     """Those that a training with these rules has."""
-    return [(source, target) for _, source, target in (cleaning or Cleaning()).kept(pairs, Counter())]
+    return [(source, target) for _, source, target in kept_pairs(pairs, cleaning or Cleaning(), Counter())]
 
 
 def cut(path):

@@ -318,7 +318,7 @@ def test_all_sources_read_alike(tmp_path, monkeypatch):
 
 def test_command_line_overrides_change_single_fields_of_a_recipe(tmp_path):
     recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps({"config_overrides": MODEL, "prompt": ["one"], "do_train": True}))
+    recipe.write_text(json.dumps({"config_overrides": MODEL, "do_train": True}))
     argv = [str(recipe), "--output_dir", str(tmp_path)]
     for given, expected in (
         ([], MODEL),
@@ -333,10 +333,6 @@ def test_command_line_overrides_change_single_fields_of_a_recipe(tmp_path):
         assert parse_overrides(model_args.config_overrides) == expected
     with pytest.raises(ValueError, match=r"brings its own configuration.*drop a recipe's with --config_overrides ''"):
         parse_arguments(language_model.LANGUAGE_MODEL, [*argv, "--model_name_or_path", "somewhere"])
-    _, data_args, _ = parse_arguments(
-        language_model.LANGUAGE_MODEL, [*argv, "--prompt", "two", "three", "--prompt", "four"]
-    )
-    assert data_args.prompt == ["one", "two", "three", "four"]
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_sample_of_pairs_is_a_random_one_and_the_same_one(texts):
     places = sorted(map(full.index, found))
     assert 0.4 < sum(place > len(full) / 2 for place in places) / len(places) < 0.55  # a tenth are found earlier
     assert sample(10**6) == full
-    with pytest.raises(ValueError, match=r"no pair to train on \(20000 of 20000 .*: 20 by empty side, \d+ by max_w"):
+    with pytest.raises(ValueError, match=r"train on \(20000 lines read, .*: 20 by empty side, \d+ by max_w"):
         sample(10, max_words=0)
 
 

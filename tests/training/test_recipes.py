@@ -97,7 +97,7 @@ def test_values_are_those_of_the_paper(name):
     assert recipe["average_last_checkpoints"] == (10 if name.endswith("big") else 5)
     # clean-corpus-n.perl -ratio 1.5 train 1 250, of fairseq's scripts for WMT.
     rules = [recipe.get(rule) for rule in ("min_words", "max_words", "max_length_ratio")]
-    assert rules == ([1, 250, 1.5] if name.startswith("wmt") else [None] * 3)
+    assert rules == {"w": [1, 250, 1.5], "b": [1, 80, None]}.get(name[0], [None] * 3)
     assert recipe.get("weight_decay", 0) == (0 if name.startswith("wmt") else 1e-4)
     model = recipe["config_overrides"]
     assert (model["attention_dropout"], model["activation_dropout"]) == (0.1, 0.1)

@@ -114,12 +114,12 @@ def test_a_classification_script_refuses(values, message, files, tmp_path, capsy
     assert line.startswith("error: ") and re.search(message, line)
 
 
-def test_a_recipe_that_is_a_list_and_a_missing_folder_are_named(files, tmp_path, capsys):
+def test_a_recipe_that_is_a_list_and_a_missing_file_are_named(files, tmp_path, capsys):
     line = refusal(TRANSLATION, [files["list.json"], "--output_dir", str(tmp_path / "out")], capsys)
     assert re.search(r"list\.json holds a list, not a JSON object", line)
-    argv = ["--train_file", str(tmp_path / "nucle"), "--output_dir", str(tmp_path / "out"), "--do_train"]
+    argv = ["--train_file", str(tmp_path / "nucle.m2"), "--output_dir", str(tmp_path / "out"), "--do_train"]
     line = refusal(CORRECTION, argv, capsys)
-    assert re.search(r"No file or folder .*nucle \(--train_file\)", line)
+    assert re.search(r"No file .*nucle\.m2", line)
 
 
 def test_a_full_disk_is_called_so(tmp_path):

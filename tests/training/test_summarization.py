@@ -113,8 +113,6 @@ def test_articles_are_cut_after_500_tokens(run, caplog):
     _, args, _ = parse_arguments(summarization.SUMMARIZATION, argv)
     pairs = [("It cost 7 million dollars . " * 100, "It cost 7 ."), ("It began in 1999 .", "It began .")]
     encoded = seq2seq_texts.encode_split(pairs, "validation", tokenizer, tokenizer, args)
-    # Columns of plain strings cannot hold more than 2 GiB.
-    assert {encoded.features[side].dtype for side in ("source", "target")} == {"large_string"}
     whole = tokenizer(pairs[0][0])["input_ids"]
     assert len(whole) > 500
     assert encoded["input_ids"][0] == [*whole[:499], tokenizer.eos_token_id]

@@ -45,9 +45,12 @@ def write_corrections(folder: Path, sizes: dict[str, int], annotators: dict[str,
 
 
 def write_articles(folder: Path, sizes: dict[str, int]) -> None:
-    """Writes `{split}.jsonl`: articles of five sentences, of which the summaries repeat the first two."""
+    """Writes `{split}.jsonl`: articles of five sentences, of which the summaries repeat the first three."""
     draw = random.Random(0)
     for split, size in sizes.items():
-        articles = [[" ".join(draw_words(draw)) for _ in range(5)] for _ in range(size)]
-        records = [{"article": " ".join(facts), "highlights": "\n".join(facts[:2])} for facts in articles]
+        records = []
+        for _ in range(size):
+            first, *others = (" ".join(draw_words(draw)) for _ in range(3))
+            facts = [first, f"It cost {draw.randrange(2, 100)} million dollars .", "It began last year ."]
+            records.append({"article": " ".join(facts + others), "highlights": "\n".join(facts)})
         (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in records), encoding="utf-8")

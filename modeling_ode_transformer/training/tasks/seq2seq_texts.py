@@ -34,7 +34,8 @@ def kept_pairs(
         is_empty = False
         yield kept
     if is_empty:
-        raise ValueError(f"{examples.name} holds no pair to train on ({left_out(removed, removed.total())}).")
+        read = removed.total()
+        raise ValueError(f"{examples.name} holds no pair to train on ({read} lines read, {left_out(removed, read)}).")
 
 
 def left_out(removed: Counter[str] | dict[str, int], read: int) -> str:
