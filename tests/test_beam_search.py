@@ -32,7 +32,7 @@ from modeling_ode_transformer.inference.beam_search import (
     searches_beams,
     top_log_probs,
 )
-from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
+from modeling_ode_transformer.texts_ode_transformer import generate_with_scores
 
 from .conftest import assert_close, tiny_config
 

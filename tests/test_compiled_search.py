@@ -18,7 +18,7 @@ from modeling_ode_transformer.inference import compiled_search, cpu
 from modeling_ode_transformer.inference.beam_search import beam_search, searches_beams
 from modeling_ode_transformer.inference.compiled_search import CompiledSteps, warm_up
 from modeling_ode_transformer.inference.cpu import FastLinear, PackedLinear, optimize_for_cpu
-from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
+from modeling_ode_transformer.texts_ode_transformer import generate_with_scores
 
 from .test_beam_search import CONFIGS, OPTIONS, RK2, draw_options, draw_source, lively, source  # noqa: F401
 

@@ -34,7 +34,7 @@ from modeling_ode_transformer import (
     n_best,
 )
 from modeling_ode_transformer.generation_ode_transformer import CACHE_NAME
-from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
+from modeling_ode_transformer.texts_ode_transformer import generate_with_scores
 
 from .conftest import TINY, assert_close, randomize, tiny_config
 

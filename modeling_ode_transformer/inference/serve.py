@@ -25,8 +25,9 @@ from typing import Annotated, Any
 
 from transformers import set_seed
 
+from ..texts_ode_transformer import TextTooLong
 from .arguments import ServeArguments
-from .generate import BATCH_SIZE, TextGenerator
+from .generate import BATCH_SIZE, open_generator, pack
 
 
 try:
@@ -78,10 +79,6 @@ class Error(BaseModel):
 
 class QueueFull(Exception):
     """Too many texts are waiting."""
-
-
-class TextTooLong(Exception):
-    """The model does not take a text whole; the message is for the client."""
 
 
 class Guard:
@@ -219,24 +216,6 @@ class Batcher:
                 answer.set_result(own)
 
 
-def checked_generate(generator: TextGenerator) -> Callable[[list[str]], list[Outputs]]:
-    """Wraps `generator` so that it raises `TextTooLong` instead of cutting a text."""
-    splits = generator.args.split_sentences
-
-    def generate(texts: list[str]) -> list[Outputs]:
-        parts = [part for text in texts for part in (generator.split(text) if splits else [text])]
-        longest = max(len(generator.tokenizer(part, verbose=False)["input_ids"]) for part in parts)
-        if longest > generator.limit:
-            advice = "" if splits else ", or start the server with --split_sentences"
-            raise TextTooLong(
-                f"A {'sentence' if splits else 'text'} has {longest} tokens, but the model takes at most "
-                f"{generator.limit}: split it{advice}."
-            )
-        return generator(texts)
-
-    return generate
-
-
 def make_app(
     generate: Callable[[list[str]], list[Outputs]],
     args: ServeArguments,
@@ -324,9 +303,11 @@ def serve(args: ServeArguments) -> None:
         ) from error
     with listener:
         set_seed(args.seed)
-        generator = TextGenerator(args)
+        generator = open_generator(args)
+        pack(generator, args)
+        generator.truncation = False
         generator(["."])  # shows errors now rather than at the first request
-        app = make_app(checked_generate(generator), args)
+        app = make_app(generator, args)
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         names = ", ".join(args.model_name_or_path)

@@ -3,7 +3,7 @@
 
 from transformers import AutoTokenizer
 
-from ..pipeline_ode_transformer import TARGET_TOKENIZER, load_target_tokenizer, needs_target_tokenizer
+from ..texts_ode_transformer import cut_texts, load_target_tokenizer
 
 
 def load_tokenizers(
@@ -42,15 +42,6 @@ def load_tokenizers(
     return tokenizer, target_tokenizer
 
 
-def check_target_tokenizer(model, tokenizer, target_tokenizer) -> None:
-    """Raises a ValueError if a saved model has its own target vocabulary but only a source tokenizer."""
-    if target_tokenizer is tokenizer and needs_target_tokenizer(model.config, tokenizer):
-        raise ValueError(
-            f"{model.name_or_path} has its own vocabulary for the target, but no folder {TARGET_TOKENIZER}: save "
-            "the target's tokenizer there."
-        )
-
-
 def encode_texts(
     texts: list[str], tokenizer, max_length: int | None, side: str = "text"
 ) -> tuple[list[list[int]], int]:
@@ -60,16 +51,6 @@ def encode_texts(
     `side` is the tokenizer's argument for the texts: `text`, or `text_target` for the target side.
     """
     return cut_texts(tokenizer(**{side: texts}, verbose=False)["input_ids"], texts, tokenizer, max_length, side)
-
-
-def cut_texts(
-    encoded: list[list[int]], texts: list[str], tokenizer, max_length: int | None, side: str
-) -> tuple[list[list[int]], int]:
-    """As `encode_texts`, given the ids of the whole texts: texts that are too long are encoded again and replaced."""
-    too_long = [i for i, ids in enumerate(encoded) if max_length is not None and len(ids) > max_length]
-    for i in too_long:
-        encoded[i] = tokenizer(**{side: texts[i]}, truncation=True, max_length=max_length)["input_ids"]
-    return encoded, len(too_long)
 
 
 def marks_languages(tokenizer) -> bool:

@@ -14,15 +14,14 @@ import uvicorn
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.inference import serve
-from modeling_ode_transformer.inference.generate import GenerateArguments, TextGenerator
+from modeling_ode_transformer.inference.generate import GenerateArguments, open_generator
 from modeling_ode_transformer.inference.serve import (
     Batcher,
     GuardedConnection,
     ServeArguments,
-    TextTooLong,
-    checked_generate,
     make_app,
 )
+from modeling_ode_transformer.texts_ode_transformer import TextTooLong
 from modeling_ode_transformer.training.smoke.number_names import english
 
 from ..conftest import TINY, randomize, tiny_config
@@ -52,7 +51,9 @@ def logging_stays(monkeypatch):
 
 
 def generator_of(folder, **options):
-    return TextGenerator(GenerateArguments(model_name_or_path=[str(folder)], device="cpu", **options))
+    generator = open_generator(GenerateArguments(model_name_or_path=[str(folder)], device="cpu", **options))
+    generator.truncation = False
+    return generator
 
 
 class Upper:
@@ -110,7 +111,7 @@ def test_fifty_parallel_requests_are_generated_together(folder, monkeypatch):
     def generate(texts):
         calls.append(len(texts))
         assert all_submitted.wait(60)  # the first request keeps the model busy until all have come
-        return checked_generate(generator)(texts)
+        return generator(texts)
 
     class CountingBatcher(Batcher):
         async def submit(self, texts, timeout):
@@ -413,11 +414,11 @@ WITHOUT_SPACES = "seven" * 400
 def test_a_text_that_would_be_cut_is_refused_or_split(folder):
     text = " ".join([english(7), "."] * 20)
     for options, status in (({}, 422), ({"split_sentences": True}, 200)):
-        app = make_app(checked_generate(generator_of(folder, **options)), ServeArguments(["tiny"]))
+        app = make_app(generator_of(folder, **options), ServeArguments(["tiny"]))
         response = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", text, ""]}))
         assert response.status_code == status, response.text
         refused = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", WITHOUT_SPACES]}))
-        assert refused.status_code == 422 and "tokens, but the model takes at most" in refused.json()["error"]
+        assert refused.status_code == 422 and "The model takes at most" in refused.json()["error"]
     assert texts_of(response)[2] == "" and all(texts_of(response)[:2])
     assert response.json()["outputs"][0][0]["score"] is None
 
