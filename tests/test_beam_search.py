@@ -310,13 +310,6 @@ FALLBACKS = {
 }
 
 
-def test_chunks_of_a_prompt_are_refused(source):
-    """transformers would cut the mask of the sources, too."""
-    prompt = torch.arange(10, 34).view(6, 4)
-    with pytest.raises(ValueError, match="prefill_chunk_size: transformers would cut the mask of the sources"):
-        lively().generate(**source, decoder_input_ids=prompt, prefill_chunk_size=2)
-
-
 @pytest.mark.parametrize("name", FALLBACKS)
 def test_transformers_searches_where_more_is_asked_for(name, source, watched):
     model = lively(**RK2, attn_implementation="eager")

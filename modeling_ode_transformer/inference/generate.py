@@ -28,7 +28,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
@@ -101,14 +100,11 @@ def set_generation_options(config: GenerationConfig, args: SearchArguments) -> N
     options = parse_overrides(args.generation_options)
     if doubled := sorted(options.keys() & vars(args).keys()):
         raise ValueError(f"--generation_options: give --{' and --'.join(doubled)} outside of them.")
-    if options.get("return_dict_in_generate"):
-        raise ValueError("--generation_options: return_dict_in_generate does not change outputs: leave it out.")
     if unknown := sorted(options.keys() - vars(GenerationConfig()).keys() - set(MAX_LEN_OPTIONS)):
         raise ValueError(f"--generation_options: generate() has no option {', '.join(unknown)}.")
     for name, value in options.items():
-        is_text = isinstance(value, str) and name not in TEXT_OPTIONS
-        if is_text or (isinstance(value, float) and not math.isfinite(value)):
-            raise ValueError(f"--generation_options: {name}={value} must {'not be text' if is_text else 'be finite'}.")
+        if isinstance(value, str) and name not in TEXT_OPTIONS:
+            raise ValueError(f"--generation_options: {name}={value} must not be text.")
     for name in ("num_beams", "length_penalty", "num_return_sequences", *MAX_LEN_OPTIONS):
         if getattr(args, name) is not None:
             options[name] = getattr(args, name)
@@ -175,10 +171,10 @@ def pack(generator: TextGenerator, args: SearchArguments) -> None:
 
 
 def digest(parts: Iterable[Any]) -> str:
-    """A hash of texts, numbers and lists of these, or of bytes."""
+    """A hash of texts, numbers and lists of these, or of memory."""
     found = hashlib.blake2b(digest_size=16)
     for part in parts:
-        found.update(part if isinstance(part, np.ndarray) else repr(part).encode())
+        found.update(part if isinstance(part, memoryview) else repr(part).encode())
     return found.hexdigest()
 
 
@@ -193,7 +189,7 @@ def note_of(generator: TextGenerator, args: SearchArguments, encoded: list) -> d
             for name, tensor in model.state_dict().items():
                 yield name
                 for part in plain_tensors(tensor):
-                    yield part.cpu().flatten().view(torch.uint8).numpy()
+                    yield memoryview(part.cpu().flatten().view(torch.uint8).numpy())
 
     declared = declarations(type(args))
     options = {f"--{name}": value for name, value in vars(args).items() if declared[name]["affects"] != "call"}
@@ -247,6 +243,7 @@ class PartialOutput:
         lines = self.partial.read_bytes().split(b"\n")[:-1]
         if lines and not continues:
             logger.warning("%s: starting from scratch, as --overwrite and sampled outputs do", self.partial)
+            self.remove()  # before there is another note
             lines = []
         if lines:
             noted = read_json(self.note_file) if self.note_file.is_file() else {}
