@@ -34,13 +34,9 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from ..generation_ode_transformer import position_limit
 from ..model_folders import open_model
-from ..pipeline_ode_transformer import (
-    CUSTOM_PIPELINES,
-    TARGET_TOKENIZER,
-    add_pipeline,
-    without_truncation,
-)
+from ..pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline
 from ..text_files import read_json, reading
+from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
 from .model_card import (
     ARCHITECTURES,
     CLASSIFIER,

@@ -18,8 +18,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
 from ..model_folders import shard_names
-from ..pipeline_ode_transformer import TARGET_TOKENIZER, TRAINED_LENGTH
 from ..text_files import lock_file, read_json, reading
+from ..texts_ode_transformer import TARGET_TOKENIZER, TRAINED_LENGTH
 from .records import GENERATED
 
 

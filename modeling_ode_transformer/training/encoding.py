@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow
 
 from ..inference.tokenizers import cut_texts, encode_texts, marks_languages
-from ..pipeline_ode_transformer import without_truncation
+from ..texts_ode_transformer import without_truncation
 from ..tokenization_ode_transformer import SPACE
 
 

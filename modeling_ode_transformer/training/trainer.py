@@ -41,8 +41,9 @@ from ..inference.cpu import cross_entropy, optimize_for_cpu
 from ..integration_ode_transformer import StageCoefficients
 from ..modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
 from ..options import check_ranges, declarations, option
-from ..pipeline_ode_transformer import TARGET_TOKENIZER, save_pipeline_code, without_truncation
+from ..pipeline_ode_transformer import save_pipeline_code
 from ..text_files import read_json
+from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
 from .arguments import has_bf16_products
 from .checkpoints import update_number
 from .loading import PadPairs, PairRows, is_padded_from_arrow

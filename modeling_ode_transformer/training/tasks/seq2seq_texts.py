@@ -10,8 +10,8 @@ import datasets
 import numpy as np
 
 from ...inference.tokenizers import encode_texts
-from ...pipeline_ode_transformer import TARGET_TOKENIZER
 from ...text_files import parse_overrides
+from ...texts_ode_transformer import TARGET_TOKENIZER
 from ...tokenization_ode_transformer import OdeTransformerTokenizer
 from .seq2seq_arguments import Seq2SeqDataArguments, Seq2SeqModelArguments
 
