@@ -23,6 +23,10 @@ logger = logging.get_logger(__name__)
 TARGET_TOKENIZER = "target_tokenizer"
 # Configuration field: the length in tokens of the longest source in training.
 TRAINED_LENGTH = "trained_source_length"
+# The outputs of a text, each with its score, the best first.
+Outputs = list[tuple[str, float]]
+# For each text, the token ids of its parts, and the white space between the parts.
+Encoded = list[tuple[list[list[int]], list[str]]]
 # Texts are sorted by length within a window of this many batches.
 WINDOW = 64
 # Looked for only where white space begins: in a long run of it, from every place would be quadratic.
@@ -147,7 +151,7 @@ def generate_with_scores(
 
 def n_best(
     model, tokenizer, inputs: Mapping[str, torch.Tensor], return_scores: bool = True, **options
-) -> list[list[tuple[str, float]]]:
+) -> list[Outputs]:
     """Generates, and returns for each source its `num_return_sequences` outputs as (text, score), the best first.
 
     `tokenizer` is the target's; it also finds `stop_strings`. A beam search's scores are those of transformers.
@@ -260,11 +264,11 @@ class TextGenerator:
     generate_options: dict[str, Any] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
 
-    def __call__(self, texts: Sequence[str]) -> list[list[tuple[str, float]]]:
+    def __call__(self, texts: Sequence[str]) -> list[Outputs]:
         """The outputs of each text as (text, score), the best first. Those of a blank text are empty."""
         return [outputs for window in self.windows(self.encode(texts)) for outputs in window]
 
-    def encode(self, texts: Sequence[str]) -> list[tuple[list[list[int]], list[str]]]:
+    def encode(self, texts: Sequence[str]) -> Encoded:
         """The token ids of each text's parts, none if it is blank, and the white space between the parts."""
         split = [self.split(text) for text in texts]
         parts = [part for each, _ in split for part in each]
@@ -290,7 +294,7 @@ class TextGenerator:
                 )
             if problem not in self.warned:
                 self.warned.add(problem)
-                advice = f"Parts may be lost: split them{advice}, or set truncation=True to silence this."
+                advice = f"Outputs may lack something: split the texts{advice}."
                 logger.warning(f"{len(long)} of {len(parts)} texts {problem}, the first with {first} {advice}")
 
     def split(self, text: str) -> tuple[list[str], list[str]]:
@@ -326,17 +330,17 @@ class TextGenerator:
         """The number of a text's tokens, its end mark included."""
         return len(self.tokenizer(text, verbose=False)["input_ids"])
 
-    def window_ends(self, encoded: list[tuple[list[list[int]], list[str]]]) -> list[int]:
+    def window_ends(self, encoded: Encoded) -> list[int]:
         """The ends of the windows of encoded texts."""
         costs = (sum(max(1 / self.batch_size, len(ids) / self.max_tokens) for ids in parts) for parts, _ in encoded)
         return make_windows(list(costs))
 
     def windows(
         self,
-        encoded: list[tuple[list[list[int]], list[str]]],
+        encoded: Encoded,
         start: int = 0,
         report: Callable[[int], Any] = lambda number: None,
-    ) -> Iterator[list[list[tuple[str, float]]]]:
+    ) -> Iterator[list[Outputs]]:
         """Yields windows of encoded texts, from the one that begins at the text `start`: the outputs of each text, as
         `__call__` returns them. `report` gets the number of parts of each batch that is done."""
         for end in self.window_ends(encoded):
@@ -353,11 +357,11 @@ class TextGenerator:
             yield [self.join(list(islice(remaining, len(each))), gaps) for each, gaps in encoded[start:end]]
             start = end
 
-    def generate(self, inputs: Mapping[str, torch.Tensor]) -> list[list[tuple[str, float]]]:
+    def generate(self, inputs: Mapping[str, torch.Tensor]) -> list[Outputs]:
         """The outputs of each part of a batch."""
         return n_best(self.model, self.target_tokenizer, inputs, self.return_scores, **self.generate_options)
 
-    def join(self, outputs: list[list[tuple[str, float]]], gaps: list[str]) -> list[tuple[str, float]]:
+    def join(self, outputs: list[Outputs], gaps: list[str]) -> Outputs:
         """The outputs of a text, from those of its parts."""
         if not outputs:
             given = self.generate_options

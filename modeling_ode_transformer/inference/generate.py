@@ -37,7 +37,7 @@ from ..model_folders import open_model
 from ..options import declarations
 from ..own_schemes import IMPORTED
 from ..text_files import lock_file, parse_overrides, read_json, read_lines, reading
-from ..texts_ode_transformer import TRAINED_LENGTH, TextGenerator, check_target_tokenizer
+from ..texts_ode_transformer import TRAINED_LENGTH, Encoded, Outputs, TextGenerator, check_target_tokenizer
 from ..versions import versions
 from .arguments import DTYPES, GenerateArguments, SearchArguments
 from .cpu import optimize_for_cpu
@@ -178,7 +178,7 @@ def digest(parts: Iterable[Any]) -> str:
     return found.hexdigest()
 
 
-def note_of(generator: TextGenerator, args: SearchArguments, encoded: list) -> dict[str, Any]:
+def note_of(generator: TextGenerator, args: SearchArguments, encoded: Encoded) -> dict[str, Any]:
     """Everything that outputs depend on: options, versions and imported schemes, and hashes of the encoded sources, of
     the models and of the target vocabulary."""
 
@@ -198,7 +198,7 @@ def note_of(generator: TextGenerator, args: SearchArguments, encoded: list) -> d
     return options | {"device": str(generator.model.device), "schemes": IMPORTED} | versions() | hashes
 
 
-def format_outputs(outputs: list[tuple[str, float]], scores: bool, number: int | None = None) -> str:
+def format_outputs(outputs: Outputs, scores: bool, number: int | None = None) -> str:
     """The lines of a source's outputs, each starting with the source's number if given."""
     start = "" if number is None else f"{number}\t"
     lines = [(" ".join(text.split("\n")), score) for text, score in outputs]

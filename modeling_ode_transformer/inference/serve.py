@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 from transformers import set_seed
 
-from ..texts_ode_transformer import TextTooLong
+from ..texts_ode_transformer import Outputs, TextTooLong
 from .arguments import ServeArguments
 from .generate import BATCH_SIZE, open_generator, pack
 
@@ -44,7 +44,6 @@ except ImportError as error:
 
 logger = logging.getLogger(__name__)
 
-Outputs = list[tuple[str, float]]
 # A client has so many seconds to send the body of a request.
 SECONDS_TO_SEND = 10.0
 # With so many connections, requests are answered by 503. Systems often allow a process 1,024 open files.
