@@ -125,7 +125,7 @@ class TextModel:
         try:
             cached_file(name, f"{TARGET_TOKENIZER}/tokenizer_config.json")
         except OSError as error:
-            # Like the package's `needs_target_tokenizer`; this file runs without the package.
+            # Like the package's `check_target_tokenizer`; this file runs without the package.
             is_shared = getattr(config, "share_encoder_decoder_embeddings", True)
             knows_both = getattr(self.tokenizer, "separate_vocabs", False)
             if getattr(config, "decoder_vocab_size", None) and not is_shared and not knows_both:

@@ -14,8 +14,8 @@ from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from pathlib import Path
 
 from modeling_ode_transformer import OdeTransformerTokenizer
-from modeling_ode_transformer.pipeline_ode_transformer import TARGET_TOKENIZER
 from modeling_ode_transformer.text_files import parse_overrides, read_lines
+from modeling_ode_transformer.texts_ode_transformer import TARGET_TOKENIZER
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -21,8 +21,6 @@ from .layers_ode_transformer import one_cache
 CACHE_NAMES = ("cache", "past_key_values")
 CACHE_NAME = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__dataclass_fields__)
 MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
-# Options about the source's tokens, with the values that disable them.
-OPTIONS_OF_SOURCES = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
 
 
 def check_max_len(max_len_a: float, max_len_b: float) -> None:
@@ -119,16 +117,15 @@ class SourceLengthLogitsProcessor(LogitsProcessor):
         return torch.where(ends.unsqueeze(1), ending, scores)
 
 
-def mask_of_sources(
-    pad_token_id, inputs=None, input_ids=None, inputs_embeds=None, encoder_outputs=None, attention_mask=None, **others
-) -> torch.Tensor:
+def mask_of_sources(inputs: torch.Tensor | None, given: Mapping, pad_token_id: int | None) -> torch.Tensor:
     """1 for tokens of the sources, 0 for padding, (sources, length), from the arguments of `generate()`."""
-    if attention_mask is not None:
-        return attention_mask
-    ids = input_ids if inputs is None else inputs
+    if given.get("attention_mask") is not None:
+        return given["attention_mask"]
+    ids = given.get("input_ids") if inputs is None else inputs
     if ids is not None and ids.ndim == 2 and pad_token_id is not None:
         return ids != pad_token_id
-    states = [each for each in (ids, inputs_embeds) if each is not None] or [(encoder_outputs or [None])[0]]
+    states = [each for each in (ids, given.get("inputs_embeds")) if each is not None]
+    states = states or [(given.get("encoder_outputs") or [None])[0]]
     if states[0] is None:
         raise ValueError("max_len_a and max_len_b count the tokens of sources, but there are none: give input_ids.")
     return torch.ones(states[0].shape[:2], device=states[0].device)
@@ -157,7 +154,7 @@ def with_source_limits(
         return generation_config, given
     limits = [limit or 0 for limit in limits]
     check_max_len(*limits)
-    sources = mask_of_sources(**given | {"pad_token_id": value("pad_token_id"), "inputs": inputs})
+    sources = mask_of_sources(inputs, given, value("pad_token_id"))
     prompt_length = prepared_prompt_length(value, given.get("decoder_input_ids"))
     shortest = value("min_new_tokens")
     shortest = max((value("min_length") or 0) - prompt_length, 0) if shortest is None else shortest
@@ -210,25 +207,14 @@ class OdeTransformerGenerationMixin(GenerationMixin):
             generation_config, given = with_option("use_cache", False, generation_config, given)
         if not self.config.is_encoder_decoder:
             return super().generate(inputs, generation_config, **given)
-        asked = {name: option(self, name, generation_config, given) for name in OPTIONS_OF_SOURCES}
-        asked = [name for name, value in asked.items() if value not in OPTIONS_OF_SOURCES[name]]
-        if asked and getattr(self.config, "decoder_vocab_size", None) is not None:
-            raise ValueError(
-                f"{' and '.join(asked)}: targets have other tokens than sources (decoder_vocab_size). Leave it out."
-            )
-        if option(self, "prefill_chunk_size", generation_config, given) is not None:
-            raise ValueError(
-                "prefill_chunk_size: transformers would cut the mask of the sources into chunks of the decoder's "
-                "prompt. Leave it out."
-            )
         if given.get("encoder_outputs") is not None:
             # transformers repeats the states for beams in place.
             given["encoder_outputs"] = copy.copy(given["encoder_outputs"])
         if isinstance(assistant := given.get("assistant_model"), OdeTransformerGenerationMixin):
             given["assistant_model"] = assistant._with_target_vocabulary()
         search = package_search() if self.has_package_search else None
-        call = inputs, generation_config, given
-        with search.searching(self, *call) if search else nullcontext(call) as (inputs, generation_config, given):
+        call = generation_config, given
+        with search.searching(self, inputs, *call) if search else nullcontext(call) as (generation_config, given):
             generation_config, given = with_source_limits(self, inputs, generation_config, given)
             model = self._with_target_vocabulary()
             return super(OdeTransformerGenerationMixin, model).generate(inputs, generation_config, **given)

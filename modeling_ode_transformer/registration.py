@@ -31,7 +31,7 @@ from .modeling_recurrence_ode_transformer import (
     OdeTransformerRecurrencePreTrainedModel,
 )
 from .pipeline_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
-from .scores_ode_transformer import n_best
+from .texts_ode_transformer import n_best
 from .tokenization_fairseq_ode_transformer import FairseqTokenizer
 from .tokenization_ode_transformer import OdeTransformerTokenizer
 

@@ -47,7 +47,12 @@ LIMIT, LIMIT_FLOAT64, TIE, FLOOR = 1e-6, 1e-12, 1e-6, 1e-3
 KINDS_OF_CPU = ("train", "train_gradient", "blocks_gradient", "stages_gradient", "packed", "int8")
 KINDS_OF_PLAIN = ("eval64", "gradient64")
 # Modules that may have `generate_with_scores`.
-MODULES_OF_SCORES = ("generation_ode_transformer", "scores_ode_transformer", "inference.scores")
+MODULES_OF_SCORES = (
+    "texts_ode_transformer",
+    "generation_ode_transformer",
+    "scores_ode_transformer",
+    "inference.scores",
+)
 
 
 # What a process of either code does. It imports the package as PYTHONPATH says, and nothing else of this repository.

@@ -32,7 +32,7 @@ from modeling_ode_transformer.inference.beam_search import (
     searches_beams,
     top_log_probs,
 )
-from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
+from modeling_ode_transformer.texts_ode_transformer import generate_with_scores
 
 from .conftest import assert_close, tiny_config
 
@@ -308,13 +308,6 @@ FALLBACKS = {
     "configuration": {"generation_config": GenerationConfig(num_beams=4, use_cache=False)},
     "other arguments": {"output_attentions": True},
 }
-
-
-def test_chunks_of_a_prompt_are_refused(source):
-    """transformers would cut the mask of the sources, too."""
-    prompt = torch.arange(10, 34).view(6, 4)
-    with pytest.raises(ValueError, match="prefill_chunk_size: transformers would cut the mask of the sources"):
-        lively().generate(**source, decoder_input_ids=prompt, prefill_chunk_size=2)
 
 
 @pytest.mark.parametrize("name", FALLBACKS)

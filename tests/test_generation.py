@@ -34,7 +34,7 @@ from modeling_ode_transformer import (
     n_best,
 )
 from modeling_ode_transformer.generation_ode_transformer import CACHE_NAME
-from modeling_ode_transformer.scores_ode_transformer import generate_with_scores
+from modeling_ode_transformer.texts_ode_transformer import generate_with_scores
 
 from .conftest import TINY, assert_close, randomize, tiny_config
 
@@ -535,12 +535,3 @@ def test_prompts_are_looked_up_in_targets_with_a_vocabulary_of_their_own(decoder
     greedy = model.generate(**source)
     assert torch.equal(model.generate(**source, prompt_lookup_num_tokens=3), greedy)
     assert torch.equal(model.generate(**source, assistant_model=copy.deepcopy(model)), greedy)
-
-
-def test_an_own_vocabulary_of_targets_excludes_options_that_read_the_tokens_of_sources(batch):
-    model, joint = build(share_encoder_decoder_embeddings=False, decoder_vocab_size=75), build()
-    for name, value, idle in (("encoder_no_repeat_ngram_size", 2, 0), ("encoder_repetition_penalty", 1.5, 1.0)):
-        with pytest.raises(ValueError, match=f"{name}: targets have other tokens than sources"):
-            model.generate(batch["input_ids"], **{name: value})
-        for each, allowed in ((model, None), (model, idle), (joint, value)):
-            assert len(each.generate(batch["input_ids"], **{name: allowed})) == 3

@@ -36,7 +36,7 @@ PUBLISHED = (
     "modeling_ode_transformer",
     "schemes_ode_transformer",
 )
-PUBLISHED_WITH_PIPELINES = ("pipeline_ode_transformer", "scores_ode_transformer")
+PUBLISHED_WITH_PIPELINES = ("pipeline_ode_transformer", "texts_ode_transformer")
 PUBLISHED_RECURRENCE = (
     *PUBLISHED,
     "configuration_recurrence_ode_transformer",
@@ -82,7 +82,7 @@ def test_auto_classes_know_the_package(auto_class, model_class, tmp_path):
 @pytest.mark.parametrize(
     "names, neighbors",
     [
-        ((*PUBLISHED, *PUBLISHED_WITH_PIPELINES), (*PUBLISHED, "scores_ode_transformer")),
+        ((*PUBLISHED, *PUBLISHED_WITH_PIPELINES), (*PUBLISHED, "texts_ode_transformer")),
         (PUBLISHED_RECURRENCE, PUBLISHED_RECURRENCE),
         (PUBLISHED_CSA_ODE, PUBLISHED_CSA_ODE),
     ],

@@ -324,7 +324,7 @@ FILES = {
         "layers_ode",
         "modeling_ode",
         "generation_ode",
-        "scores_ode",
+        "texts_ode",
         "pipeline_ode",
     ),
     "relatives": ("csa_ode", "recurrence_ode"),

@@ -22,7 +22,7 @@ from transformers.utils import logging
 from ..averaging import TensorMean, check_distinct, check_same_configuration
 from ..configuration_ode_transformer import OdeTransformerConfig
 from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
-from ..pipeline_ode_transformer import TARGET_TOKENIZER
+from ..texts_ode_transformer import TARGET_TOKENIZER
 from . import check_empty_folder
 from .fairseq_tokenizer import check_bpe_codes, make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
 

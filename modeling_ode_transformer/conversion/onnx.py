@@ -18,8 +18,8 @@ from transformers.utils import is_onnxscript_available
 from ..generation_ode_transformer import position_limit
 from ..inference.tokenizers import load_tokenizers
 from ..model_folders import open_model
-from ..pipeline_ode_transformer import TARGET_TOKENIZER, without_truncation
 from ..text_files import reading
+from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
 from . import check_empty_folder
 
 

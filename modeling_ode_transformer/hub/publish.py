@@ -35,14 +35,9 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from ..depth_ode_transformer import DepthConfig
 from ..generation_ode_transformer import position_limit
 from ..model_folders import open_model
-from ..pipeline_ode_transformer import (
-    CUSTOM_PIPELINES,
-    TARGET_TOKENIZER,
-    add_pipeline,
-    save_pipeline_code,
-    without_truncation,
-)
+from ..pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline, save_pipeline_code
 from ..text_files import reading
+from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
 from .model_card import CLASSIFIER, TASKS, auto_classes, model_card, run_record
 
 

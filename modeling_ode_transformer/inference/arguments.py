@@ -104,30 +104,28 @@ class SearchArguments:
                 "--split_sentences joins the outputs of a source's parts: leave out --scores and "
                 "--num_return_sequences."
             )
-        if self.weights != "keep" and (not self.optimize_for_cpu or self.torch_device.type != "cpu"):
+        if self.device is None and self.weights == "keep":
+            return
+        device = self.torch_device
+        if self.weights != "keep" and not (self.optimize_for_cpu and device.type == "cpu"):
             raise ValueError(
-                f"--{self.weights} needs a CPU and --optimize_for_cpu true (device: {self.torch_device}): leave it "
-                "out, or give --device cpu without --optimize_for_cpu false."
+                f"--{self.weights} needs a CPU and --optimize_for_cpu true (device: {device}): leave it out, or give "
+                "--device cpu without --optimize_for_cpu false."
             )
-        if self.device is not None:
-            import torch
-
-            try:
-                torch.empty(1, device=self.torch_device).tolist()
-            except (RuntimeError, AssertionError, ImportError) as error:
-                raise ValueError(
-                    f"--device {self.device} cannot be used here ({str(error).splitlines()[0]}): give another one, "
-                    "such as cpu."
-                ) from error
 
     @property
     def torch_device(self) -> "torch.device":
+        """Raises a ValueError if it cannot be used here."""
         import torch
 
         try:
-            return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        except RuntimeError as error:
-            raise ValueError(f"--device {self.device} is not a device: give cpu, cuda or cuda:1.") from error
+            device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError, ImportError) as error:
+            raise ValueError(
+                f"--device {self.device} cannot be used here ({str(error).splitlines()[0]}): give cpu, cuda or cuda:1."
+            ) from error
+        return device
 
     @property
     def weights(self) -> str:

@@ -37,7 +37,7 @@ from ..generation_ode_transformer import (
 
 # Arguments that `beam_search` reads beside the generation configuration, and options that it does not support.
 SEARCH_INPUTS = {"input_ids", "attention_mask", "inputs_embeds", "encoder_outputs", "decoder_input_ids"}
-SEARCH_INPUTS |= {"decoder_attention_mask", "logits_processor", "prefix_allowed_tokens_fn", "tokenizer", "steps"}
+SEARCH_INPUTS |= {"decoder_attention_mask", "logits_processor", "prefix_allowed_tokens_fn", "tokenizer"}
 UNSUPPORTED_OPTIONS = (
     *("do_sample", "return_dict_in_generate", "output_attentions", "output_hidden_states"),
     *("stop_strings", "max_time", "token_healing", "constraints", "force_words_ids", "dola_layers", "low_memory"),
@@ -155,9 +155,6 @@ class EagerSteps:
     least_positions = 16
     keeps_shapes = False
     top_log_probs = staticmethod(top_log_probs)
-
-    def run(self, search: "BeamSearch") -> None:
-        search.run_to_the_end()
 
     def first_step(self, search: "BeamSearch") -> None:
         search.first_step()
@@ -494,7 +491,7 @@ def beam_search(
         masks[1],
         steps,
     )
-    search.steps.run(search)
+    search.run_to_the_end()
     number = generation_config.num_return_sequences
     tokens, scores, lengths = (each[:, :number].flatten(0, 1) for each in search.results)
     tokens = tokens[:, : int(lengths.max())]
@@ -505,23 +502,23 @@ def beam_search(
 def searching(
     model: GenerationMixin, inputs: torch.Tensor | None, generation_config: GenerationConfig | None, options: dict
 ) -> Iterator[tuple]:
-    """A context for a call of `generate()`; gives its inputs, configuration and options by name, with which it calls
+    """A context for a call of `generate()`; gives its configuration and options by name, with which it calls
     `beam_search` where that applies. Searches with `cache_implementation="static"` have compiled parts."""
     if searches_beams(model, generation_config, **options):
         options = options | {"custom_generate": beam_search}
     if options.get("custom_generate") is not beam_search:
-        yield inputs, generation_config, options
+        yield generation_config, options
         return
     cache = option(model, "cache_implementation", generation_config, options)
     # transformers would make a static cache for the cross-attention of each beam.
     generation_config, options = with_option("cache_implementation", "dynamic", generation_config, options)
     if cache != "static":
-        yield inputs, generation_config, options
+        yield generation_config, options
         return
     from .compiled_search import with_compiled_steps  # it takes a second to import
 
-    with with_compiled_steps(model, inputs, options, generation_config) as (inputs, options):
-        yield inputs, generation_config, options
+    with with_compiled_steps(model, inputs, options, generation_config) as options:
+        yield generation_config, options
 
 
 def searches_beams(model: GenerationMixin, generation_config: GenerationConfig | None = None, **options: Any) -> bool:

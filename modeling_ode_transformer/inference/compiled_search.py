@@ -7,8 +7,7 @@ and on GPUs the first step.
 
 import math
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +18,7 @@ from transformers.generation import CompileConfig, GenerationConfig, GenerationM
 from transformers.utils import ModelOutput, logging
 
 from ..generation_ode_transformer import option, position_limit
-from .beam_search import BeamSearch, searches_beams
+from .beam_search import BeamSearch, EagerSteps
 from .cpu import packed_copies
 
 
@@ -38,35 +37,11 @@ PART, FEWEST_PARTS = 128, 32
 MODES_OF_SINGLE_CALLS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 
 
-# The parts that are compiled
+# What is compiled: this, and steps and halves of steps of `BeamSearch`, which only change its tensors, in place
 
 
 def encode(model: GenerationMixin, ids: torch.LongTensor, mask: torch.Tensor | None) -> ModelOutput:
     return model.get_encoder()(input_ids=ids, attention_mask=mask, return_dict=True)
-
-
-def first_step(search: BeamSearch) -> None:
-    search.first_step()
-
-
-def first_pass(search: BeamSearch) -> torch.Tensor:
-    """The first half of the first step, if logits processors run between the halves."""
-    return search.pass_prompt()
-
-
-def whole_step(search: BeamSearch) -> None:
-    """One step of a search, the forward pass included: it only changes the search's tensors, in place."""
-    search.step()
-
-
-def decoding_step(search: BeamSearch) -> torch.Tensor:
-    """The first half of a step, if logits processors run between the halves."""
-    return search.pass_last_tokens()
-
-
-def choosing_step(search: BeamSearch, log_probs: torch.Tensor, tokens: torch.LongTensor) -> None:
-    """The second half of a step."""
-    search.advance(log_probs, tokens)
 
 
 def top_log_probs(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,8 +107,7 @@ class KeptSteps:
     starts anew."""
 
     def __init__(self):
-        self.steps, self.buffers, self.sizes = {}, {}, set()
-        self.lock = threading.Lock()
+        self.steps, self.buffers, self.lock = {}, {}, threading.Lock()
 
     def __deepcopy__(self, memo):
         return KeptSteps()
@@ -142,7 +116,7 @@ class KeptSteps:
         return KeptSteps, ()
 
 
-class CompiledSteps:
+class CompiledSteps(EagerSteps):
     """The compiled steps of one search. It has its own buffers while another search of the model uses the kept ones.
     Steps compute with all available room, so that shapes seldom change.
 
@@ -159,7 +133,8 @@ class CompiledSteps:
         # Inductor's checks of sizes repeat Dynamo's guards and cost time in every step.
         self.options: dict[str, Any] = {"fullgraph": True, "dynamic": True, "options": {"size_asserts": False}}
         self.options |= {"mode": "reduce-overhead"} if self.records else {}
-        self.use(compile_config)
+        if isinstance(compile_config, CompileConfig):
+            self.options = compile_config.to_dict()
         self.kept = vars(model).setdefault("compiled_steps", KeptSteps())
         self.buffers: dict[tuple, torch.Tensor] = {}
         # The compiled code of a step and its inputs, repeated while the tensors stay where they are. Hooks may do more
@@ -167,23 +142,17 @@ class CompiledSteps:
         self.repeated: tuple[Callable, tuple] | None = None
         self.has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
-    def use(self, compile_config: Any) -> None:
-        if isinstance(compile_config, CompileConfig):
-            self.options = compile_config.to_dict()
-
-    def run(self, search: BeamSearch) -> None:
-        self.use(search.config.compile_config)
+    @contextmanager
+    def kept_buffers(self) -> Iterator[None]:
+        """Within the context, this search has the kept buffers, unless another one has them."""
         has_lock = self.kept.lock.acquire(blocking=False)
         if has_lock:
             self.buffers = self.kept.buffers
         try:
-            self.make_steps(search)
+            yield
         finally:
             if has_lock:
                 self.kept.lock.release()
-
-    def make_steps(self, search: BeamSearch) -> None:
-        search.run_to_the_end()
 
     def num_sources(self, search: BeamSearch, number: int) -> int:
         """`number`, or a power of two if graphs are recorded. A single source has its own graph."""
@@ -221,7 +190,7 @@ class CompiledSteps:
             options = self.options.copy()
             if part is encode:
                 options["fullgraph"] = False  # a recurrence is not traced
-            if part in (encode, first_step, first_pass):
+            if part in (encode, BeamSearch.first_step, BeamSearch.pass_prompt):
                 options["mode"] = MODES_OF_SINGLE_CALLS.get(options.get("mode"), options.get("mode"))
             of_backend = {name: options.pop(name) for name in ("backend", "mode", "options") if name in options}
             backend = RememberingBackend(**of_backend, dynamic=options.get("dynamic"))
@@ -237,62 +206,31 @@ class CompiledSteps:
                 )
                 return part(*args)
 
-    def encode(self, model: GenerationMixin, ids: torch.LongTensor, mask: torch.Tensor | None) -> ModelOutput:
-        # Copies: for views, Dynamo would guard what they are views of.
-        args = (None if each is None else each.clone(memory_format=torch.contiguous_format) for each in (ids, mask))
-        with torch.no_grad(), self.first_time(f"encoding of {len(ids)} sources"):
-            outputs = self.compiled(encode, model, *args)
-            LAST.call = None
-            return outputs
-
     def first_step(self, search: BeamSearch) -> None:
-        if not self.records:
+        if self.records:
+            self.make_step(search, BeamSearch.first_step, BeamSearch.pass_prompt)
+        else:
             search.first_step()  # on a CPU it takes no less time if it is compiled
-            return
-        with self.first_time(f"pass of {len(search.running)} prompts for {search.num_beams} beams", search):
-            self.make_step(search, first_step, first_pass)
 
     def step(self, search: BeamSearch) -> None:
         torch.compiler.cudagraph_mark_step_begin()
         if self.repeated is not None:
             function, inputs = self.repeated
             function(*inputs)
-            return
-        (num_sources, num_beams), positions = search.running.shape[:2], search.num_positions
-        with self.first_time(f"step of {num_sources} sources, {num_beams} beams and {positions} positions", search):
-            self.make_step(search, whole_step, decoding_step)
+        else:
+            self.make_step(search, BeamSearch.step, BeamSearch.pass_last_tokens)
 
     def make_step(self, search: BeamSearch, whole: Callable, first_half: Callable) -> None:
+        """Makes a step as a whole, or in two halves if logits processors run between them."""
         if search.logits_processor:
             logits = self.compiled(first_half, search)
-            self.compiled(choosing_step, search, *search.best_tokens(logits))
+            self.compiled(BeamSearch.advance, search, *search.best_tokens(logits))
         else:
             self.compiled(whole, search)
             # Without `fullgraph` a step may be several graphs, and code between them.
-            if whole is whole_step and self.options.get("fullgraph") and not self.has_hooks:
+            if whole is BeamSearch.step and self.options.get("fullgraph") and not self.has_hooks:
                 self.repeated = LAST.call
         LAST.call = None
-
-    @contextmanager
-    def first_time(self, what: str, search: BeamSearch | None = None) -> Iterator[None]:
-        """Logs how long something takes that the model has not done before."""
-        start = time.perf_counter()
-        yield
-        what += " with logits processors" if search is not None and search.logits_processor else ""
-        if (key := (what, str(self.options))) not in self.kept.sizes:
-            self.kept.sizes.add(key)
-            logger.info(f"Compiled search: the first {what} took {time.perf_counter() - start:.1f} seconds.")
-
-
-class FirstSteps(CompiledSteps):
-    """Runs only one step for each number of positions that a search can have room for."""
-
-    def make_steps(self, search):
-        self.first_step(search)
-        while search.num_positions < search.config.max_length - search.prompt_length - 1:
-            search.num_tokens = search.prompt_length + search.num_positions
-            search.make_room()
-            self.step(search)
 
 
 @contextmanager
@@ -301,78 +239,34 @@ def with_compiled_steps(
     inputs: torch.Tensor | None,
     options: dict,
     generation_config: GenerationConfig | None = None,
-) -> Iterator[tuple]:
-    """A context for a call of `generate()` whose search has compiled parts; gives its inputs and its options by name.
-    On a CPU, an optimized model multiplies by packed copies of its weights in this context, and keeps them."""
-    if options.get("steps") is None:
-        compile_config = option(model, "compile_config", generation_config, options)
-        options = options | {"steps": CompiledSteps(model, compile_config)}
-    with packed_copies(model):
-        if can_be_encoded(model, inputs, options):
-            options = encoded(model, inputs, options, option(model, "pad_token_id", generation_config, options))
-        yield inputs, options
+) -> Iterator[dict]:
+    """A context for a call of `generate()` whose search has compiled parts; gives its options by name. On a CPU, an
+    optimized model multiplies by packed copies of its weights in this context, and keeps them."""
+    steps = CompiledSteps(model, option(model, "compile_config", generation_config, options))
+    with packed_copies(model), steps.kept_buffers():
+        pad_token_id = option(model, "pad_token_id", generation_config, options)
+        yield encoded(model, inputs, options, steps, pad_token_id) | {"steps": steps}
 
 
-def can_be_encoded(model: GenerationMixin, inputs: torch.Tensor | None, options: dict) -> bool:
-    """Whether the compiled encoder takes these inputs of `generate()`. Others are left to transformers: for example
-    sequences that are too long, with its error."""
+def encoded(
+    model: GenerationMixin, inputs: torch.Tensor | None, options: dict, steps: CompiledSteps, pad_token_id: int | None
+) -> dict:
+    """The options, with the encoder's outputs if `generate()` is given ids that the encoder takes; other inputs are
+    left to it. If graphs are recorded, outputs and mask are padded to a multiple of 8 tokens; without a mask, only if
+    no ids are padded, because then the encoder finds padding by the ids."""
     given = [each for each in (inputs, options.get("input_ids")) if each is not None]
-    return (
-        isinstance(options["steps"], CompiledSteps)
-        and len(given) == 1
-        and given[0].ndim == 2
-        and given[0].shape[1] <= (position_limit(model.config) or math.inf)
-        and options.get("encoder_outputs") is None
-        and options.get("inputs_embeds") is None
-        and (options.get("attention_mask") is None or options["attention_mask"].shape == given[0].shape)
-        and not hasattr(model, "hf_device_map")
-    )
-
-
-def encoded(model: GenerationMixin, inputs: torch.Tensor | None, options: dict, pad_token_id: int | None) -> dict:
-    """The options, with the encoder's outputs. If graphs are recorded, these and the mask are padded to a multiple of
-    8 tokens; without a mask, only if no ids are padded, because then the encoder finds padding by the ids."""
-    ids = options["input_ids"] if inputs is None else inputs
-    mask = options.get("attention_mask")
+    others = [options.get(name) for name in ("encoder_outputs", "inputs_embeds")]
+    is_plain = len(given) == 1 and given[0].ndim == 2 and others == [None, None]
+    if not is_plain or given[0].shape[1] > (position_limit(model.config) or math.inf):
+        return options
+    ids, mask = given[0], options.get("attention_mask")
     mask = None if mask is None else (mask != 0).long()
-    is_padded = mask is None and pad_token_id is not None and bool((ids == pad_token_id).any())
-    if not options["steps"].records or is_padded:
-        return options | {"encoder_outputs": options["steps"].encode(model, ids, mask)}
-    mask = torch.ones_like(ids, dtype=torch.long) if mask is None else mask
-    padding = (0, -ids.shape[1] % 8)
-    ids, mask = nn.functional.pad(ids, padding, value=pad_token_id or 0), nn.functional.pad(mask, padding)
-    return options | {"encoder_outputs": options["steps"].encode(model, ids, mask), "attention_mask": mask}
-
-
-def warm_up(
-    model: GenerationMixin, batch_sizes: Sequence[int] = (1,), source_lengths: Sequence[int] = (8,), **options: Any
-) -> None:
-    """Compiles the steps of later beam searches of these sizes, with the same options. Without this, the first
-    compiled search of a size compiles them, and logs how long it took.
-
-    On CPUs, one graph serves all batches of several sources, and all lengths. On GPUs a graph is recorded for each
-    power of two of sources, each multiple of 8 source tokens, and each power of two of new tokens from 32 on.
-
-    Args:
-        model: an encoder-decoder of this package.
-        batch_sizes: numbers of sources.
-        source_lengths: lengths of sources in tokens.
-        options: those of `generate()`, such as `num_beams` and `max_new_tokens`.
-
-    Raises:
-        ValueError: `generate()` makes no compiled beam search for these options.
-    """
-    if not searches_beams(model, cache_implementation="static", **options):
-        raise ValueError(
-            f"warm_up compiles beam searches that return only sequences, but {options} ask for another one: give "
-            "num_beams=4, say."
-        )
-    device = model.get_input_embeddings().weight.device
-    token = next(i for i in range(model.config.vocab_size) if i != model.config.pad_token_id)
-    compile_config = option(model, "compile_config", None, options)
-    for number in batch_sizes:
-        for length in source_lengths:
-            ids = torch.full((number, length), token, device=device)
-            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-            steps = FirstSteps(model, compile_config)
-            model.generate(**inputs, cache_implementation="static", steps=steps, **options)
+    if steps.records and (mask is not None or pad_token_id is None or not (ids == pad_token_id).any()):
+        mask = torch.ones_like(ids, dtype=torch.long) if mask is None else mask
+        padding = (0, -ids.shape[1] % 8)
+        ids, mask = nn.functional.pad(ids, padding, value=pad_token_id or 0), nn.functional.pad(mask, padding)
+        options = options | {"attention_mask": mask}
+    # Copies: for views, Dynamo would guard what they are views of.
+    args = (None if each is None else each.clone(memory_format=torch.contiguous_format) for each in (ids, mask))
+    with torch.no_grad():
+        return options | {"encoder_outputs": steps.compiled(encode, model, *args)}

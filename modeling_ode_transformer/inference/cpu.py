@@ -7,7 +7,6 @@ dtypes, traced, compiled or differentiated by `torch.func`. Only packed weights 
 """
 
 import itertools
-import math
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
@@ -18,7 +17,6 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import flop_registry, register_flop_formula
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.utils import logging
@@ -49,7 +47,7 @@ def optimize_for_cpu(model: nn.Module, weights: str = "keep") -> nn.Module:
 
     In any model, three things are replaced: linear layers (on x86, without gradients, oneDNN multiplies few rows),
     dropout (16 random bits per entry), and the loss of language models (computed for some of the tokens at a time).
-    In this package's models, so are attention with few queries and sinusoidal positions (computed once).
+    In this package's models, so is attention with few queries.
 
     Packed weights are for inference with this package's models, in float32 or bfloat16. Each weight is rearranged for
     oneDNN. Projections of the same input become one product, and a ReLU becomes part of the product before it. The
@@ -76,7 +74,6 @@ def optimize_for_cpu(model: nn.Module, weights: str = "keep") -> nn.Module:
     if devices - {"cpu"}:
         logger.warning(f"The model is not optimized for CPUs: it is on {', '.join(sorted(devices))}.")
         return model
-    count_products()
     for module in model.modules():
         if (replacement := replacement_of(module)) is not None:
             module.__class__ = replaced(type(module), replacement)
@@ -100,11 +97,6 @@ def restore(model: nn.Module) -> nn.Module:
         if isinstance(module, PreTrainedModel) and loss_of(module) is language_model_loss:
             module.loss_function = ForCausalLMLoss
     return model
-
-
-def is_optimized(model: nn.Module) -> bool:
-    """Whether any of the model's modules has been replaced by `optimize_for_cpu`."""
-    return any(isinstance(module, (Replacement, PackedLinear)) for module in model.modules())
 
 
 # Kernels
@@ -249,15 +241,6 @@ def fake_packed_linear(x, key):
     return x.new_empty(*x.shape[:-1], PACKED[key].out_features, dtype=PACKED[key].dtype)
 
 
-def count_products() -> None:
-    """Makes `FlopCounterMode` count oneDNN's products."""
-    if HAS_ONEDNN and torch.ops.mkldnn._linear_pointwise not in flop_registry:
-
-        @register_flop_formula(torch.ops.mkldnn._linear_pointwise)
-        def linear_pointwise_flop(x_shape, weight_shape, *args, out_shape=None, **kwargs) -> int:
-            return 2 * math.prod(x_shape[:-1]) * math.prod(weight_shape)
-
-
 def few_queries_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -302,10 +285,9 @@ def batched_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 class Replacement:
     """A class placed before the class `original` of a module; it computes the same. What it computes once is stored in
-    the module as `kept`, which is neither saved nor copied."""
+    the module as `kept`, which is neither saved nor copied. To pickle a model, `restore` it."""
 
     original: type[nn.Module]
-    replacement: type["Replacement"]
 
     def forget(self) -> None:
         vars(self).pop("kept", None)
@@ -313,21 +295,11 @@ class Replacement:
     def __getstate__(self):
         return {name: value for name, value in vars(self).items() if name != "kept"}
 
-    def __reduce_ex__(self, protocol):
-        _, _, *state = super().__reduce_ex__(protocol)
-        return new_module, (self.original, self.replacement), *state
-
 
 @cache
 def replaced(original: Any, replacement: Any) -> Any:
-    names = {"original": original, "replacement": replacement, "__module__": __name__, "__doc__": replacement.__doc__}
+    names = {"original": original, "__module__": __name__, "__doc__": replacement.__doc__}
     return type(f"Cpu{original.__name__}", (replacement, original), names)
-
-
-def new_module(original: type[nn.Module], replacement: type[Replacement]) -> nn.Module:
-    """A replaced module without its state, for copying and unpickling."""
-    cls = replaced(original, replacement)
-    return cls.__new__(cls)
 
 
 class FastLinear(Replacement):
@@ -353,28 +325,17 @@ class FastLinear(Replacement):
         return super().forward(x)
 
     def packed_copy(self) -> torch.Tensor:
-        """The weight, packed for oneDNN. It is packed when the weight has changed since the last call: by the count
-        that autograd has of changes, or, for those made through `.data`, by the sums of its bits. So the only
-        changes not seen are made through `.data`, and move numbers within rows or change pairs of signs."""
+        """The weight, packed for oneDNN. It is packed anew if the weight has changed since the last call by the count
+        that autograd has of changes, which are those not made through `.data`."""
         weight = self.weight.detach()
         state = place(weight), None if self.weight.is_inference() else self.weight._version
-        sums = row_sums(weight)
-        kept = vars(self).get("kept")
-        if kept is None or kept[0] != state or not torch.equal(kept[1], sums):
-            kept = self.kept = state, sums, torch.ops.mkldnn._reorder_linear_weight(weight, OneDnnLinear.rows)
-        return kept[2]
+        if vars(self).get("kept", (None,))[0] != state:
+            self.kept = state, torch.ops.mkldnn._reorder_linear_weight(weight, OneDnnLinear.rows)
+        return self.kept[1]
 
 
 def place(weight: torch.Tensor) -> tuple:
     return weight.data_ptr(), weight.shape, weight.stride()
-
-
-def row_sums(weight: torch.Tensor) -> torch.Tensor:
-    """The sum of each row's bits, read as integers, of 8 bytes if they fit: (rows,), int64. They take the time of
-    reading the weight."""
-    size = weight.element_size()
-    fits = all(number * size % 8 == 0 for number in (weight.shape[1], weight.stride(0), weight.storage_offset()))
-    return weight.view(torch.int64 if fits else getattr(torch, f"int{8 * size}")).sum(1)
 
 
 class FastDropout(Replacement):
@@ -382,25 +343,6 @@ class FastDropout(Replacement):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) if self.inplace else dropout(x, self.p, self.training)
-
-
-class KeptPositions(Replacement):
-    """Sinusoidal positions that are kept once computed."""
-
-    most_kept = 2**14
-
-    def forward(self, positions: torch.Tensor) -> torch.Tensor:
-        if not runs_on_cpu(positions) or positions.numel() == 0:
-            return super().forward(positions)
-        first, last = (int(position) for position in positions.aminmax())
-        if first < 0 or last >= self.most_kept:
-            return super().forward(positions)
-        kept = vars(self).get("kept", ())
-        if last >= len(kept):
-            # Another thread may compute more at the same time.
-            kept = super().forward(torch.arange(max(last + 1, 2 * len(kept)), device=positions.device))
-            self.kept = max(kept, vars(self).get("kept", ()), key=len)
-        return kept[positions]
 
 
 class FewQueriesAttention(Replacement):
@@ -432,13 +374,6 @@ class FewQueriesAttention(Replacement):
         )
 
 
-# By the name of the class or a base class: code from a repository brings its own classes.
-REPLACEMENTS = {
-    "OdeTransformerAttention": FewQueriesAttention,
-    "OdeTransformerSinusoidalPositionalEmbedding": KeptPositions,
-}
-
-
 def replacement_of(module: nn.Module) -> type[Replacement] | None:
     """The replacement for a module; None for most modules."""
     if isinstance(module, Replacement):
@@ -447,8 +382,9 @@ def replacement_of(module: nn.Module) -> type[Replacement] | None:
         return FastDropout
     if is_linear(module):
         return FastLinear if HAS_ONEDNN and IS_X86 else None
-    names = (cls.__name__ for cls in type(module).__mro__)
-    return next((REPLACEMENTS[name] for name in names if name in REPLACEMENTS), None)
+    # By the name of the class or a base class: code from a repository brings its own classes.
+    is_attention = any(cls.__name__ == "OdeTransformerAttention" for cls in type(module).__mro__)
+    return FewQueriesAttention if is_attention else None
 
 
 def is_linear(module: nn.Module) -> bool:

@@ -31,9 +31,6 @@ class EnsembleCache(Cache):
     def __len__(self) -> int:
         return len(self.caches)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.caches})"
-
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.caches[0].get_seq_length(layer_idx)
 
@@ -57,7 +54,6 @@ class EnsembleForConditionalGeneration(OdeTransformerGenerationMixin, PreTrained
     Raises:
         ValueError: there are no models; one is not an encoder-decoder or is on another device; or its vocabulary sizes
             or its start, end or pad token ids differ from those of the first.
-        TypeError: something else than a list of models is given.
 
     Example:
 
@@ -77,13 +73,8 @@ class EnsembleForConditionalGeneration(OdeTransformerGenerationMixin, PreTrained
     ]
 
     def __init__(self, models: Sequence[PreTrainedModel]):
-        if isinstance(models, nn.Module):
-            raise TypeError("An ensemble needs a list of models, not a model: give [model].")
-        models = list(models)
-        if not models:
+        if not (models := list(models)):
             raise ValueError("An ensemble needs at least one model.")
-        if others := [model for model in models if not isinstance(model, nn.Module)]:
-            raise TypeError(f"{others[0]!r} is not a model: open folders with AutoModelForSeq2SeqLM.from_pretrained.")
         properties = [describe(model, number) for number, model in enumerate(models, 1)]
         for other in properties[1:]:
             for name, value in properties[0].items():
@@ -175,13 +166,6 @@ class EnsembleForConditionalGeneration(OdeTransformerGenerationMixin, PreTrained
         if mode not in self._supported_generation_modes:
             supported = ", ".join(each.value for each in self._supported_generation_modes)
             raise ValueError(f"An ensemble only supports {supported}, but the options ask for {mode.value}.")
-        if model_kwargs.get("inputs_embeds") is not None:
-            raise ValueError(
-                "inputs_embeds belong to one model, but each member of an ensemble has its own: give input_ids."
-            )
-        for name in ("output_attentions", "output_hidden_states"):
-            if getattr(generation_config, name):
-                raise ValueError(f"{name}=True is not possible for an ensemble: call one of its members.")
         return generation_config, model_kwargs
 
     def _prepare_text_encoder_decoder_kwargs_for_generation(

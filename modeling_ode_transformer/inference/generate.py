@@ -23,11 +23,8 @@ import logging
 import math
 import shutil
 import sys
-import tempfile
-from bisect import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,20 +36,17 @@ from ..generation_ode_transformer import MAX_LEN_OPTIONS, OdeTransformerGenerati
 from ..model_folders import open_model
 from ..options import declarations
 from ..own_schemes import IMPORTED
-from ..pipeline_ode_transformer import SENTENCE_BREAKS, TRAINED_LENGTH, join_sentences
-from ..scores_ode_transformer import n_best
 from ..text_files import lock_file, parse_overrides, read_json, read_lines, reading
+from ..texts_ode_transformer import TRAINED_LENGTH, Encoded, Outputs, TextGenerator, check_target_tokenizer
 from ..versions import versions
 from .arguments import DTYPES, GenerateArguments, SearchArguments
 from .cpu import optimize_for_cpu
 from .ensemble import EnsembleForConditionalGeneration
-from .tokenizers import begin_with_language, check_target_tokenizer, encode_texts, load_tokenizers, marks_languages
+from .tokenizers import begin_with_language, load_tokenizers, marks_languages
 
 
 logger = logging.getLogger(__name__)
 
-# Sources are sorted by length and written in windows of this many batches.
-WINDOW = 64
 # Defaults without --batch_size and --max_tokens_per_batch; and without --max_source_length if positions are unlimited.
 BATCH_SIZE, MAX_TOKENS, MAX_SOURCE_LENGTH = 32, 4096, 1024
 # The options of generate() that may be text.
@@ -80,17 +74,10 @@ def load_models(args: SearchArguments) -> list[PreTrainedModel]:
 
 
 def load_common_tokenizers(args: SearchArguments):
-    """Opens the models' source and target tokenizers. Raises ValueError if the models' tokenizers differ."""
+    """Opens the models' source and target tokenizers. Raises ValueError if the models' vocabularies differ."""
     options = args.hub_options | {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
     first, *others = (load_tokenizers(name, **options) for name in args.model_name_or_path)
     for name, other in zip(args.model_name_or_path[1:], others):
-        for language in ("src_lang", "tgt_lang") if marks_languages(first[0]) else ():
-            one, another = (getattr(tokenizer, language, None) for tokenizer, _ in (first, other))
-            if one != another:
-                raise ValueError(
-                    f"{name} is saved with {language} {another!r}, but {args.model_name_or_path[0]} with {one!r}: "
-                    f"give --{language}."
-                )
         for side, one, another in zip(("source", "target"), first, other):
             if one.get_vocab() != another.get_vocab():
                 raise ValueError(
@@ -113,14 +100,11 @@ def set_generation_options(config: GenerationConfig, args: SearchArguments) -> N
     options = parse_overrides(args.generation_options)
     if doubled := sorted(options.keys() & vars(args).keys()):
         raise ValueError(f"--generation_options: give --{' and --'.join(doubled)} outside of them.")
-    if options.get("return_dict_in_generate"):
-        raise ValueError("--generation_options: return_dict_in_generate does not change outputs: leave it out.")
     if unknown := sorted(options.keys() - vars(GenerationConfig()).keys() - set(MAX_LEN_OPTIONS)):
         raise ValueError(f"--generation_options: generate() has no option {', '.join(unknown)}.")
     for name, value in options.items():
-        is_text = isinstance(value, str) and name not in TEXT_OPTIONS
-        if is_text or (isinstance(value, float) and not math.isfinite(value)):
-            raise ValueError(f"--generation_options: {name}={value} must {'not be text' if is_text else 'be finite'}.")
+        if isinstance(value, str) and name not in TEXT_OPTIONS:
+            raise ValueError(f"--generation_options: {name}={value} must not be text.")
     for name in ("num_beams", "length_penalty", "num_return_sequences", *MAX_LEN_OPTIONS):
         if getattr(args, name) is not None:
             options[name] = getattr(args, name)
@@ -134,69 +118,6 @@ def set_generation_options(config: GenerationConfig, args: SearchArguments) -> N
         config.max_len_a, config.max_len_b = 0, 200  # fairseq's
 
 
-def check_token_ids(config: GenerationConfig, vocab_size: int) -> None:
-    """Raises a ValueError if a token id of a generation configuration is not one of the target's vocabulary."""
-    for name, value in vars(config).items():
-        ids = value if isinstance(value, list) else [value]
-        if name.endswith("_token_id") and not all(each is None or each in range(vocab_size) for each in ids):
-            raise ValueError(
-                f"{name}={value} is not in the target's vocabulary of {vocab_size} tokens, 0 to {vocab_size - 1}: "
-                "give another one in --generation_options."
-            )
-
-
-def make_windows(costs: Sequence[float]) -> list[int]:
-    """The ends of windows that fill `WINDOW` batches each; `costs` are the sources' shares of a batch."""
-    ends, total = [], 0.0
-    for end, cost in enumerate(costs, 1):
-        total += cost
-        if total >= WINDOW or end == len(costs):
-            ends.append(end)
-            total = 0.0
-    return ends
-
-
-def make_batches(lengths: list[int], batch_size: int | None, max_tokens: int | None) -> list[list[int]]:
-    """Returns batches of source indices, of similar length, the longest first. A source with more than `max_tokens`
-    tokens gets its own batch."""
-    batches = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        size = len(batches[-1]) + 1 if batches else 0
-        if size and size <= (batch_size or math.inf) and size * lengths[batches[-1][0]] <= (max_tokens or math.inf):
-            batches[-1].append(index)
-        else:
-            batches.append([index])
-    return batches
-
-
-def split_text(text: str, limit: int, count: Callable[[str], int]) -> list[str]:
-    """Splits a text into parts of at most `limit` tokens: at sentence ends, and within longer sentences at words.
-
-    Args:
-        text: Any number of sentences.
-        limit: At least 1.
-        count: Returns the number of tokens of a text, its end mark included. For several texts, the sum is assumed.
-    """
-    if count(text) <= limit:
-        return [text]
-    pieces = SENTENCE_BREAKS.split(text.strip())
-    units = []
-    for sentence, before in zip(pieces[::2], ["", *pieces[1::2]]):
-        length = count(sentence)
-        words = [(sentence, length)] if length <= limit else [(word, count(word)) for word in sentence.split()]
-        units += [(*word, " " if i or before else "") for i, word in enumerate(words)]
-    parts: list[str] = []
-    room = 0
-    for unit, length, before in units:
-        if length <= room:
-            parts[-1] += before + unit
-            room -= length
-        else:
-            parts.append(unit)
-            room = limit - length
-    return parts
-
-
 def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that hold the values of a tensor: several if it is quantized."""
     if not hasattr(tensor, "__tensor_flatten__"):
@@ -204,138 +125,84 @@ def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [each for name in tensor.__tensor_flatten__()[0] for each in plain_tensors(getattr(tensor, name))]
 
 
-class TextGenerator:
-    """A model or an ensemble, with its tokenizers and the arguments of the search."""
+def open_generator(args: SearchArguments) -> TextGenerator:
+    """The model or the ensemble, with its tokenizers.
 
-    def __init__(self, args: SearchArguments):
-        self.args = args
-        self.is_packed = False
-        self.models = models = load_models(args)
-        self.tokenizer, self.target_tokenizer = load_common_tokenizers(args)
-        for model in models:
-            check_target_tokenizer(model, self.tokenizer, self.target_tokenizer)
-        self.limit = source_limit(models, args.max_source_length)
-        self.trained_length = min(getattr(model.config, TRAINED_LENGTH, None) or math.inf for model in models)
-        self.model = models[0]
-        # An ensemble of one model adds max_len_a and max_len_b.
-        if len(models) > 1 or not isinstance(models[0], OdeTransformerGenerationMixin):
-            self.model = EnsembleForConditionalGeneration(models)
-        if marks_languages(self.tokenizer) and self.tokenizer.tgt_lang is not None:
-            begin_with_language(self.model, self.tokenizer)
-        config = self.model.generation_config
-        set_generation_options(config, args)
-        check_token_ids(config, models[0].get_output_embeddings().out_features)
-        starts_plainly = config.decoder_start_token_id in (None, self.tokenizer.eos_token_id)
-        if marks_languages(self.tokenizer) and config.forced_bos_token_id is None and starts_plainly:
-            raise ValueError(
-                f"{type(self.tokenizer).__name__} ({self.tokenizer.name_or_path}) marks every text with its language, "
-                "but none is saved with it: give --src_lang and --tgt_lang."
-            )
+    Raises:
+        OSError: a model is missing.
+        ValueError: the models do not fit together, or an option does not fit them.
+    """
+    models = load_models(args)
+    tokenizer, target_tokenizer = load_common_tokenizers(args)
+    for each in models:
+        check_target_tokenizer(each, tokenizer, target_tokenizer)
+    model: Any = models[0]
+    # An ensemble of one model adds max_len_a and max_len_b.
+    if len(models) > 1 or not isinstance(model, OdeTransformerGenerationMixin):
+        model = EnsembleForConditionalGeneration(models)
+    if marks_languages(tokenizer) and tokenizer.tgt_lang is not None:
+        begin_with_language(model, tokenizer)
+    set_generation_options(model.generation_config, args)
+    starts_plainly = model.generation_config.decoder_start_token_id in (None, tokenizer.eos_token_id)
+    if marks_languages(tokenizer) and model.generation_config.forced_bos_token_id is None and starts_plainly:
+        raise ValueError(
+            f"{type(tokenizer).__name__} ({tokenizer.name_or_path}) marks every text with its language, but none is "
+            "saved with it: give --src_lang and --tgt_lang."
+        )
+    size, tokens = args.batch_size, args.max_tokens_per_batch
+    size, tokens = (BATCH_SIZE, MAX_TOKENS) if size is None and tokens is None else (size, tokens)
+    return TextGenerator(
+        model,
+        tokenizer,
+        target_tokenizer,
+        limit=source_limit(models, args.max_source_length),
+        trained_length=min(getattr(each.config, TRAINED_LENGTH, None) or math.inf for each in models),
+        split_sentences="pack" if args.split_sentences else False,
+        batch_size=size or math.inf,
+        max_tokens=tokens or math.inf,
+        return_scores=args.scores,
+    )
 
-    def encode(self, sources: list[str]) -> list[list[list[int]]]:
-        """Returns the token ids of each source's parts: the whole source or, with `--split_sentences`, the sentences
-        of a long one. An empty source has no parts."""
-        parts = [[source] if source.strip() else [] for source in sources]
-        if self.args.split_sentences:
-            parts = [[piece for text in texts for piece in self.split(text)] for texts in parts]
-        flat = [text for texts in parts for text in texts]
-        encoded, number_cut = encode_texts(flat, self.tokenizer, self.limit) if flat else ([], 0)
-        if number_cut:
-            advice = "" if self.args.split_sentences else " (--split_sentences keeps them whole)"
-            logger.warning("%d of %d sources were cut to %d tokens%s", number_cut, len(flat), self.limit, advice)
-        if number_longer := sum(len(ids) > self.trained_length for ids in encoded):
-            logger.warning(
-                "%d of %d sources are longer than the longest source in training (%d tokens). Their outputs may miss "
-                "parts; --split_sentences splits them",
-                *(number_longer, len(flat), self.trained_length),
-            )
-        remaining = iter(encoded)
-        return [[next(remaining) for _ in texts] for texts in parts]
 
-    def split(self, source: str) -> list[str]:
-        limit = int(min(self.limit, self.trained_length))
-        return split_text(source, limit, lambda text: len(self.tokenizer(text, verbose=False)["input_ids"]))
+def pack(generator: TextGenerator, args: SearchArguments) -> None:
+    """Packs the weights if the arguments say so. They cannot be hashed after that."""
+    if args.weights != "keep":
+        optimize_for_cpu(generator.model, args.weights)
 
-    @property
-    def batching(self) -> tuple[int | None, int | None]:
-        """The largest numbers of sources and of tokens in a batch; None: no limit."""
-        size, tokens = self.args.batch_size, self.args.max_tokens_per_batch
-        return (BATCH_SIZE, MAX_TOKENS) if size is None and tokens is None else (size, tokens)
 
-    def window_ends(self, encoded: list[list[list[int]]]) -> list[int]:
-        """The ends of the windows of encoded sources."""
-        size, tokens = (each or math.inf for each in self.batching)
-        return make_windows([sum(max(1 / size, len(ids) / tokens) for ids in parts) for parts in encoded])
+def digest(parts: Iterable[Any]) -> str:
+    """A hash of texts, numbers and lists of these, or of memory."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        found.update(part if isinstance(part, memoryview) else repr(part).encode())
+    return found.hexdigest()
 
-    def windows(
-        self, encoded: list[list[list[int]]], start: int = 0, progress: bool = False
-    ) -> Iterator[list[list[tuple[str, float]]]]:
-        """Yields windows, starting with the one that begins at the source `start`: for each source its outputs as
-        (text, score), the best first. Without `--scores`, scores are 0."""
-        counts = list(map(len, encoded))
-        with tqdm(total=sum(counts), initial=sum(counts[:start]), unit="line", disable=not progress) as bar:
-            for end in self.window_ends(encoded):
-                if end <= start:
-                    continue
-                parts = [(i, ids) for i in range(start, end) for ids in encoded[i]]
-                found: list = [None] * len(parts)
-                for batch in make_batches([len(ids) for _, ids in parts], *self.batching):
-                    inputs = self.tokenizer.pad({"input_ids": [parts[k][1] for k in batch]}, return_tensors="pt")
-                    for k, outputs in zip(batch, self.generate(inputs.to(self.model.device)), strict=True):
-                        found[k] = [(" ".join(text.split("\n")), score) for text, score in outputs]
-                    bar.update(len(batch))
-                results: list = [[("", 0.0)] * self.args.num_return_sequences for _ in range(start, end)]
-                for i, each in groupby(zip(parts, found), key=lambda pair: pair[0][0]):
-                    outputs = [output for _, output in each]
-                    # The parts of one source have one output each.
-                    text = join_sentences([output[0][0] for output in outputs], [" "] * (len(outputs) - 1))
-                    results[i - start] = outputs[0] if len(outputs) == 1 else [(text, 0.0)]
-                yield results
-                start = end
 
-    def __call__(self, sources: list[str]) -> list[list[tuple[str, float]]]:
-        """Returns the outputs of each source."""
-        return [outputs for window in self.windows(self.encode(sources)) for outputs in window]
+def note_of(generator: TextGenerator, args: SearchArguments, encoded: Encoded) -> dict[str, Any]:
+    """Everything that outputs depend on: options, versions and imported schemes, and hashes of the encoded sources, of
+    the models and of the target vocabulary."""
 
-    def note(self, sources: list[str]) -> dict:
-        """Everything that outputs depend on; models, tokenizers, imported schemes and sources as hashes."""
-        names = ("input", "models", "tokenizers", *(["schemes"] if IMPORTED else []))
-        hashes = {name: hashlib.blake2b(digest_size=16) for name in names}
-        for name, code in sorted(IMPORTED.items()):
-            hashes["schemes"].update(f"{name}\n{code}\n".encode())
-        for source in sources:
-            hashes["input"].update(f"{source}\n".encode("utf-8", "surrogatepass"))
-        for model in self.models:
-            hashes["models"].update(model.config.to_json_string().encode())
+    def models() -> Iterator[Any]:
+        yield generator.model.generation_config.to_json_string()
+        for model in getattr(generator.model, "members", [generator.model]):
+            yield model.config.to_json_string()
             for name, tensor in model.state_dict().items():
-                hashes["models"].update(name.encode())
+                yield name
                 for part in plain_tensors(tensor):
-                    hashes["models"].update(part.cpu().flatten().view(torch.uint8).numpy())
-        hashes["models"].update(self.model.generation_config.to_json_string().encode())
-        with tempfile.TemporaryDirectory() as folder:
-            for side, tokenizer in (("source", self.tokenizer), ("target", self.target_tokenizer)):
-                tokenizer.save_pretrained(Path(folder) / side)
-            for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
-                hashes["tokenizers"].update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
-        declared = declarations(type(self.args))
-        options = {name: value for name, value in vars(self.args).items() if declared[name]["affects"] != "call"}
-        values = {f"--{name}": value for name, value in options.items()} | {"device": str(self.model.device)}
-        return values | versions() | {name: value.hexdigest() for name, value in hashes.items()}
+                    yield memoryview(part.cpu().flatten().view(torch.uint8).numpy())
 
-    def generate(self, inputs) -> list[list[tuple[str, float]]]:
-        """Returns the outputs of each source in a batch as (text, score), the best first."""
-        if self.args.weights != "keep" and not self.is_packed:
-            # Only now: `note` cannot hash packed weights.
-            for model in self.models:
-                optimize_for_cpu(model, self.args.weights)
-            self.is_packed = True
-        return n_best(self.model, self.target_tokenizer, inputs, return_scores=self.args.scores)
+    declared = declarations(type(args))
+    options = {f"--{name}": value for name, value in vars(args).items() if declared[name]["affects"] != "call"}
+    hashes = {"input": digest(encoded), "models": digest(models())}
+    hashes["tokenizers"] = digest(sorted(generator.target_tokenizer.get_vocab().items()))
+    return options | {"device": str(generator.model.device), "schemes": IMPORTED} | versions() | hashes
 
 
-def format_outputs(outputs: list[tuple[str, float]], scores: bool, number: int | None = None) -> str:
+def format_outputs(outputs: Outputs, scores: bool, number: int | None = None) -> str:
     """The lines of a source's outputs, each starting with the source's number if given."""
     start = "" if number is None else f"{number}\t"
-    return "".join(f"{start}{score:.4f}\t{text}\n" if scores else f"{start}{text}\n" for text, score in outputs)
+    lines = [(" ".join(text.split("\n")), score) for text, score in outputs]
+    return "".join(f"{start}{score:.4f}\t{text}\n" if scores else f"{start}{text}\n" for text, score in lines)
 
 
 def read_sources(name: str) -> list[str]:
@@ -357,33 +224,28 @@ class PartialOutput:
     """
 
     def __init__(self, path: Path):
-        self.is_gzipped, self.path = path.suffix == ".gz", path.resolve()  # a link stays one
+        self.path = path.resolve()  # a link stays one
         self.partial, self.note_file = Path(f"{self.path}.partial"), Path(f"{self.path}.partial.json")
         with self.partial.open("ab"):
             pass
-        if not self.partial.stat().st_size:
-            self.remove()
 
     def remove(self) -> None:
         for file in (self.partial, self.note_file):
             file.unlink(missing_ok=True)
 
-    def number_of_lines(self) -> int:
-        if not self.partial.is_file():
-            return 0
-        with self.partial.open("rb") as file:
-            return sum(line.endswith(b"\n") for line in file)
-
-    def begin(self, note: dict, is_drawn: bool) -> None:
-        """Records what the outputs depend on.
+    def begin(self, note: dict, ends: list[int], number: int, continues: bool) -> int:
+        """Returns the number of sources, with `number` lines each, that the file has outputs of: 0, or one of `ends`,
+        where windows end. Cuts the rest off, or starts anew if not `continues`.
 
         Raises:
-            ValueError: the existing partial file depends on something else.
+            ValueError: these outputs depend on something else.
         """
-        if self.number_of_lines() and is_drawn:
-            logger.warning("%s: sampled outputs cannot be continued. Starting from scratch", self.partial)
-            self.remove()
-        if self.number_of_lines():
+        lines = self.partial.read_bytes().split(b"\n")[:-1]
+        if lines and not continues:
+            logger.warning("%s: starting from scratch, as --overwrite and sampled outputs do", self.partial)
+            self.remove()  # before there is another note
+            lines = []
+        if lines:
             noted = read_json(self.note_file) if self.note_file.is_file() else {}
             different = sorted(name for name in note.keys() | noted.keys() if noted.get(name) != note.get(name))
             if different:
@@ -393,30 +255,20 @@ class PartialOutput:
                 )
         else:
             self.note_file.write_text(json.dumps(note, indent=1), encoding="utf-8")
-
-    def cut(self, lines: int) -> None:
-        """Cuts the partial file to its first `lines` lines."""
-        with self.partial.open("ab+") as file:
-            file.seek(0)
-            file.truncate(sum(map(len, islice(file, lines))))
+        start = max(end for end in (0, *ends) if end * number <= len(lines))
+        with self.partial.open("ab") as file:
+            file.truncate(sum(len(line) + 1 for line in lines[: start * number]))
+        if start:
+            logger.warning("%s: continuing after %d of %d sources", self.partial, start, ends[-1])
+        return start
 
     def write(self, text: str) -> None:
         with self.partial.open("ab") as file:
             file.write(text.encode("utf-8"))
 
-    def finish(self, lines: int) -> None:
-        """Moves the finished output, of so many lines, to its final name.
-
-        Raises:
-            ValueError: the partial file has another number of lines.
-        """
-        if (found := self.number_of_lines()) != lines:
-            self.note_file.unlink(missing_ok=True)  # the file is not continued
-            raise ValueError(
-                f"{self.partial} has {found} lines instead of {lines}: something else has changed it. Repeat the call "
-                "with --overwrite to start from scratch."
-            )
-        if self.is_gzipped:
+    def finish(self) -> None:
+        """Moves the finished output to its final name."""
+        if self.path.suffix == ".gz":
             packed = Path(f"{self.partial}.gz")
             with self.partial.open("rb") as file, packed.open("wb") as target:
                 with gzip.GzipFile("", "wb", fileobj=target, mtime=0) as packer:
@@ -451,27 +303,29 @@ def opened_output(args: GenerateArguments) -> Iterator[PartialOutput | None]:
         # Checked under the lock: a call that has just ended may have written the output.
         if path.exists() and not args.overwrite:
             raise FileExistsError(f"--output {path} exists: choose another file, or give --overwrite.")
-        yield PartialOutput(path)
+        output = PartialOutput(path)
+        try:
+            yield output
+        finally:
+            if output.partial.is_file() and not output.partial.stat().st_size:
+                output.remove()
 
 
-def write_outputs(generator: TextGenerator, sources: list[str], output: PartialOutput | None) -> None:
+def write_outputs(
+    generator: TextGenerator, args: GenerateArguments, sources: list[str], output: PartialOutput | None
+) -> None:
     """Writes outputs window by window, by default to standard output. Outputs from an earlier call are kept."""
-    args, start, empty, written = cast(GenerateArguments, generator.args), 0, 0, 0
-    number = args.num_return_sequences
+    start, empty, written, number = 0, 0, 0, args.num_return_sequences
     encoded = generator.encode(sources)
     if output is None:
         cast(Any, sys.stdout).reconfigure(encoding="utf-8", newline="\n")
     else:
-        if args.overwrite:
-            output.remove()
-        output.begin(generator.note(sources), bool(generator.model.generation_config.do_sample))
-        ends = [0, *generator.window_ends(encoded)]
-        start = ends[bisect(ends, output.number_of_lines() // number) - 1]
-        output.cut(start * number)
-        if start:
-            logger.warning("%s: continuing after %d of %d sources", output.partial, start, len(sources))
-    try:
-        for window in generator.windows(encoded, start, progress=True):
+        continues = not args.overwrite and not generator.model.generation_config.do_sample
+        start = output.begin(note_of(generator, args, encoded), generator.window_ends(encoded), number, continues)
+    pack(generator, args)
+    counts = [len(parts) for parts, _ in encoded]
+    with tqdm(total=sum(counts), initial=sum(counts[:start]), unit="line") as bar:
+        for window in generator.windows(encoded, start, bar.update):
             lines = [
                 format_outputs(outputs, args.scores, i if number > 1 else None)
                 for i, outputs in enumerate(window, start + 1)
@@ -480,17 +334,12 @@ def write_outputs(generator: TextGenerator, sources: list[str], output: PartialO
                 print("".join(lines), end="", flush=True)
             else:
                 output.write("".join(lines))
-            # An empty source has no parts, and has to have an empty output.
-            sources_of_window = encoded[start : start + len(window)]
-            found = [outputs[0][0] for parts, outputs in zip(sources_of_window, window) if parts]
+            # A blank source has no parts, and has to have an empty output.
+            found = [outputs[0][0] for count, outputs in zip(counts[start:], window) if count]
             empty += sum(not text.strip() for text in found)
             start, written = start + len(window), written + len(found)
-    except BaseException:
-        if output is not None and start == 0:
-            output.remove()
-        raise
     if output is not None:
-        output.finish(len(sources) * number)
+        output.finish()
     if 2 * empty > written:
         logger.warning(
             "%d of %d outputs are empty: the model ends them at once. Train it longer, or forbid empty outputs with "
@@ -499,11 +348,12 @@ def write_outputs(generator: TextGenerator, sources: list[str], output: PartialO
         )
 
 
-def interact(generator: TextGenerator) -> None:
+def interact(generator: TextGenerator, args: GenerateArguments) -> None:
     """Asks for sources and prints outputs until an empty line, the end of the input or Ctrl-C."""
+    pack(generator, args)
     try:
         while (source := input("> ")).strip():
-            print(format_outputs(generator([source])[0], generator.args.scores), end="", flush=True)
+            print(format_outputs(generator([source])[0], args.scores), end="", flush=True)
     except (EOFError, KeyboardInterrupt):
         print()
 
@@ -517,9 +367,9 @@ def run(args: GenerateArguments) -> None:
     """
     set_seed(args.seed)
     with opened_output(args) as output:
-        sources = None if args.interactive else read_sources(args.input)
-        generator = TextGenerator(args)
-        if sources is None:
-            interact(generator)
+        sources = [] if args.interactive else read_sources(args.input)
+        generator = open_generator(args)
+        if args.interactive:
+            interact(generator, args)
         else:
-            write_outputs(generator, sources, output)
+            write_outputs(generator, args, sources, output)

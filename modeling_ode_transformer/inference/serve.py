@@ -13,7 +13,6 @@ spelled in a text, such as `</s>`, for these.
 """
 
 import asyncio
-import errno
 import logging
 import math
 import socket
@@ -25,8 +24,9 @@ from typing import Annotated, Any
 
 from transformers import set_seed
 
+from ..texts_ode_transformer import Outputs, TextTooLong
 from .arguments import ServeArguments
-from .generate import BATCH_SIZE, TextGenerator
+from .generate import BATCH_SIZE, open_generator, pack
 
 
 try:
@@ -36,7 +36,6 @@ try:
     from fastapi.responses import JSONResponse
     from pydantic import BaseModel, ConfigDict, Field
     from starlette.exceptions import HTTPException as StarletteHTTPException
-    from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
     raise ImportError(
         f'ode-transformer serve needs FastAPI and uvicorn ({error}): pip install "modeling-ode-transformer[serve]".'
@@ -45,13 +44,10 @@ except ImportError as error:
 
 logger = logging.getLogger(__name__)
 
-Outputs = list[tuple[str, float]]
-# A client has so many seconds to send a request; a connection without one is closed after one to two times as many.
+# A client has so many seconds to send the body of a request.
 SECONDS_TO_SEND = 10.0
-# More connections than these are closed at once. Systems often allow a process 1,024 open files.
+# With so many connections, requests are answered by 503. Systems often allow a process 1,024 open files.
 MAX_CONNECTIONS = 512
-# So many connections are accepted at a time, before any is closed.
-BACKLOG = 128
 
 
 class Output(BaseModel):
@@ -78,10 +74,6 @@ class Error(BaseModel):
 
 class QueueFull(Exception):
     """Too many texts are waiting."""
-
-
-class TextTooLong(Exception):
-    """The model does not take a text whole; the message is for the client."""
 
 
 class Guard:
@@ -128,26 +120,6 @@ class Guard:
         finally:
             for task in (answer, departure):
                 task.cancel()
-
-
-class GuardedConnection(H11Protocol):
-    """A connection of a limited number, closed if it has no request for some time."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.abort()
-        else:
-            self.loop.call_later(SECONDS_TO_SEND, self.close_if_idle, self.cycle)
-
-    def close_if_idle(self, former: Any) -> None:
-        """Closes the connection unless it has a request, or has had one since `former`."""
-        if self.transport.is_closing():
-            return
-        if self.cycle is former and (self.cycle is None or self.cycle.response_complete):
-            self.transport.close()
-        else:
-            self.loop.call_later(SECONDS_TO_SEND, self.close_if_idle, self.cycle)
 
 
 class Batcher:
@@ -217,24 +189,6 @@ class Batcher:
             own = [next(remaining) for _ in texts]
             if not answer.done():
                 answer.set_result(own)
-
-
-def checked_generate(generator: TextGenerator) -> Callable[[list[str]], list[Outputs]]:
-    """Wraps `generator` so that it raises `TextTooLong` instead of cutting a text."""
-    splits = generator.args.split_sentences
-
-    def generate(texts: list[str]) -> list[Outputs]:
-        parts = [part for text in texts for part in (generator.split(text) if splits else [text])]
-        longest = max(len(generator.tokenizer(part, verbose=False)["input_ids"]) for part in parts)
-        if longest > generator.limit:
-            advice = "" if splits else ", or start the server with --split_sentences"
-            raise TextTooLong(
-                f"A {'sentence' if splits else 'text'} has {longest} tokens, but the model takes at most "
-                f"{generator.limit}: split it{advice}."
-            )
-        return generator(texts)
-
-    return generate
 
 
 def make_app(
@@ -312,26 +266,23 @@ def serve(args: ServeArguments) -> None:
         OSError: the host is unknown, the port is taken, or a model is missing.
         ValueError: the models do not fit together, or an option does not fit them.
     """
-    listener = socket.socket(socket.AF_INET6 if ":" in args.host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((args.host, args.port))
-        listener.listen(BACKLOG)  # from now on the port is taken
+    try:  # from now on the port is taken
+        family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
+        listener = socket.create_server((args.host, args.port), family=family)
     except OSError as error:
-        is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-        raise OSError(
-            f"--host {args.host} --port {args.port}: {error.strerror}. Give another --{'host' if is_host else 'port'}."
-        ) from error
+        message = f"--host {args.host} --port {args.port}: {error.strerror}. Give another --host or --port."
+        raise OSError(message) from error
     with listener:
         set_seed(args.seed)
-        generator = TextGenerator(args)
+        generator = open_generator(args)
+        pack(generator, args)
+        generator.truncation = False
         generator(["."])  # shows errors now rather than at the first request
-        app = make_app(checked_generate(generator), args)
+        app = make_app(generator, args)
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         names = ", ".join(args.model_name_or_path)
         logger.warning("Serving %s at http://%s:%d/generate, documented at /docs", names, host, port)
-        bound = math.ceil(args.timeout)
-        limits: dict[str, Any] = {"backlog": BACKLOG, "timeout_graceful_shutdown": bound}
-        config = uvicorn.Config(app, http=GuardedConnection, log_level="warning", **limits)
+        limits: dict[str, Any] = {"timeout_graceful_shutdown": math.ceil(args.timeout)}
+        config = uvicorn.Config(app, limit_concurrency=MAX_CONNECTIONS, log_level="warning", **limits)
         uvicorn.Server(config).run(sockets=[listener])

@@ -3,7 +3,7 @@
 
 from transformers import AutoTokenizer
 
-from ..pipeline_ode_transformer import TARGET_TOKENIZER, load_target_tokenizer, needs_target_tokenizer
+from ..texts_ode_transformer import cut_texts, load_target_tokenizer
 
 
 def load_tokenizers(
@@ -42,15 +42,6 @@ def load_tokenizers(
     return tokenizer, target_tokenizer
 
 
-def check_target_tokenizer(model, tokenizer, target_tokenizer) -> None:
-    """Raises a ValueError if a saved model has its own target vocabulary but only a source tokenizer."""
-    if target_tokenizer is tokenizer and needs_target_tokenizer(model.config, tokenizer):
-        raise ValueError(
-            f"{model.name_or_path} has its own vocabulary for the target, but no folder {TARGET_TOKENIZER}: save "
-            "the target's tokenizer there."
-        )
-
-
 def encode_texts(
     texts: list[str], tokenizer, max_length: int | None, side: str = "text"
 ) -> tuple[list[list[int]], int]:
@@ -60,11 +51,7 @@ def encode_texts(
     `side` is the tokenizer's argument for the texts: `text`, or `text_target` for the target side.
     """
     encoded = tokenizer(**{side: texts}, verbose=False, return_attention_mask=False)["input_ids"]
-    # Of longer texts, the tokenizer itself knows which marks stay.
-    too_long = [i for i, ids in enumerate(encoded) if max_length is not None and len(ids) > max_length]
-    for i in too_long:
-        encoded[i] = tokenizer(**{side: texts[i]}, truncation=True, max_length=max_length)["input_ids"]
-    return encoded, len(too_long)
+    return cut_texts(encoded, texts, tokenizer, max_length, side)
 
 
 def marks_languages(tokenizer) -> bool:

@@ -22,8 +22,8 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 
 from ..averaging import TensorMean, check_distinct, check_same_configuration, check_same_parameters
 from ..model_folders import shard_names
-from ..pipeline_ode_transformer import TARGET_TOKENIZER
 from ..text_files import read_json
+from ..texts_ode_transformer import TARGET_TOKENIZER
 from .checkpoints import (
     CHECKPOINT,
     CHECKSUMS,

@@ -14,8 +14,8 @@ from transformers import PreTrainedConfig
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME
 
-from ..pipeline_ode_transformer import TRAINED_LENGTH
 from ..text_files import lock_file, read_json, reading
+from ..texts_ode_transformer import TRAINED_LENGTH
 
 
 logger = logging.getLogger(__name__)

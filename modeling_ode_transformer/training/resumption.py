@@ -17,8 +17,8 @@ from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.utils.hub import hf_api
 
 from ..options import option
-from ..pipeline_ode_transformer import without_truncation
 from ..text_files import read_json
+from ..texts_ode_transformer import without_truncation
 from .checkpoints import (
     CHECKSUMS,
     PROGRESS,

@@ -10,8 +10,8 @@ from accelerate import PartialState
 from transformers import TrainingArguments
 from transformers.utils import CONFIG_NAME
 
-from ..pipeline_ode_transformer import TARGET_TOKENIZER
 from ..text_files import read_json
+from ..texts_ode_transformer import TARGET_TOKENIZER
 from .arguments import needed_splits
 from .checkpoints import (
     LOCK,

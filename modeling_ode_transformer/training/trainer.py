@@ -38,7 +38,8 @@ from ..inference.cpu import cross_entropy, optimize_for_cpu
 from ..integration_ode_transformer import StageCoefficients
 from ..modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
 from ..options import check_ranges, declarations, option
-from ..pipeline_ode_transformer import TARGET_TOKENIZER, save_pipeline_code, without_truncation
+from ..pipeline_ode_transformer import save_pipeline_code
+from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
 from .arguments import has_bf16_products
 from .checkpoints import update_number
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy

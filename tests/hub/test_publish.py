@@ -64,7 +64,7 @@ PARTS = (
     "modeling",
     "pipeline",
     "schemes",
-    "scores",
+    "texts",
 )
 CODE = {f"{part}_ode_transformer.py" for part in PARTS}
 
@@ -653,7 +653,7 @@ def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path, capsys
     model.push_to_hub("me/pushed")
     arguments = TrainingArguments(tmp_path / "trained", hub_model_id="me/trained", report_to="none", use_cpu=True)
     Trainer(model=model, args=arguments, processing_class=tokenizer).push_to_hub()
-    of_pipelines = {"pipeline_ode_transformer.py", "scores_ode_transformer.py"}
+    of_pipelines = {"pipeline_ode_transformer.py", "texts_ode_transformer.py"}
     assert CODE - of_pipelines <= set(hub.repositories["me/pushed"].files())
     assert "tokenizer.json" in hub.repositories["me/trained"].files()
 

@@ -2,13 +2,10 @@
 """Replaced modules: against the modules that they replace, and PyTorch's and transformers' own functions."""
 
 import copy
-import io
-import pickle
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     AutoModelForSeq2SeqLM,
     M2M100Config,
@@ -25,7 +22,6 @@ from modeling_ode_transformer import (
 from modeling_ode_transformer.inference import cpu
 from modeling_ode_transformer.inference.cpu import (
     Replacement,
-    is_optimized,
     optimize_for_cpu,
     restore,
 )
@@ -33,6 +29,10 @@ from modeling_ode_transformer.inference.cpu import (
 from ..conftest import TINY, assert_close, build
 from ..processes import run_python
 from .conftest import optimized
+
+
+def is_optimized(model):
+    return any(isinstance(module, Replacement) for module in model.modules())
 
 
 MODELS = (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM, OdeTransformerModel)
@@ -173,46 +173,19 @@ def test_saved_code_does_not_mention_it(tmp_path, batch):
         layer.self_attn.q_proj,
         layer.fc1,
         layer.dropout,
-        remote.model.encoder.embed_positions,
     ):
         assert isinstance(module, Replacement)
     assert_close(remote(**batch).logits, model(**batch).logits, scale=10)
 
 
-def test_flops_are_counted_once_a_model_has_been_optimized(batch, tmp_path):
-    script = (
-        "import torch; from torch.utils.flop_counter import flop_registry\n"
-        "from modeling_ode_transformer.inference import cpu\n"
-        "operator = torch.ops.mkldnn._linear_pointwise if cpu.HAS_ONEDNN else None\n"
-        "assert operator not in flop_registry\n"
-        "cpu.optimize_for_cpu(torch.nn.Linear(2, 2))\n"
-        "assert operator in flop_registry or operator is None\n"
-    )
-    run_python(script, tmp_path)
-    with_gradients, without = [], []
-    for model in (optimized(encoder_solver="rk2"), build(encoder_solver="rk2")):
-        for gradients, counts in ((True, with_gradients), (False, without)):
-            with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(gradients):
-                model(**batch)
-            counts.append(counter.get_total_flops())
-    assert with_gradients[0] == with_gradients[1] > 0
-    assert without[1] <= without[0] <= 1.1 * without[1]  # rows of zeros count, too
-
-
-@pytest.mark.parametrize("copied", ["deepcopy", "pickle", "torch.save"])
-def test_an_optimized_model_is_copied(copied, batch):
+def test_an_optimized_model_is_copied(batch):
     model = optimized()
     expected = model(**batch).logits
-    if copied == "torch.save":
-        buffer = io.BytesIO()
-        torch.save(model, buffer)
-        copy_of_it = torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)
-    else:
-        copy_of_it = copy.deepcopy(model) if copied == "deepcopy" else pickle.loads(pickle.dumps(model))
-    assert torch.equal(copy_of_it(**batch).logits, expected)
-    assert [type(each) for each in copy_of_it.modules()] == [type(each) for each in model.modules()]
-    assert restore(copy_of_it).lm_head.weight is not model.lm_head.weight and is_optimized(model)
-    assert type(copy_of_it.lm_head) is nn.Linear
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied(**batch).logits, expected)
+    assert [type(each) for each in copied.modules()] == [type(each) for each in model.modules()]
+    assert restore(copied).lm_head.weight is not model.lm_head.weight and is_optimized(model)
+    assert type(copied.lm_head) is nn.Linear
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

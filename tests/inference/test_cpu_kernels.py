@@ -13,8 +13,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 
 from modeling_ode_transformer import OdeTransformerForCausalLM
 from modeling_ode_transformer.inference import cpu
-from modeling_ode_transformer.inference.cpu import dropout, language_model_loss, optimize_for_cpu, restore
-from modeling_ode_transformer.layers_ode_transformer import SINUSOIDS
+from modeling_ode_transformer.inference.cpu import dropout, language_model_loss, optimize_for_cpu
 
 from ..conftest import assert_close, build
 from ..operators import CountOperators
@@ -247,40 +246,6 @@ def test_labels_that_are_not_those_of_the_logits_are_refused(kept):
         model(ids, labels=ids, logits_to_keep=kept)
 
 
-# Positions that are kept
-
-
-@pytest.mark.parametrize("kind", SINUSOIDS)
-@pytest.mark.parametrize("padding_position", [None, 1])
-@pytest.mark.parametrize("size", [12, 9])
-def test_positions_that_are_kept_are_those_computed_afresh(kind, padding_position, size):
-    """Growing, in any order, with padding, and each by itself."""
-    module = optimize_for_cpu(SINUSOIDS[kind](size, padding_position))
-    generator = torch.Generator().manual_seed(0)
-    for length in (1, 3, 4, 30, 2, 31, 200, 7):
-        positions = torch.randint(0, length, (3, 5), generator=generator)
-        positions[0, 0], positions[1, 2:] = length - 1, 1
-        # Of another module, one position at a time: none can come from what is kept.
-        fresh = SINUSOIDS[kind](size, padding_position)
-        expected = torch.stack([fresh(position[None, None])[0, 0] for position in positions.flatten()])
-        actual = module(positions)
-        assert actual.dtype == torch.float32
-        assert_close(actual, expected.view(3, 5, size))
-        assert padding_position is None or not actual[1, 2:].any()
-    assert len(module.kept) >= 200 and not module.state_dict()
-    assert not hasattr(copy.deepcopy(module), "kept") and not hasattr(restore(module), "kept")
-
-
-def test_a_model_trains_on_positions_kept_by_inference(batch):
-    model = optimized()
-    with torch.inference_mode():
-        expected = model(**batch).logits.clone()
-    outputs = model.train()(**batch, labels=batch["decoder_input_ids"])
-    outputs.loss.backward()
-    assert_close(model.eval()(**batch).logits, expected)
-    assert all(parameter.grad is not None for parameter in model.parameters())
-
-
 # Dropout
 
 
@@ -361,28 +326,6 @@ def test_dropout_of_nothing_and_of_all():
     assert dropout(x, 1.0, True).tolist() == [0] * 50
     dropout(x, 0.5, True)
     assert torch.equal(x, before)
-
-
-def test_kept_positions_never_shrink():
-    """Another thread may compute more while one does."""
-    module = optimize_for_cpu(SINUSOIDS["sinusoidal"](8, 1))
-    compute = module.angles
-
-    def angles(positions):
-        module.angles = compute
-        module(torch.arange(50))
-        return compute(positions)
-
-    module.angles = angles
-    module(torch.arange(10))
-    assert len(module.kept) >= 50
-
-
-@pytest.mark.parametrize("positions", [[[-1, 5]], [[3, 10**9]], [[]]])
-def test_positions_that_are_not_kept_have_their_vectors(positions):
-    module, positions = SINUSOIDS["sinusoidal"](8, 1), torch.tensor(positions, dtype=torch.int64)
-    expected = module(positions)
-    assert torch.equal(optimize_for_cpu(module)(positions), expected) and not hasattr(module, "kept")
 
 
 def test_dropout_goes_where_its_argument_is():

@@ -18,8 +18,9 @@ from transformers import (
 )
 
 from ...generation_ode_transformer import MAX_LEN_OPTIONS
-from ...inference.tokenizers import begin_with_language, check_target_tokenizer, load_tokenizers, marks_languages
-from ...pipeline_ode_transformer import TRAINED_LENGTH, add_pipeline
+from ...inference.tokenizers import begin_with_language, load_tokenizers, marks_languages
+from ...pipeline_ode_transformer import add_pipeline
+from ...texts_ode_transformer import TRAINED_LENGTH, check_target_tokenizer
 from ..models import check_vocabulary, config_with_overrides, load_checkpoint
 from ..preparation import open_rows, prepare_data, tokenizer_hash, write_rows
 from ..records import generation_text

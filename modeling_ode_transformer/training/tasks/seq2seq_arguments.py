@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 from ...generation_ode_transformer import position_limit
 from ...options import option
-from ...pipeline_ode_transformer import TARGET_TOKENIZER
+from ...texts_ode_transformer import TARGET_TOKENIZER
 from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
 from ..cleaning import Cleaning
 from ..models import check_model

@@ -13,8 +13,8 @@ import datasets
 import numpy as np
 
 from ...inference.tokenizers import encode_texts
-from ...pipeline_ode_transformer import TARGET_TOKENIZER
 from ...text_files import parse_overrides
+from ...texts_ode_transformer import TARGET_TOKENIZER
 from ...tokenization_ode_transformer import OdeTransformerTokenizer
 from ..cleaning import Cleaning
 from ..data import TrainingExamples

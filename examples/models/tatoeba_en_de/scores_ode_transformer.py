@@ -1,1 +1,0 @@
-../../../modeling_ode_transformer/scores_ode_transformer.py

@@ -1,0 +1,1 @@
+../../../modeling_ode_transformer/texts_ode_transformer.py

@@ -1,0 +1,377 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Texts from texts, with this package's models, other encoder-decoders of transformers, and ensembles: `TextGenerator`
+for pipelines, `ode-transformer generate` and its server; scores and n-best lists; target tokenizers."""
+
+import copy
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import cached_file, logging
+
+from .generation_ode_transformer import OdeTransformerGenerationMixin, option, package_search
+
+
+logger = logging.get_logger(__name__)
+
+# Subfolder of a model's folder for the target tokenizer, if it differs from the source's.
+TARGET_TOKENIZER = "target_tokenizer"
+# Configuration field: the length in tokens of the longest source in training.
+TRAINED_LENGTH = "trained_source_length"
+# The outputs of a text, each with its score, the best first.
+Outputs = list[tuple[str, float]]
+# For each text, the token ids of its parts, and the white space between the parts.
+Encoded = list[tuple[list[list[int]], list[str]]]
+# Texts are sorted by length within a window of this many batches.
+WINDOW = 64
+# Looked for only where white space begins: in a long run of it, from every place would be quadratic.
+LINE_BREAKS = re.compile(r"((?<!\s)\s*\n\s*)")
+# Marks that close a quotation, a title or a parenthesis.
+CLOSING = r"""”’」』）》】〉〕»"')\]"""
+# The white space between two sentences; nothing after the stops of Chinese and Japanese.
+SENTENCE_BREAKS = re.compile(
+    rf"((?<=[.!?…。！？])\s+|(?<=[.!?…。！？][{CLOSING}])\s+|(?<=[。！？])(?=[^\s。！？…～\[{CLOSING}]))"
+)
+# The end of a sentence that the next one follows without white space.
+UNSPACED = re.compile(rf"[。！？][{CLOSING}]*\Z")
+
+
+# Tokenizers
+
+
+def load_target_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase | None:
+    """The target tokenizer in a model's folder or repository. None if it has none of its own, or if there is no
+    connection and none is cached.
+
+    Args:
+        name: a folder, or the name of a model on the Hub.
+        options: those of `AutoTokenizer.from_pretrained`: `revision`, `token`, ... Give the model's `config`;
+            otherwise it is looked for beside the tokenizer.
+
+    Raises:
+        OSError: the repository or the revision does not exist, or the token gives no access.
+    """
+    found = cached_file(
+        name,
+        f"{TARGET_TOKENIZER}/tokenizer_config.json",
+        revision=options.get("revision"),
+        token=options.get("token"),
+        local_files_only=options.get("local_files_only", False),
+        _raise_exceptions_for_missing_entries=False,
+    )
+    return None if found is None else AutoTokenizer.from_pretrained(name, subfolder=TARGET_TOKENIZER, **options)
+
+
+def check_target_tokenizer(model: Any, tokenizer: Any, target_tokenizer: Any) -> None:
+    """Raises a ValueError if a saved model has its own target vocabulary, but only a source tokenizer."""
+    # Marian's configurations give a common vocabulary twice; its tokenizers may know two vocabularies.
+    is_shared = getattr(model.config, "share_encoder_decoder_embeddings", True)
+    knows_both = is_shared or getattr(tokenizer, "separate_vocabs", False)
+    has_own = getattr(model.config, "decoder_vocab_size", None) is not None
+    if has_own and target_tokenizer is tokenizer and not knows_both:
+        raise ValueError(
+            f"{model.name_or_path} has its own vocabulary for the target, but no folder {TARGET_TOKENIZER}: save the "
+            "target's tokenizer there."
+        )
+
+
+def without_truncation(tokenizer: Any) -> Any:
+    """The same tokenizer without the truncation and padding of its last call, which `tokenizer.json` would keep."""
+    if (backend := getattr(tokenizer, "_tokenizer", None)) is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    return tokenizer
+
+
+# Scores
+
+
+def generate_with_scores(
+    model, inputs: Mapping[str, torch.Tensor], return_scores: bool = True, **options
+) -> tuple[torch.LongTensor, torch.FloatTensor]:
+    """Returns the token ids from `generate()`, (sources * num_return_sequences, length), and the score of each output.
+
+    The score is an output's log-probability divided by its length in tokens, both including the end-of-sequence token.
+    Beam search divides by `length ** length_penalty`, by which it ranks. Greedy search and sampling divide by the
+    length; they count the model's own probabilities, without temperature and the like.
+
+    Args:
+        model: an encoder-decoder of transformers, or an ensemble.
+        inputs: `input_ids` and `attention_mask` of the sources, (sources, length) each.
+        return_scores: whether to compute scores; False: they are 0 and cost nothing.
+        options: options of `generate()`. A `tokenizer` that nothing needs is ignored.
+
+    Except in a beam search of this package's models, `generate()` keeps the scores of all tokens at all steps: 4 *
+    steps * sources * beams * vocabulary bytes. Give fewer sources at a time than without scores.
+    """
+    given = options.get("generation_config")
+
+    def value(name):
+        return option(model, name, given, options)
+
+    if not (value("stop_strings") or value("token_healing") or options.get("assistant_tokenizer")):
+        options.pop("tokenizer", None)  # generate() would pass it on to the model
+    if not return_scores:
+        sequences = model.generate(**inputs, **options)
+        return sequences, torch.zeros(len(sequences), device=sequences.device)
+    is_ours = isinstance(model, OdeTransformerGenerationMixin) and model.has_package_search
+    search = package_search() if is_ours else None
+    if search is not None and search.searches_beams(model, **inputs, **options):
+        return model.generate(**inputs, **options, custom_generate=search.beam_search, return_scores=True)
+    is_beam_search = (value("num_beams") or 1) > 1
+    asked = {"return_dict_in_generate": True, "output_scores": is_beam_search, "output_logits": not is_beam_search}
+    if given is not None:
+        # generate() takes either a configuration or options.
+        options["generation_config"] = copy.deepcopy(given)
+        options["generation_config"].update(**asked)
+    else:
+        options |= asked
+    outputs = model.generate(**inputs, **options)
+    if is_beam_search:
+        return outputs.sequences, outputs.sequences_scores
+    tokens = outputs.sequences[:, -len(outputs.logits) :]
+    ends = [] if value("eos_token_id") is None else value("eos_token_id")
+    is_end = torch.isin(tokens, torch.tensor(ends).to(tokens))
+    counts = is_end.cumsum(1) - is_end.long() == 0  # the first end token counts, later ones are padding
+    may_end_otherwise = value("stop_strings") is not None or options.get("stopping_criteria")
+    if value("pad_token_id") is not None and may_end_otherwise:
+        is_padding = tokens == value("pad_token_id")
+        counts &= is_end | ~is_padding.flip(1).cumprod(1).flip(1).bool()
+        counts[:, 0] = True
+    log_probabilities = torch.cat(
+        [logits.log_softmax(-1).gather(1, tokens[:, i : i + 1]) for i, logits in enumerate(outputs.logits)], dim=1
+    )
+    return outputs.sequences, log_probabilities.where(counts, 0).sum(1) / counts.sum(1)
+
+
+def n_best(
+    model, tokenizer, inputs: Mapping[str, torch.Tensor], return_scores: bool = True, **options
+) -> list[Outputs]:
+    """Generates, and returns for each source its `num_return_sequences` outputs as (text, score), the best first.
+
+    `tokenizer` is the target's; it also finds `stop_strings`. A beam search's scores are those of transformers.
+    `modeling_ode_transformer.texts_ode_transformer.generate_with_scores` describes scores, memory and the other
+    arguments.
+    """
+    sequences, scores = generate_with_scores(model, inputs, return_scores, **{"tokenizer": tokenizer, **options})
+    ends = option(model, "eos_token_id", options.get("generation_config"), options)
+    # The decoder's start token may be the end-of-sequence token.
+    if ends is not None and not torch.isin(sequences[:, 1:], torch.tensor(ends).to(sequences)).any(1).all():
+        logger.warning_once(
+            "An output has no end-of-sequence token: it stopped early, for example at max_length or max_new_tokens. "
+            "Allow more tokens, or split the text."
+        )
+    texts = tokenizer.batch_decode(sequences, skip_special_tokens=True)
+    hypotheses = list(zip((text.strip() for text in texts), scores.tolist()))
+    number = len(hypotheses) // len(inputs["input_ids"])
+    groups = [hypotheses[start : start + number] for start in range(0, len(hypotheses), number)]
+    return [sorted(group, key=lambda hypothesis: -hypothesis[1]) for group in groups]
+
+
+# Texts
+
+
+class TextTooLong(ValueError):
+    """A text has more tokens than the model takes, and must not be cut."""
+
+
+def join_sentences(sentences: Sequence[str], gaps: Iterable[str]) -> str:
+    """Joins sentences to a text. A gap with a line break stays; otherwise a space follows a sentence, or nothing if it
+    ends as in Chinese and Japanese."""
+    spaces = (gap if "\n" in gap else "" if UNSPACED.search(text) else " " for text, gap in zip(sentences, gaps))
+    return "".join(map("".join, zip(sentences, (*spaces, ""))))
+
+
+def cut_texts(
+    encoded: list[list[int]], texts: list[str], tokenizer: Any, max_length: int | None, side: str = "text"
+) -> tuple[list[list[int]], int]:
+    """The token ids of texts, `encoded`, cut to `max_length` tokens with the end mark (None: not cut), and the number
+    cut.
+
+    `side` is the tokenizer's argument for the texts: `text`, or `text_target` for the target side.
+    """
+    too_long = [i for i, ids in enumerate(encoded) if max_length is not None and len(ids) > max_length]
+    for i in too_long:
+        encoded[i] = tokenizer(**{side: texts[i]}, truncation=True, max_length=max_length)["input_ids"]
+    return encoded, len(too_long)
+
+
+def make_windows(costs: Sequence[float]) -> list[int]:
+    """The ends of windows that fill `WINDOW` batches each; `costs` are the texts' shares of a batch."""
+    ends, total = [], 0.0
+    for end, cost in enumerate(costs, 1):
+        total += cost
+        if total >= WINDOW or end == len(costs):
+            ends.append(end)
+            total = 0.0
+    return ends
+
+
+def make_batches(lengths: list[int], batch_size: float, max_tokens: float) -> list[list[int]]:
+    """Returns batches of indices, of similar length, the longest first. A part with more than `max_tokens` tokens gets
+    its own batch."""
+    batches = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        size = len(batches[-1]) + 1 if batches else 0
+        if size and size <= batch_size and size * lengths[batches[-1][0]] <= max_tokens:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+@dataclass
+class TextGenerator:
+    """An encoder-decoder or an ensemble that makes texts of texts. It splits long texts into parts, encodes these,
+    batches them by length, generates, joins the outputs of a text's parts, and warns, once of each problem.
+
+    Args:
+        model: an encoder-decoder of transformers, or an ensemble.
+        tokenizer, target_tokenizer: those of the texts and of the outputs.
+        limit: the most tokens in a part.
+        trained_length: the length in tokens of the longest source in training.
+        split_lines: whether each line of a text is a part. The output keeps the line breaks between them.
+        split_sentences: whether each sentence of a text (or line) that is longer than `limit` or `trained_length` is a
+            part. "pack": so many sentences are a part as these lengths allow, and longer sentences are split at words.
+        truncation: what happens to a part of more than `limit` tokens. None: it is cut, with a warning. True: it is
+            cut. False: a `TextTooLong` error.
+        batch_size, max_tokens: the most parts in a batch, and the most tokens, padding included.
+        return_scores: whether to compute scores; otherwise they are 0.
+        generate_options: options of `generate()`.
+        warned: the problems of which a warning was given.
+
+    Raises:
+        TextTooLong: a part is too long, with `truncation=False`.
+        ValueError: scores or several outputs are asked for of a text with several parts.
+    """
+
+    model: Any
+    tokenizer: Any
+    target_tokenizer: Any
+    limit: int
+    trained_length: float = math.inf
+    split_lines: bool = False
+    split_sentences: bool | str = False
+    truncation: bool | None = None
+    batch_size: float = math.inf
+    max_tokens: float = math.inf
+    return_scores: bool = False
+    generate_options: dict[str, Any] = field(default_factory=dict)
+    warned: set[str] = field(default_factory=set)
+
+    def __call__(self, texts: Sequence[str]) -> list[Outputs]:
+        """The outputs of each text as (text, score), the best first. Those of a blank text are empty."""
+        return [outputs for window in self.windows(self.encode(texts)) for outputs in window]
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """The token ids of each text's parts, none if it is blank, and the white space between the parts."""
+        split = [self.split(text) for text in texts]
+        parts = [part for each, _ in split for part in each]
+        encoded = self.tokenizer(parts, verbose=False)["input_ids"] if parts else []
+        self.check_lengths(parts, list(map(len, encoded)))
+        remaining = iter(cut_texts(encoded, parts, self.tokenizer, self.limit)[0])
+        return [(list(islice(remaining, len(each))), gaps) for each, gaps in split]
+
+    def check_lengths(self, parts: list[str], lengths: list[int]) -> None:
+        """Warns of parts that are too long, or refuses them."""
+        for problem, most in (
+            (f"have more tokens than the model takes, {self.limit}, and are cut", self.limit),
+            (f"are longer than the longest in training ({self.trained_length} tokens)", self.trained_length),
+        ):
+            long = [i for i, length in enumerate(lengths) if length > most]
+            if not long or self.truncation:
+                continue
+            first = f"{lengths[long[0]]} tokens: {parts[long[0]][:80]!r}..."
+            advice = "" if self.split_sentences else " (split_sentences does so)"
+            if self.truncation is False and most == self.limit:
+                raise TextTooLong(
+                    f"The model takes at most {self.limit} tokens, but a text has {first} Split it{advice}."
+                )
+            if problem not in self.warned:
+                self.warned.add(problem)
+                advice = f"Outputs may lack something: split the texts{advice}."
+                logger.warning(f"{len(long)} of {len(parts)} texts {problem}, the first with {first} {advice}")
+
+    def split(self, text: str) -> tuple[list[str], list[str]]:
+        """The parts of a text, and the white space between them."""
+        if not text.strip():
+            return [], []
+        pieces = LINE_BREAKS.split(text.strip()) if self.split_lines else [text]
+        if self.split_sentences:
+            split = (SENTENCE_BREAKS.split(each.strip()) if self.is_long(each) else [each] for each in pieces)
+            pieces = [part for parts in split for part in parts]
+        return self.pack(pieces) if self.split_sentences == "pack" else (pieces[::2], pieces[1::2])
+
+    def pack(self, pieces: list[str]) -> tuple[list[str], list[str]]:
+        """Parts of as many sentences as possible, and the white space between them, from sentences and, between these,
+        their white space."""
+        longest, room, parts = min(self.limit, self.trained_length), 0.0, []
+        for sentence, gap in zip(pieces[::2], ["", *pieces[1::2]]):
+            units = sentence.split() if self.is_long(sentence) else [sentence]
+            for i, unit in enumerate(units):
+                length = self.count(unit)
+                if length <= room:
+                    parts[-1] += (" " if i or gap else "") + unit
+                    room -= length
+                else:
+                    parts.append(unit)
+                    room = longest - length
+        return parts, [" "] * (len(parts) - 1)
+
+    def is_long(self, text: str) -> bool:
+        return self.count(text) > min(self.limit, self.trained_length)
+
+    def count(self, text: str) -> int:
+        """The number of a text's tokens, its end mark included."""
+        return len(self.tokenizer(text, verbose=False)["input_ids"])
+
+    def window_ends(self, encoded: Encoded) -> list[int]:
+        """The ends of the windows of encoded texts."""
+        costs = (sum(max(1 / self.batch_size, len(ids) / self.max_tokens) for ids in parts) for parts, _ in encoded)
+        return make_windows(list(costs))
+
+    def windows(
+        self,
+        encoded: Encoded,
+        start: int = 0,
+        report: Callable[[int], Any] = lambda number: None,
+    ) -> Iterator[list[Outputs]]:
+        """Yields windows of encoded texts, from the one that begins at the text `start`: the outputs of each text, as
+        `__call__` returns them. `report` gets the number of parts of each batch that is done."""
+        for end in self.window_ends(encoded):
+            if end <= start:
+                continue
+            parts = [ids for each, _ in encoded[start:end] for ids in each]
+            found: list = [None] * len(parts)
+            for batch in make_batches(list(map(len, parts)), self.batch_size, self.max_tokens):
+                inputs = self.tokenizer.pad({"input_ids": [parts[i] for i in batch]}, return_tensors="pt")
+                for i, outputs in zip(batch, self.generate(inputs.to(self.model.device)), strict=True):
+                    found[i] = outputs
+                report(len(batch))
+            remaining = iter(found)
+            yield [self.join(list(islice(remaining, len(each))), gaps) for each, gaps in encoded[start:end]]
+            start = end
+
+    def generate(self, inputs: Mapping[str, torch.Tensor]) -> list[Outputs]:
+        """The outputs of each part of a batch."""
+        return n_best(self.model, self.target_tokenizer, inputs, self.return_scores, **self.generate_options)
+
+    def join(self, outputs: list[Outputs], gaps: list[str]) -> Outputs:
+        """The outputs of a text, from those of its parts."""
+        if not outputs:
+            given = self.generate_options
+            number = option(self.model, "num_return_sequences", given.get("generation_config"), given) or 1
+            return [("", 0.0)] * number
+        if len(outputs) == 1:
+            return outputs[0]
+        if self.return_scores or len(outputs[0]) > 1:
+            raise ValueError(
+                "split_lines and split_sentences join the outputs of several parts into one text: leave out scores, "
+                f"and generate one output per part, not {len(outputs[0])}."
+            )
+        return [(join_sentences([text for ((text, _),) in outputs], gaps), 0.0)]
