@@ -92,6 +92,7 @@ class Part:
 TATOEBA = Part("tatoeba_en_de/test.tsv.gz", column=1)
 MULTI30K, MULTI30K_FRENCH = (Part(f"multi30k/test_2016_flickr.{language}.gz") for language in ("de", "fr"))
 PTB = Part("ptb/ptb.test.txt.gz", baselines=("residual", "rk2"), metrics=("perplexity",), ending=".nll.gz")
+LINUX = replace(PTB, references="linux_doc/test.txt.gz", baselines=("residual_0.4M", "residual_0.7M", "residual_1.9M"))
 # By the names of the folders of outputs, which are beside the queue's records.
 QUEUE = {
     "tatoeba_en_de_small": TATOEBA,
@@ -104,6 +105,9 @@ QUEUE = {
     "rates_multi30k_en_de_fast": replace(MULTI30K, baselines=("adam_0.002",)),
     "ptb": PTB,
     "gates_multi30k_en_de": replace(MULTI30K, baselines=("rk2_gate",)),
+    "verdict_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_3", "residual_6")),
+    "verdict_linux_doc": LINUX,
+    "verdict_rates_linux_doc": replace(LINUX, baselines=("residual_0.006",)),
     "gates_ptb": replace(PTB, baselines=("rk2_gate",)),
 }
 # By the names of the folders that have `translations`, beside this file.

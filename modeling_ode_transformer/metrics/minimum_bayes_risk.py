@@ -3,13 +3,13 @@
 like the others."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sacrebleu.metrics import BLEU, CHRF
 
 
 # The similarities by name; those of a sentence, in percent.
-UTILITIES = {"chrf": CHRF, "bleu": lambda: BLEU(effective_order=True)}
+UTILITIES: dict[str, Callable[[], BLEU | CHRF]] = {"chrf": CHRF, "bleu": lambda: BLEU(effective_order=True)}
 
 
 def expected_utilities(outputs: Sequence[str], utility: str = "chrf") -> dict[str, float]:

@@ -250,7 +250,7 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
     sentence's first one; in other files it is the first reference, or None.
     """
     if split == "train":
-        read = lambda: (tuple(map(one_space, pair)) for pair in read_training_pairs(args))  # noqa: E731
+        read = lambda: ((one_space(text), one_space(other)) for text, other in read_training_pairs(args))  # noqa: E731
         return check_pairs(read, "The training data", split, args)
     sources, annotations, references = read_evaluated(args, split)
     if args.errant and annotations:

@@ -48,11 +48,11 @@ def sample_pairs(pairs: Iterable[tuple[int, str, str]], size: int) -> list[tuple
     """The texts of all pairs; if there are more than `size`, of a random sample, the same in each call."""
     generator = random.Random(0)
     sample: list[tuple[str, str]] = []
-    for number, (_, *pair) in enumerate(pairs):
+    for number, (_, source, target) in enumerate(pairs):
         if number < size:
-            sample.append(tuple(pair))
+            sample.append((source, target))
         elif (place := generator.randrange(number + 1)) < size:
-            sample[place] = tuple(pair)
+            sample[place] = source, target
     return sample
 
 
@@ -102,7 +102,7 @@ def warn_of_cut(split: str, cut: dict[str, int], count: int, args: Seq2SeqDataAr
 
 
 def write_training_pairs(
-    examples: TrainingExamples, cleaning: Cleaning, tokenizers, args: Seq2SeqDataArguments, folder: Path
+    examples: TrainingExamples, cleaning: Cleaning, tokenizers: tuple, args: Seq2SeqDataArguments, folder: Path
 ) -> dict[str, Any]:
     """Cleans, encodes and writes training pairs as a stream, in the order of their data, without their texts. Returns
     the number of pairs, of those that each rule removed, and of the texts of each side that were cut."""
@@ -112,7 +112,7 @@ def write_training_pairs(
         nonlocal count
         for batch in in_batches(kept_pairs(examples, cleaning, removed)):
             places, sources, targets = zip(*batch)
-            columns, of_batch = encode_pairs(sources, targets, *tokenizers, args)
+            columns, of_batch = encode_pairs(sources, targets, tokenizers[0], tokenizers[1], args)
             count += len(batch)
             cut.update(of_batch)
             yield columns | {"index": places}
@@ -128,7 +128,7 @@ def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDa
     known = [target or "" for target in targets]
     columns, cut = encode_pairs(sources, known, tokenizer, target_tokenizer, args)
     warn_of_cut(split, cut, len(pairs), args)
-    columns |= {"index": range(len(pairs)), "source": sources, "target": targets}
+    columns |= {"index": list(range(len(pairs))), "source": list(sources), "target": list(targets)}
     order = sorted(range(len(pairs)), key=lambda i: -columns["length"][i])
     return datasets.Dataset.from_dict(
         {name: [column[i] for i in order] for name, column in columns.items()},
