@@ -100,7 +100,7 @@ def check_options(options: Any) -> None:
         if not any(is_of_type(value, each) for each in kinds):
             words = " or ".join(TYPES[each] for each in kinds if each in TYPES) or "one name or a list of names"
             raise ValueError(f"--{name} {json.dumps(value, default=str)} must be {words}.")
-        if value not in choices:
+        if value is not None and value not in choices:
             raise ValueError(f"--{name} {value} must be one of {', '.join(choices)}.")
     check_ranges(vars(options), declarations(type(options)))
 

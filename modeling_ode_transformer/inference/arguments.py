@@ -151,6 +151,16 @@ class GenerateArguments(SearchArguments):
     overwrite: bool = option(
         "replace an existing --output, or the partial output of a call that was stopped", False, affects="call"
     )
+    mbr: str | None = option(
+        "write one of the --num_return_sequences outputs, the one most like all of them by chrf or bleu (minimum "
+        "Bayes risk; meant for --generation_options do_sample=true)",
+        choices=["chrf", "bleu"],
+        group=SEARCH,
+    )
+    rerank: str | None = option(
+        "another model, which orders the --num_return_sequences outputs by their log-probability per token",
+        group=SEARCH,
+    )
     interactive: bool = option(
         "ask for one source at a time, until an empty line, end of file or Ctrl-C", False, affects="call"
     )
@@ -159,6 +169,12 @@ class GenerateArguments(SearchArguments):
         super().__post_init__()
         if self.interactive and (self.input, self.output) != ("-", "-"):
             raise ValueError("--interactive reads and writes the terminal: leave out --input and --output.")
+        if self.mbr and self.rerank:
+            raise ValueError("--mbr and --rerank both choose among the outputs: leave out one of them.")
+        if (self.mbr or self.rerank) and self.num_return_sequences == 1:
+            raise ValueError(
+                f"--{'mbr' if self.mbr else 'rerank'} chooses among outputs: give --num_return_sequences N."
+            )
 
 
 @dataclass

@@ -6,10 +6,10 @@
     ode-transformer generate --model_name_or_path FOLDER --interactive
 
 Each line is a source (`.gz` accepted). The output has one line per source in the same order: its text, or
-`score<TAB>text` with `--scores`. With `--num_return_sequences N` it has N lines per source, the best first. Each of
-these starts with the source's line number: `number<TAB>text` or `number<TAB>score<TAB>text`. A score is a
-log-probability divided by the output's length; in a beam search, by the length to the power of `--length_penalty`. An
-empty line has an empty output, with score 0.
+`score<TAB>text` with `--scores`. With `--num_return_sequences N` it has up to N lines per source, the best first and
+no text twice. Each of these starts with the source's line number: `number<TAB>text` or `number<TAB>score<TAB>text`. A
+score is a log-probability divided by the output's length; in a beam search, by the length to the power of
+`--length_penalty`. An empty line has an empty output, with score 0.
 
 Outputs are written to `NAME.partial` until all are finished, by one call at a time. If it is interrupted, the same
 command continues and gives the same outputs as an uninterrupted run; `NAME.partial.json` records the options. With
@@ -23,7 +23,7 @@ import logging
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -198,6 +198,40 @@ def note_of(generator: TextGenerator, args: SearchArguments, encoded: Encoded) -
     return options | {"device": str(generator.model.device), "schemes": IMPORTED} | versions() | hashes
 
 
+def choose(args: GenerateArguments) -> Callable[[str, Outputs], Outputs]:
+    """What a source's outputs become: each text once, the best first. `--mbr` leaves the output that is most like all
+    of them, with its mean similarity as the score; `--rerank` orders them by another model's log-probability per
+    token, and gives that as the score."""
+    if args.mbr:
+        from ..metrics.minimum_bayes_risk import expected_utilities
+
+        return lambda source, outputs: list(expected_utilities([text for text, _ in outputs], args.mbr).items())[:1]
+    if args.rerank:
+        from ..metrics.likelihood import target_likelihoods
+
+        options = {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang} | args.hub_options
+        tokenizer, target_tokenizer = load_tokenizers(args.rerank, **options)
+        other = None if target_tokenizer is tokenizer else target_tokenizer
+        model = open_model(AutoModelForSeq2SeqLM, args.rerank, **args.hub_options).to(args.torch_device)
+
+        def rerank(source: str, outputs: Outputs) -> Outputs:
+            texts = list(dict(outputs))
+            scored = target_likelihoods(model, tokenizer, [source] * len(texts), texts, other)
+            found = [(text, float(scores.mean())) for text, (_, scores) in zip(texts, scored)]
+            return sorted(found, key=lambda output: -output[1])
+
+        return rerank
+    return lambda source, outputs: without_repeats(outputs)
+
+
+def without_repeats(outputs: Outputs) -> Outputs:
+    """Outputs without those whose text comes before."""
+    found: dict[str, float] = {}
+    for text, score in outputs:
+        found.setdefault(text, score)
+    return list(found.items())
+
+
 def format_outputs(outputs: Outputs, scores: bool, number: int | None = None) -> str:
     """The lines of a source's outputs, each starting with the source's number if given."""
     start = "" if number is None else f"{number}\t"
@@ -233,9 +267,9 @@ class PartialOutput:
         for file in (self.partial, self.note_file):
             file.unlink(missing_ok=True)
 
-    def begin(self, note: dict, ends: list[int], number: int, continues: bool) -> int:
-        """Returns the number of sources, with `number` lines each, that the file has outputs of: 0, or one of `ends`,
-        where windows end. Cuts the rest off, or starts anew if not `continues`.
+    def begin(self, note: dict, ends: list[int], is_numbered: bool, continues: bool) -> int:
+        """Returns the number of sources that the file has outputs of: 0, or one of `ends`, where windows end. Cuts the
+        rest off, or starts anew if not `continues`. Lines are numbered where a source may have several.
 
         Raises:
             ValueError: these outputs depend on something else.
@@ -255,9 +289,12 @@ class PartialOutput:
                 )
         else:
             self.note_file.write_text(json.dumps(note, indent=1), encoding="utf-8")
-        start = max(end for end in (0, *ends) if end * number <= len(lines))
+        numbers = [int(line.split(b"\t")[0]) for line in lines] if is_numbered else list(range(1, len(lines) + 1))
+        # The last source may have more lines than are there.
+        complete = max(numbers, default=0) - (1 if is_numbered else 0)
+        start = max((end for end in ends if end <= complete), default=0)
         with self.partial.open("ab") as file:
-            file.truncate(sum(len(line) + 1 for line in lines[: start * number]))
+            file.truncate(sum(len(line) + 1 for line, number in zip(lines, numbers) if number <= start))
         if start:
             logger.warning("%s: continuing after %d of %d sources", self.partial, start, ends[-1])
         return start
@@ -315,19 +352,24 @@ def write_outputs(
     generator: TextGenerator, args: GenerateArguments, sources: list[str], output: PartialOutput | None
 ) -> None:
     """Writes outputs window by window, by default to standard output. Outputs from an earlier call are kept."""
-    start, empty, written, number = 0, 0, 0, args.num_return_sequences
+    start, empty, written, is_numbered = 0, 0, 0, args.num_return_sequences > 1 and not args.mbr
+    chosen = choose(args)
     encoded = generator.encode(sources)
     if output is None:
         cast(Any, sys.stdout).reconfigure(encoding="utf-8", newline="\n")
     else:
         continues = not args.overwrite and not generator.model.generation_config.do_sample
-        start = output.begin(note_of(generator, args, encoded), generator.window_ends(encoded), number, continues)
+        start = output.begin(note_of(generator, args, encoded), generator.window_ends(encoded), is_numbered, continues)
     pack(generator, args)
     counts = [len(parts) for parts, _ in encoded]
     with tqdm(total=sum(counts), initial=sum(counts[:start]), unit="line") as bar:
         for window in generator.windows(encoded, start, bar.update):
+            window = [
+                chosen(source, outputs) if count else outputs[:1]
+                for source, outputs, count in zip(sources[start:], window, counts[start:])
+            ]
             lines = [
-                format_outputs(outputs, args.scores, i if number > 1 else None)
+                format_outputs(outputs, args.scores, i if is_numbered else None)
                 for i, outputs in enumerate(window, start + 1)
             ]
             if output is None:
@@ -351,9 +393,10 @@ def write_outputs(
 def interact(generator: TextGenerator, args: GenerateArguments) -> None:
     """Asks for sources and prints outputs until an empty line, the end of the input or Ctrl-C."""
     pack(generator, args)
+    chosen = choose(args)
     try:
         while (source := input("> ")).strip():
-            print(format_outputs(generator([source])[0], args.scores), end="", flush=True)
+            print(format_outputs(chosen(source, generator([source])[0]), args.scores), end="", flush=True)
     except (EOFError, KeyboardInterrupt):
         print()
 

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 import quickstart
+import sacrebleu
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
@@ -153,20 +154,72 @@ def test_several_models_are_an_ensemble(translate, models):
 
 def test_n_best_with_scores(translate, models):
     model = AutoModelForSeq2SeqLM.from_pretrained(models / "ode").eval()
-    expected = one_at_a_time(model, models / "ode", num_return_sequences=3)
+    found = one_at_a_time(model, models / "ode", num_return_sequences=3)
+    expected = [
+        (number, text)
+        for number, start in enumerate(range(0, len(found), 3), 1)
+        for text in dict.fromkeys(found[start : start + 3])  # no text twice
+    ]
     rows = [line.split("\t") for line in translate("ode", num_return_sequences=3, scores=True, batch_size=2)]
-    assert [int(number) for number, _, _ in rows] == [number for number in range(1, len(LINES) + 1) for _ in range(3)]
-    assert [text for _, _, text in rows] == expected
-    for start in range(0, len(rows), 3):
-        scores = [float(score) for _, score, _ in rows[start : start + 3]]
+    assert [(int(number), text) for number, _, text in rows] == expected and ("3", "0.0000", "") in map(tuple, rows)
+    for line in range(1, len(LINES) + 1):
+        scores = [float(score) for number, score, _ in rows if int(number) == line]
         assert scores == sorted(scores, reverse=True)
-    assert rows[6:9] == [["3", "0.0000", ""]] * 3
     inputs = AutoTokenizer.from_pretrained(models / "ode")(LINES[0], return_tensors="pt")
     score = model.generate(**inputs, return_dict_in_generate=True, output_scores=True).sequences_scores.item()
     assert float(rows[0][1]) == pytest.approx(score, abs=1e-4)
 
     assert translate("ode", num_return_sequences=3) == [f"{number}\t{text}" for number, _, text in rows]
-    assert translate("ode", scores=True) == ["\t".join(row[1:]) for row in rows[::3]]
+    best = {number: "\t".join(rest) for number, *rest in reversed(rows)}
+    assert translate("ode", scores=True) == [best[str(line)] for line in range(1, len(LINES) + 1)]
+
+
+def outputs_of(lines):
+    """The texts of each source of an n-best list."""
+    found = {}
+    for number, *_, text in (line.split("\t") for line in lines):
+        found.setdefault(int(number), []).append(text)
+    return found
+
+
+def test_another_model_orders_the_outputs(translate, models):
+    options = {"num_return_sequences": 4, "num_beams": 4}
+    found = outputs_of(translate("ode", **options))
+    rows = [line.split("\t") for line in translate("ode", **options, rerank=models / "m2m100", scores=True)]
+    assert outputs_of(translate("ode", **options, rerank=models / "m2m100")) != found
+    model = AutoModelForSeq2SeqLM.from_pretrained(models / "m2m100").eval()
+    tokenizer = AutoTokenizer.from_pretrained(models / "m2m100")
+    for number, texts in found.items():
+        own = [(float(score), text) for line, score, text in rows if int(line) == number]
+        assert sorted(text for _, text in own) == sorted(texts) and own == sorted(own, key=lambda pair: -pair[0])
+        for score, text in own if LINES[number - 1].strip() else ():
+            inputs = tokenizer(LINES[number - 1], text_target=text, return_tensors="pt")
+            assert score == pytest.approx(-model(**inputs).loss.item(), abs=2e-4)
+
+
+def test_the_output_most_like_the_others_is_written(translate):
+    """Of samples, which a seed fixes, by sacrebleu's chrF of all pairs."""
+    options = {"num_return_sequences": 6, "num_beams": 1, "generation_options": "do_sample=true", "seed": 3}
+    lists, chosen = translate("ode", **options), translate("ode", **options, mbr="chrf")
+    assert len(chosen) == len(LINES)
+    for number, texts in outputs_of(lists).items():
+        if len(texts) == 6:  # all different, so that each counts once
+            means = {text: sum(sacrebleu.sentence_chrf(text, [other]).score for other in texts) / 6 for text in texts}
+            assert chosen[number - 1] == max(means, key=means.get)
+    assert any(len(texts) == 6 for texts in outputs_of(lists).values())
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"mbr": "chrf"}, "--mbr chooses among outputs: give --num_return_sequences N"),
+        ({"rerank": "x"}, "--rerank chooses among outputs"),
+        ({"mbr": "chrf", "rerank": "x", "num_return_sequences": 2}, "leave out one of them"),
+    ],
+)
+def test_a_choice_needs_outputs(options, message, translate):
+    with pytest.raises(ValueError, match=message):
+        translate("ode", **options)
 
 
 def test_standard_input_to_standard_output(translate, monkeypatch, capsys, models):
@@ -193,7 +246,7 @@ def test_gzipped_files(translate, models, tmp_path):
 )
 def test_interactive(keys, answers, models, monkeypatch, capsys, translate):
     """Ends at an empty line, at the end of the input and at Ctrl-C."""
-    expected = translate("ode", lines=["seven", "forty"], num_return_sequences=2)[: 2 * answers]
+    expected = translate("ode", lines=["seven", "forty"][:answers], num_return_sequences=2)
     keys = iter(keys)
 
     def answer(prompt):
@@ -411,7 +464,8 @@ def test_a_killed_command_goes_on_and_writes_what_an_unbroken_one_writes(output,
         assert plain.startswith(partial) and bool(partial) == (batches > 2) and partial != plain
         with (tmp_path / f"{output}.partial").open("ab") as file:
             file.write(b"1\tcut" if batches > 2 else b"")  # a line of which the end is missing
-        assert command(*options, output=output) == left
+        # Of a list, the last window may lack lines: it is generated again.
+        assert command(*options, output=output) == (3 if options else left)
         assert (tmp_path / output).read_bytes() == whole
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["source.txt", output, f"whole_{output}"])
         (tmp_path / output).unlink()
