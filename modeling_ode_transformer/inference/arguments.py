@@ -192,6 +192,9 @@ class ServeArguments(SearchArguments):
     max_waiting: int = option(
         "maximum number of waiting texts; a request beyond it gets status 503", 256, least=1, group=SERVER
     )
+    cors: str | None = option(
+        "web page that may call the server, such as https://example.org, or * for all", group=SERVER
+    )
     timeout: float = option("seconds after which a request gets status 503", 60.0, above=0, group=SERVER)
 
     def __post_init__(self):

@@ -9,13 +9,15 @@ status 422 for a request that is malformed or has too many or too long texts, 40
 too deeply, 413 for one of more bytes than any allowed texts have, 408 for one that is not sent within ten seconds, 503
 if too many texts are waiting or a text waited too long, 500 if the server fails. Most tokenizers take special tokens
 spelled in a text, such as `</s>`, for these.
-`/health` gives the number of waiting texts; `/docs` and `/openapi.json` document the API.
+`/health` gives the number of waiting texts, `/metrics` numbers for Prometheus. `/docs` and `/openapi.json` document
+the API.
 """
 
 import asyncio
 import logging
 import math
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +35,8 @@ try:
     import uvicorn
     from fastapi import FastAPI, HTTPException
     from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import JSONResponse
+    from fastapi.middleware.cors import CORSMiddleware
+    from fastapi.responses import JSONResponse, PlainTextResponse
     from pydantic import BaseModel, ConfigDict, Field
     from starlette.exceptions import HTTPException as StarletteHTTPException
 except ImportError as error:
@@ -136,6 +139,7 @@ class Batcher:
         self.requests: deque[tuple[list[str], asyncio.Future]] = deque()
         self.has_requests = asyncio.Event()
         self.thread = ThreadPoolExecutor(1)
+        self.totals = {"batches": 0, "texts": 0, "seconds": 0.0}  # of what was generated
 
     @property
     def waiting(self) -> int:
@@ -173,7 +177,7 @@ class Batcher:
 
     async def answer(self, batch: list[tuple[list[str], asyncio.Future]]) -> None:
         """Answers requests together; if that fails, one by one, so that none fails because of another."""
-        together = [text for texts, _ in batch for text in texts]
+        together, begin = [text for texts, _ in batch for text in texts], time.monotonic()
         try:
             outputs = await asyncio.get_running_loop().run_in_executor(self.thread, self.generate, together)
         except Exception as error:
@@ -184,6 +188,8 @@ class Batcher:
             elif not batch[0][1].done():
                 batch[0][1].set_exception(error)
             return
+        for name, number in (("batches", 1), ("texts", len(together)), ("seconds", time.monotonic() - begin)):
+            self.totals[name] += number
         remaining = iter(outputs)
         for texts, answer in batch:
             own = [next(remaining) for _ in texts]
@@ -220,6 +226,9 @@ def make_app(
     # JSON may spell a character as two escapes, in 12 bytes.
     app.add_middleware(Guard, limit=1024 + args.max_texts * (12 * args.max_characters + 16))
 
+    if args.cors:
+        app.add_middleware(CORSMiddleware, allow_origins=[args.cors], allow_methods=["*"], allow_headers=["*"])
+
     @app.post("/generate", responses={status: {"model": Error} for status in (400, 408, 413, 422, 500, 503)})
     async def generate_outputs(request: Request) -> Answer:
         """Translates, summarizes or corrects texts."""
@@ -239,6 +248,15 @@ def make_app(
     async def health() -> Health:
         """Whether the server is running, and how many texts are waiting."""
         return Health(status="ok", models=args.model_name_or_path, waiting=app.state.batcher.waiting)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> str:
+        """Waiting texts, and the batches, texts and seconds of all that was generated, in the format of Prometheus."""
+        batcher = app.state.batcher
+        lines = ["# TYPE ode_transformer_waiting_texts gauge", f"ode_transformer_waiting_texts {batcher.waiting}"]
+        for name, total in batcher.totals.items():
+            lines += [f"# TYPE ode_transformer_{name}_total counter", f"ode_transformer_{name}_total {total}"]
+        return "\n".join(lines) + "\n"
 
     def error_response(status: int, message: str, headers: Any = None) -> JSONResponse:
         return JSONResponse({"error": message}, status, headers)
@@ -277,6 +295,7 @@ def serve(args: ServeArguments) -> None:
         generator = open_generator(args)
         pack(generator, args)
         generator.truncation = False
+        generator.split_lines = not args.scores and args.num_return_sequences == 1
         generator(["."])  # shows errors now rather than at the first request
         app = make_app(generator, args)
         host, port = listener.getsockname()[:2]

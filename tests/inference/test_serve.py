@@ -96,6 +96,25 @@ def texts_of(response):
     return [output["text"] for (output,) in response.json()["outputs"]]
 
 
+def test_numbers_for_prometheus_and_pages_of_another_origin():
+    upper = Upper()
+    upper.may_go.set()
+
+    async def talk(client):
+        texts = {"texts": ["a", "b", "c"]}
+        answer = await client.post("/generate", json=texts, headers={"Origin": "https://example.org"})
+        other = await client.post("/generate", json=texts, headers={"Origin": "https://other.org"})
+        return answer.headers, other.headers, (await client.get("/metrics")).text
+
+    own, other, metrics = with_client(make_app(upper, ServeArguments(["tiny"], cors="https://example.org")), talk)
+    assert own["access-control-allow-origin"] == "https://example.org"
+    assert "access-control-allow-origin" not in other
+    numbers = dict(line.split() for line in metrics.splitlines() if not line.startswith("#"))
+    assert numbers["ode_transformer_waiting_texts"] == "0"
+    assert (numbers["ode_transformer_batches_total"], numbers["ode_transformer_texts_total"]) == ("2", "6")
+    assert float(numbers["ode_transformer_seconds_total"]) > 0
+
+
 def test_fifty_parallel_requests_are_generated_together(folder, monkeypatch):
     """Over loopback, by threads that have no asyncio in common with the server."""
     generator = generator_of(folder, scores=True)
@@ -407,7 +426,7 @@ def test_a_text_that_would_be_cut_is_refused_or_split(folder):
 
 def test_the_documentation_says_what_is_answered():
     api = with_client(make_app(Upper(), ServeArguments(["upper"])), lambda client: client.get("/openapi.json")).json()
-    assert set(api["paths"]) == {"/generate", "/health"}
+    assert set(api["paths"]) == {"/generate", "/health", "/metrics"}
     operation = api["paths"]["/generate"]["post"]
     assert set(operation["responses"]) == {"200", "400", "408", "413", "422", "500", "503"}
     reference = operation["responses"]["503"]["content"]["application/json"]["schema"]["$ref"]
