@@ -9,7 +9,7 @@ from ..text_files import read_json
 
 
 RECIPES = Path(__file__).with_name("recipes")
-RUNS_CODE = ("trust_remote_code", "import_schemes")
+RUNS_CODE = ("trust_remote_code", "import_schemes", "metrics")
 
 
 def recipe_of(argv: list[str]) -> tuple[str | None, list[str]]:

@@ -8,6 +8,7 @@ import os
 import shutil
 
 import datasets
+import evaluate
 import pytest
 import run_translation
 import sacrebleu
@@ -66,6 +67,39 @@ def test_a_trained_model_of_another_package_opens_as_a_pipeline(corpus, tmp_path
     outputs = pipeline("translation", model=str(out), trust_remote_code=True)(read_lines(corpus / "test.en"))
     texts = [output["translation_text"] for output in outputs]
     assert texts == read_lines(out / "generated_predictions.txt") and any(texts)
+
+
+METRIC = """
+import datasets
+import evaluate
+
+
+class Lengths(evaluate.Metric):
+    def _info(self):
+        text = datasets.Value("string")
+        features = datasets.Features({"predictions": text, "references": text})
+        return evaluate.MetricInfo(description="", citation="", features=features)
+
+    def _compute(self, predictions, references):
+        return {"characters": sum(map(len, predictions)), "of_references": sum(map(len, references))}
+"""
+
+
+def test_metrics_of_evaluate_choose_the_best_checkpoint(corpus, tmp_path, monkeypatch):
+    """Any file that `evaluate.load` opens; its numbers are logged, and name the best checkpoint."""
+    monkeypatch.setattr(evaluate.config, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    file = tmp_path / "lengths.py"
+    file.write_text(METRIC)
+    options = {"metrics": file, "do_eval": True, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps"}
+    options |= {"save_steps": 1, "load_best_model_at_end": True, "metric_for_best_model": "characters", "max_steps": 3}
+    run_translation.main(arguments(corpus, tmp_path / "out", **options, num_beams=1, do_predict=True))
+    results = json.loads((tmp_path / "out" / "all_results.json").read_text())
+    outputs = read_lines(tmp_path / "out" / "generated_predictions.txt")
+    assert results["predict_characters"] == sum(map(len, outputs))
+    assert results["predict_of_references"] == sum(map(len, read_lines(corpus / "test.de")))
+    state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
+    logged = {entry["step"]: entry["eval_characters"] for entry in state["log_history"] if "eval_characters" in entry}
+    assert len(logged) == 3 and state["best_metric"] == max(logged.values())
 
 
 def test_evaluation_loss_is_a_mean_over_tokens(run, corpus):

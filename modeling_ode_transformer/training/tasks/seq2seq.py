@@ -227,6 +227,25 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     return open_rows(folder)
 
 
+def score(run: Run, texts: list[str], dataset: datasets.Dataset, split: str) -> dict[str, float | str]:
+    """The task's scores of outputs, and the numbers of `--metrics`.
+
+    Raises:
+        ValueError: two metrics have a number of the same name.
+    """
+    scores = run.task.score(texts, dataset, run.data_args, split)
+    for name in run.data_args.metrics or []:
+        import evaluate  # takes a while
+
+        found = evaluate.load(name).compute(predictions=texts, references=dataset["target"][:])
+        if both := scores.keys() & found.keys():
+            raise ValueError(
+                f"--metrics {name} computes {', '.join(both)}, and so does another metric: leave one out."
+            )
+        scores |= found
+    return scores
+
+
 def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
     """The trainer; on request it generates and scores outputs in evaluations."""
     args, splits = run.args, run.splits
@@ -235,7 +254,7 @@ def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
         dataset = splits["validation"]
         texts = decode(evaluation.predictions[: len(dataset)], run.target_tokenizer)
         run.is_warned_of_empty = run.is_warned_of_empty or warn_of_empty(texts, "validation")
-        scores = run.task.score(texts, dataset, run.data_args, "validation")
+        scores = score(run, texts, dataset, "validation")
         # Trainer logs only numbers; the final evaluation reports the rest.
         return {name: value for name, value in scores.items() if not isinstance(value, str)}
 
@@ -279,7 +298,7 @@ def evaluate(run: Run, split: str, prefix: str) -> dict:
             lines = [text for _, text in sorted(zip(dataset["index"], texts))]
             text = "".join(f"{line}\n" for line in lines)
             (run.output_dir / OUTPUT_FILES[split]).write_text(text, encoding="utf-8", newline="\n")
-        scores = run.task.score(texts, dataset, run.data_args, split)
+        scores = score(run, texts, dataset, split)
         metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
         metrics[f"{prefix}_generation"] = generation_text(trainer.eval_generation_config)
     return metrics

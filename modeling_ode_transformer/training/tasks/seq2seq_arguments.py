@@ -88,6 +88,12 @@ class Seq2SeqDataArguments(PreparedDataArguments):
         0,
         affects="result",
     )
+    metrics: list[str] | None = option(
+        "More metrics of the outputs: files or names that evaluate.load opens, and whose code runs; "
+        "--metric_for_best_model may name their numbers.",
+        affects="result",
+        nargs="+",
+    )
     num_beams: int | None = option(
         "Number of beams for the final evaluation and prediction, saved in the generation configuration. "
         "For evaluations during training, see --generation_num_beams; default: as saved with the model, or 4.",

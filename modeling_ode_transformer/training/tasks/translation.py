@@ -9,7 +9,7 @@ from pathlib import Path
 import datasets
 import sacrebleu
 
-from ...metrics.bleu import bleu_scorers
+from ...metrics.bleu import bleu_scorers, check_script
 from ...options import option
 from ...text_files import iterate_aligned_lines
 from ..data import Pair, TrainingExamples, check_pairs, pairs_from_records, read_records, read_table
@@ -98,6 +98,7 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
     the texts for these two; published scores with another tokenization are not comparable.
     """
     references = dataset["target"][:]
+    check_script(references, args.bleu_tokenize)
     scorers = bleu_scorers(args.bleu_tokenize, moses_language=args.bleu_moses_language)
     bleu, chrf = scorers["sacrebleu"].score(texts, references), sacrebleu.CHRF()
     scores = {
