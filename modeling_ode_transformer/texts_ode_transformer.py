@@ -37,6 +37,16 @@ CLOSING = r"""”’」』）》】〉〕»"')\]"""
 SENTENCE_BREAKS = re.compile(
     rf"((?<=[.!?…。！？])\s+|(?<=[.!?…。！？][{CLOSING}])\s+|(?<=[。！？])(?=[^\s。！？…～\[{CLOSING}]))"
 )
+# What ends in a full stop, but no sentence: titles and initials, and before a number or a month what belongs to it.
+# English and German; a language of yours may need more.
+TITLE = re.compile(r"(?<!\w)(Dr|Mr|Mrs|Ms|Prof|St|Hr|Fr|Mt|vs|bzw|ca|vgl|evtl|inkl|[A-Za-z])\.\Z")
+BEFORE_NUMBER = re.compile(
+    r"(?<!\w)(No|Nr|Art|Bd|Fig|Abb|S|p|pp|Jan|Feb|Mär|Mar|Apr|Jun|Jul|Aug|Sept?|Okt|Oct|Nov|Dez|Dec)\.\Z"
+)
+DAY = re.compile(r"(?<!\w)[0-3]?\d\.\Z")
+MONTH = re.compile(
+    "(Jan|Feb|Mär|Mar|Apr|Mai|May|Jun|Jul|Aug|Sep|Okt|Oct|Nov|Dez|Dec)"  # the beginning of their names
+)
 # The end of a sentence that the next one follows without white space.
 UNSPACED = re.compile(rf"[。！？][{CLOSING}]*\Z")
 
@@ -180,6 +190,21 @@ class TextTooLong(ValueError):
     """A text has more tokens than the model takes, and must not be cut."""
 
 
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text and, between these, their white space."""
+    first, *rest = SENTENCE_BREAKS.split(text)
+    pieces = [first]
+    for gap, sentence in zip(rest[::2], rest[1::2]):
+        before = pieces[-1]
+        goes_on = (
+            TITLE.search(before)
+            or (BEFORE_NUMBER.search(before) and sentence[:1].isdigit())
+            or (DAY.search(before) and MONTH.match(sentence))
+        )
+        pieces[-1:] = [f"{before}{gap}{sentence}"] if goes_on else [before, gap, sentence]
+    return pieces
+
+
 def join_sentences(sentences: Sequence[str], gaps: Iterable[str]) -> str:
     """Joins sentences to a text. A gap with a line break stays; otherwise a space follows a sentence, or nothing if it
     ends as in Chinese and Japanese."""
@@ -303,7 +328,7 @@ class TextGenerator:
             return [], []
         pieces = LINE_BREAKS.split(text.strip()) if self.split_lines else [text]
         if self.split_sentences:
-            split = (SENTENCE_BREAKS.split(each.strip()) if self.is_long(each) else [each] for each in pieces)
+            split = (split_sentences(each.strip()) if self.is_long(each) else [each] for each in pieces)
             pieces = [part for parts in split for part in parts]
         return self.pack(pieces) if self.split_sentences == "pack" else (pieces[::2], pieces[1::2])
 

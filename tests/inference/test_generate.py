@@ -359,6 +359,20 @@ def test_texts_are_split_at_the_ends_of_sentences_or_else_between_words():
     assert packed("word " * 5, 1, words) == ["word"] * 5
 
 
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["Dr. Smith met Prof. J. S. Bach.", "They talked."],
+        ["It opens on Jan. 3.", "No. 5 is closed."],
+        ["Am 29. Juli kam er an, z. B. mit Hr. Meier.", "Es regnete."],
+        ["Siehe Abb. 3.", "Das war 1990.", "Mai folgte."],
+        ["He said no.", "Then he left.", "She lives in Rome."],
+    ],
+)
+def test_full_stops_of_titles_dates_and_abbreviations_end_no_sentence(sentences):
+    assert texts_ode_transformer.split_sentences(" ".join(sentences))[::2] == sentences
+
+
 def test_chinese_and_japanese_texts_are_split_at_their_stops():
     """Not before or after the marks that close a quotation or a title, where a sentence may go on."""
     text = "我们去公园。天气很好！！他问：“你想来吗？”「行く。」と言った。 終わり"
