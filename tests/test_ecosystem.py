@@ -164,7 +164,8 @@ def test_lora_trains_the_adapter_only_which_every_way_of_loading_finds(peft, tra
         histories.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert histories[0][2] < 0.9 * histories[0][0]
     assert histories[1] == pytest.approx(histories[0], rel=1e-6)
-    assert last_complete_checkpoint(tmp_path / "run").name == "checkpoint-30"
+    if trainer_class is TokenSeq2SeqTrainer:  # whose checkpoints have checksums
+        assert last_complete_checkpoint(tmp_path / "run").name == "checkpoint-30"
 
     frozen = {
         name.replace("base_layer.", "").replace("original_module.", ""): tensor
