@@ -440,24 +440,31 @@ def read_texts(hypotheses: str, references: Sequence[str]) -> tuple[list[str], l
     return predictions, [list(lines) for lines in zip(*columns)]
 
 
-def print_table(metric: str, hypotheses: Sequence[str], references: Sequence[str], as_json: bool, **options) -> None:
-    """Prints a line for each of several systems: score, difference from the first one, its 95% interval, p-value."""
+def print_tables(
+    metrics: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], as_json: bool, **options: Any
+) -> None:
+    """Prints for each metric a line for each of several systems: score, difference from the first one, its 95%
+    interval, p-value."""
     from .metrics.bootstrap import compare_all, read_references
 
     outputs = read_aligned_lines([*hypotheses, references[0]])[:-1]
-    rows = compare_all(dict(zip(hypotheses, outputs)), read_references(metric, references), metric, **options)
+    tables = {
+        metric: compare_all(dict(zip(hypotheses, outputs)), read_references(metric, references), metric, **options)
+        for metric in metrics
+    }
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False, indent=2))
+        print(json.dumps(tables, ensure_ascii=False, indent=2))
         return
-    lines = [["system", metric, "difference", "95% interval", "p"], ["---"] * 5]
-    for row in rows:
-        cells = [row["name"], f"{row['score']:.2f}", "", "", ""]
-        if "difference" in row:
-            low, high = row["confidence_interval"]
-            cells[2:] = f"{row['difference']:+.2f}", f"{low:+.2f} to {high:+.2f}", f"{row['p_value']:.3f}"
-        lines.append(cells)
-    print("\n".join(f"| {' | '.join(line)} |" for line in lines))
-    print(f"\n{rows[0]['signature']}")
+    for metric, rows in tables.items():
+        lines = [["system", metric, "difference", "95% interval", "p"], ["---"] * 5]
+        for row in rows:
+            cells = [row["name"], f"{row['score']:.2f}", "", "", ""]
+            if "difference" in row:
+                low, high = row["confidence_interval"]
+                cells[2:] = f"{row['difference']:+.2f}", f"{low:+.2f} to {high:+.2f}", f"{row['p_value']:.3f}"
+            lines.append(cells)
+        print("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        print(f"\n{rows[0]['signature']}")
 
 
 def check_new_file(option: str, path: str | Path) -> None:
@@ -514,11 +521,14 @@ BLEU_OPTIONS = [
 )
 def bleu(hypotheses: list[str], references: list[str], tokenized: bool, as_json: bool, **options: Any) -> None:
     from .metrics.bleu import CONVENTIONS, bleu
+    from .metrics.bootstrap import BLEU
 
+    is_tokenized = tokenized or "moses_language" in options
     if len(hypotheses) > 1:
-        return print_table("bleu", hypotheses, references, as_json, **options)
+        metrics = list(BLEU) if is_tokenized else ["bleu"]
+        return print_tables(metrics, hypotheses, references, as_json, **options)
     predictions, lists = read_texts(hypotheses[0], references)
-    conventions = CONVENTIONS if tokenized or "moses_language" in options else CONVENTIONS[:1]
+    conventions = CONVENTIONS if is_tokenized else CONVENTIONS[:1]
     print_scores(bleu(predictions, lists, conventions=conventions, **options), as_json)
 
 
@@ -526,7 +536,7 @@ def corpus_score(metric: str, hypotheses: list[str], references: list[str], as_j
     from .metrics.bleu import corpus_score
 
     if len(hypotheses) > 1:
-        return print_table(metric, hypotheses, references, as_json)
+        return print_tables([metric], hypotheses, references, as_json)
     print_scores(corpus_score(metric, *read_texts(hypotheses[0], references)), as_json)
 
 
@@ -548,9 +558,12 @@ for name, summary in (("chrf", "chrF by sacreBLEU"), ("ter", "translation edit r
     arg("--no_stemmer", "compare words as they are, without stemming", action="store_true"),
 )
 def rouge(hypotheses: str, references: list[str], sentences: str, no_stemmer: bool, as_json: bool) -> None:
-    from .metrics.rouge import rouge
+    from .metrics.rouge import rouge, script_problem
 
-    print_scores(rouge(*read_texts(hypotheses, references), sentences, not no_stemmer), as_json)
+    predictions, lists = read_texts(hypotheses, references)
+    if problem := script_problem(list(chain.from_iterable(lists))):
+        raise ValueError(problem)
+    print_scores(rouge(predictions, lists, sentences, not no_stemmer), as_json)
 
 
 @command(

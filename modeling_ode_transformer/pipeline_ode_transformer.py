@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections.abc import Sequence, Sized
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from transformers import (
@@ -48,6 +48,10 @@ except ImportError:  # where the package is not installed, its CPU kernels are m
 HUB_OPTIONS = ("revision", "token", "trust_remote_code", "local_files_only", "code_revision")
 # The name of a module loaded from the Hub ends in the commit and the file.
 COMMIT = re.compile(r"transformers_modules\..*\.([0-9a-f]{40})\.\w+")
+
+
+# The options of a call that are the text generator's; the others are those of `generate()`.
+OF_GENERATOR = ("split_lines", "split_sentences", "truncation", "return_scores")
 
 
 class TextToTextPipeline(Pipeline):
@@ -199,7 +203,7 @@ class TextToTextPipeline(Pipeline):
         return {"texts": inputs}
 
     def _forward(self, inputs: dict[str, Any], parts_together: int = 1, **options: Any) -> dict[str, Any]:
-        own = {each.name: options.pop(each.name) for each in fields(TextGenerator) if each.name in options}
+        own = {name: options.pop(name) for name in OF_GENERATOR if name in options}
         options = self._prepare_generate_kwargs(options, return_dict_in_generate=False)
         if self.assistant_model is not None:
             options["assistant_model"] = self.assistant_model

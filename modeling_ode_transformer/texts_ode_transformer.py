@@ -312,14 +312,11 @@ class TextGenerator:
             if not long or self.truncation:
                 continue
             first = f"{lengths[long[0]]} tokens: {parts[long[0]][:80]!r}..."
-            advice = "" if self.split_sentences else " (split_sentences does so)"
             if self.truncation is False and most == self.limit:
-                raise TextTooLong(
-                    f"The model takes at most {self.limit} tokens, but a text has {first} Split it{advice}."
-                )
+                raise TextTooLong(f"The model takes at most {self.limit} tokens, but a text has {first} Split it.")
             if problem not in self.warned:
                 self.warned.add(problem)
-                advice = f"Outputs may lack something: split the texts{advice}."
+                advice = "Outputs may lack something: split the texts."
                 logger.warning(f"{len(long)} of {len(parts)} texts {problem}, the first with {first} {advice}")
 
     def split(self, text: str) -> tuple[list[str], list[str]]:

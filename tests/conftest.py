@@ -16,6 +16,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="datasets_cache_")
 
 import datasets
+import evaluate
 import pytest
 import torch
 import transformers
@@ -219,3 +220,11 @@ def batch() -> dict[str, torch.Tensor]:
         "attention_mask": attention_mask.long(),
         "decoder_input_ids": decoder_input_ids,
     }
+
+
+@pytest.fixture(scope="session")
+def evaluate_modules(tmp_path_factory):
+    """A folder for what `evaluate` copies; one for the session, as Python keeps looking where it found the first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate.config, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("evaluate")))
+        yield

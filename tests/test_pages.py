@@ -123,7 +123,7 @@ def test_training_in_python_leaves_a_model_and_its_tokenizer(trainer, tmp_path, 
     torch.testing.assert_close(model.state_dict(), names["model"].state_dict(), rtol=0, atol=0)
 
 
-def test_metrics_print_what_is_shown(tmp_path, monkeypatch, capsys):
+def test_metrics_print_what_is_shown(evaluate_modules, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (_, commands), (_, printed), (_, python), (_, python_printed) = blocks("docs/metrics.md", "Metrics")
     *files, command = commands.splitlines()

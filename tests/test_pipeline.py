@@ -271,7 +271,7 @@ def test_a_long_text_is_not_lost_in_silence(tokenizers, warned):
     assert pipe(text) == expected
     (message,) = warned()  # of the first call only
     said = f"have more tokens than the model takes, 12, and are cut, the first with {len(ids)} tokens: 'seven"
-    assert said in message and "(split_sentences does so)" in message
+    assert said in message and "split the texts" in message
     with pytest.raises(ValueError, match=f"takes at most 12 tokens, but a text has {len(ids)} tokens: 'seven"):
         pipe(text, truncation=False)
 

@@ -180,7 +180,11 @@ def verdict(runs: Mapping[str, Mapping[str, Any]], samples: int = SAMPLES) -> di
     residual = [point for point in means(points).values() if point.scheme == RESIDUAL]
     schemes: dict[str, Any] = defaultdict(dict)
     for (scheme, size), values in found.items():
-        interval = {"interval": np.percentile(drawn[scheme, size], [2.5, 97.5]).tolist()} if drawn else {}
+        interval = (
+            {"interval": np.percentile(drawn[scheme, size], [2.5, 97.5], method="inverted_cdf").tolist()}
+            if drawn
+            else {}
+        )
         schemes[scheme][size] = values | interval
     return {
         "runs": len(points),
@@ -188,6 +192,15 @@ def verdict(runs: Mapping[str, Mapping[str, Any]], samples: int = SAMPLES) -> di
         "points": [point._asdict() for point in points],
         "schemes": schemes,
     }
+
+
+def finite(value: Any) -> Any:
+    """A result with None for numbers that are infinite, as phi is of a loss that no residual model reaches."""
+    if isinstance(value, Mapping):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -215,7 +228,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(str(error))
     print(table(result))
     if args.output_file:
-        args.output_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        args.output_file.write_text(json.dumps(finite(result), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

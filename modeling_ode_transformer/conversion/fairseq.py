@@ -321,6 +321,8 @@ def rename_parameters(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch
     """
     renamed = {}
     for name, tensor in state_dict.items():
+        if not tensor.isfinite().all():
+            raise ValueError(f"The parameter {name} is not finite: give another checkpoint.")
         if WITHOUT_NUMBERS.fullmatch(name):
             continue
         if fused := FUSED_PROJECTION.fullmatch(name):

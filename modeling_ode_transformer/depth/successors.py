@@ -2,7 +2,6 @@
 """The language models of PCformer (Li et al., NeurIPS 2024) and IIET (EMNLP 2025): folders of their released code as
 Llama with integrated layers."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
+from ..text_files import read_json
 from . import config as depth_config
 
 
@@ -74,7 +74,7 @@ def convert_successor(folder: str | Path, corrector_iterations: int | None = Non
         ValueError: weights are missing or unknown.
     """
     folder = Path(folder)
-    fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    fields = read_json(folder / "config.json")
     config = LlamaConfig(**{name: value for name, value in fields.items() if name not in NOT_OF_LLAMA})
     if (folder / "model.safetensors").is_file():
         weights = load_file(folder / "model.safetensors")

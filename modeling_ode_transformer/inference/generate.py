@@ -74,11 +74,16 @@ def load_models(args: SearchArguments) -> list[PreTrainedModel]:
 
 
 def load_common_tokenizers(args: SearchArguments):
-    """Opens the models' source and target tokenizers. Raises ValueError if the models' vocabularies differ."""
+    """Opens the models' source and target tokenizers. Raises ValueError if the models' vocabularies or
+    languages differ."""
     options = args.hub_options | {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
     first, *others = (load_tokenizers(name, **options) for name in args.model_name_or_path)
     for name, other in zip(args.model_name_or_path[1:], others):
-        for side, one, another in zip(("source", "target"), first, other):
+        for side, language, one, another in zip(("source", "target"), ("src_lang", "tgt_lang"), first, other):
+            if marks_languages(one) and getattr(one, language) != getattr(another, language, None):
+                raise ValueError(
+                    f"{name} and {args.model_name_or_path[0]} have different languages: give --{language}."
+                )
             if one.get_vocab() != another.get_vocab():
                 raise ValueError(
                     f"{name} has another {side} vocabulary than {args.model_name_or_path[0]}: an ensemble needs the "

@@ -15,8 +15,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..generation_ode_transformer import position_limit
 from ..inference.cpu import cross_entropy
-from ..inference.tokenizers import load_tokenizers, marks_languages
+from ..inference.tokenizers import encode_texts, load_tokenizers, marks_languages
 from ..model_folders import open_model
 from ..text_files import read_aligned_lines, read_lines, reading
 from .metric_utils import check_lists
@@ -37,7 +38,7 @@ def target_likelihoods(
     Args:
         model: An encoder-decoder, in evaluation mode.
         tokenizer: That of the sources, and of the targets if they have no other.
-        sources, targets: Texts, as many of each.
+        sources, targets: Texts, as many of each. Sources are cut to the model's positions.
         target_tokenizer: That of the targets, if they have one of their own.
         batch_size: Pairs per forward pass.
 
@@ -46,12 +47,12 @@ def target_likelihoods(
         (tokens,). The mark of a language, with which outputs begin, is left out.
 
     Raises:
-        ValueError: there are no pairs, not as many sources as targets, or a text is longer than the model allows.
+        ValueError: there are no pairs, or not as many sources as targets.
     """
     check_lists(sources=sources, targets=targets)
     # A tokenizer alone may have two sides, as Marian's.
     sides = (tokenizer, "text_target") if target_tokenizer is None else (target_tokenizer, "text")
-    encoded = [tokenizer(text, verbose=False)["input_ids"] for text in sources]
+    encoded, _ = encode_texts(list(sources), tokenizer, position_limit(model.config))
     labels = [sides[0](**{sides[1]: text}, verbose=False)["input_ids"] for text in targets]
     found: dict[int, np.ndarray] = {}
     order = sorted(range(len(sources)), key=lambda i: -len(encoded[i]) - len(labels[i]))
@@ -60,13 +61,7 @@ def target_likelihoods(
         inputs = tokenizer.pad({"input_ids": [encoded[i] for i in batch]}, return_tensors="pt").to(model.device)
         padded = pad_sequence([torch.tensor(labels[i]) for i in batch], batch_first=True, padding_value=-100)
         padded = padded.to(model.device)
-        try:
-            logits = model(**inputs, labels=padded).logits
-        except IndexError as error:
-            raise ValueError(
-                f"The model has no positions for {inputs['input_ids'].shape[1]} tokens of a source or "
-                f"{padded.shape[1]} of a target ({error}): leave such pairs out."
-            ) from error
+        logits = model(**inputs, labels=padded).logits
         scores = -cross_entropy(logits.flatten(0, 1), padded.flatten()).view_as(padded).cpu().numpy()
         found |= {i: row[: len(labels[i])] for i, row in zip(batch, scores)}
     kept = slice(None)

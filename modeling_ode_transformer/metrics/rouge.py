@@ -49,20 +49,14 @@ def rouge(
         rouge1, rouge2, rougeLsum, rougeL_whole_text (0 to 100), and the convention in words.
 
     Raises:
-        ValueError: there are not as many references as predictions, or none; `sentences` is neither of the two; or
-            most letters of the references are not Latin, of which no token would be left.
+        ValueError: there are not as many references as predictions, or none; `sentences` is neither of the two.
     """
     if sentences not in SENTENCE_SPLITS:
         raise ValueError(f"sentences={sentences!r} must be one of {', '.join(SENTENCE_SPLITS)}.")
     split = SENTENCE_SPLITS[sentences]
     lists = [[split(text) for text in texts] for texts in reference_lists(predictions, references)]
-    if (latin := share_of_letters([text for texts in lists for text in texts], ["LATIN"])) < 0.5 and any(
-        letter.isalpha() for texts in lists for text in texts for letter in text
-    ):
-        raise ValueError(
-            f"ROUGE's tokens are runs of a-z and 0-9, and {1 - latin:.0%} of the references' letters are of other "
-            "scripts: they would be left out. Use chrF (ode-transformer score chrf)."
-        )
+    if problem := script_problem([text for texts in lists for text in texts]):
+        logger.warning(problem)
     predictions = [split(text) for text in predictions]
     if any("\n" in text for text in predictions) != any("\n" in text for texts in lists for text in texts):
         logger.warning(
@@ -84,3 +78,14 @@ def rouge(
         "rouge-score": version("rouge-score"),
     }
     return means | {"convention": "|".join(f"{name}:{value}" for name, value in convention.items())}
+
+
+def script_problem(references: Sequence[str]) -> str | None:
+    """Why ROUGE says nothing about references in another script than the Latin one; None if most letters are Latin."""
+    letters = any(letter.isalpha() for text in references for letter in text)
+    if not letters or (latin := share_of_letters(references, ["LATIN"])) >= 0.5:
+        return None
+    return (
+        f"ROUGE's tokens are runs of a-z and 0-9, and {1 - latin:.0%} of the references' letters are of other "
+        "scripts, which are left out. Use chrF (ode-transformer score chrf)."
+    )

@@ -151,11 +151,22 @@ def note_checksums(checkpoint: Path) -> None:
 
 def incomplete_reason(checkpoint: str | Path) -> str | None:
     """Returns why a checkpoint folder is half-written, for example after a kill; None if all processes have written
-    their parts, and no file is missing."""
-    for name in (TRAINER_STATE, CHECKSUMS):
-        if not (Path(checkpoint) / name).is_file():
-            return f"{name}, which is written last, is missing"
-    return missing_file(checkpoint)
+    their parts, and no file is missing. One without checksums was killed before these, uploaded during a training, or
+    is of Trainer alone: the state is written when a process has written all else."""
+    checkpoint = Path(checkpoint)
+    if not (checkpoint / TRAINER_STATE).is_file():
+        return f"{TRAINER_STATE}, which is written last, is missing"
+    if (checkpoint / CHECKSUMS).is_file():
+        return missing_file(checkpoint)
+    try:
+        read_json(checkpoint / TRAINER_STATE)
+        noted = read_json(checkpoint / PROGRESS) if (checkpoint / PROGRESS).is_file() else {}
+    except ValueError as error:
+        return str(error)
+    number = len(noted.get("by_process", []))
+    parts = [f"rng_state_{i}.pth" for i in range(number)] if number > 1 else []
+    missing = [name for name in parts if not (checkpoint / name).is_file()]
+    return f"{missing[0]} is missing" if missing else None
 
 
 def missing_file(checkpoint: str | Path, is_read: bool = False) -> str | None:
@@ -175,8 +186,8 @@ def missing_file(checkpoint: str | Path, is_read: bool = False) -> str | None:
 def unusable_reason(checkpoint: str | Path) -> str | None:
     """Returns why a checkpoint cannot be used: it is half-written, or a file is missing or damaged. It reads all files
     that have checksums; a checkpoint of Trainer alone, or one that was uploaded during a training, has none."""
-    if not (Path(checkpoint) / TRAINER_STATE).is_file():
-        return f"{TRAINER_STATE}, which is written last, is missing"
+    if reason := incomplete_reason(checkpoint):
+        return reason
     return missing_file(checkpoint, is_read=True) if (Path(checkpoint) / CHECKSUMS).is_file() else None
 
 
@@ -224,7 +235,7 @@ def complete_checkpoints(output_dir: str | Path) -> Iterator[Path]:
         if CHECKPOINT.fullmatch(path.name) and not path.is_dir():
             logger.warning("%s is left out: it is a file or a broken link, not a folder", path)
     for path in reversed(numbered_checkpoints(output_dir)):
-        if (reason := incomplete_reason(path) or unusable_reason(path)) is None:
+        if (reason := unusable_reason(path)) is None:
             yield path
         else:
             logger.warning("%s is left out: %s", path, reason)

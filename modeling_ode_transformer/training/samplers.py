@@ -70,19 +70,17 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
             raise ValueError(f"{len(lengths)} pairs are too many for 32-bit numbers: train on a part of them.")
         multiple = pad_to_multiple_of or 1
         # Shapes are different lengths of source and target, in the order in which pairs are cut into batches: by width
-        # first; the other keys give batches fewer shapes and less padding. A table of all shapes takes a fraction of
-        # the time of sorting the pairs.
+        # first; the other keys give batches fewer shapes and less padding.
         most_targets = int(lengths[:, 1].max()) + 1
         codes = lengths[:, 0] * np.int64(most_targets) + lengths[:, 1]
-        counts = np.bincount(codes)
-        found = np.flatnonzero(counts)
+        found, number_of_pair, counts = np.unique(codes, return_inverse=True, return_counts=True)
         shapes = np.stack(np.divmod(found, most_targets), axis=1)
         order = np.lexsort((shapes[:, 1], shapes[:, 0], -(-shapes.max(axis=1) // multiple)))
-        self.shapes, self.pairs_of_shape = shapes[order], counts[found[order]]
+        self.shapes, self.pairs_of_shape = shapes[order], counts[order]
         # 16 bits are sorted by their digits, several times as fast.
-        ranks = np.empty(len(counts), dtype=np.uint16 if len(found) <= 1 << 16 else np.uint32)
-        ranks[found[order]] = np.arange(len(found))
-        self.shape_of_pair = ranks[codes]
+        ranks = np.empty(len(found), dtype=np.uint16 if len(found) <= 1 << 16 else np.uint32)
+        ranks[order] = np.arange(len(found))
+        self.shape_of_pair = ranks[number_of_pair]
         self.padded_shapes = -(-self.shapes // multiple) * multiple
         # An empty pair takes a place in a batch too.
         widths = self.padded_shapes.max(axis=1).clip(min=1)

@@ -86,6 +86,17 @@ def test_a_search_gives_its_outputs_the_same_scores(tokenizer):
     np.testing.assert_allclose(found, scores, atol=1e-4)
 
 
+def test_sources_are_cut_to_the_positions_of_the_model(tokenizer):
+    fields = {"position_embedding_type": "learned", "max_position_embeddings": 6}
+    model = build(OdeTransformerForConditionalGeneration, vocab_size=len(tokenizer), **ids_of(tokenizer), **fields)
+    long, cut = " ".join(SOURCES), tokenizer(" ".join(SOURCES), truncation=True, max_length=6)["input_ids"]
+    ((_, scores),) = target_likelihoods(model.eval(), tokenizer, [long], ["hund"])
+    labels = tokenizer("hund", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        loss = model(input_ids=torch.tensor([cut]), labels=labels).loss
+    assert scores.mean() == pytest.approx(-loss.item(), abs=1e-4)
+
+
 def test_lists_of_different_lengths_are_refused(tokenizer):
     with pytest.raises(ValueError, match="4 sources, 2 targets"):
         target_likelihoods(ours(tokenizer, None), tokenizer, SOURCES, TARGETS[:2])

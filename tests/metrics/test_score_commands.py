@@ -49,7 +49,7 @@ def test_chrf_and_ter_are_those_of_sacrebleu(metric, scorer, files, capsys):
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf", "ter"])
 def test_several_systems_are_compared_with_the_first(metric, files, capsys):
-    rows = json.loads(printed(f"score {metric} --json --hypotheses a b a --references ref", capsys))
+    rows = json.loads(printed(f"score {metric} --json --hypotheses a b a --references ref", capsys))[metric]
     expected = compare(SYSTEMS["a"], SYSTEMS["b"], [[line] for line in REFERENCES], metric)
     assert [row["name"] for row in rows] == ["a", "b"]  # a system with the same name is the same
     assert (rows[0]["score"], rows[1]["score"]) == (expected["score_a"], expected["score_b"])
@@ -58,6 +58,14 @@ def test_several_systems_are_compared_with_the_first(metric, files, capsys):
     table = printed(f"score {metric} --hypotheses a b --references ref", capsys).splitlines()
     assert table[2].startswith(f"| a | {expected['score_a']:.2f} |  |")
     assert f"| {expected['difference']:+.2f} | " in table[3] and table[-1] == expected["signature"]
+
+
+def test_several_systems_of_tokenized_text_have_three_tables(files, capsys):
+    tables = json.loads(printed("score bleu --json --tokenized --hypotheses a b --references ref", capsys))
+    assert list(tables) == ["bleu", "tokenized_bleu", "compound_split_bleu"]
+    for metric, (_, row) in tables.items():
+        expected = compare(SYSTEMS["a"], SYSTEMS["b"], [[line] for line in REFERENCES], metric)
+        assert (row["difference"], row["signature"]) == (expected["difference"], expected["signature"])
 
 
 def test_a_lower_ter_wins(files):
@@ -86,12 +94,17 @@ def test_bleu_of_a_script_without_spaces_names_other_tokenizers(texts, caplog):
     assert not caplog.text
 
 
-def test_rouge_refuses_what_it_would_leave_out():
+def test_rouge_says_what_it_leaves_out(tmp_path, caplog, capsys):
+    """In a training by a warning, as a command by an error."""
     for texts in (THAI, CHINESE, ["кошка на коврике"]):
+        caplog.clear()
+        assert rouge(texts, texts)["rouge1"] == 0 and "100% of the references' letters" in caplog.text
+        (tmp_path / "texts").write_text("".join(f"{text}\n" for text in texts))
         with pytest.raises(ValueError, match=r"100% of the references' letters .* chrF"):
-            rouge(texts, texts)
+            printed(f"score rouge --hypotheses {tmp_path / 'texts'} --references {tmp_path / 'texts'}", capsys)
+    caplog.clear()
     assert rouge(["Größe 10 über alles"], ["Größe 10 über alles"])["rouge1"] == 100
-    assert rouge(["10 20"], ["10 20"])["rouge1"] == 100
+    assert rouge(["10 20"], ["10 20"])["rouge1"] == 100 and not caplog.text
 
 
 @pytest.fixture
@@ -147,7 +160,7 @@ def test_likelihoods_by_a_language_model(folders, tokenizer, capsys):  # noqa: F
 
 
 @pytest.mark.parametrize("name", evaluate_metrics.FUNCTIONS)
-def test_evaluate_opens_the_metrics(name, tmp_path):
+def test_evaluate_opens_the_metrics(name, tmp_path, evaluate_modules):
     references = [[line, line.replace("cat", "dog")] for line in REFERENCES]
     metric = evaluate.load(evaluate_metrics.__file__, name, cache_dir=str(tmp_path))
     inputs = {"predictions": SYSTEMS["a"], "references": references}

@@ -156,8 +156,7 @@ def linked_to_nothing(folder):
     (folder / "model.safetensors").symlink_to("blobs")
 
 
-WRITTEN_LAST = ("trainer_state.json", "checksums.json")
-DAMAGES = {f"{name}, which is written last, is missing": removed(name) for name in WRITTEN_LAST}
+DAMAGES = {"trainer_state.json, which is written last, is missing": removed("trainer_state.json")}
 DAMAGES |= {f"{name} is missing": removed(name) for name in ("config.json", "optimizer.pt", "progress.json")}
 DAMAGES |= {f"{name} is damaged:": halved(name) for name in ("trainer_state.json", "rng_state.pth", "config.json")}
 DAMAGES |= {
@@ -177,6 +176,27 @@ def test_half_written_checkpoints_are_recognised(reason, whole, tmp_path, caplog
     DAMAGES[reason](tmp_path / "checkpoint-8")
     assert last_complete_checkpoint(tmp_path).name == "checkpoint-4"
     assert f"checkpoint-8 is left out: {reason}" in caplog.text
+
+
+def test_a_checkpoint_without_checksums_is_one_if_all_processes_have_written(whole, tmp_path, caplog):
+    """Killed before its checksums, uploaded during a training, or of Trainer alone: it is not thrown away."""
+    for number in (4, 8):
+        shutil.copytree(whole / f"checkpoint-{number}", tmp_path / f"checkpoint-{number}")
+    last = tmp_path / "checkpoint-8"
+    (last / "checksums.json").unlink()
+    assert last_complete_checkpoint(tmp_path) == last
+    state = json.loads((last / "trainer_state.json").read_text())
+    (last / "trainer_state.json").write_text(json.dumps(state)[:-9])
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-4"
+    (last / "trainer_state.json").write_text(json.dumps(state))
+    progress = json.loads((last / "progress.json").read_text())
+    progress["by_process"] *= 2
+    (last / "progress.json").write_text(json.dumps(progress))
+    (last / "rng_state.pth").rename(last / "rng_state_0.pth")
+    assert last_complete_checkpoint(tmp_path).name == "checkpoint-4"
+    assert "checkpoint-8 is left out: rng_state_1.pth is missing" in caplog.text
+    (last / "progress.json").unlink()
+    assert last_complete_checkpoint(tmp_path) == last
 
 
 def test_a_file_in_the_place_of_a_checkpoint_is_left_out_by_name(whole, corpus, tmp_path, caplog):

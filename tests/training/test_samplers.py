@@ -119,3 +119,10 @@ def test_batches_of_a_seed_stay_what_they_were(lengths):
         for epoch in (0, 3):
             sampler.set_epoch(epoch)
             assert list(sampler) == sorted_in_one_go(lengths, 1000, 7, epoch, multiple)
+
+
+def test_one_long_pair_takes_no_memory_of_its_square():
+    """A table of all lengths would take 168 GiB here."""
+    lengths = np.array([[10, 10]] * 100 + [[150_000, 150_000]])
+    with pytest.raises(ValueError, match="Pair 100 has 150000 source and 150000 target tokens"):
+        TokenBudgetBatchSampler(lengths, 4096)

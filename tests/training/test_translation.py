@@ -8,7 +8,6 @@ import os
 import shutil
 
 import datasets
-import evaluate
 import pytest
 import run_translation
 import sacrebleu
@@ -85,21 +84,24 @@ class Lengths(evaluate.Metric):
 """
 
 
-def test_metrics_of_evaluate_choose_the_best_checkpoint(corpus, tmp_path, monkeypatch):
+def test_metrics_of_evaluate_choose_the_best_checkpoint(corpus, tmp_path, evaluate_modules):
     """Any file that `evaluate.load` opens; its numbers are logged, and name the best checkpoint."""
-    monkeypatch.setattr(evaluate.config, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     file = tmp_path / "lengths.py"
     file.write_text(METRIC)
     options = {"metrics": file, "do_eval": True, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps"}
-    options |= {"save_steps": 1, "load_best_model_at_end": True, "metric_for_best_model": "characters", "max_steps": 3}
+    options |= {"save_steps": 1, "load_best_model_at_end": True, "metric_for_best_model": "lengths_characters"}
+    options |= {"max_steps": 3}
     run_translation.main(arguments(corpus, tmp_path / "out", **options, num_beams=1, do_predict=True))
     results = json.loads((tmp_path / "out" / "all_results.json").read_text())
     outputs = read_lines(tmp_path / "out" / "generated_predictions.txt")
-    assert results["predict_characters"] == sum(map(len, outputs))
-    assert results["predict_of_references"] == sum(map(len, read_lines(corpus / "test.de")))
+    assert results["predict_lengths_characters"] == sum(map(len, outputs))
+    assert results["predict_lengths_of_references"] == sum(map(len, read_lines(corpus / "test.de")))
     state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
-    logged = {entry["step"]: entry["eval_characters"] for entry in state["log_history"] if "eval_characters" in entry}
-    assert len(logged) == 3 and state["best_metric"] == max(logged.values())
+    logged = [entry["eval_lengths_characters"] for entry in state["log_history"] if "eval_loss" in entry]
+    assert len(logged) == 3 and state["best_metric"] == max(logged)
+    with pytest.raises(FileNotFoundError, match="typo"):  # before the training
+        run_translation.main(arguments(corpus, tmp_path / "other", metrics=tmp_path / "typo.py"))
+    assert not (tmp_path / "other").exists()
 
 
 def test_evaluation_loss_is_a_mean_over_tokens(run, corpus):

@@ -33,6 +33,7 @@ from .seq2seq_arguments import (
     Seq2SeqDataArguments,
     Seq2SeqModelArguments,
     check_arguments,
+    load_metrics,
 )
 from .seq2seq_texts import (
     decode,
@@ -228,21 +229,14 @@ def encode(run: Run, split: str) -> datasets.Dataset:
 
 
 def score(run: Run, texts: list[str], dataset: datasets.Dataset, split: str) -> dict[str, float | str]:
-    """The task's scores of outputs, and the numbers of `--metrics`.
-
-    Raises:
-        ValueError: two metrics have a number of the same name.
-    """
-    scores = run.task.score(texts, dataset, run.data_args, split)
-    for name in run.data_args.metrics or []:
-        import evaluate  # takes a while
-
-        found = evaluate.load(name).compute(predictions=texts, references=dataset["target"][:])
-        if both := scores.keys() & found.keys():
-            raise ValueError(
-                f"--metrics {name} computes {', '.join(both)}, and so does another metric: leave one out."
-            )
-        scores |= found
+    """The task's scores of outputs and, if there are references, the numbers of `--metrics`, by the metric's name and
+    their own."""
+    scores, references = run.task.score(texts, dataset, run.data_args, split), dataset["target"][:]
+    if None in references:
+        return scores
+    for metric, opened in load_metrics(tuple(run.data_args.metrics or ())).items():
+        found = opened.compute(predictions=texts, references=references)
+        scores |= {name if name == metric else f"{metric}_{name}": value for name, value in found.items()}
     return scores
 
 

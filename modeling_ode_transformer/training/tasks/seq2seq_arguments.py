@@ -2,6 +2,9 @@
 """The arguments of sequence-to-sequence tasks, and their checks before anything is written."""
 
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from accelerate.utils import parse_flag_from_env
 from transformers import PreTrainedConfig
@@ -90,7 +93,7 @@ class Seq2SeqDataArguments(PreparedDataArguments):
     )
     metrics: list[str] | None = option(
         "More metrics of the outputs: files or names that evaluate.load opens, and whose code runs; "
-        "--metric_for_best_model may name their numbers.",
+        "--metric_for_best_model may name their numbers, METRIC_NUMBER.",
         affects="result",
         nargs="+",
     )
@@ -140,6 +143,24 @@ def check_arguments(
     check_search(data_args, args)
     check_lengths(check_model(model_args), data_args, args.generation_max_length)
     check_average(data_args, args)
+    load_metrics(tuple(data_args.metrics or ()))  # what is missing raises now, not after hours
+
+
+@cache
+def load_metrics(names: tuple[str, ...]) -> dict[str, Any]:
+    """The metrics of `evaluate`, opened, by the last part of their names.
+
+    Raises:
+        OSError, ImportError: there is no such metric, or it lacks a package.
+        ValueError: two have the same name.
+    """
+    if not names:
+        return {}
+    import evaluate  # takes a while
+
+    if len({Path(name).stem for name in names}) < len(names):
+        raise ValueError(f"--metrics {' '.join(names)}: two have the same name; rename a file.")
+    return {Path(name).stem: evaluate.load(name) for name in names}
 
 
 def check_search(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments) -> None:
