@@ -224,7 +224,10 @@ def batch() -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="session")
 def evaluate_modules(tmp_path_factory):
-    """A folder for what `evaluate` copies; one for the session, as Python keeps looking where it found the first."""
+    """A folder for what `evaluate` copies; one for the session, as Python keeps looking where it found the first. It
+    comes before the folder in the cache of the Hub, which transformers adds and which may have such modules, too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate.config, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("evaluate")))
+        folder = str(tmp_path_factory.mktemp("evaluate"))
+        patch.setattr(evaluate.config, "HF_MODULES_CACHE", folder)
+        patch.syspath_prepend(folder)
         yield
