@@ -139,7 +139,8 @@ class DynamicDenseLayerHistory(LayerHistory):
         if len(states) == 1:
             return states[0]
         i = len(states) - 2
-        last = root_mean_square_norm(states[-1], self.eps).to(states[-1].dtype)
+        last = in_full_precision(states[-1])
+        last = (last * (last.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()).to(states[-1].dtype)
         weights = self.gates[i](nn.functional.gelu(self.hidden[i](last))).split(1, dim=-1)
         return clamp_half(weighted_sum(weights[0] * states[0], weights[1:], states[1:]))
 
@@ -147,10 +148,9 @@ class DynamicDenseLayerHistory(LayerHistory):
         return [*states, output]
 
 
-def root_mean_square_norm(state: torch.Tensor, eps: float) -> torch.Tensor:
-    """RMSNorm without a scale, in float32 or float64: squares are large in half precision."""
-    state = state if state.dtype == torch.float64 else state.float()
-    return state * (state.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
+def in_full_precision(state: torch.Tensor) -> torch.Tensor:
+    """A state in float32 or float64: squares are large in half precision."""
+    return state if state.dtype == torch.float64 else state.float()
 
 
 class AttentionLayerHistory(LayerHistory):
@@ -172,9 +172,14 @@ class AttentionLayerHistory(LayerHistory):
 
     def attend(self, values: list[torch.Tensor]) -> torch.Tensor:
         query = self.weight[len(values) - 2].to(values[0].device)
-        scores = [(root_mean_square_norm(value, self.eps) * query).sum(dim=-1) for value in values]
-        first, *others = torch.stack(scores).softmax(dim=0).to(values[0].dtype).unsqueeze(-1).unbind()
+        scores = torch.stack(
+            [self.score(query, in_full_precision(value)) for value in values]
+        )  # (values, batch, length)
+        first, *others = scores.softmax(dim=0).to(values[0].dtype).unsqueeze(-1).unbind()
         return weighted_sum(first * values[0], others, values[1:])
+
+    def score(self, query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return (value * query).sum(dim=-1) * (value.square().mean(dim=-1) + self.eps).rsqrt()
 
     def extend(self, states, y, output):
         return [*states, clamp_half(output - y.to(output.device))]
