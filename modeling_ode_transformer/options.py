@@ -4,7 +4,7 @@ The command line, the checks of values and the comparison of runs are derived fr
 
 import json
 import math
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields
 from operator import ge, gt, le, lt
@@ -124,8 +124,3 @@ def add_options(parser: Any, owner: type, without: str | None = None) -> None:
         if "default:" not in settings["help"] and default not in (None, []):
             settings["help"] += f"; default: {str(default).lower() if kinds == [bool] else default}"
         groups[title].add_argument(f"--{each.name}", default=default, **settings)
-
-
-def options_of(owner: type, args: Namespace) -> Any:
-    """A dataclass of options with the values that a parser found."""
-    return owner(**{each.name: getattr(args, each.name) for each in fields(owner)})

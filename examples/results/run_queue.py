@@ -100,8 +100,7 @@ GATE_STUDIES = {
     ),
 }
 # The verdict: what one more evaluation is worth, beside residual models of other sizes (`verdict.py`).
-LAYERS = {"1": 1, "2": 2, "3": 3, "4": 4, "6": 6, "8": 8, "12": 12}
-VERDICT_ENCODERS = {f"residual_{name}": f"{RESIDUAL},encoder_layers={number}" for name, number in LAYERS.items()}
+VERDICT_ENCODERS = {f"residual_{n}": f"{RESIDUAL},encoder_layers={n}" for n in (1, 2, 3, 4, 6, 8, 12)}
 VERDICT_ENCODERS |= {
     "euler2_3": f"{RESIDUAL},steps_per_layer=2",
     "rk2_3": "encoder_coefficients=fixed",
@@ -111,7 +110,7 @@ VERDICT_ENCODERS |= {
     "pcformer_3": "encoder_solver=pcformer,encoder_coefficients=ema",
     "iiet_3": "encoder_solver=iiet,encoder_coefficients=fixed",
     "looped_3": f"{RESIDUAL},stack_repeats=2",
-    **{f"rk2_{name}": f"encoder_coefficients=fixed,encoder_layers={LAYERS[name]}" for name in ("1", "2", "6")},
+    **{f"rk2_{n}": f"encoder_coefficients=fixed,encoder_layers={n}" for n in (1, 2, 6)},
 }
 # Widths and layers of language models of 0.4M to 10M parameters; a head has 32 channels.
 SIZES = {"0.4M": (64, 2), "0.7M": (96, 3), "1.9M": (160, 4), "4.5M": (224, 6), "10M": (288, 9)}

@@ -42,7 +42,7 @@ def successor_options(names: set[str], corrector_iterations: int | None = None) 
         ValueError: PCformer with a number of stages other than 2 and 4.
     """
     stages = sum(bool(re.fullmatch(r"model\.RK_norm\.\d+\.weight", name)) for name in names)
-    iterations = corrector_iterations or (1 if stages else 3)
+    iterations = (1 if stages else 3) if corrector_iterations is None else corrector_iterations
     if stages == 0:
         return {"solver": {"predictor": "euler", "corrector_iterations": iterations}}
     if stages not in (2, 4):

@@ -205,7 +205,7 @@ def auto_classes(config: PreTrainedConfig) -> list[str]:
     Raises:
         ValueError: no Auto class of a task opens it.
     """
-    (name,) = config.architectures or [None]
+    name, *_ = config.architectures or [None]
     tasks = {task.auto_class for task in TASKS.values()}
     of_heads = [each for each in tasks if getattr(opened(each, config), "__name__", None) == name]
     if not of_heads:

@@ -216,12 +216,11 @@ def choose(args: GenerateArguments) -> Callable[[str, Outputs], Outputs]:
 
         options = {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang} | args.hub_options
         tokenizer, target_tokenizer = load_tokenizers(args.rerank, **options)
-        other = None if target_tokenizer is tokenizer else target_tokenizer
         model = open_model(AutoModelForSeq2SeqLM, args.rerank, **args.hub_options).to(args.torch_device)
 
         def rerank(source: str, outputs: Outputs) -> Outputs:
             texts = list(dict(outputs))
-            scored = target_likelihoods(model, tokenizer, [source] * len(texts), texts, other)
+            scored = target_likelihoods(model, tokenizer, [source] * len(texts), texts, target_tokenizer)
             found = [(text, float(scores.mean())) for text, (_, scores) in zip(texts, scored)]
             return sorted(found, key=lambda output: -output[1])
 

@@ -39,7 +39,7 @@ def target_likelihoods(
         model: An encoder-decoder, in evaluation mode.
         tokenizer: That of the sources, and of the targets if they have no other.
         sources, targets: Texts, as many of each. Sources are cut to the model's positions.
-        target_tokenizer: That of the targets, if they have one of their own.
+        target_tokenizer: That of the targets; None or `tokenizer` itself if they share it.
         batch_size: Pairs per forward pass.
 
     Returns:
@@ -51,7 +51,8 @@ def target_likelihoods(
     """
     check_lists(sources=sources, targets=targets)
     # A tokenizer alone may have two sides, as Marian's.
-    sides = (tokenizer, "text_target") if target_tokenizer is None else (target_tokenizer, "text")
+    is_shared = target_tokenizer is None or target_tokenizer is tokenizer
+    sides = (tokenizer, "text_target") if is_shared else (target_tokenizer, "text")
     encoded, _ = encode_texts(list(sources), tokenizer, position_limit(model.config))
     labels = [sides[0](**{sides[1]: text}, verbose=False)["input_ids"] for text in targets]
     found: dict[int, np.ndarray] = {}
@@ -106,13 +107,15 @@ def score_files(
     else:
         if n_best:
             lines = read_lines(sources)
-            if wrong := next((number for number, _ in outputs if not 1 <= number <= len(lines)), None):
-                raise ValueError(f"{targets} has an output of source {wrong}, but {sources} has {len(lines)} lines.")
+            wrong = [number for number, _ in outputs if not 1 <= number <= len(lines)]
+            if wrong:
+                raise ValueError(
+                    f"{targets} has an output of source {wrong[0]}, but {sources} has {len(lines)} lines."
+                )
             of_sources = [lines[number - 1] for number, _ in outputs]
         tokenizer, target_tokenizer = load_tokenizers(model, src_lang=src_lang, tgt_lang=tgt_lang)
-        other = None if target_tokenizer is tokenizer else target_tokenizer
         opened = open_model(AutoModelForSeq2SeqLM, model, dtype=torch.float32)
-        scored = target_likelihoods(opened, tokenizer, of_sources, texts, other, batch_size)
+        scored = target_likelihoods(opened, tokenizer, of_sources, texts, target_tokenizer, batch_size)
     for pieces, scores in scored:
         if tokens:
             values = {"tokens": pieces, "log_probabilities": scores.tolist()}

@@ -45,8 +45,8 @@ STEPS = ("logging_steps", "eval_steps", "save_steps")
 
 class Progress(TrainerCallback):
     """What a resumed run needs beside what Trainer saves, in the file PROGRESS of each checkpoint: the losses since
-    the last log, the place in a stream, and of all calls the sum of losses and the seconds. A checkpoint is complete
-    when this callback has noted its checksums."""
+    the last log, the place in a stream, and of all calls the sum of losses and the seconds. The checksums of
+    a checkpoint's files, noted last, show damage later."""
 
     def __init__(self, trainer: "ResumableTrainerMixin"):
         self.trainer = trainer

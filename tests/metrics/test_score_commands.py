@@ -141,9 +141,10 @@ def test_likelihoods_of_lines_tokens_and_lists(folders, tokenizer, tmp_path, cap
     (tmp_path / "list").write_text(f"2\t-0.5\t{TARGETS[1]}\n1\t{TARGETS[0]}\n")
     of_list = printed(f"{command} list --n_best", capsys).splitlines()
     np.testing.assert_allclose([float(line) for line in of_list], [float(lines[1]), float(lines[0])], atol=1e-4)
-    (tmp_path / "list").write_text("9\tx\n")
-    with pytest.raises(ValueError, match="list has an output of source 9, but source has 4 lines"):
-        printed(f"{command} list --n_best", capsys)
+    for number in (0, 9):
+        (tmp_path / "list").write_text(f"{number}\tx\n")
+        with pytest.raises(ValueError, match=f"list has an output of source {number}, but source has 4 lines"):
+            printed(f"{command} list --n_best", capsys)
     (tmp_path / "list").write_text("x\n")
     with pytest.raises(ValueError, match="list, line 1: expected number<TAB>text"):
         printed(f"{command} list --n_best", capsys)

@@ -47,6 +47,13 @@ def test_depth_weighted_is_a_sum_of_outputs_after_each_block(solver, full_batch)
     assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
 
 
+def attention_over_depth(values, query):
+    """sum_i softmax_i(q . RMSNorm(v_i)) v_i"""
+    V = torch.stack(values, dim=-2)  # (batch, length, values, d)
+    norms = V / (V.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+    return torch.einsum("bti,btid->btd", torch.softmax(norms @ query, dim=-1), V)
+
+
 def test_attention_over_depth_is_that_of_the_increments(full_batch):  # noqa: F811
     """Attention Residuals: h_l = sum_i softmax_i(q_l . RMSNorm(v_i)) v_i, v_0 the embedding and v_i = F(h_i)."""
     model, reference = model_and_reference(layer_history="attention", encoder_solver="euler")
@@ -58,10 +65,7 @@ def test_attention_over_depth_is_that_of_the_increments(full_batch):  # noqa: F8
         if not values:
             values.append(state)
         values.append(f(layer)(state))
-        V = torch.stack(values, dim=-2)  # (batch, length, values, d)
-        norms = V / (V.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
-        weights = torch.softmax(norms @ queries[len(values) - 2], dim=-1)
-        return torch.einsum("bti,btid->btd", weights, V)
+        return attention_over_depth(values, queries[len(values) - 2])
 
     expected = reference_encoder(reference, full_batch, step)
     assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
@@ -97,10 +101,7 @@ def test_attention_to_increments_is_added_to_the_state(full_batch):  # noqa: F81
         values.extend([] if values else [state])
         read = state
         if len(values) > 1:
-            V = torch.stack(values, dim=-2)
-            norms = V / (V.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
-            weights = torch.softmax(norms @ queries[len(values) - 2], dim=-1)
-            read = state + torch.einsum("bti,btid->btd", weights, V)
+            read = state + attention_over_depth(values, queries[len(values) - 2])
         values.append(f(layer)(read))
         return state + values[-1]
 
