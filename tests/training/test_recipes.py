@@ -1,9 +1,11 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The recipes: their values are the papers', and the smoke variant of each runs from end to end."""
 
+import functools
 import json
 import shutil
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_ode_transformer.text_files import read_json
 from modeling_ode_transformer.training.recipe_files import RECIPES as FOLDER
-from modeling_ode_transformer.training.run import run
+from modeling_ode_transformer.training.run import parse_arguments, run
 from modeling_ode_transformer.training.smoke import SMOKE_VALUES
 from modeling_ode_transformer.training.tasks.correction import CORRECTION
 from modeling_ode_transformer.training.tasks.language_model import LANGUAGE_MODEL
@@ -38,6 +40,8 @@ TASKS = {
 ALL_RECIPES = sorted(FOLDER.glob("*.json"))
 # Classification has other sizes; test_classification.py runs its recipe.
 RECIPES = [path for path in ALL_RECIPES if path.stem != "trec"]
+# One of each task and kind: the others differ from them in what a smoke run replaces.
+SMOKE_RUNS = ("bea2019_gec_base", "cnn_dailymail_base", "linux_doc", "multi30k_en_de", "ptb", "wmt16_en_ro_base")
 SMOKE = read_json(SMOKE_VALUES)
 
 # Table 8 of the paper, and for the big models its section "Training".
@@ -119,13 +123,33 @@ def test_models_have_the_sizes_of_the_paper(name):
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_smoke_run_of_a_recipe(path, tmp_path, monkeypatch):
-    """It trains, evaluates and predicts without the recipe's data; what is not a size is the recipe's."""
-    monkeypatch.chdir(tmp_path)
-    task, recipe = task_of(path), read_json(path)
-    metrics = run(task, [str(path), "--smoke", "--disable_tqdm", "True"])
-    output_dir = tmp_path / f"{recipe['output_dir']}_smoke"
+def test_arguments_of_a_recipe_are_accepted(path):
+    for options in ([], ["--smoke"]):
+        model_args, data_args, args = parse_arguments(task_of(path), [str(path), *options])
+        task_of(path).check_arguments(model_args, data_args, args)
 
+
+@pytest.fixture(scope="module")
+def smoke_run(tmp_path_factory):
+    """The output folder and the metrics of a recipe's smoke run, by its name."""
+
+    @functools.cache
+    def start(name):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(tmp_path_factory.mktemp("smoke"))
+            path = FOLDER / f"{name}.json"
+            metrics = run(task_of(path), [str(path), "--smoke", "--disable_tqdm", "True"])
+            return Path.cwd() / f"{read_json(path)['output_dir']}_smoke", metrics
+
+    return start
+
+
+@pytest.mark.parametrize("name", SMOKE_RUNS)
+def test_smoke_run_of_a_recipe(name, smoke_run):
+    """It trains, evaluates and predicts without the recipe's data; what is not a size is the recipe's."""
+    path = FOLDER / f"{name}.json"
+    task, recipe = task_of(path), read_json(path)
+    output_dir, metrics = smoke_run(name)
     values = list(losses(output_dir).values())
     assert len(values) == SMOKE["max_steps"] / SMOKE["logging_steps"] and values[-1] < 0.8 * values[0]
     names = {"text-correction": "m2_f0.5", "summarization": "rougeLsum", "text-generation": "perplexity"}
@@ -146,16 +170,15 @@ def test_smoke_run_of_a_recipe(path, tmp_path, monkeypatch):
         assert len(AutoTokenizer.from_pretrained(output_dir / "target_tokenizer")) == SMOKE["target_vocab_size"]
 
 
-def test_smoke_run_resumes(tmp_path):
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    arguments = [str(FOLDER / "wmt16_en_ro_base.json"), "--smoke", "--disable_tqdm", "True"]
-    run(TRANSLATION, [*arguments, "--output_dir", str(whole)])
-    shutil.copytree(whole, resumed)
+def test_smoke_run_resumes(smoke_run, tmp_path):
+    whole, metrics = smoke_run("wmt16_en_ro_base")
+    resumed = shutil.copytree(whole, tmp_path / "resumed")
     for number in (18, 20):
         shutil.rmtree(resumed / f"checkpoint-{number}")
+    arguments = [str(FOLDER / "wmt16_en_ro_base.json"), "--smoke", "--disable_tqdm", "True"]
     again = run(TRANSLATION, [*arguments, "--output_dir", str(resumed)])
     assert losses(resumed) == losses(whole)
-    assert again["predict_nll_loss"] == json.loads((whole / "all_results.json").read_text())["predict_nll_loss"]
+    assert again["predict_nll_loss"] == metrics["predict_nll_loss"]
 
 
 def test_smoke_run_takes_the_data_of_the_command_line(tmp_path):
