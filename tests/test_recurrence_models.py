@@ -16,7 +16,7 @@ from modeling_ode_transformer import (
 
 from .conftest import assert_close, randomize, tiny_config
 from .processes import run_python
-from .test_recurrence import EVERY_FORM, FORMS, KINDS, SOME_FORMS, WITHOUT_DROPOUT, build, recurrence_config
+from .test_recurrence import FORMS, KINDS, SOME_FORMS, WITHOUT_DROPOUT, build, recurrence_config
 
 
 def build_without(**fields):
@@ -83,8 +83,9 @@ def test_new_parameters_have_their_initial_values(tmp_path):
 # Training
 
 
-@SOME_FORMS
-@pytest.mark.parametrize("arguments", [{}, {"use_reentrant": True}, {"stages": True}], ids=str)
+@pytest.mark.parametrize(
+    "form, arguments", [(FORMS[0], {}), (FORMS[6], {"use_reentrant": True}), (FORMS[9], {"stages": True})], ids=str
+)
 def test_checkpointing_changes_no_gradient(form, arguments, batch):
     gradients = []
     for checkpointing in (False, True):
@@ -101,7 +102,7 @@ def test_checkpointing_changes_no_gradient(form, arguments, batch):
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", [FORMS[0], FORMS[4], FORMS[7], FORMS[8]], ids=str)
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[7]], ids=str)
 def test_the_trainer_lowers_the_loss(form, tmp_path, batch):
     torch.manual_seed(0)
     model = OdeTransformerRecurrenceForConditionalGeneration(recurrence_config(**form))
@@ -117,7 +118,7 @@ def test_the_trainer_lowers_the_loss(form, tmp_path, batch):
     assert not torch.equal(model.model.encoder.recurrence.layers[0].fc1.weight, before)
 
 
-@EVERY_FORM
+@SOME_FORMS
 def test_autocast_has_nearly_the_gradients_of_float32(form, batch):
     model = build(**form, **WITHOUT_DROPOUT).train()
     gradients = []
@@ -132,28 +133,27 @@ def test_autocast_has_nearly_the_gradients_of_float32(form, batch):
         assert (exact - rounded).norm() < 0.2 * exact.norm() + 1e-6
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@EVERY_FORM
-def test_half_precision_is_close_and_finite(dtype, form, batch):
-    model = build(**form)
-    expected = model(**batch).logits
-    actual = model.to(dtype)(**batch).logits
-    assert actual.dtype == dtype
-    assert_close(actual, expected.to(dtype), scale=3)
+@SOME_FORMS
+def test_half_precision_is_close_and_finite(form, batch):
+    for dtype in (torch.bfloat16, torch.float16):
+        model = build(**form)
+        expected = model(**batch).logits
+        actual = model.to(dtype)(**batch).logits
+        assert actual.dtype == dtype
+        assert_close(actual, expected.to(dtype), scale=3)
 
 
 # Compiled, exported, saved, converted
 
 
-@pytest.mark.parametrize("form", [FORMS[7], FORMS[8]], ids=str)
-def test_the_forward_pass_compiles_into_one_graph(form, batch):
-    model = build(**form)
+def test_the_forward_pass_compiles_into_one_graph(batch):
+    model = build(**FORMS[8])
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
         assert_close(compiled(**batch, use_cache=False).logits, model(**batch).logits)
 
 
-@pytest.mark.parametrize("form", [FORMS[0], FORMS[4], FORMS[7], FORMS[8]], ids=str)
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[7]], ids=str)
 def test_the_forward_pass_exports(form, batch):
     model = build(**form)
     exported = torch.export.export(model, (), {**batch, "use_cache": False}, strict=False)

@@ -303,8 +303,9 @@ class EvilTok(PreTrainedTokenizerFast):
 """
 
 
-@pytest.mark.parametrize("reference", ["{folder}--evil.EvilTok", "{folder}/evil.EvilTok"])
-@pytest.mark.parametrize("place", ["", "target_tokenizer"])
+@pytest.mark.parametrize(
+    "place, reference", [("", "{folder}--evil.EvilTok"), ("target_tokenizer", "{folder}/evil.EvilTok")]
+)
 def test_code_of_others_runs_only_if_it_is_trusted(place, reference, run, tmp_path, capsys):
     """A tokenizer names it by an absolute path."""
     folder, ran = shutil.copytree(run, tmp_path / "run"), tmp_path / "ran"
@@ -397,8 +398,7 @@ def test_an_upload_is_one_commit_to_a_new_repository(small, hub):
 
 
 @pytest.mark.parametrize(
-    "asked, default, is_private",
-    [(False, "public", False), (False, "private", True), (True, "public", True), (True, "private", True)],
+    "asked, default, is_private", [(False, "public", False), (False, "private", True), (True, "public", True)]
 )
 def test_a_new_repository_is_public_only_if_its_owner_lets_it_be(asked, default, is_private, small, hub):
     hub.default_visibility = default
@@ -468,8 +468,9 @@ def test_no_owner_without_the_hub(small, hub):
     assert not hub.repositories
 
 
-@pytest.mark.parametrize("request_that_fails", ["PUT /lfs/", "/lfs/objects/batch", "/preupload/", "/commit/main"])
-@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize(
+    "request_that_fails, exists", [("PUT /lfs/", True), ("/preupload/", False), ("/commit/main", True)]
+)
 def test_an_interrupted_upload_changes_no_file_and_can_be_started_again(request_that_fails, exists, small, hub):
     old = {"README.md": b"old", "model.safetensors": b"old"}
     if exists:

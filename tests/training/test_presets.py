@@ -9,6 +9,7 @@ import re
 
 import pytest
 from safetensors.torch import load_file
+from transformers import AutoConfig
 
 from modeling_ode_transformer import cli
 from modeling_ode_transformer.text_files import read_json
@@ -59,27 +60,28 @@ def test_the_preset_is_that_of_the_number_of_pairs_and_says_so(count, name, size
 TASKS = {"seq2seq": TRANSLATION, "language model": LANGUAGE_MODEL, "classification": CLASSIFICATION}
 
 
-@pytest.mark.parametrize(
-    ("kind", "preset"), [(kind, preset.name) for kind, presets in presets.PRESETS.items() for preset in presets]
-)
-def test_every_preset_makes_an_update(kind, preset, files, caplog):
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_smallest_preset_of_each_task_makes_an_update(kind, files, caplog):
     """Of a model of its size, on too few pairs for eight batches; other tests evaluate."""
-    (path,) = ("a.tsv",) if kind == "seq2seq" else ("a.txt",)
+    preset, path = presets.PRESETS[kind][0], "a.tsv" if kind == "seq2seq" else "a.txt"
     caplog.set_level(logging.INFO, "modeling_ode_transformer")
-    options = f"--train {path} --output_dir out --preset {preset} --max_steps 1 --save_strategy no --disable_tqdm True"
-    options += " --gradient_accumulation_steps 1" if preset == "base" else ""
-    run.run(TASKS[kind], options.split())
-    assert f"Preset {preset}, asked for" in caplog.text
+    options = f"--train {path} --output_dir out --preset {preset.name} --max_steps 1 --save_strategy no"
+    run.run(TASKS[kind], [*options.split(), "--disable_tqdm", "True"])
+    assert f"Preset {preset.name}, asked for" in caplog.text
     first = read_json("out/trainer_state.json")["log_history"][0]
-    config, values = read_json("out/config.json"), presets_of(kind, preset)
+    config, values = read_json("out/config.json"), preset.values.get("config_overrides", {})
     assert math.isfinite(first["loss"]) and first["grad_norm"] > 0 and first["step"] == 1
     assert {name: config[name] for name in values} == values
 
 
-def presets_of(kind, name):
-    """The fields of the model of a preset."""
-    (found,) = (preset for preset in presets.PRESETS[kind] if preset.name == name)
-    return found.values.get("config_overrides", {})
+@pytest.mark.parametrize("kind, model_type", [("seq2seq", ""), ("language model", "_decoder")])
+def test_every_preset_is_a_model(kind, model_type, files):
+    for preset in presets.PRESETS[kind]:
+        argv = ["--train", "a.txt", "--output_dir", "out", "--preset", preset.name]
+        model_args, data_args, args = parse_arguments(TASKS[kind], argv)
+        TASKS[kind].check_arguments(model_args, data_args, args)
+        assert model_args.config_overrides == preset.values["config_overrides"]
+        AutoConfig.for_model(f"ode_transformer{model_type}", **model_args.config_overrides)
 
 
 def test_a_pipe_is_not_read_for_its_size(files):
