@@ -344,11 +344,6 @@ def test_encoder_outputs_that_are_given_stay_as_they_are(source):
         assert len(encoder_outputs.last_hidden_state) == 6
 
 
-@pytest.mark.parametrize("name, value", [("synced_gpus", False), ("stopping_criteria", StoppingCriteriaList())])
-def test_arguments_that_ask_for_nothing_change_nothing(name, value, source, watched):
-    assert len(lively().generate(**source, num_beams=3, **{name: value})) == 6 and watched.searches == 1
-
-
 def test_a_replaced_method_is_called(source, watched):
     """As PEFT's prefix tuning replaces it on the instance; it leaves the method itself there afterwards."""
     model, calls = lively(), []
@@ -451,69 +446,6 @@ def test_steps_after_the_end_change_nothing(early_stopping, source, monkeypatch)
         assert_close(others, scores, scale=10)
 
 
-def test_the_host_looks_at_the_device_once_in_four_steps(source, monkeypatch):
-    """A step asks the device for nothing; between steps, a list of flags is read."""
-    model = lively(position_embedding_type="learned")
-    looks, asked, steps, in_search = [], [], [], []
-    drop, step = BeamSearch.drop_finished, BeamSearch.step
-    monkeypatch.setattr(BeamSearch, "drop_finished", lambda self: looks.append(len(steps)) or drop(self))
-
-    def counted_step(search):
-        steps.append(1)
-        in_search.append(1)
-        step(search)
-        in_search.clear()
-
-    monkeypatch.setattr(BeamSearch, "step", counted_step)
-    for name in ("item", "tolist", "nonzero", "__bool__", "__int__", "__float__", "__index__"):
-        original = getattr(torch.Tensor, name)
-
-        def counted(self, *args, name=name, original=original, **kwargs):
-            if in_search:
-                asked.append(name)
-            return original(self, *args, **kwargs)
-
-        monkeypatch.setattr(torch.Tensor, name, counted)
-    monkeypatch.setitem(search_module.STEPS_BETWEEN_LOOKS, "cpu", 4)
-    generate(model, source, num_beams=4, eos_token_id=None)
-    assert len(steps) == 15 and looks == [3, 7, 11] and asked == []
-
-
-def test_dropped_sources_leave_one_copy_of_the_keys_of_the_others(source, monkeypatch):
-    """The two evaluations of a decoder's block look at the same keys of the sources, before and after."""
-    drop, copies = BeamSearch.drop_finished, []
-
-    def counted_drop(search):
-        result = drop(search)
-        layers = search.cache.cross_attention_cache.layers
-        copies.append((search.num_kept, len(layers), len({layer.keys.data_ptr() for layer in layers})))
-        return result
-
-    monkeypatch.setattr(BeamSearch, "drop_finished", counted_drop)
-    model = lively(decoder_solver="rk2", decoder_coefficients="fixed")
-    generate(model, source, num_beams=4, early_stopping=True)
-    numbers, entries, keys = map(set, zip(*copies))
-    assert len(numbers) > 1 and entries == {2 * model.config.decoder_layers} and keys == {model.config.decoder_layers}
-
-
-def test_the_tensors_of_a_step_stay_where_they_are(source, monkeypatch):
-    """Without reallocation while no source leaves and the room for keys lasts: for 16 positions, then for 32."""
-    model, step, places = lively(**RK2), BeamSearch.step, []
-
-    def recorded_step(search):
-        own = search.cache.self_attention_cache
-        state = [getattr(search, name) for name in search.OF_SOURCES] + [search.length, own.slots]
-        step(search)
-        after = [getattr(search, name) for name in search.OF_SOURCES] + [search.length, own.slots]
-        assert all(one is other for one, other in zip(state, after, strict=True))
-        places.append([each.data_ptr() for each in [*after, own.mask, *own.keys, *own.values]])
-
-    monkeypatch.setattr(BeamSearch, "step", recorded_step)
-    generate(model, source, num_beams=4, eos_token_id=None, max_new_tokens=24)
-    assert len(places) == 23
-    assert all(each == places[0] for each in places[:16]) and all(each == places[16] for each in places[16:])
-
-
 # Searches beside and inside of each other
 
 
@@ -582,22 +514,6 @@ def test_code_of_the_caller_sees_what_transformers_search_shows_it(early_stoppin
         assert torch.equal(model.generate(**source, **options), expected)
         assert seen == shown
         seen.clear()
-
-
-def test_a_generation_inside_of_a_search_is_none_of_it(source):
-    outer, inner = lively(), lively(seed=1)
-    alone = outer.generate(**source, num_beams=4, early_stopping=True)
-    expected, found = inner.generate(source["input_ids"]), []
-
-    class Nested(LogitsProcessor):
-        def __call__(self, input_ids, scores):
-            found.append(inner.generate(source["input_ids"]))
-            return scores
-
-    nested = LogitsProcessorList([Nested()])
-    tokens = outer.generate(**source, num_beams=4, early_stopping=True, logits_processor=nested)
-    assert torch.equal(tokens, alone)
-    assert found and all(torch.equal(each, expected) for each in found)
 
 
 # The greatest of many

@@ -12,7 +12,7 @@ import run_translation
 
 from modeling_ode_transformer import cli
 from modeling_ode_transformer.errors import extra_of
-from modeling_ode_transformer.inference.arguments import GenerateArguments, ServeArguments
+from modeling_ode_transformer.inference.arguments import GenerateArguments
 from modeling_ode_transformer.training.help import HELP_FOLDER, find_task, help_text
 from modeling_ode_transformer.training.help import TASKS as TRAINED_TASKS
 
@@ -180,18 +180,6 @@ def generate_arguments(monkeypatch, *argv):
     monkeypatch.setattr("modeling_ode_transformer.inference.generate.run", found.append)
     cli.run(["generate", *map(str, argv)])
     return dataclasses.asdict(*found)
-
-
-def test_generate_has_the_defaults_of_its_arguments(monkeypatch):
-    expected = dataclasses.asdict(GenerateArguments(["one", "two"]))
-    assert generate_arguments(monkeypatch, "--model_name_or_path", "one", "two") == expected
-
-
-def test_serve_has_the_defaults_of_its_arguments(monkeypatch):
-    found = []
-    monkeypatch.setattr("modeling_ode_transformer.inference.serve.serve", found.append)
-    cli.run(["serve", "one"])
-    assert found == [ServeArguments(["one"])]
 
 
 def test_the_command_line_of_generate_wins_over_its_recipe(monkeypatch, tmp_path):

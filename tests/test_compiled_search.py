@@ -15,7 +15,6 @@ from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.inference import compiled_search, cpu
 from modeling_ode_transformer.inference.beam_search import beam_search, searches_beams
-from modeling_ode_transformer.inference.compiled_search import CompiledSteps
 from modeling_ode_transformer.inference.cpu import FastLinear, PackedLinear, optimize_for_cpu
 from modeling_ode_transformer.texts_ode_transformer import generate_with_scores
 
@@ -313,13 +312,6 @@ def test_searches_beyond_the_most_graphs_run_uncompiled(source, tracing, monkeyp
     assert sum("Other searches run uncompiled" in message for message in caplog.messages) == 1
 
 
-def test_processors_of_scores_run_between_two_graphs(source, tracing):  # noqa: F811
-    """After the encoder's."""
-    model = lively()
-    model.generate(**source, **OPTIONS["no repetition"], **tracing.options)
-    assert len(tracing.graphs) == 3
-
-
 def test_after_a_first_search_nothing_is_compiled(source, tracing, recording):  # noqa: F811
     """Tensors of searches stay where they are."""
     model, options = lively(), {"num_beams": 4, "max_new_tokens": 70}
@@ -346,18 +338,6 @@ def test_changed_weights_and_copies_are_searched_with(source, tracing):  # noqa:
     copied = copy.deepcopy(model)
     assert vars(copied)["compiled_steps"].steps == {}
     assert torch.equal(copied.generate(**source, num_beams=4, **tracing.options), expected)
-
-
-def test_a_step_is_repeated_while_its_tensors_stay(source, tracing, monkeypatch):  # noqa: F811
-    """Without Dynamo's guards, and until tensors are replaced: sources leave, or more positions are needed."""
-    model, calls = lively(), collections.Counter()
-    compiled, hold = CompiledSteps.compiled, CompiledSteps.hold
-    monkeypatch.setattr(CompiledSteps, "compiled", lambda *args: calls.update([args[1].__name__]) or compiled(*args))
-    monkeypatch.setattr(CompiledSteps, "hold", lambda *args: calls.update(["hold"]) or hold(*args))
-    options = {"num_beams": 4, "max_new_tokens": 70, "early_stopping": True}
-    expected = model.generate(**source, **options)
-    assert torch.equal(model.generate(**source, **options, **tracing.options), expected)
-    assert 2 < calls["step"] == calls["hold"] < expected.shape[1] - 2
 
 
 def breaks_the_graph(module, inputs, output):

@@ -206,13 +206,6 @@ def test_a_tableau_may_be_an_object_and_is_saved_as_numbers(tmp_path):
     assert json.loads(config.to_json_string())["decoder_solver"] == SCHEMES["midpoint"].to_dict()
 
 
-def test_assigning_a_field_opens_no_file(tmp_path):
-    path = tmp_path / "ralston.json"
-    path.write_text(json.dumps(SCHEMES["ralston"].to_dict()))
-    with pytest.raises(Exception, match=r"from a file: ButcherTableau\.from_json_file"):
-        OdeTransformerConfig(encoder_solver=str(path))
-
-
 def test_learned_coefficients_accept_weights_that_do_not_sum_to_one():
     config = tiny_config(encoder_solver={"a": [[], [1.0]], "b": [0.5, 0.6]}, coefficients="learned")
     assert config.scheme("encoder").tableau.b == (0.5, 0.6)

@@ -5,8 +5,6 @@ successors' language models against their released code. Other architectures: te
 import copy
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,6 +43,7 @@ from modeling_ode_transformer.integration_ode_transformer import OWN_ENTRIES, SC
 
 from .conftest import randomize
 from .depth import TOLERANCES, differences, open_original
+from .processes import run_python
 
 
 SIZES = {
@@ -428,10 +427,7 @@ def test_a_saved_folder_opens_without_the_package(options, tmp_path):
         ("tokens", model.generate(IDS, max_new_tokens=4, do_sample=False)),
     ):
         torch.save(value, tmp_path / "model" / f"{name}.pt")
-    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(tmp_path / "model"), str(tmp_path / "again")]
-    environment = {"HF_MODULES_CACHE": str(tmp_path / "modules"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python(WITHOUT_THE_PACKAGE, tmp_path, str(tmp_path / "model"), str(tmp_path / "again"))
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "again")  # saved there, opened with the package
     assert torch.equal(again(IDS).logits, model(IDS).logits)
 

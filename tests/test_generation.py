@@ -182,25 +182,6 @@ def test_a_left_padded_prompt_is_continued_as_alone(decoder_solver):
 
 
 @SOLVER
-def test_the_cache_holds_an_entry_for_each_stage(decoder_solver):
-    model = build(OdeTransformerForCausalLM, decoder_solver=decoder_solver, coefficients="fixed")
-    cache = model(torch.full((2, 5), 7)).past_key_values
-    assert isinstance(cache, DynamicCache)
-    assert len(cache.layers) == 2 * model.config.scheme("decoder").tableau.num_stages
-    assert {tuple(layer.keys.shape) for layer in cache.layers} == {(2, 2, 5, 16)}
-    keys = [layer.keys for layer in cache.layers]
-    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(keys))
-
-
-@SOLVER
-def test_the_cross_attention_cache_has_no_empty_entries(decoder_solver, batch):
-    cache = build(decoder_solver=decoder_solver, coefficients="fixed")(**batch).past_key_values
-    entries = cache.cross_attention_cache.layers
-    assert len(entries) == len(cache.self_attention_cache.layers)
-    assert {tuple(entry.keys.shape) for entry in entries} == {(3, 2, 9, 16)}
-
-
-@SOLVER
 def test_all_evaluations_of_a_block_have_one_copy_of_the_sources_keys(decoder_solver, batch):
     """Two layers, each run twice, make four copies."""
     cache = build(decoder_solver=decoder_solver, coefficients="fixed", stack_repeats=2)(**batch).past_key_values

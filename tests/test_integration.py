@@ -6,12 +6,10 @@ import json
 import math
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from modeling_ode_transformer.analysis import order_conditions, order_of, report, rooted_trees
 from modeling_ode_transformer.integration_ode_transformer import (
@@ -22,7 +20,6 @@ from modeling_ode_transformer.integration_ode_transformer import (
     integrate_multistep,
     resolve_scheme,
 )
-from modeling_ode_transformer.modeling_ode_transformer import OdeTransformerLayer
 
 from .conftest import MULTISTEPS, SOLVERS, TABLEAUS, tiny_config
 
@@ -261,66 +258,9 @@ def test_normalized_stages_are_normalized_before_they_are_weighed_only():
     torch.testing.assert_close(actual, y + norm(F(y)) / 2 + F(y + F(y)), rtol=0, atol=1e-13)
 
 
-def test_evaluations_are_numbered_over_all_stages_of_all_steps():
-    numbers = []
-
-    def field(z, evaluation):
-        numbers.append(evaluation)
-        return z
-
-    integrate(field, torch.ones(1), SCHEMES["rk3"], num_steps=2)
-    assert numbers == [0, 1, 2, 3, 4, 5]
-
-
-def test_two_euler_steps_are_weight_sharing():
-    y = torch.randn(4, dtype=torch.float64)
-    once = y + F(y)
-    actual = integrate(lambda z, _: F(z), y, SCHEMES["euler"], num_steps=2)
-    torch.testing.assert_close(actual, once + F(once), rtol=0, atol=1e-14)
-
-
 def test_the_gradient_of_a_block_is_that_of_finite_differences():
     y = torch.randn(4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda z: integrate(lambda x, _: F(x), z, SCHEMES["rk4"]), y)
-
-
-@pytest.mark.parametrize("num_steps", [1, 3])
-@pytest.mark.parametrize("name", TABLEAUS)
-def test_all_evaluations_but_the_last_are_recomputed(name, num_steps):
-    """With the same result and gradients; those of what the field holds too."""
-    evaluated, recomputed, results = [], [], []
-
-    def field(z, evaluation):
-        evaluated.append(evaluation)
-        return torch.tanh(z @ weight) * (1 + evaluation)
-
-    def recompute(function, z, evaluation):
-        recomputed.append(evaluation)
-        return checkpoint(function, z, evaluation, use_reentrant=False)
-
-    layer = SimpleNamespace(training=True, last_evaluation=num_steps * SCHEMES[name].num_stages - 1)
-    layer._gradient_checkpointing_func = recompute
-    for layer.recomputes_stages in (False, True):
-        generator = torch.Generator().manual_seed(0)
-        y, weight = (torch.randn(5, 5, dtype=torch.float64, generator=generator) / 2 for _ in range(2))
-        y.requires_grad_(), weight.requires_grad_()
-        norms = [torch.nn.LayerNorm(5).double() for _ in SCHEMES[name].b]
-        state = integrate(
-            OdeTransformerLayer.recomputed(layer, field),
-            y,
-            SCHEMES[name],
-            None,
-            0.5,
-            num_steps,
-            norms,
-        )
-        results.append((state, *torch.autograd.grad(state.square().sum(), (y, weight))))
-    for expected, actual in zip(*results):
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
-    evaluations = list(range(num_steps * SCHEMES[name].num_stages))
-    assert recomputed == evaluations[:-1]
-    # Twice forward, and once more for the gradient, from the last to the first.
-    assert evaluated == [*evaluations, *evaluations, *evaluations[-2::-1]]
 
 
 @pytest.mark.parametrize(

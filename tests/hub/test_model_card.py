@@ -327,13 +327,6 @@ def test_free_text_does_not_become_html():
         assert f"&lt;script>{name}&lt;/script> is **bold** & 1 < 2" in content, name
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_card_says_whether_embeddings_are_tied(tied, tmp_path):
-    OdeTransformerForConditionalGeneration(tiny_config(tie_word_embeddings=tied)).save_pretrained(tmp_path)
-    record = run_record(tmp_path, "translation") | {"card": {"repo_id": "m"}}
-    assert f"| tie_word_embeddings | {tied} |" in model_card(record).content
-
-
 CLASSIFIER_RESULTS = {
     "train_samples": 4907,
     "eval_samples": 545,
@@ -461,13 +454,6 @@ def test_a_task_that_the_model_cannot_have_and_numbers_that_are_none_are_refused
         run_record(run)
 
 
-@pytest.mark.parametrize("values", [{"data": 3}, {"training": ["x"]}], ids=str)
-def test_arguments_with_values_of_other_types_are_named(values, run):
-    (run / "arguments.json").write_text(json.dumps(ARGUMENTS | values))
-    with pytest.raises(ValueError, match="run is damaged: a value is missing or of another type"):
-        cli.run(["card", str(run), "--repo_id", "me/model"])
-
-
 def test_a_search_without_length_penalty_is_not_that_of_the_default(run):
     path = run / "generation_config.json"
     values = {"num_beams": 4, "length_penalty": 0.0, "max_len_a": 1.2, "max_len_b": 10, "min_length": 0}
@@ -479,11 +465,6 @@ def test_a_smoke_run_is_presented_as_such(run):
     (run / "arguments.json").write_text(json.dumps(ARGUMENTS | {"data": {"smoke": True}}))
     assert "**A smoke run**" in card_of(run).content
     assert "smoke" not in model_card(run_record(run) | {"card": {"repo_id": "m"}}).data.to_yaml()
-
-
-def test_bad_repository_names_are_refused(run):
-    with pytest.raises(ValueError, match="Repo id must"):
-        card_of(run, repo_id="no/such/name")
 
 
 def test_every_card_has_its_record():

@@ -115,22 +115,6 @@ def test_restoring_leaves_nothing_behind(model_class, batch):
     assert torch.equal(model(**inputs)[0], expected)
 
 
-def test_an_optimized_model_learns_the_same(batch):
-    """By the optimizer that was made before, over several steps."""
-    losses = []
-    for optimize in (lambda model: model, optimize_for_cpu):
-        model = build(encoder_solver="rk2", **dict.fromkeys(DROPOUTS, 0.0)).train()
-        optimizer = torch.optim.Adam(model.parameters(), 0.01)
-        optimize(model)
-        for _ in range(4):
-            loss = model(**batch, labels=batch["decoder_input_ids"]).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_saving_and_loading_know_nothing_of_it(tied, tmp_path, batch):
     model = build(tie_word_embeddings=tied)

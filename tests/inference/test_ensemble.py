@@ -169,14 +169,6 @@ def test_caches_change_nothing(search, options, source):
     assert torch.equal(ensemble.generate(**source, **SEARCHES[search], **options), expected)
 
 
-def test_each_member_keeps_its_own_cache(source):
-    ensemble = EnsembleForConditionalGeneration([ode_transformer(0), m2m100(1)])
-    cache = ensemble.generate(**source, max_new_tokens=5, min_new_tokens=5, return_dict_in_generate=True)
-    caches = cache.past_key_values.caches
-    assert [len(cache) for cache in caches] == [2 * TINY["decoder_layers"], TINY["decoder_layers"]]
-    assert [cache.get_seq_length() for cache in caches] == [5, 5]
-
-
 def test_a_cache_continues_an_ensemble_by_both_names(batch):
     ensemble = EnsembleForConditionalGeneration([ode_transformer(0), m2m100(1)])
     expected = ensemble(**batch).logits[:, 4:]

@@ -4,7 +4,6 @@
 import gzip
 import io
 import json
-import math
 import os
 import shutil
 import sys
@@ -26,7 +25,7 @@ from modeling_ode_transformer import (
 )
 from modeling_ode_transformer.inference import generate
 from modeling_ode_transformer.own_schemes import IMPORTED
-from modeling_ode_transformer.texts_ode_transformer import TextGenerator, make_batches
+from modeling_ode_transformer.texts_ode_transformer import TextGenerator
 
 from ..conftest import TINY, build, killed_at_each_operation, randomize, tiny_config
 
@@ -126,8 +125,7 @@ def test_options_of_the_search_reach_any_model(name, translate, models):
     assert translate(name, **limits) == expected != one_at_a_time(model, models / name)
 
 
-@pytest.mark.parametrize("scores", [False, True])
-@pytest.mark.parametrize("name", ["ode", "m2m100"])
+@pytest.mark.parametrize("name, scores", [("ode", True), ("m2m100", False)])
 def test_outputs_end_at_stop_strings(name, scores, translate, models):
     folder = models / name
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
@@ -582,13 +580,6 @@ def test_outputs_are_printed_as_they_come(translate, monkeypatch, capsys, models
     assert capsys.readouterr().out.split("\n")[:-1] == expected[:5]  # four with text, and the empty one among them
 
 
-def test_windows_hold_so_many_batches(monkeypatch):
-    monkeypatch.setattr(texts_ode_transformer, "WINDOW", 2)
-    assert texts_ode_transformer.make_windows([0.5] * 9) == [4, 8, 9]
-    assert texts_ode_transformer.make_windows([0.5, 0, 3.0, 0, 0.5]) == [3, 5]
-    assert texts_ode_transformer.make_windows([0, 0]) == [2] and texts_ode_transformer.make_windows([]) == []
-
-
 def test_a_file_that_cannot_be_written_is_an_error_before_the_work(translate, tmp_path, monkeypatch):
     monkeypatch.delattr(generate, "open_generator")
     (tmp_path / "output.txt.partial").mkdir()
@@ -665,14 +656,6 @@ def test_standard_output_is_utf8_in_any_locale(translate, monkeypatch, models, t
 def test_a_model_has_to_be_named():
     with pytest.raises(ValueError, match="give --model_name_or_path"):
         run([])
-
-
-def test_batches_fill_the_budget():
-    lengths = [3, 50, 8, 8, 2, 9, 1]
-    assert make_batches(lengths, math.inf, 24) == [[1], [5, 2], [3, 0, 4], [6]]
-    assert make_batches(lengths, 3, math.inf) == [[1, 5, 2], [3, 0, 4], [6]]
-    assert make_batches(lengths, math.inf, math.inf) == [[1, 5, 2, 3, 0, 4, 6]]
-    assert make_batches([], 3, math.inf) == []
 
 
 @pytest.mark.parametrize(

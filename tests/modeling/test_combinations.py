@@ -321,28 +321,12 @@ def test_cross_attention_under_flash_attention_knows_the_padding_of_sources(form
     assert torch.equal(model.generate(**source, **options), expected[1])
 
 
-TRACED = pytest.mark.parametrize(
-    "form",
-    [
-        {"decoder_solver": "euler"},
-        {"decoder_solver": "rk2"},
-        {"decoder_solver": "dlcl", "encoder_solver": "pcformer", "normalize_stages": True},
-    ],
-    ids=str,
-)
-
-
-@TRACED
-def test_the_forward_pass_compiles_into_one_graph(form, batch):
-    model = build(**form)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+def test_the_forward_pass_compiles_into_one_graph_and_exports(batch):
+    """In test_ecosystem.py with a Runge-Kutta scheme."""
+    model = build(decoder_solver="dlcl", encoder_solver="pcformer", normalize_stages=True)
     with torch.no_grad():
-        assert_close(compiled(**batch, use_cache=False).logits, model(**batch).logits)
-
-
-@TRACED
-def test_the_forward_pass_exports(form, batch):
-    model = build(**form)
-    exported = torch.export.export(model, (), {**batch, "use_cache": False}, strict=False)
-    with torch.no_grad():
-        assert_close(exported.module()(**batch, use_cache=False).logits, model(**batch).logits)
+        expected = model(**batch).logits
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        exported = torch.export.export(model, (), {**batch, "use_cache": False}, strict=False).module()
+        for each in (compiled, exported):
+            assert_close(each(**batch, use_cache=False).logits, expected)

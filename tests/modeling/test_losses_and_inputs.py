@@ -2,13 +2,11 @@
 """Losses, labels, masks and other inputs of the models."""
 
 import json
-import logging
 import re
 
 import pytest
 import torch
 from torch import nn
-from torch.autograd import forward_ad
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -131,21 +129,6 @@ def test_continuous_batching_is_refused():
         build(OdeTransformerForCausalLM).generate_batch(inputs=[[5, 6]])
 
 
-def test_forward_mode_derivatives_are_those_of_backpropagation(batch):
-    model = build(attn_implementation="eager")
-    x = torch.randn(3, 5, model.config.d_model, requires_grad=True)
-    mask = torch.ones(3, 5, dtype=torch.long)
-    logits = model(inputs_embeds=x, attention_mask=mask, decoder_input_ids=batch["decoder_input_ids"]).logits
-    direction, weights = torch.randn_like(x), torch.randn_like(logits)
-    expected = (torch.autograd.grad(logits, x, weights)[0] * direction).sum().item()
-    for gradients in (True, False):
-        with torch.set_grad_enabled(gradients), forward_ad.dual_level():
-            dual = forward_ad.make_dual(x.detach(), direction)
-            outputs = model(inputs_embeds=dual, attention_mask=mask, decoder_input_ids=batch["decoder_input_ids"])
-            tangent = forward_ad.unpack_dual(outputs.logits).tangent
-        assert (tangent * weights).sum().item() == pytest.approx(expected, rel=1e-4)
-
-
 def test_a_mask_of_the_callers_own_places_tokens_by_their_positions():
     """Two continuations of one prefix, packed into one row with a 4D mask, are those of two rows."""
     model = build(OdeTransformerForCausalLM, decoder_solver="rk2").double()
@@ -238,16 +221,6 @@ def test_encoder_outputs_may_be_any_that_have_the_states(batch):
         model(**arguments, encoder_outputs=(torch.zeros(3, 9, 8), torch.zeros(3, 9, 8)))
 
 
-def test_a_field_without_effect_is_named_once_for_all_stacks(monkeypatch):
-    messages = []
-    logger = logging.getLogger("modeling_ode_transformer.configuration_ode_transformer")
-    monkeypatch.setattr(logger, "warning", messages.append)
-    # A solver that no other test has, since a process says the same only once.
-    solver = {"a": [[]], "b": [1.0]}
-    OdeTransformerForConditionalGeneration(tiny_config(encoder_solver=solver, normalize_stages=True))
-    assert len(messages) == 1 and "normalize_stages=True has no effect" in messages[0]
-
-
 def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_path):
     model = build(OdeTransformerForCausalLM)
     model.save_pretrained(tmp_path)
@@ -279,12 +252,3 @@ def test_labels_without_a_start_token_are_refused():
     model.config.decoder_start_token_id = None
     with pytest.raises(ValueError, match=r"config\.decoder_start_token_id=None"):
         model(torch.ones(1, 2, dtype=torch.long), labels=torch.ones(1, 2, dtype=torch.long))
-
-
-def test_inputs_are_given_once():
-    model = build()
-    ids = torch.full((1, 3), 4)
-    with pytest.raises(ValueError, match="exactly one"):
-        model.model.encoder(input_ids=ids, inputs_embeds=torch.zeros(1, 3, 32))
-    with pytest.raises(ValueError, match="exactly one"):
-        model(input_ids=ids)

@@ -360,14 +360,6 @@ def test_another_number_of_processes_goes_on_with_the_mean_loss(writers, tmp_pat
     assert ("checkpoint-2 was written by 2 processes, and 1 continue it" in caplog.text) == (writers == 2)
 
 
-def test_tied_weights_are_not_missing_in_a_checkpoint(tmp_path, transformers_log):
-    """They are saved once, and Trainer warns of what a checkpoint lacks."""
-    values = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
-    trainer_for(tmp_path, new_model(), **values).train()
-    trainer_for(tmp_path, new_model(), **values).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    assert "missing keys" not in transformers_log.text
-
-
 def test_prediction_needs_no_labels(tmp_path):
     """The outputs are those with labels; there are no losses then."""
     trainer = trainer_for(tmp_path, new_model(), predict_with_generate=True)

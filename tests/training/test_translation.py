@@ -22,7 +22,7 @@ from modeling_ode_transformer.training.run import run as run_task
 from modeling_ode_transformer.training.samplers import LengthGroupedSampler
 from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
 
-from .runs import MODEL, SIZES, arguments, assert_logged, losses, training_pairs
+from .runs import MODEL, SIZES, arguments, assert_logged, training_pairs
 
 
 def test_writes_metrics_and_predictions(run, corpus):
@@ -145,33 +145,6 @@ def test_label_smoothing_under_accumulation_equals_the_full_batch(run, corpus, t
     assert_logged(logged, loss, model)
 
 
-def test_resuming_in_the_middle_of_an_epoch_gives_the_same_model(corpus, tmp_path):
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    options = {"max_steps": 11, "save_strategy": "steps", "save_steps": 6}
-    run_translation.main(arguments(corpus, whole, **options))
-    resumed.mkdir()
-    shutil.copytree(whole / "checkpoint-6", resumed / "checkpoint-6")
-    run_translation.main(arguments(corpus, resumed, **options))
-    assert len(losses(whole)) == 11
-    assert losses(resumed) == losses(whole)
-    expected = AutoModelForSeq2SeqLM.from_pretrained(whole).state_dict()
-    for name, tensor in AutoModelForSeq2SeqLM.from_pretrained(resumed).state_dict().items():
-        assert torch.equal(tensor, expected[name]), name
-
-
-def test_best_checkpoint_is_the_one_saved(run, corpus, tmp_path):
-    """Too large a learning rate spoils a trained model, so that the best checkpoint is an early one."""
-    options = {"model_name_or_path": run[0], "config_overrides": None, "learning_rate": 0.1, "warmup_steps": 4}
-    options |= {"do_eval": True, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-    options |= {"load_best_model_at_end": True, "metric_for_best_model": "chrf", "generation_num_beams": 1}
-    metrics = run_translation.main(arguments(corpus, tmp_path, num_beams=1, **options))
-    history = json.loads((tmp_path / "trainer_state.json").read_text())["log_history"]
-    scores = [entry["eval_chrf"] for entry in history if "eval_chrf" in entry]
-    assert len(scores) == 4
-    assert metrics["eval_chrf"] == pytest.approx(max(scores))
-    assert max(scores) > scores[-1]
-
-
 def test_final_model_is_the_mean_of_the_last_checkpoints(corpus, tmp_path):
     """Its weights are the mean of the checkpoints' tensors, and it is what is evaluated and predicts."""
     options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "do_eval": True, "do_predict": True}
@@ -230,23 +203,6 @@ def test_a_saved_search_is_used_where_none_is_asked_for(run, corpus, tmp_path):
     settings = {"num_beams": 2, "length_penalty": 0.3, "min_length": 6, "no_repeat_ngram_size": 3, "max_length": 9}
     output = AutoModelForSeq2SeqLM.from_pretrained(run[0]).generate(**source, **settings)
     assert outputs[0] == tokenizer.decode(output[0], skip_special_tokens=True).strip()
-
-
-def test_targets_are_encoded_as_targets():
-    """By a tokenizer of two sides, as Marian's."""
-
-    class TwoSides:
-        def __len__(self):
-            return 9
-
-        def __call__(self, text=None, text_target=None, **options):
-            return {"input_ids": [[len(each), 1 if text else 2] for each in text or text_target]}
-
-    args, tokenizer = translation.DataArguments(), TwoSides()
-    dataset = seq2seq_texts.encode_split([("a", "bbb")], "test", tokenizer, tokenizer, args)
-    assert (dataset["input_ids"][0], dataset["labels"][0]) == ([1, 1], [3, 2])
-    dataset = seq2seq_texts.encode_split([("a", "bbb")], "test", tokenizer, TwoSides(), args)
-    assert dataset["labels"][0] == [3, 1]
 
 
 def test_bleu_of_tokenized_text_by_name():
