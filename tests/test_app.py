@@ -369,19 +369,11 @@ def call(page, name, *values) -> tuple[str, str]:
     [
         ((), "didn't receive enough input values"),
         ((None, 3, 3, 1.0, 9, 1, -1, False), "Text must be a text, not None"),
-        ((["one"], 3, 3, 1.0, 9, 1, -1, False), "Text must be a text, not ['one']"),
-        ((" ", 3, 3, 1.0, 9, 1, -1, False), "There is no text: enter one first."),
         (("\ud83d", 3, 3, 1.0, 9, 1, -1, False), "can't encode character '\\ud83d' in position 0"),
         ((TEXT, "many", 3, 1.0, 9, 1, -1, False), "Beams must be a number, not 'many'"),
-        ((TEXT, None, 3, 1.0, 9, 1, -1, False), "Beams must be a number, not None"),
         ((TEXT, 99, 3, 1.0, 9, 1, -1, False), "99 is greater than maximum value 16"),
-        ((TEXT, 1, 3, 1.0, 9, 1, -1, False), "3 outputs need at least as many beams, not 1"),
-        ((TEXT, 3, 3, {"a": 1}, 9, 1, -1, False), "Length penalty must be a number"),
-        ((TEXT, 3, 3, 1.0, True, 1, -1, False), "Longest output (tokens) must be a number, not True"),
         ((TEXT, 3, 3, 1.0, 9, 7, -1, False), "Value: 7 is not in the list of choices"),
-        ((TEXT, 3, 3, 1.0, 9, "top", -1, False), "Decoder layer must be a choice, not 'top'"),
         ((TEXT, 3, 3, 1.0, 9, 1, -1, "yes"), "Split sentences must be true or false, not 'yes'"),
-        ((TEXT, 3, 3, 1.0, 9, 1.0, -1, False), "Decoder layer must be a choice, not 1.0"),
     ],
 )
 def test_the_api_answers_impossible_values_with_a_message(page, values, message):

@@ -267,18 +267,12 @@ def test_the_gradient_of_a_block_is_that_of_finite_differences():
     "a, b, message",
     [
         ([[0, 1], [1, 0]], [0.5, 0.5], "Row 0 of `a` is"),
-        ([[0, 0], [1, 1]], [0.5, 0.5], "Row 1 of `a` is"),
         ([[], []], [0.5, 0.5], "Row 1 of `a` is"),
         ([[]], [0.5, 0.5], "1 rows and `b` has 2"),
         ([], [], "at least one stage"),
         ([[]], [float("nan")], "nan"),
-        ([[]], [float("inf")], "inf"),
-        ([[]], [10**400], "b of a Butcher tableau has 10000"),
         ([[]], ["1"], "'1'"),
         (1, [1], "a=1 of a Butcher tableau must be a list"),
-        ({"0": []}, [1], "a={'0': \\[\\]} of a Butcher tableau must be a list"),
-        ([[]], None, "b=None of a Butcher tableau must be a list"),
-        ([[], 1], [1, 0], "Row 1 of a=1 of a Butcher tableau must be a list"),
     ],
 )
 def test_an_invalid_tableau_is_refused_and_the_value_named(a, b, message):

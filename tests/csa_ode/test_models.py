@@ -267,21 +267,14 @@ def test_pairs_and_single_sentences_are_not_mixed_up(batch):
     "values, message",
     [
         ({"solver": "euler"}, "solver='euler' is unknown: choose one of rk, rkf, ark, none"),
-        ({"gradient": "none"}, "gradient='none' is unknown: choose one of direct, adjoint"),
-        ({"num_sentences": 3}, "num_sentences=3 is unknown: choose one of 1, 2"),
         ({"solver": "ark", "step_size": 1}, "step_size=1 must be less than 1 for solver='ark'"),
         ({"solver": "rk", "step_size": 1.5}, "step_size=1.5 must be at most 1"),
-        ({"solver": "rk", "step_size": 0}, "step_size=0 must be a positive number"),
         ({"rtol": -1.0}, "rtol=-1.0 must be a positive number"),
         ({"distance_epsilon": math.nan}, "distance_epsilon=nan must be a positive number"),
-        ({"rtol": 10**400}, "must be a positive number"),
         ({"pad_token_id": 10000}, "pad_token_id=10000 is not an id below vocab_size=10000"),
-        ({"ngram_size": -1}, "ngram_size=-1 must not be negative"),
         ({"ngram_size": 0, "embedding_size": 200}, "embedding_size=200 must equal hidden_size=300"),
         ({"num_blocks": 5}, "num_blocks=5, but solver='ark' integrates one block"),
         ({"solver": "none", "gradient": "adjoint"}, "gradient='adjoint' needs an ODE solver"),
-        ({"dropout": 1.0}, "dropout=1.0 must be a probability"),
-        ({"hidden_size": 0}, "hidden_size=0 must be at least 1"),
     ],
 )
 def test_errors_of_the_configuration(values, message):

@@ -437,8 +437,6 @@ def test_saving_a_configuration_to_the_hub_uploads_all_that_is_in_the_folder(hub
             TOKEN,
             "me/held has no branch 'nope'.*hf repos branch create",
         ),
-        ("me/new", {"revision": "nope"}, TOKEN, "me/new is new, so it has no branch 'nope'"),
-        ("a b", {}, TOKEN, "Repo id must"),
     ],
 )
 def test_uploads_that_are_refused_leave_the_hub_as_it_was(name, options, token, message, small, hub, monkeypatch):

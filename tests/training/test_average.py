@@ -161,19 +161,11 @@ def change_json(path: Path, **fields) -> None:
             "checkpoint-10 is half-written .*safetensors: ",
         ),
         (lambda newest: (newest / "model.safetensors").unlink(), "checkpoint-10 holds neither model.safetensors nor"),
-        (
-            lambda newest: (newest / "model.safetensors").replace(newest / "pytorch_model_fsdp_0"),
-            "checkpoint-10 holds neither model.safetensors nor",
-        ),
         (lambda newest: (newest / "config.json").unlink(), "checkpoint-10 is not a model folder: it holds no config"),
         (lambda newest: change_json(newest / "config.json", dropout=0.5), r"they differ in dropout \(0.1 and 0.5\)"),
         (
             lambda newest: add_tensors(newest, extra=torch.zeros(2)),
             r"they differ in 1 parameters. The first is extra, with the shapes None and \(2,\) F32",
-        ),
-        (
-            lambda newest: add_tensors(newest, **{"model.decoder.layer_norm.bias": torch.zeros(32).half()}),
-            r"first is model.decoder.layer_norm.bias, with the shapes \(32,\) F32 and \(32,\) F16",
         ),
         (
             lambda newest: add_tensors(newest, **{"model.decoder.layer_norm.bias": torch.full((32,), torch.nan)}),
@@ -220,15 +212,11 @@ def test_an_index_that_names_files_outside_its_folder_is_refused(name, tmp_path)
         (["{run}", "--last", "6"], ValueError, "holds 5 checkpoints, not the 6 to average: checkpoint-2, .*-10"),
         (["{run}", "--last", "0"], ValueError, "--last 0 must be at least 1"),
         (["{run}/checkpoint-2"], ValueError, "holds 0 checkpoints, not the 5 to average: none"),
-        (["{run}/none"], FileNotFoundError, "No folder .*none"),
         (["{run}/checkpoint-2", "{run}/checkpoint-3", "--output_dir", "{run}/out"], FileNotFoundError, "checkpoint-3"),
         (["{run}/checkpoint-2", "{run}/checkpoint-4"], ValueError, "2 folders are given: add --output_dir"),
-        (["{run}/checkpoint-2", "{run}/checkpoint-4", "--last", "2"], ValueError, "--last 2 needs one training run"),
         (["{run}/checkpoint-2", "{run}/checkpoint-2", "--output_dir", "{run}/out"], ValueError, "given twice"),
         (["{run}", "--output_dir", "{full}"], ValueError, "full is not empty: choose another, or give --overwrite"),
-        (["{run}", "--output_dir", "{full}/file"], ValueError, "file is a file"),
         (["{run}", "--output_dir", "{run}", "--overwrite"], ValueError, "is, holds or is in .*checkpoint-2"),
-        (["{run}", "--output_dir", "{run}/checkpoint-4/a"], ValueError, "is, holds or is in .*checkpoint-4"),
     ],
 )
 def test_errors_name_the_value_and_the_fix(arguments, error, message, run, tmp_path):

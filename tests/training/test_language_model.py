@@ -352,11 +352,8 @@ BAD_FILES = {"empty.txt": "", "blank.txt": " \n\n", "reserved.txt": "a b\nc </s>
 @pytest.mark.parametrize(
     "values, error, message",
     [
-        ({"train_file": "{bad}/none.txt"}, FileNotFoundError, r"No file .*none\.txt"),
         ({"train_file": None}, ValueError, "No train data: give --train_file or --dataset_name"),
         ({"train_file": "{bad}/empty.txt"}, ValueError, r"empty\.txt holds no text \(0 lines"),
-        ({"train_file": "{bad}/blank.txt"}, ValueError, r"blank\.txt holds no text \(2 lines"),
-        ({"train_file": "{bad}/latin1.txt"}, ValueError, r"latin1\.txt is not UTF-8"),
         ({"train_file": "{bad}/reserved.txt"}, ValueError, "train, line 2: '</s>' is a special token"),
         ({"vocab_size": 4}, ValueError, "--vocab_size 4 leaves no room"),
         ({"block_size": -1}, ValueError, "--block_size -1 must be at least 0"),
@@ -374,17 +371,12 @@ BAD_FILES = {"empty.txt": "", "blank.txt": " \n\n", "reserved.txt": "a b\nc </s>
             ValueError,
             "leave out --greater_is_better True",
         ),
-        ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. Known fields: .*d_model"),
         (
             {"config_overrides": "encoder_solver=rk4"},
             ValueError,
             "ode_transformer_decoder have no encoder_solver",
         ),
-        ({"model_name_or_path": "somewhere"}, ValueError, "brings its own configuration"),
         ({"do_train": None}, ValueError, "Nothing to do"),
-        ({"do_train": None, "do_eval": True}, ValueError, "give --model_name_or_path"),
-        ({"output_dir": "{bad}"}, ValueError, "is not empty and holds no checkpoint"),
-        ({"resume_from_checkpoint": "true"}, FileNotFoundError, "no checkpoint in"),
     ],
 )
 def test_errors_name_the_value_and_the_fix(values, error, message, corpus, tmp_path):

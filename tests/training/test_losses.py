@@ -21,9 +21,7 @@ from ..conftest import build
 from ..operators import CountOperators
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("chunk_size", [1, 4, 11, 64])
+@pytest.mark.parametrize("smoothing, has_bias, chunk_size", [(0.0, True, 1), (0.1, True, 4), (0.1, False, 64)])
 def test_loss_and_gradients_are_those_of_torch(smoothing, has_bias, chunk_size):
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(11, 8, generator=generator, requires_grad=True)
@@ -82,8 +80,9 @@ def train(folder, model, **values):
     return gradients.updates, trainer.state.log_history
 
 
-@pytest.mark.parametrize("fields", [{}, {"lm_head_bias": True, "tie_word_embeddings": False}])
-@pytest.mark.parametrize("optimize_for_cpu", [True, False])
+@pytest.mark.parametrize(
+    "fields, optimize_for_cpu", [({}, True), ({"lm_head_bias": True, "tie_word_embeddings": False}, False)]
+)
 def test_a_trainer_has_the_same_gradients_and_losses(fields, optimize_for_cpu, tmp_path):
     """Over accumulated batches of several lengths, smoothed, divided by the target tokens of the update; no tensor has
     the logits of all tokens. Evaluation is as it was."""

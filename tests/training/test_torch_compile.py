@@ -30,20 +30,23 @@ def graphs():
     torch.compiler.reset()
 
 
-def train_both(corpus, folder, graphs, **values):
-    """Trains an eager and a compiled model: they have the same losses of updates and of evaluations, and the same
-    outputs; 12 batches of other shapes compile fewer than 6 times. Returns the options of the compiled one, which is
-    in the folder "compiled"."""
-    options = values | {
+def test_a_compiled_training_is_that_of_the_eager_model_and_is_resumed(corpus, tmp_path, graphs):
+    """The same losses of updates and of evaluations, and the same outputs, with recomputed stages and chunked losses;
+    12 batches of other shapes compile fewer than 6 times. One that is stopped after update 4 continues with the same
+    losses, to the same weights."""
+    options = {
         "max_tokens_per_batch": 240,
         "train_sampling_strategy": None,
         "max_steps": 12,
         "label_smoothing_factor": 0.1,
         "do_eval": True,
+        "gradient_checkpointing": True,
+        "gradient_checkpointing_kwargs": json.dumps({"use_reentrant": False, "stages": True}),
+        "loss_chunk_size": 16,
     }
     options |= {"config_overrides": json.dumps(MODEL | WITHOUT_DROPOUT)}
     options |= {"save_strategy": "steps", "save_steps": 4, "do_predict": True}
-    eager, compiled = folder / "eager", folder / "compiled"
+    eager, compiled, resumed = (tmp_path / name for name in ("eager", "compiled", "resumed"))
     expected = run_translation.main(arguments(corpus, eager, **options))
     assert graphs() == 0
     options |= {"torch_compile": True, "torch_compile_backend": "eager"}
@@ -53,26 +56,7 @@ def train_both(corpus, folder, graphs, **values):
     assert metrics["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
     outputs = [(folder / "generated_predictions.txt").read_text() for folder in (eager, compiled)]
     assert outputs[0] == outputs[1]
-    return options
 
-
-def test_a_compiled_training_is_that_of_the_eager_model(corpus, tmp_path, graphs):
-    train_both(corpus, tmp_path, graphs)
-
-
-@pytest.mark.parametrize("checkpointing", [{}, {"stages": True}])
-def test_a_compiled_training_with_checkpointing_and_chunked_losses_is_resumed(checkpointing, corpus, tmp_path, graphs):
-    """One that is stopped after update 4 continues with the same losses, to the same weights."""
-    kwargs = json.dumps({"use_reentrant": False} | checkpointing)
-    options = train_both(
-        corpus,
-        tmp_path,
-        graphs,
-        gradient_checkpointing=True,
-        gradient_checkpointing_kwargs=kwargs,
-        loss_chunk_size=16,
-    )
-    compiled, resumed = tmp_path / "compiled", tmp_path / "resumed"
     shutil.copytree(compiled / "checkpoint-4", resumed / "checkpoint-4")
     shutil.copy(compiled / "arguments.json", resumed)
     run_translation.main(arguments(corpus, resumed, **options))
