@@ -1,18 +1,14 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """`cache_implementation="static"`: a beam search whose steps are compiled, against the search that is not."""
 
-import collections
 import copy
 import random
-import re
 from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._inductor.utils import run_and_get_code
 from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 
-from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.inference import compiled_search, cpu
 from modeling_ode_transformer.inference.beam_search import beam_search, searches_beams
 from modeling_ode_transformer.inference.cpu import FastLinear, PackedLinear, optimize_for_cpu
@@ -32,6 +28,11 @@ def trace():
     torch.compiler.reset()
     config = CompileConfig(fullgraph=True, dynamic=True, backend=backend, mode="default")
     return SimpleNamespace(options={"cache_implementation": "static", "compile_config": config}, graphs=graphs)
+
+
+def small(**fields):
+    """A model of one layer a stack, which is soon traced."""
+    return lively(**{"encoder_layers": 1, "decoder_layers": 1, **fields})
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def recording(monkeypatch):
 @pytest.mark.parametrize("name", ["learned positions", "sublayers", "iiet repeated"])
 def test_compiled_searches_find_what_others_find(name, tracing):
     """Tokens and scores of a search with options, sources and prompts drawn at random."""
-    model = lively(encoder_layers=1, **{"decoder_layers": 1, **CONFIGS[name]})
+    model = small(**CONFIGS[name])
     rng, generator = random.Random(f"compiled {name}"), torch.Generator().manual_seed(0)
     inputs, options = draw_source(rng, generator), draw_options(rng)
     options.pop("forced_bos_token_id", None)
@@ -70,10 +71,10 @@ def test_compiled_searches_find_what_others_find(name, tracing):
     assert tracing.graphs
 
 
-@pytest.mark.parametrize("name", ["prompt", "never stopping", "max_len", "no repetition"])
+@pytest.mark.parametrize("name", ["prompt", "no repetition"])
 def test_what_graphs_of_kernels_need_changes_no_token(name, source, shared_tracing, recording):  # noqa: F811
     """Batches of powers of two, sources padded to multiples of 8, and tensors that searches share."""
-    model, smaller = lively(encoder_layers=1, decoder_layers=1, **RK2), {key: each[:3] for key, each in source.items()}
+    model, smaller = small(**RK2), {key: each[:3] for key, each in source.items()}
     options = OPTIONS[name]
     if "decoder_input_ids" in options:
         smaller["decoder_input_ids"] = options["decoder_input_ids"][:3]
@@ -87,9 +88,9 @@ def test_what_graphs_of_kernels_need_changes_no_token(name, source, shared_traci
 
 
 def test_what_inductor_makes_finds_the_same(source):  # noqa: F811
-    """With a limit for each source; test_a_step_makes_few_calls has one for all, and several layers."""
+    """With a limit for each source."""
     torch.compiler.reset()
-    model, options = lively(encoder_layers=1, decoder_layers=1), OPTIONS["max_len"]
+    model, options = small(), OPTIONS["max_len"]
     expected, scores = generate_with_scores(model, source, **options)
     tokens, others = generate_with_scores(model, source, cache_implementation="static", **options)
     assert torch.equal(tokens, expected)
@@ -98,7 +99,7 @@ def test_what_inductor_makes_finds_the_same(source):  # noqa: F811
 
 @pytest.mark.parametrize("weights, product", [("keep", "fast_linear"), ("int8", "packed_linear")])
 def test_faster_products_are_in_the_graph(weights, product, source, tracing):  # noqa: F811
-    model = optimize_for_cpu(lively(tie_word_embeddings=True, encoder_layers=1), weights)
+    model = optimize_for_cpu(small(tie_word_embeddings=True), weights)
     if not any(isinstance(module, (FastLinear, PackedLinear)) for module in model.modules()):
         pytest.skip("oneDNN's products are not used on this machine")
     expected, scores = generate_with_scores(model, source, num_beams=4)
@@ -106,7 +107,7 @@ def test_faster_products_are_in_the_graph(weights, product, source, tracing):  #
     assert torch.equal(tokens, expected)
     torch.testing.assert_close(others, scores, rtol=1e-5, atol=1e-5)
     called = [str(node.target) for node in tracing.graphs[0].graph.nodes]
-    assert sum(f"ode_transformer.{product}" in name for name in called) > 8
+    assert sum(f"ode_transformer.{product}" in name for name in called) > 4
     assert not any(name.endswith("linear") and "ode_transformer" not in name for name in called)
 
 
@@ -115,7 +116,7 @@ def test_faster_products_are_in_the_graph(weights, product, source, tracing):  #
 
 def copying_model(dtype, **fields):
     """A model on a CPU whose compiled searches multiply by packed copies of its weights."""
-    model = optimize_for_cpu(lively(encoder_layers=1, decoder_layers=1, **RK2, **fields).to(dtype))
+    model = optimize_for_cpu(small(**RK2, **fields).to(dtype))
     layers = [module for module in model.modules() if isinstance(module, FastLinear)]
     if not layers or cpu.packed_class(model, int8=False)[0] is None:
         pytest.skip("weights cannot be packed on this machine")
@@ -169,11 +170,10 @@ def test_copies_follow_their_weights(way, copying, source, shared_tracing):  # n
     assert not [module for module in restored.modules() if "kept" in vars(module)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_copies_serve_searches_only(dtype, source, tracing):  # noqa: F811
+def test_copies_serve_searches_only(source, tracing):  # noqa: F811
     """Code that a user compiles, also with other parameters, and a copy of the model compute with the weights,
     whatever a search has packed before."""
-    copying = copying_model(dtype)
+    copying = copying_model(torch.bfloat16)
     check_search(copying, source, tracing)
     inputs = {"input_ids": source["input_ids"], "decoder_input_ids": source["input_ids"], "use_cache": False}
     compiled = torch.compile(copying.forward, backend="eager")
@@ -201,11 +201,6 @@ def replaced_forward(model):
     layer.forward = lambda x: -3 * forward(x)
 
 
-def wrapped_layer(model):
-    attention = model.model.decoder.layers[0].self_attn
-    attention.q_proj = torch.nn.Sequential(attention.q_proj, torch.nn.Tanh())
-
-
 def adapter(model):
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False, r=4, lora_alpha=16)
@@ -216,7 +211,7 @@ def no_bias(model):
     model.model.decoder.layers[0].self_attn.k_proj.bias = None
 
 
-@pytest.mark.parametrize("change", [replaced_forward, wrapped_layer, adapter, no_bias], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("change", [replaced_forward, adapter, no_bias], ids=lambda each: each.__name__)
 def test_changed_layers_are_searched_with(change, copying, source, shared_tracing):  # noqa: F811
     check_search(copying, source, shared_tracing)
     change(copying)
@@ -255,7 +250,7 @@ def test_the_best_of_many_logits_are_those_of_all(size, dtype):
 
 def test_one_graph_serves_all_steps_lengths_and_batches(source, tracing):  # noqa: F811
     """Bookkeeping included, and one the encoder; a single source has graphs of its own."""
-    model = lively(**RK2)
+    model = small(**RK2)
     for number, length, new_tokens, graphs in (
         (6, 9, 40, 2),
         (6, 9, 90, 2),
@@ -270,39 +265,11 @@ def test_one_graph_serves_all_steps_lengths_and_batches(source, tracing):  # noq
         assert len(tracing.graphs) == graphs
 
 
-def test_compiled_parts_make_few_calls(recording):
-    """Those of inductor's kernels ("fused"), and those of libraries, in its code for a CPU: that of the encoder, with
-    one layer, of the first step and of later steps, with two. What they find is what is found without them."""
-    torch.compiler.reset()
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 500, "d_model": 64, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
-    sizes |= {"encoder_layers": 1, "decoder_layers": 2}
-    model = OdeTransformerForConditionalGeneration(
-        OdeTransformerConfig.from_preset("base", encoder_solver="euler", **sizes)
-    ).eval()
-    ids, options = torch.arange(4, 32).view(2, 14), {"num_beams": 4, "max_new_tokens": 4, "eos_token_id": None}
-    found, codes = run_and_get_code(model.generate, ids, **options, cache_implementation="static")
-    assert torch.equal(found, model.generate(ids, **options))
-
-    def calls_of(code):
-        names = re.findall(
-            r"(extern_kernels\.\w+|torch\.ops\.aten\.\w+|cpp_fused)\w*[.\w]*\(", code.partition("def call")[2]
-        )
-        calls = collections.Counter(name.split(".")[-1] for name in names)
-        return {"attention" if "attention" in name else name: number for name, number in calls.items()}
-
-    assert [calls_of(code) for code in codes] == [
-        {"cpp_fused": 6, "addmm": 6, "mm": 1, "cumsum": 1, "attention": 1},
-        {"cpp_fused": 18, "addmm": 16, "mm": 7, "topk": 4, "attention": 4},
-        {"cpp_fused": 18, "addmm": 16, "mm": 3, "topk": 4, "attention": 4},
-    ]
-
-
 def test_searches_beyond_the_most_graphs_run_uncompiled(source, tracing, monkeypatch, caplog):  # noqa: F811
     """Those that have a graph go on with it."""
     monkeypatch.setattr(compiled_search, "MOST_GRAPHS", 1)
     compiled_search.logger.warning_once.__func__.cache_clear()
-    model, graphs = lively(encoder_layers=1), []
+    model, graphs = small(), []
     for num_beams in (4, 3, 5, 4):
         options = {"num_beams": num_beams, "max_new_tokens": 8}
         expected = model.generate(**source, **options)
@@ -314,7 +281,7 @@ def test_searches_beyond_the_most_graphs_run_uncompiled(source, tracing, monkeyp
 
 def test_after_a_first_search_nothing_is_compiled(source, tracing, recording):  # noqa: F811
     """Tensors of searches stay where they are."""
-    model, options = lively(), {"num_beams": 4, "max_new_tokens": 70}
+    model, options = small(), {"num_beams": 4, "max_new_tokens": 70}
     expected = model.generate(**source, **options)
     for _ in range(2):
         assert torch.equal(model.generate(**source, **options, **tracing.options), expected)
@@ -327,10 +294,10 @@ def test_after_a_first_search_nothing_is_compiled(source, tracing, recording):  
 
 def test_changed_weights_and_copies_are_searched_with(source, tracing):  # noqa: F811
     """As by a training between two evaluations."""
-    model = lively()
+    model = small()
     model.generate(**source, num_beams=4, **tracing.options)
     graphs = len(tracing.graphs)
-    other = lively(seed=1)
+    other = small(seed=1)
     model.load_state_dict(other.state_dict())
     expected = other.generate(**source, num_beams=4)
     assert torch.equal(model.generate(**source, num_beams=4, **tracing.options), expected)
@@ -347,7 +314,7 @@ def breaks_the_graph(module, inputs, output):
 
 def test_steps_of_several_graphs_and_of_none_are_not_repeated(source):  # noqa: F811
     """A step that breaks, where `compile_config` allows it, and one of which nothing is compiled."""
-    model = lively(encoder_layers=1)
+    model = small()
     model.model.decoder.layer_norm.register_forward_hook(breaks_the_graph)
     expected = model.generate(**source, num_beams=4)
     config = CompileConfig(fullgraph=False, dynamic=True, backend="eager", mode="default")
@@ -364,7 +331,7 @@ def test_hooks_run_in_every_step_and_change_what_is_found(source, tracing):  # n
         return (-output[0], *output[1:])
 
     calls = []
-    for model in (lively(encoder_layers=1), lively(encoder_layers=1, seed=1)):
+    for model in (small(), small(seed=1)):
         for stack in ("encoder", "decoder"):
             options = {**source, "num_beams": 4, "max_new_tokens": 10, "eos_token_id": None}
             assert torch.equal(model.generate(**options, **tracing.options), model.generate(**options))
@@ -383,7 +350,7 @@ def test_hooks_run_in_every_step_and_change_what_is_found(source, tracing):  # n
 def test_inputs_with_and_without_a_mask(records, source, shared_tracing, monkeypatch):  # noqa: F811
     """As without compiling: generate() makes no mask for the sources, even if they are padded."""
     monkeypatch.setattr(compiled_search, "RECORDING_DEVICES", {"cpu"} if records else set())
-    model, ids, mask = lively(encoder_layers=1), source["input_ids"], source["attention_mask"]
+    model, ids, mask = small(), source["input_ids"], source["attention_mask"]
     options = {"num_beams": 4, "max_new_tokens": 6}
     penalty = {"encoder_repetition_penalty": 1.5, "pad_token_id": 17, "attention_mask": torch.ones_like(ids)}
     for args, inputs in (
@@ -404,7 +371,7 @@ def test_inputs_with_and_without_a_mask(records, source, shared_tracing, monkeyp
 def test_inputs_that_the_compiled_encoder_does_not_take(source, tracing):  # noqa: F811
     """States, embeddings, and what is refused: ids given twice, and too many, with the errors of the uncompiled
     search."""
-    model = lively(position_embedding_type="learned", max_position_embeddings=9)
+    model = small(position_embedding_type="learned", max_position_embeddings=9)
     options = {"num_beams": 4, "max_new_tokens": 6}
     ids, mask = source["input_ids"], source["attention_mask"]
     states = model.get_encoder()(**source)
@@ -423,7 +390,7 @@ def test_inputs_that_the_compiled_encoder_does_not_take(source, tracing):  # noq
 
 def test_searches_at_the_same_time_have_tensors_of_their_own(source, tracing, recording):  # noqa: F811
     """A search inside of a search, and two threads."""
-    model = lively()
+    model = small()
     expected = model.generate(**source, num_beams=4)
     found = []
 
@@ -440,7 +407,7 @@ def test_searches_at_the_same_time_have_tensors_of_their_own(source, tracing, re
 
 
 def test_a_static_cache_without_compiling_is_transformers_own(source, tracing):  # noqa: F811
-    model = lively()
+    model = small()
     expected = model.generate(**source, num_beams=4)
     options = {"cache_implementation": "static", "disable_compile": True}
     assert not searches_beams(model, num_beams=4, **options)

@@ -4,7 +4,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -48,7 +47,7 @@ from modeling_ode_transformer.training.resumption import ResumableTrainerMixin
 from modeling_ode_transformer.training.smoke import number_names
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from ..conftest import EXAMPLES, build, randomize, tiny_config
+from ..conftest import build, randomize, tiny_config
 from ..processes import run_clean, run_python
 from ..test_hub import PUBLISHED_CSA_ODE
 from ..training.runs import arguments
@@ -589,24 +588,14 @@ def test_a_token_is_no_argument_of_a_training(script, tmp_path):
     assert TOKEN not in str(error.value) and not (tmp_path / "run").exists()
 
 
-def clean_process(hub: HubServer, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Runs Python against a test's Hub, with empty caches."""
-    environment = os.environ | {
-        "HF_ENDPOINT": hub.url,
-        "HF_TOKEN": TOKEN,
-        "HF_HOME": str(folder / "home"),
-        "HF_HUB_OFFLINE": "0",
-        "HF_HUB_DISABLE_XET": "1",
-        "PYTHONPATH": str(EXAMPLES.parent),
-    }
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-
-
 LOAD = """
-import sys
+import os, sys
 sys.modules["modeling_ode_transformer"] = None
+import huggingface_hub
+from huggingface_hub import constants
+constants.HF_HUB_OFFLINE, constants.HF_HUB_DISABLE_XET = False, True
+url = constants.ENDPOINT = huggingface_hub.hf_api.api.endpoint = os.environ["HF_ENDPOINT"]
+constants.HUGGINGFACE_CO_URL_TEMPLATE = url + "/{repo_id}/resolve/{revision}/{filename}"
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 for name in sys.argv[1:]:
@@ -628,16 +617,14 @@ except OSError as error:
 
 
 def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path, capsys):
-    """`publish`, `model.push_to_hub` and `Trainer.push_to_hub`; a process without the package gets equal weights. The
-    command that uploads is a new process, as is the one that it tries the repository with."""
+    """`publish`, `model.push_to_hub` and `Trainer.push_to_hub`; a process without the package gets equal weights."""
     command = ["publish", str(run), "--repo_id", "model", "--language", "en", "de"]
     cli.main([*command, "--dry_run"])
     dry = capsys.readouterr().out
     assert "Nothing was uploaded (--dry_run)." in dry and "model.safetensors" in dry
     assert hub.requests == []
-    published = clean_process(hub, tmp_path, "-m", "modeling_ode_transformer", *command, "--private")
-    assert published.returncode == 0, published.stderr
-    assert f"Uploaded: {hub.url}/me/model/commit/" in published.stdout
+    cli.main([*command, "--private"])
+    assert f"Uploaded: {hub.url}/me/model/commit/" in capsys.readouterr().out
     assert hub.repositories["me/model"].private
     # The example of the card opens the repository, whose owner is the token's.
     card = hub.repositories["me/model"].files()["README.md"].decode()
@@ -656,7 +643,10 @@ def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path, capsys
     assert CODE - of_pipelines <= set(hub.repositories["me/pushed"].files())
     assert "tokenizer.json" in hub.repositories["me/trained"].files()
 
-    loaded = clean_process(hub, tmp_path, "-c", LOAD, "me/model", "me/pushed", "me/trained")
+    environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
+    environment |= {name: str(tmp_path / name) for name in ("HF_HUB_CACHE", "HF_MODULES_CACHE")}
+    names = [f"me/{name}" for name in ("model", "pushed", "trained")]
+    loaded = run_clean([sys.executable, "-c", LOAD, *names], cwd=tmp_path, env=environment)
     assert loaded.returncode == 0, loaded.stderr
     expected = model.state_dict()
     for name in ("model", "pushed", "trained"):

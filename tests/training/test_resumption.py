@@ -1,14 +1,13 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Runs that are killed, resumed and spread over processes."""
 
+import functools
 import itertools
 import json
 import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 import run_translation
@@ -274,29 +273,26 @@ def train_in_two_processes(argv, folder, launcher=()):
     return results[0].stdout
 
 
-def launch(kind, argv, folder):
-    """Runs a script with a launcher. torchrun can start scripts in forks of its own process, so it is a fork of this
-    one, and none of the three imports anything anew; accelerate starts new processes, and is one itself."""
-    module, *launcher = LAUNCHERS[kind]
-    if kind == "DDP":
-        launcher += ["--start_method", "fork", "--run_path"]
-        torchrun = fork(
-            lambda: torch.distributed.run.main([*launcher, *argv]), folder, folder / kind, environment_of_processes()
-        )
-        return wait(torchrun, folder / kind)
-    command = [sys.executable, "-m", module, *launcher, *argv]
-    return subprocess.run(command, env=environment_of_processes(), capture_output=True, text=True, cwd=folder)
-
-
 IN_FLOAT32 = """
 import runpy
 from modeling_ode_transformer.training import trainer
-from tests.training.runs import shard_over_cpus
 trainer.has_bf16_products = lambda: False
-if {is_sharded}:
-    shard_over_cpus()
 runpy.run_path({script!r}, run_name="__main__")
 """
+
+
+def launch(kind, argv, folder):
+    """Trains in two processes of a launcher. torchrun can start scripts in forks of its own process, so it is a fork
+    of this one, and none of the three imports anything anew; accelerate's have its environment."""
+    if kind == "FSDP":
+        train_in_two_processes(argv, folder, LAUNCHERS[kind])
+        return
+    script = folder / "script.py"
+    script.write_text(IN_FLOAT32.format(script=str(EXAMPLES / "run_translation.py")))
+    command = [*LAUNCHERS[kind][1:], "--start_method", "fork", "--run_path", str(script), *argv]
+    call = functools.partial(torch.distributed.run.main, command)
+    result = wait(fork(call, folder, folder / kind, environment_of_processes()), folder / kind)
+    assert result.returncode == 0, result.stderr[-3000:]
 
 
 @pytest.mark.parametrize("kind", LAUNCHERS)
@@ -304,8 +300,6 @@ def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, mon
     """Losses, gradient norms, weights and predictions with the same batches to an update. Muon computes in
     float32 on all machines: bfloat16 would make the rounding of the gradients' sums larger."""
     monkeypatch.setattr(trainer_module, "has_bf16_products", lambda: False)
-    script = tmp_path / "script.py"
-    script.write_text(IN_FLOAT32.format(script=str(EXAMPLES / "run_translation.py"), is_sharded=kind == "FSDP"))
     values = options(max_steps=4, logging_steps=1, save_steps=3, eval_strategy="no", do_predict=True)
     fields = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
     model = json.dumps(MODEL | fields | {"encoder_coefficients": "gate"})
@@ -314,8 +308,7 @@ def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, mon
     values |= {"optim": "muon"} if kind == "FSDP" else {}  # which needs whole matrices
     one, two = tmp_path / "one", tmp_path / "two"
     run_translation.main(arguments(corpus, one, **values | {"gradient_accumulation_steps": 2}))
-    result = launch(kind, [str(script), *arguments(corpus, two, **values)], tmp_path)
-    assert result.returncode == 0, result.stderr[-3000:]
+    launch(kind, arguments(corpus, two, **values), tmp_path)
     # FSDP's checkpoints hold the weights in a file of its own, DDP's do not.
     assert (two / "checkpoint-3" / "pytorch_model_fsdp.bin").is_file() == (kind == "FSDP")
 

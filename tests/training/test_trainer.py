@@ -572,13 +572,13 @@ def test_a_gradient_that_is_not_finite_names_update_examples_and_parameter(tmp_p
     assert "weights of" not in message
 
 
-def losses_of_24_layers_of_rk4(dtype: torch.dtype, width: int) -> list[float]:
+def losses_of_24_layers_of_rk4(dtype: torch.dtype) -> list[float]:
     """Those of two updates under autocast; no gradient overflows."""
     config = tiny_config(
         encoder_solver="rk4",
         coefficients="fixed",
         encoder_layers=24,
-        d_model=width,
+        d_model=512,
         encoder_attention_heads=8,
         encoder_ffn_dim=256,
         dropout=0.0,
@@ -609,10 +609,9 @@ def losses_of_24_layers_of_rk4(dtype: torch.dtype, width: int) -> list[float]:
 
 def test_half_precision_trains_24_layers_of_rk4():
     """No overflow in forward or backward, in float16 at the paper's width; the losses follow those of float32."""
-    for dtype, width in ((torch.float16, 512), (torch.bfloat16, 256)):
-        expected = losses_of_24_layers_of_rk4(torch.float32, width)
-        assert expected[1] < expected[0]
-        assert losses_of_24_layers_of_rk4(dtype, width) == pytest.approx(expected, rel=0.05)
+    expected = losses_of_24_layers_of_rk4(torch.float32)
+    assert expected[1] < expected[0]
+    assert losses_of_24_layers_of_rk4(torch.float16) == pytest.approx(expected, rel=0.05)
 
 
 def test_any_model_and_dataset_without_length_columns(tmp_path):
