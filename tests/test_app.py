@@ -219,12 +219,6 @@ def test_other_coefficients_are_shown_as_what_they_are(load):
         assert explanation.coefficients is None and "no stage weights" in html
 
 
-def test_pieces_are_shown_as_they_are():
-    pieces = ["▁the", "$", "$x_1^2$", "<unk>", "a&b", "\\", "_", "%"]
-    image = app.heatmaps({"map": np.eye(8)}, pieces, pieces, (0, 1), "Blues")
-    assert texts_in(image)[:16] == pieces * 2
-
-
 def test_impossible_requests_are_explained(load, models, tmp_path):
     text_model = load("positions")
     with pytest.raises(ValueError, match="no text: enter one"):
@@ -275,17 +269,6 @@ def test_the_page_opens_with_a_text_and_its_output(load, models):
     assert "attention of layer 2" in values["attention"] and "gate g" in values["coefficients"]
     with pytest.raises(ValueError, match="the limit is 12"):
         app.build_page(load("positions"), "positions", TEXT)
-
-
-def test_an_output_that_is_gone_is_not_explained(load):
-    """Clicked while a search ran that found fewer; the page stays as it is."""
-    text_model = load("gate")
-    page = app.build_page(text_model, "gate")
-    (on_explain,) = {function.fn for function in page.fns.values() if function.name == "on_explain"}
-    source_ids = text_model.encode(TEXT)
-    found = [(source_ids, output) for output in text_model.search(source_ids, 3, 2, 0.6, 12)], None
-    assert on_explain(found, 1, 0, -1)[0] == found[0][1][1].text
-    assert on_explain(found, 2, 0, -1) == on_explain(None, 0, 0, -1) == [app.gr.skip()] * 3
 
 
 # What a Space runs: the file alone. Whoever looks beyond this machine is refused, and written down.

@@ -95,16 +95,6 @@ def test_a_file_of_something_else_is_not_written_to(content, runs, tmp_path):
     assert file.read_text() == content
 
 
-def test_a_run_without_evaluation_has_empty_cells(runs, tmp_path, capsys):
-    out = str(tmp_path / "trained")
-    options = "--smoke --max_steps 1 --do_eval False --do_predict False --load_best_model_at_end False"
-    run_language_modeling.main(["--recipe", "ptb", *options.split(), "--eval_strategy", "no", "--output_dir", out])
-    capsys.readouterr()
-    collect_runs.main([out, runs[0], "--output_file", str(tmp_path / "runs.json")])
-    header, _, trained, _ = [line.strip("|").split("|") for line in capsys.readouterr().out.splitlines()]
-    assert trained[header.index(" test perplexity ")].strip() == ""
-
-
 def test_unfinished_runs_and_doubled_names_are_refused(runs, tmp_path, capsys):
     stopped = tmp_path / "stopped"
     shutil.copytree(runs[0], stopped)

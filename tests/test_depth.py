@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -29,7 +28,6 @@ from transformers import (
     MambaConfig,
     MarianConfig,
     OPTConfig,
-    StaticCache,
     SwinConfig,
     SwinModel,
     Trainer,
@@ -173,16 +171,6 @@ def test_integrated_layers_hold_the_memory_of_their_evaluations():
     cache = outputs.get("cache") or outputs["past_key_values"]
     assert len(cache.layers) == 4 + 2 * 3 and all(layer.keys.shape[-2] == 9 for layer in cache.layers)
     assert len(outputs.hidden_states) == 5 and len(outputs.attentions) == 4 + 2 * 3
-
-
-@pytest.mark.parametrize("start", ["euler", None])
-def test_wrapping_changes_no_random_numbers(start):
-    model = llama()
-    torch.manual_seed(3)
-    expected = torch.rand(3)
-    torch.manual_seed(3)
-    ode.depth.wrap(model, start=start)
-    assert torch.equal(torch.rand(3), expected)
 
 
 def bert():
@@ -521,19 +509,3 @@ def test_folders_that_are_no_successors_are_refused(tmp_path):
         convert_successor(tmp_path)
     with pytest.raises(FileNotFoundError):
         convert_successor(tmp_path / "nothing")
-
-
-def test_a_static_cache_is_filled_without_compiling_again():
-    model = wrapped(layers="1:-1")
-    expected = model.generate(IDS, min_new_tokens=6, max_new_tokens=6, do_sample=False, eos_token_id=None)
-    torch._dynamo.reset()
-    counts = CompileCounterWithBackend("eager")
-    forward, steps = torch.compile(model.forward, backend=counts, fullgraph=True), []
-    cache = StaticCache(config=model.config, max_cache_len=20)
-    with torch.no_grad():
-        logits = model(IDS, past_key_values=cache, use_cache=True).logits[:, -1:]
-        for _ in range(6):
-            steps.append(logits.argmax(-1))
-            logits = forward(steps[-1], past_key_values=cache, use_cache=True).logits
-    assert torch.equal(torch.cat(steps, dim=1), expected[:, -6:])
-    assert counts.frame_count == 1

@@ -20,7 +20,6 @@ from transformers import (
     M2M100Config,
     M2M100ForConditionalGeneration,
     MaxLengthCriteria,
-    StaticCache,
     StoppingCriteria,
     StoppingCriteriaList,
     WatermarkingConfig,
@@ -262,23 +261,6 @@ def test_padding_that_a_model_chooses_counts_in_scores():
     options["stopping_criteria"] = StoppingCriteriaList([MaxLengthCriteria(4)])
     _, scores = generate_with_scores(model, {"input_ids": sources}, **options)
     assert scores.tolist() == pytest.approx([0, 0], abs=1e-5)
-
-
-def test_decoding_with_a_static_cache_compiles_into_one_graph():
-    torch.compiler.reset()
-    for model_class in (OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration):
-        model = build(model_class, decoder_solver="rk2", coefficients="fixed")
-        ids = torch.randint(4, 61, (2, 5), generator=torch.Generator().manual_seed(0))
-        cache, inputs, name = StaticCache(config=model.config, max_cache_len=10), {}, "input_ids"
-        if model.config.is_encoder_decoder:
-            cache = EncoderDecoderCache(cache, StaticCache(config=model.config, max_cache_len=5))
-            inputs, name = {"encoder_outputs": model.get_encoder()(ids)}, "decoder_input_ids"
-        step = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
-        with torch.no_grad():
-            model(**inputs, **{name: ids[:, :3]}, past_key_values=cache)
-            logits = [step(**inputs, **{name: ids[:, i : i + 1]}, past_key_values=cache).logits for i in (3, 4)]
-            expected = model(**inputs, **{name: ids}).logits[:, 3:]
-        assert_close(torch.cat(logits, 1), expected, scale=10)
 
 
 def without_length(model):

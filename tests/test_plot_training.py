@@ -58,27 +58,6 @@ def test_files_of_collected_runs_are_plotted(runs, tmp_path):
         plot_training.main([*arguments, "plain", "gates"])
 
 
-def test_names_go_with_the_order_that_was_asked_for(runs, tmp_path, monkeypatch):
-    (tmp_path / "runs.json").write_text(
-        json.dumps({run.name: json.loads((run / "trainer_state.json").read_text()) for run in runs})
-    )
-    shown = {}
-    monkeypatch.setattr(plot_training, "plot_quantity", lambda axes, runs, name, label: shown.setdefault(name, runs))
-    arguments = [str(tmp_path / "runs.json"), "--output_dir", str(tmp_path / "plots"), "--only", "gate", "plain"]
-    plot_training.main([*arguments, "--names", "RK2", "residual"])
-    assert {name: curves["loss"] for name, curves in shown["loss"].items()} == {
-        "RK2": ([10], [4.5]),
-        "residual": ([10, 20], [5, 4]),
-    }
-
-
-def test_a_single_point_can_be_seen(runs, tmp_path):
-    """A line through one point has no length."""
-    axes = plot_training.Figure().subplots()
-    plot_training.plot_quantity(axes, {"one": {"loss": ([5], [1.0])}}, "loss", "loss")
-    assert axes.get_lines()[0].get_marker() == "."
-
-
 def test_files_are_pictures_and_names_can_be_given(runs, tmp_path):
     arguments = [str(runs[1] / "trainer_state.json"), "--names", "RK2", "--output_dir", str(tmp_path / "plots")]
     files = plot_training.main(arguments)

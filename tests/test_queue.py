@@ -13,18 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
-from modeling_ode_transformer import (
-    OdeTransformerConfig,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerTokenizer,
-)
 from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import language_model, translation
 
-from .conftest import EXAMPLES, assert_close, randomize
+from .conftest import EXAMPLES
 
 
 SCRIPT = EXAMPLES / "results" / "run_queue.py"
@@ -126,14 +120,6 @@ def test_first_seeds_come_first_and_what_is_done_is_not_repeated(queue, tmp_path
     assert gzip.decompress(kept["rk2_1"].read_bytes()) == b"translated\n"
 
 
-def test_missing_outputs_fail_their_run_only(queue, tmp_path, capsys):
-    run = next(run for run in queue.all_runs() if run.recipe != "ptb")
-    waiting = queue.Queue(tmp_path, tmp_path / "runs", tmp_path / "records", [])
-    assert waiting.keep_outputs(run, tmp_path / "log") == 1
-    assert f"{run.name}: its outputs cannot be kept" in capsys.readouterr().out
-    assert not [path for path in (tmp_path / "records").rglob("*") if path.is_file()]
-
-
 def test_what_is_recorded_is_done_where_its_folder_is_lost(queue, tmp_path):
     queue.main(["--output_dir", str(tmp_path / "runs"), "--only", "gates/*_1"])
     first = called(tmp_path / "runs")
@@ -173,24 +159,6 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
         assert bool(model.config_overrides) == (run.start is None) == (model.model_name_or_path is None)
 
 
-def test_a_converted_model_is_rk2_and_computes_the_same_at_first(module, tmp_path, monkeypatch):
-    sentences = [f"{word} {other}" for word in "abcdefgh" for other in "ijklmnop"]
-    OdeTransformerTokenizer.train(sentences, 290, model_type="bpe").save_pretrained(tmp_path / "residual")
-    recipe = json.loads((RECIPES / "tatoeba_en_de_small.json").read_text())
-    sizes = {"vocab_size": 290, "d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
-    solver = {"encoder_solver": "euler", "encoder_coefficients": "fixed"}
-    config = OdeTransformerConfig(**recipe["config_overrides"] | sizes | solver)
-    residual = randomize(OdeTransformerForConditionalGeneration(config))
-    residual.save_pretrained(tmp_path / "residual")
-    monkeypatch.setattr(sys, "argv", ["-c", str(tmp_path / "residual"), str(tmp_path / "converted")])
-    exec(module.CONVERT, {})
-    converted = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path / "converted").eval()
-    assert (converted.config.encoder_solver, converted.config.encoder_coefficients) == ("rk2", "learned")
-    ids = torch.randint(4, 290, (2, 7), generator=torch.Generator().manual_seed(0))
-    logits = [model(input_ids=ids, decoder_input_ids=ids).logits for model in (converted, residual)]
-    assert_close(*logits, scale=10)
-
-
 def test_jobs_share_a_gpu(queue, tmp_path, monkeypatch, capsys):
     """As many trainings at a time as are asked for, and no more. All of them reach the record that they share."""
     lock, barrier, now, counts = threading.Lock(), threading.Barrier(3, timeout=60), set(), []
@@ -222,20 +190,6 @@ def test_jobs_share_a_gpu(queue, tmp_path, monkeypatch, capsys):
     ]
 
 
-def test_a_budget_ends_trainings_and_keeps_their_curves(queue, tmp_path):
-    state = {"global_step": 200, "max_steps": 1080, "log_history": [{"step": 200, "loss": 3.5}]}
-    name = "rates/multi30k_en_de_fast/muon_0.006_0.003_1"
-    for number, each in ((200, state), (100, state | {"global_step": 100})):
-        checkpoint = tmp_path / "runs" / name / f"checkpoint-{number}"
-        checkpoint.mkdir(parents=True)
-        (checkpoint / "trainer_state.json").write_text(json.dumps(each))
-    (tmp_path / "runs" / "broken").mkdir()
-    (tmp_path / "runs" / "broken" / Path(name).name).touch()
-    with pytest.raises(SystemExit, match=f"Not done: {name}"):
-        queue.main(["--output_dir", "runs", "--only", f"{name}*", "--budget_seconds", "60"])
-    assert json.loads((tmp_path / "records" / "unfinished.json").read_text()) == {name: state}
-
-
 def test_a_run_that_continues_waits_for_its_start(queue, tmp_path):
     """Also where both could run at a time."""
     queue.main(["--output_dir", "runs", "--jobs", "50", "--only", "tatoeba_en_de_small/*_1"])
@@ -243,23 +197,6 @@ def test_a_run_that_continues_waits_for_its_start(queue, tmp_path):
     start = order.index("tatoeba_en_de_small/residual_1")
     assert all(start < order.index(f"tatoeba_en_de_small/{name}_1") for name in ("continued", "converted"))
     assert len(order) == 8
-
-
-def test_list_says_what_is_done(queue, tmp_path, capsys):
-    (tmp_path / "runs" / "ptb" / "rk2_1" / "checkpoint-227").mkdir(parents=True)
-    for name in ("checkpoint-1135", "checkpoint-1362.bak"):
-        (tmp_path / "runs" / "ptb" / "rk2_1" / name).mkdir()
-    queue.main(["--output_dir", "runs", "--only", "ptb/residual_1"])
-    queue.main(["--output_dir", "runs", "--only", "ptb/*_1", "--list"])
-    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("ptb")]
-    assert lines == [
-        ["ptb/residual_1", "done"],
-        ["ptb/rk2_1", "begun, saved at update 1135"],
-        ["ptb/rk2_gate_1", "waits"],
-        ["ptb/rk4_1", "waits"],
-    ]
-    with pytest.raises(SystemExit):
-        queue.main(["--only", "nothing"])
 
 
 def test_a_stopped_queue_stops_its_training(tmp_path):

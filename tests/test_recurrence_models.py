@@ -6,12 +6,11 @@ import re
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, TrainingArguments
+from transformers import AutoModel, AutoModelForSeq2SeqLM, Trainer, TrainingArguments
 
 from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     OdeTransformerRecurrenceForConditionalGeneration,
-    OdeTransformerTokenizer,
 )
 
 from .conftest import assert_close, randomize, tiny_config
@@ -220,12 +219,6 @@ def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
         }
 
 
-def test_a_saved_tokenizer_opens_beside_the_model(tmp_path):
-    build(**KINDS["biarn"]).config.save_pretrained(tmp_path)
-    OdeTransformerTokenizer.train(["two dogs run"] * 3, 275).save_pretrained(tmp_path)
-    assert AutoTokenizer.from_pretrained(tmp_path)("two dogs")["input_ids"]
-
-
 @pytest.mark.parametrize(
     "fields, message",
     [
@@ -248,23 +241,6 @@ def test_a_model_with_two_encoders_is_no_language_model():
 
 
 # Parallel
-
-
-def test_modules_not_to_be_split_are_in_the_model():
-    """FSDP refuses the name of a class that the model does not have."""
-    model = build(**KINDS["biarn"])
-    assert model._no_split_modules <= {type(module).__name__ for module in model.modules()}
-    assert "OdeTransformerRecurrenceLayer" in model._no_split_modules
-
-
-@pytest.mark.parametrize("layers", ["top", "all"])
-def test_tensor_parallel_plans_name_what_any_layer_has(layers):
-    """With recurrence_decoder_layers="top", only the last layer attends to the recurrence."""
-    model = build(**KINDS["biarn"], recurrence_decoder_layers=layers)
-    names = {re.sub(r"\.\d+\.", ".*.", name) for name, _ in model.named_modules()}
-    attentions = {name for name in names if re.fullmatch(r"model\.decoder\.layers\.\*\.\w+_attn\.\w_proj", name)}
-    assert len(attentions) == 9
-    assert attentions <= set(model.tp_plan) and set(model.tp_plan) <= names
 
 
 @SOME_FORMS

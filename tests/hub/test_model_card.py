@@ -210,18 +210,6 @@ def test_a_card_says_where_the_training_began_and_which_weights_it_kept(run):
     assert "| started_from | me/converted |" in text and "weights_of_update" not in text
 
 
-def test_what_is_told_keeps_the_form_of_the_card(run):
-    (run / "arguments.json").unlink()
-    record = run_record(run, "translation")
-    told = {"title": 'A: "b"\n# c', "language": ["no"], "machine": "a box", "command": "make"}
-    text = model_card(record | {"card": {"repo_id": "m"} | told}).content
-    assert re.findall(r"^# .*", text, re.M) == ['# A: "b" # c']
-    assert "\nRun on a box. Repeat it with\n\n```bash\nmake\n```" in text
-    assert ModelCard(text).data.language == ["no"]
-    text = model_card(record | {"card": {"repo_id": "m", "command": "make"}}).content
-    assert "\n\nRepeat it with\n" in text and "()" not in text
-
-
 @pytest.mark.parametrize(
     "config, description",
     [
@@ -452,13 +440,6 @@ def test_a_task_that_the_model_cannot_have_and_numbers_that_are_none_are_refused
     (run / "all_results.json").write_text(json.dumps({"predict_perplexity": float("nan")}))
     with pytest.raises(ValueError, match="predict_perplexity is nan"):
         run_record(run)
-
-
-def test_a_search_without_length_penalty_is_not_that_of_the_default(run):
-    path = run / "generation_config.json"
-    values = {"num_beams": 4, "length_penalty": 0.0, "max_len_a": 1.2, "max_len_b": 10, "min_length": 0}
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-    assert "Generation: num_beams 4, length_penalty 0.0, max_len_a 1.2, max_len_b 10." in card_of(run).content
 
 
 def test_a_smoke_run_is_presented_as_such(run):

@@ -456,15 +456,6 @@ def test_uploads_that_are_refused_leave_the_hub_as_it_was(name, options, token, 
     assert hub.repositories["me/held"].branches == before and len(hub.repositories["me/held"].commits) == 1
 
 
-def test_no_owner_without_the_hub(small, hub):
-    hub.cut = lambda method, path: "whoami" in path
-    with pytest.raises(
-        PublishError, match=rf"{hub.url} does not say who owns the token, so the owner of new is unknown"
-    ):
-        upload_repository(small, "new")
-    assert not hub.repositories
-
-
 @pytest.mark.parametrize(
     "request_that_fails, exists", [("PUT /lfs/", True), ("/preupload/", False), ("/commit/main", True)]
 )

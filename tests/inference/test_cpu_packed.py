@@ -290,12 +290,6 @@ def test_adapters_stay(weights, batch):
     assert isinstance(out_proj.lora_A["default"], nn.Linear) and isinstance(out_proj.base_layer, PackedLinear)
 
 
-def test_packing_twice_is_packing_once(batch):
-    model = pack(build())
-    expected = model(**batch).logits
-    assert torch.equal(pack(model)(**batch).logits, expected)
-
-
 @pytest.mark.parametrize("weights", PACKED)
 def test_packed_weights_are_not_restored(weights, batch):
     model = optimize_for_cpu(build(), weights)

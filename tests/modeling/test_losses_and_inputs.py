@@ -2,7 +2,6 @@
 """Losses, labels, masks and other inputs of the models."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -114,14 +113,6 @@ def test_a_decoder_alone_is_no_encoder_decoder(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"{model_class.__name__} has configurations of the type"):
             model_class(config)
-
-
-def test_tensor_parallel_plans_name_what_layers_have():
-    model = build(decoder_layers=2)
-    names = {re.sub(r"\.\d+\.", ".*.", name) for name, _ in model.named_modules()}
-    attentions = {name for name in names if re.fullmatch(r"model\.decoder\.layers\.\*\.\w+_attn\.\w_proj", name)}
-    assert len(attentions) == 6
-    assert attentions <= set(model.tp_plan) and set(model.tp_plan) <= names
 
 
 def test_continuous_batching_is_refused():

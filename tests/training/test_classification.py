@@ -8,7 +8,6 @@ import random
 import shutil
 import statistics
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import run_classification
@@ -18,7 +17,6 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from modeling_ode_transformer.training import run as run_loop
 from modeling_ode_transformer.training.checkpoints import check_resumable
 from modeling_ode_transformer.training.recipe_files import RECIPES
-from modeling_ode_transformer.training.seeds import plan_models
 from modeling_ode_transformer.training.tasks import classification, classification_examples
 
 
@@ -242,22 +240,6 @@ def test_a_finished_model_stays_as_it_is(files, tmp_path):
         assert state["global_step"] == updates
 
 
-@pytest.mark.parametrize("given, base", [(None, "out"), ("me/model", "me/model")])
-def test_each_of_several_models_has_a_repository_of_its_own(given, base):
-    args = SimpleNamespace(output_dir="runs/out", seed=5, push_to_hub=True, hub_model_id=given)
-
-    def repositories(**asked):
-        data = SimpleNamespace(**{"seeds": None, "cross_validation": None} | asked)
-        return [own.hub_model_id for _, own in plan_models(data, args)]
-
-    assert repositories() == [given]
-    assert repositories(seeds=[1, 2]) == [f"{base}_seed_1", f"{base}_seed_2"]
-    names = [f"{base}_seed_{seed}_fold_{fold}" for seed in (1, 2) for fold in (0, 1)]
-    assert repositories(seeds=[1, 2], cross_validation=2) == names
-    args.push_to_hub = False
-    assert repositories(seeds=[1]) == [given]
-
-
 def test_results_of_other_seeds_are_not_lost(files, tmp_path):
     options = {"test_file": files[1], "max_steps": 1}
     run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2]))
@@ -444,13 +426,6 @@ def test_a_text_of_a_csv_file_may_go_on_after_its_closing_quote(tmp_path):
     (tmp_path / "a.csv").write_text('text,label\n"so" what,1\n"a, b" ,0\n')
     found = classification_examples.read_examples(str(tmp_path / "a.csv"), classification_examples.DataArguments())
     assert (found.texts, found.labels) == (["so what", "a, b"], ["1", "0"])
-
-
-def test_a_share_of_no_example_is_refused():
-    args = classification_examples.DataArguments(validation_size=0.01)
-    given = {"train": classification_examples.Examples(list("abcdefgh"), None, list("01010101"))}
-    with pytest.raises(ValueError, match=r"--validation_size 0.01 of 8 examples is none: give a larger share"):
-        classification_examples.make_splits(given, args, {"train": True, "validation": True, "test": False}, None)
 
 
 def test_files_that_a_call_does_not_read_take_no_share_of_the_training_examples():

@@ -22,7 +22,7 @@ from modeling_ode_transformer.hub.model_card import run_record
 from modeling_ode_transformer.inference import tokenizers
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.options import declarations
-from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder, write_json
+from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
 from modeling_ode_transformer.training.help import TASKS, find_task
 from modeling_ode_transformer.training.run_folder import note_run
 from modeling_ode_transformer.training.same_training import (
@@ -351,18 +351,6 @@ def test_a_validation_file_of_which_a_part_is_trained_on_is_training_data():
     for share, changed in ((None, []), (0.5, ["validation file 1='dev.m2, 1, bb' in place of 'dev.m2, 1, aa'"])):
         asked = {"data": {"validation_share": share}, "files": {"validation": new}}
         assert differences({"files": {"validation": old}}, asked, "training", "examples") == changed
-
-
-def test_json_is_written_through_links_and_into_pipes(tmp_path):
-    """Records may be links, and an output file /dev/null."""
-    (tmp_path / "link.json").symlink_to(tmp_path / "file.json")
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    for name in ("link.json", "pipe"):
-        write_json(tmp_path / name, {"a": 1})
-    assert json.loads(os.read(reader, 100)) == json.loads((tmp_path / "file.json").read_text()) == {"a": 1}
-    os.close(reader)
-    assert (tmp_path / "link.json").is_symlink() and (tmp_path / "pipe").is_fifo()
 
 
 def test_a_second_training_in_a_folder_is_refused_while_the_first_one_lives(corpus, tmp_path):

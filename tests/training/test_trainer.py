@@ -496,18 +496,6 @@ def test_a_token_that_pads_must_be_one_of_the_model(tmp_path):
         trainer.train()
 
 
-def test_several_devices_of_one_process_have_the_loss_of_one(tmp_path):
-    """DataParallel, which without GPUs runs the batch as a whole, within Trainer's own factors for it."""
-    history = []
-    for devices in (1, 2):
-        model = new_model(dropout=0.0, attention_dropout=0.0, activation_dropout=0.0)
-        trainer = trainer_for(tmp_path, model, logging_steps=1)
-        trainer.args._n_gpu = devices
-        trainer.train()
-        history.append(loss_history(trainer))
-    assert history[1] == history[0]
-
-
 def test_a_gradient_norm_that_is_not_computed_does_not_stop_the_run(tmp_path, monkeypatch):
     trainer = trainer_for(tmp_path, new_model(), max_grad_norm=0)
     monkeypatch.setattr(trainer.accelerator, "clip_grad_norm_", lambda *args: None)

@@ -4,7 +4,6 @@
 import dataclasses
 import gzip
 import json
-import os
 import shutil
 
 import datasets
@@ -169,21 +168,6 @@ def test_final_model_is_the_mean_of_the_last_checkpoints(corpus, tmp_path):
         assert again[name] == pytest.approx(metrics[name], rel=1e-6)
     predictions = [(tmp_path / run / "generated_predictions.txt").read_text() for run in ("run", "again")]
     assert predictions[0] == predictions[1]
-
-
-def test_a_restored_backup_does_not_change_which_checkpoints_are_averaged(corpus, tmp_path):
-    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
-    run_translation.main(arguments(corpus, tmp_path, **options))
-    os.utime(tmp_path / "checkpoint-4", (3e9, 3e9))
-    # What a kill leaves of an average.
-    (tmp_path / "_temporary_average" / ".model.averaging" / "model").mkdir(parents=True)
-    options |= {"max_steps": 8, "average_last_checkpoints": 2}
-    run_translation.main(arguments(corpus, tmp_path, **options))
-    assert sorted(path.name for path in tmp_path.glob("[._c]*-*")) == ["checkpoint-6", "checkpoint-8"]
-    assert not list(tmp_path.glob("_*"))
-    states = [load_file(tmp_path / f"checkpoint-{number}" / "model.safetensors") for number in (6, 8)]
-    for name, tensor in load_file(tmp_path / "model.safetensors").items():
-        torch.testing.assert_close(tensor, (states[0][name] + states[1][name]) / 2, rtol=1e-6, atol=1e-7)
 
 
 def test_a_saved_search_is_used_where_none_is_asked_for(run, corpus, tmp_path):
