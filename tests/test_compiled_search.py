@@ -56,7 +56,7 @@ def recording(monkeypatch):
 # What is found
 
 
-@pytest.mark.parametrize("name", ["learned positions", "sublayers", "iiet repeated"])
+@pytest.mark.parametrize("name", ["learned positions", "iiet repeated"])
 def test_compiled_searches_find_what_others_find(name, tracing):
     """Tokens and scores of a search with options, sources and prompts drawn at random."""
     model = small(**CONFIGS[name])

@@ -99,6 +99,7 @@ def trained(request, corpus, tmp_path_factory):  # noqa: F811
     return folder, reference, languages, place
 
 
+@pytest.mark.parametrize("trained", ["mbart"], indirect=True)
 def test_a_resumed_training_ends_with_the_same_model_and_outputs(trained, corpus, tmp_path):  # noqa: F811
     folder, _, languages, _ = trained
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
@@ -168,6 +169,7 @@ def test_likelihoods_are_those_of_the_text_after_the_mark(trained):
     torch.testing.assert_close(torch.from_numpy(scores), expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("trained", ["m2m_100", "mbart"], indirect=True)
 def test_generate_takes_other_languages(trained, corpus):  # noqa: F811
     """A model and a tokenizer that know of no language yet; other languages give other outputs."""
     folder, _, (source, target), _ = trained

@@ -30,15 +30,15 @@ from .runs import arguments, losses
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """20,000 pairs, a tenth of them twice and some with an empty side, and their file."""
+    """4,000 pairs, a tenth of them twice and some with an empty side, and their file."""
     folder = tmp_path_factory.mktemp("texts")
     write_corpus(folder, {"train": 300})
     known = list(zip(*(read_lines(folder / f"train.{language}") for language in ("en", "de"))))
     generator = random.Random(1)
-    pairs = [tuple(map(" and ".join, zip(*generator.choices(known, k=3)))) for _ in range(20_000)]
-    for i in range(0, 20_000, 1000):
+    pairs = [tuple(map(" and ".join, zip(*generator.choices(known, k=3)))) for _ in range(4000)]
+    for i in range(0, 4000, 200):
         pairs[i] = (pairs[i][0], " ")
-    pairs[10_000:12_000] = pairs[2000:4000]
+    pairs[2000:2400] = pairs[400:800]
     path = folder / "pairs.tsv"
     path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     return pairs, str(path)
@@ -95,7 +95,7 @@ def test_a_killed_preparation_starts_over(texts, tokenizer, tmp_path):
     whole = open_rows(folder).to_dict()
     (folder / preparation.PREPARED).unlink()
     noted = prepare_once(folder, {"of": 1}, write)
-    assert noted["made from"] == {"of": 1} and noted["pairs"] == len(whole["index"]) == 19_980
+    assert noted["made from"] == {"of": 1} and noted["pairs"] == len(whole["index"]) == 3980
     assert open_rows(folder).to_dict() == whole
     assert prepare_once(folder, {}, None) == noted
 
@@ -109,7 +109,7 @@ def test_a_sample_of_pairs_is_a_random_one_and_the_same_one(texts):
     places = sorted(map(full.index, found))
     assert 0.4 < sum(place > len(full) / 2 for place in places) / len(places) < 0.55  # a tenth are found earlier
     assert sample(10**6) == full
-    with pytest.raises(ValueError, match=r"train on \(20000 lines read, .*: 20 by empty side, \d+ by max_w"):
+    with pytest.raises(ValueError, match=r"train on \(4000 lines read, .*: 20 by empty side, \d+ by max_w"):
         sample(10, max_words=0)
 
 

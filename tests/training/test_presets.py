@@ -74,14 +74,17 @@ def test_the_smallest_preset_of_each_task_makes_an_update(kind, files, caplog):
     assert {name: config[name] for name in values} == values
 
 
-@pytest.mark.parametrize("kind, model_type", [("seq2seq", ""), ("language model", "_decoder")])
-def test_every_preset_is_a_model(kind, model_type, files):
+@pytest.mark.parametrize(
+    "kind, file, model_type",
+    [("seq2seq", "a.tsv", "ode_transformer"), ("language model", "a.txt", "ode_transformer_decoder")],
+)
+def test_every_preset_is_a_model(kind, file, model_type, files):
     for preset in presets.PRESETS[kind]:
-        argv = ["--train", "a.txt", "--output_dir", "out", "--preset", preset.name]
+        argv = ["--train", file, "--output_dir", "out", "--preset", preset.name]
         model_args, data_args, args = parse_arguments(TASKS[kind], argv)
         TASKS[kind].check_arguments(model_args, data_args, args)
         assert model_args.config_overrides == preset.values["config_overrides"]
-        AutoConfig.for_model(f"ode_transformer{model_type}", **model_args.config_overrides)
+        AutoConfig.for_model(model_type, **model_args.config_overrides)
 
 
 def test_a_pipe_is_not_read_for_its_size(files):
