@@ -200,8 +200,8 @@ def test_five_options_train_a_model_and_keep_the_best(is_mean_better, corpus, tm
     monkeypatch.setattr(run.Trainer, "predict", fake)
     caplog.set_level(logging.INFO, "modeling_ode_transformer")
     sizes = {name: value for name, value in MODEL.items() if name != "encoder_layers"}
-    argv = "train translation --train train.tsv --validation validation.tsv --output_dir out --max_steps 8".split()
-    cli.main([*argv, "--config_overrides", json.dumps(sizes), "--disable_tqdm", "True"])
+    argv = "train translation --train train.tsv --validation validation.tsv --output_dir out --max_steps 4".split()
+    cli.main([*argv, "--config_overrides", json.dumps(sizes), "--disable_tqdm", "True", "--max_eval_samples", "4"])
     assert calls == ["average", "eval"]
     assert ("kept the mean" if is_mean_better else "kept the best checkpoint") in caplog.text
     state = read_json("out/trainer_state.json")
