@@ -137,12 +137,6 @@ def test_outputs_end_at_stop_strings(name, scores, translate, models):
     assert found == one_at_a_time(model, folder, num_beams=1, stop_strings=stop, tokenizer=tokenizer) != whole
 
 
-def test_a_target_with_a_vocabulary_of_its_own_needs_its_tokenizer(translate, models, tmp_path):
-    shutil.copytree(models / "separate", tmp_path / "lost", ignore=shutil.ignore_patterns("target_tokenizer"))
-    with pytest.raises(ValueError, match="lost has its own vocabulary for the target, but no folder target_tok"):
-        translate(tmp_path / "lost")
-
-
 def test_several_models_are_an_ensemble(translate, models):
     members = [AutoModelForSeq2SeqLM.from_pretrained(models / name) for name in ("ode", "m2m100")]
     expected = one_at_a_time(EnsembleForConditionalGeneration(members), models / "ode")
@@ -618,10 +612,9 @@ def spoil(tensors, name):
     "damage, message",
     [(lack, "damaged lacks the weights model.decoder.layers.1.fc2.bias"), (spoil, "layers.1.fc2.bias .* not finite")],
 )
-@pytest.mark.parametrize("name", ["ode", "m2m100"])
-def test_weights_that_are_missing_or_not_numbers_are_refused(name, damage, message, models, translate, tmp_path):
+def test_weights_that_are_missing_or_not_numbers_are_refused(damage, message, models, translate, tmp_path):
     """Their outputs would be random, or constant."""
-    folder = shutil.copytree(models / name, tmp_path / "damaged")
+    folder = shutil.copytree(models / "ode", tmp_path / "damaged")
     tensors = load_file(folder / "model.safetensors")
     damage(tensors, "model.decoder.layers.1.fc2.bias")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

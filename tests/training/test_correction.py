@@ -3,7 +3,6 @@
 
 import gzip
 import json
-import shutil
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -337,17 +336,6 @@ def test_errant(run, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="spaCy has no model"):
         run_gec.main([RECIPE, "--smoke", "--errant", "--output_dir", str(tmp_path / "train")])
     assert not list((tmp_path / "train").glob("checkpoint-*"))
-
-
-def test_resumed_run_ends_as_the_whole_one(run, tmp_path):
-    resumed = tmp_path / "resumed"
-    shutil.copytree(run[0], resumed)
-    shutil.rmtree(resumed / "checkpoint-120")
-    metrics = run_gec.main(smoke_arguments(resumed))
-    for name in ("predict_nll_loss", "predict_m2_f0.5", "eval_m2_f0.5"):
-        assert metrics[name] == run[1][name]
-    name = "generated_predictions.txt"
-    assert read_lines(resumed / name) == read_lines(run[0] / name)
 
 
 def test_tokenized_text_survives_the_tokenizer(run):
