@@ -308,9 +308,9 @@ def test_steps_of_several_graphs_and_of_none_are_not_repeated(source):  # noqa: 
     """A step that breaks, where `compile_config` allows it, and one of which nothing is compiled."""
     model = small()
     model.model.decoder.layer_norm.register_forward_hook(breaks_the_graph)
-    expected = model.generate(**source, num_beams=4)
+    expected = model.generate(**source, num_beams=4, max_new_tokens=4)
     config = CompileConfig(fullgraph=False, dynamic=True, backend="eager", mode="default")
-    options = {"num_beams": 4, "cache_implementation": "static"}
+    options = {"num_beams": 4, "max_new_tokens": 4, "cache_implementation": "static"}
     assert torch.equal(model.generate(**source, compile_config=config, **options), expected)
     with torch.compiler.set_stance("force_eager"):
         assert torch.equal(model.generate(**source, **options), expected)
@@ -323,19 +323,17 @@ def test_hooks_run_in_every_step_and_change_what_is_found(source, tracing):  # n
         return (-output[0], *output[1:])
 
     calls = []
-    for model in (small(), small(seed=1)):
-        for stack in ("encoder", "decoder"):
-            options = {**source, "num_beams": 4, "max_new_tokens": 10, "eos_token_id": None}
-            assert torch.equal(model.generate(**options, **tracing.options), model.generate(**options))
-            layer = model.get_submodule(f"model.{stack}.layers.0")
-            hooks = [layer.register_forward_hook(each) for each in (negative, lambda *args: calls.append(1))]
-            expected, number = model.generate(**options), len(calls)
-            calls.clear()
-            assert torch.equal(model.generate(**options, **tracing.options), expected)
-            assert len(calls) == number == (1 if stack == "encoder" else 10)
-            calls.clear()
-            for hook in hooks:
-                hook.remove()
+    for model, stack in ((small(), "encoder"), (small(seed=1), "decoder")):
+        options = {**source, "num_beams": 4, "max_new_tokens": 10, "eos_token_id": None}
+        assert torch.equal(model.generate(**options, **tracing.options), model.generate(**options))
+        layer = model.get_submodule(f"model.{stack}.layers.0")
+        for hook in (negative, lambda *args: calls.append(1)):
+            layer.register_forward_hook(hook)
+        expected, number = model.generate(**options), len(calls)
+        calls.clear()
+        assert torch.equal(model.generate(**options, **tracing.options), expected)
+        assert len(calls) == number == (1 if stack == "encoder" else 10)
+        calls.clear()
 
 
 @pytest.mark.parametrize("records", [False, True], ids=["cpu", "recording"])

@@ -223,11 +223,8 @@ def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
     "fields, message",
     [
         ({"recurrence_encoder": "lstm"}, "recurrence_encoder='lstm' is unknown: choose one of birnn, biarn"),
-        ({"recurrence_integration": "sum"}, "choose one of stack, gated_sum"),
-        ({"recurrence_decoder_layers": "bottom"}, "choose one of top, all"),
         ({"recurrence_layers": 0}, "recurrence_layers=0 must be at least 1"),
         ({"recurrence_steps": 0}, "recurrence_steps=0 must be at least 1, or None"),
-        ({"recurrence_steps": "8"}, "recurrence_steps"),
     ],
 )
 def test_what_is_not_a_recurrence_encoder_is_refused(fields, message):

@@ -185,12 +185,8 @@ def test_other_architectures_are_refused_by_name(name):
     [
         ("encoder_normalize_before", False),
         ("k_only", False),
-        ("decoder_output_dim", 16),
-        ("dec_calculate_num", 2),
         ("rk_type", "simpson"),
-        ("encoder_history_type", "gru"),
         ("encoder_history_type", "residual"),
-        ("adaptive_softmax_cutoff", "100"),
     ],
 )
 def test_options_that_cannot_be_expressed_are_refused_by_name(option, value):

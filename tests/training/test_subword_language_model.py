@@ -255,7 +255,6 @@ def test_the_task_for_lm_evaluation_harness_names_its_data():
             {"model_name_or_path": "somewhere", "config_overrides": None, "wrap": "solver=rk2"},
             r"--wrap solver=rk2 is for new models: leave it out \(drop a recipe's with --wrap ''\)",
         ),
-        ({"wrap": "rk2", "config_name": "llama", "config_overrides": None}, "Cannot read 'rk2' in 'rk2'"),
         ({"wrap": "solvr=rk2", "config_name": "llama", "config_overrides": None}, "--wrap solvr=rk2: .*solvr"),
     ],
 )

@@ -152,16 +152,13 @@ def test_formats_read_alike(tmp_path, monkeypatch):
     "lines, values, message",
     [
         (['{"article": "a", "highlights": "b"}', "{"], {}, r"bad\.jsonl, line 2, is not JSON"),
-        (['["a", "b"]'], {}, r"bad\.jsonl, line 1 is not an object with article and highlights"),
         (
             ['{"article": "a", "summary": "b"}'],
             {},
             r"line 1: no text under article and highlights \(--article_column and --summary_column\); its keys are "
             "article, summary",
         ),
-        (['{"article": "a", "highlights": ["b"]}'], {}, "line 1: no text under article and highlights"),
         ([], {}, r"bad\.jsonl holds no pair .*0 lines read"),
-        (['{"article": "a", "highlights": "\\n"}'], {}, r"holds no pair .*1 lines read"),
         (['{"article": "a", "highlights": "b"}'], {"train_file": None}, "No train data: give --train_file or"),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 
-from modeling_ode_transformer import OdeTransformerRecurrenceForConditionalGeneration
+from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerRecurrenceForConditionalGeneration
 
 from ..conftest import build
 from .runs import MODEL, arguments, losses
@@ -76,13 +76,13 @@ def test_two_compiled_processes_train_as_two_eager_ones(corpus, tmp_path):
 
 
 def test_what_inductor_makes_has_the_gradients_of_the_eager_model(graphs):
-    """For two shapes, one graph; sources that are padded, targets that are not all counted."""
-    model = build(encoder_layers=1, decoder_layers=1, **WITHOUT_DROPOUT).train()
+    """For two shapes, one graph; of a language model, texts that are padded, and not all of their words counted."""
+    model = build(OdeTransformerForCausalLM, decoder_layers=1, **WITHOUT_DROPOUT).train()
     compiled = torch.compile(model, dynamic=True)
-    for rows, source, target in ((6, 11, 9), (5, 13, 17)):
-        ids = torch.randint(4, 20, (rows, source))
-        mask = torch.arange(source) < torch.arange(source - rows, source)[:, None]
-        labels = torch.randint(4, 20, (rows, target)).index_fill(1, torch.tensor([target - 1]), -100)
+    for rows, length in ((6, 11), (5, 13)):
+        ids = torch.randint(4, 20, (rows, length))
+        mask = torch.arange(length) < torch.arange(length - rows, length)[:, None]
+        labels = ids.masked_fill(~mask, -100)
         found = []
         for each in (model, compiled):
             loss = each(input_ids=ids, attention_mask=mask, labels=labels).loss
