@@ -199,8 +199,8 @@ def draw_options(rng):
 @pytest.mark.filterwarnings("ignore:Unfeasible length constraints")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_tokens_and_scores_are_those_of_transformers_search(name):
-    """24 searches with options, sources and prompts drawn at random."""
-    for seed in range(24):
+    """Ten searches with options, sources and prompts drawn at random."""
+    for seed in range(10):
         rng, generator = random.Random(f"{name} {seed}"), torch.Generator().manual_seed(seed)
         model = lively(seed=seed % 4, encoder_layers=1, **CONFIGS[name])
         if seed % 5 == 0:
@@ -218,15 +218,14 @@ def test_tokens_and_scores_are_those_of_transformers_search(name):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_beam_search_has_the_tokens_of_the_search_without_a_cache(name, source, watched):
-    model = lively(**CONFIGS[name])
-    for options in OPTIONS.values():
+    model, first = lively(**CONFIGS[name]), list(CONFIGS).index(name) % 4
+    for options in list(OPTIONS.values())[first::4]:
         before = watched.moves
         tokens = generate(model, source, **options)
         assert watched.moves > before
         searches = watched.searches
         assert torch.equal(tokens, generate(model, source, use_cache=False, **options)), options
         assert watched.searches == searches
-    assert watched.leaves > 2
 
 
 def test_a_left_padded_prompt_of_the_decoder_is_searched_on_as_alone(source, watched):
