@@ -201,6 +201,7 @@ def test_five_options_train_a_model_and_keep_the_best(is_mean_better, corpus, tm
     caplog.set_level(logging.INFO, "modeling_ode_transformer")
     sizes = {name: value for name, value in MODEL.items() if name != "encoder_layers"}
     argv = "train translation --train train.tsv --validation validation.tsv --output_dir out --max_steps 4".split()
+    argv += "--max_eval_samples 4 --generation_max_length 12 --disable_tqdm True".split()
     cli.main(
         [
             *argv,
