@@ -202,19 +202,7 @@ def test_five_options_train_a_model_and_keep_the_best(is_mean_better, corpus, tm
     sizes = {name: value for name, value in MODEL.items() if name != "encoder_layers"}
     argv = "train translation --train train.tsv --validation validation.tsv --output_dir out --max_steps 4".split()
     argv += "--max_eval_samples 4 --generation_max_length 12 --disable_tqdm True".split()
-    cli.main(
-        [
-            *argv,
-            "--config_overrides",
-            json.dumps(sizes),
-            "--disable_tqdm",
-            "True",
-            "--max_eval_samples",
-            "4",
-            "--generation_max_length",
-            "12",
-        ]
-    )
+    cli.main([*argv, "--config_overrides", json.dumps(sizes)])
     assert calls == ["average", "eval"]
     assert ("kept the mean" if is_mean_better else "kept the best checkpoint") in caplog.text
     state = read_json("out/trainer_state.json")

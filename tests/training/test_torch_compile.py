@@ -77,7 +77,8 @@ def test_two_compiled_processes_train_as_two_eager_ones(corpus, tmp_path):
 
 def test_what_inductor_makes_has_the_gradients_of_the_eager_model(graphs):
     """For two shapes, one graph; of a language model, texts that are padded, and not all of their words counted."""
-    model = build(OdeTransformerForCausalLM, decoder_layers=1, **WITHOUT_DROPOUT).train()
+    fields = {"decoder_layers": 1, "layer_history": "none", **WITHOUT_DROPOUT}
+    model = build(OdeTransformerForCausalLM, **fields).train()
     compiled = torch.compile(model, dynamic=True)
     for rows, length in ((6, 11), (5, 13)):
         ids = torch.randint(4, 20, (rows, length))
