@@ -236,18 +236,6 @@ def test_scores_are_those_of_n_best(translator):
     assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
 
 
-def test_an_assistant_model_proposes_tokens_and_changes_none(tokenizers):
-    tokenizer = tokenizers[0]
-    model, assistant = make_model(tokenizer), make_model(tokenizer, decoder_layers=1)
-    calls = []
-    assistant.register_forward_hook(lambda *args: calls.append(args))
-    options = {"num_beams": 1, "max_new_tokens": 8}
-    expected = TranslationPipeline(model, tokenizer)(TEXTS[0], **options)
-    assert not calls
-    assert TranslationPipeline(model, tokenizer, assistant_model=assistant)(TEXTS[0], **options) == expected
-    assert calls
-
-
 @pytest.fixture
 def warned(caplog, monkeypatch):
     """The messages so far, those that are to come once as often as they come."""
@@ -396,14 +384,3 @@ def test_what_cannot_work_is_refused(translator, tokenizers, tmp_path):
         translator.save_pretrained(tmp_path, push_to_hub=True)
     with pytest.raises(ValueError, match="task 'ner': choose one of translation, summarization, text-correction"):
         add_pipeline(tiny_config(), "ner")
-
-
-def test_the_table_of_pipelines_stays_as_it_is():
-    """pipeline() puts classes for names in the entry that it reads."""
-    before = json.dumps(CUSTOM_PIPELINES)
-    config = tiny_config()
-    for task in CUSTOM_PIPELINES:
-        add_pipeline(config, task)
-        assert list(config.custom_pipelines) == [task]
-        config.custom_pipelines[task]["pt"] = None
-    assert json.dumps(CUSTOM_PIPELINES) == before

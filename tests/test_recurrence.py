@@ -194,16 +194,6 @@ def test_each_dropout_is_where_it_belongs(field, kind):
         assert zeros > 0.98 if fields.get(name.split()[0], "dropout") == field else zeros < 0.9, name
 
 
-def test_dropout_of_the_weights_of_a_recurrent_network_counts():
-    """The states are those of the dropped weights."""
-    fields = {**KINDS["biarn"], **WITHOUT_DROPOUT, "attention_dropout": 0.5}
-    network = build(OdeTransformerRecurrenceModel, **fields).encoder.recurrence.train()
-    x = torch.randn(3, 8, 32)
-    assert (network(x) - network(x)).abs().max() > 1e-3
-    network.eval()
-    assert torch.equal(network(x), network(x))
-
-
 def test_only_a_recurrent_network_knows_the_order_of_words():
     embeddings = torch.randn(2, 7, 32, generator=torch.Generator().manual_seed(0))
     for kind in ("birnn", "biarn"):
@@ -343,23 +333,6 @@ def test_encoder_outputs_without_the_recurrence_are_refused(batch):
             model(**arguments, encoder_outputs=given)
     with pytest.raises(ValueError, match=r"shape \(3, 1, 9, 9\).*needs the shape \(3, 9\)"):
         model(batch["input_ids"], torch.ones(3, 1, 9, 9), batch["decoder_input_ids"])
-
-
-def test_encoder_outputs_may_be_any_that_have_the_states(batch):
-    model = build(**KINDS["birnn"])
-    outputs = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
-    arguments = {name: batch[name] for name in ("attention_mask", "decoder_input_ids")}
-    more = {**outputs, "pooler_output": outputs.last_hidden_state[:, 0]}
-    assert torch.equal(model(**arguments, encoder_outputs=more).logits, model(**batch).logits)
-    with pytest.raises(TypeError, match=r"encoder_outputs is a tensor \(3, 9, 32\)"):
-        model(**arguments, encoder_outputs=outputs.last_hidden_state)
-    with pytest.raises(ValueError, match="encoder_outputs has no last_hidden_state, only pooler_output"):
-        model(**arguments, encoder_outputs={"pooler_output": more["pooler_output"]})
-    with pytest.raises(ValueError, match="has 8 states for 9 states of the encoder, but this model expects 9"):
-        few = outputs.recurrence_last_hidden_state[:, :8]
-        model(**arguments, encoder_outputs=(outputs.last_hidden_state, few))
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        model(**arguments, encoder_outputs=(torch.zeros(3, 9, 8), torch.zeros(3, 9, 8)))
 
 
 def test_every_mask_is_one_of_words():

@@ -13,7 +13,7 @@ from modeling_ode_transformer import (
     OdeTransformerRecurrenceForConditionalGeneration,
 )
 
-from .conftest import assert_close, tiny_config
+from .conftest import tiny_config
 from .test_recurrence import FORMS, KINDS, SOME_FORMS, WITHOUT_DROPOUT, recurrence_config, without_recurrence
 
 
@@ -126,21 +126,6 @@ def test_assisted_decoding_is_greedy_search(form, source):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_beam_search_keeps_one_copy_for_each_source(kind, source):
-    """The keys of both encoders are made once, and finished sources leave."""
-    model = lively_with(**KINDS[kind], recurrence_decoder_layers="all")
-    sources, projected = [], []
-    model.model.decoder.register_forward_pre_hook(
-        lambda module, args, kwargs: sources.append(len(kwargs["encoder_hidden_states"])), with_kwargs=True
-    )
-    for layer in model.model.decoder.layers:
-        layer.recurrence_attn.k_proj.register_forward_hook(lambda _, args, output: projected.append(len(output)))
-    generate(model, source, num_beams=4, early_stopping=True)
-    assert projected == [6, 6]
-    assert sources[0] == 6 and sources[-1] < 6
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_an_ensemble_of_one_searches_as_its_member(kind, source):
     model = lively_with(**KINDS[kind])
     other = lively_without(seed=1)
@@ -149,27 +134,6 @@ def test_an_ensemble_of_one_searches_as_its_member(kind, source):
         assert torch.equal(alone, model.generate(**source, **options))
     both = EnsembleForConditionalGeneration([model, other]).generate(**source, num_beams=3)
     assert torch.equal(both, EnsembleForConditionalGeneration([other, model]).generate(**source, num_beams=3))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_step_takes_the_beams_of_a_source_as_the_words_of_one_sentence(kind, source):
-    """One row of states for each source, and (sources, beams) tokens in the places of the first word: what a beam
-    search over tensors of one shape passes through the decoder."""
-    model = lively_with(**KINDS[kind]).double()
-    states = model.get_encoder()(**source)
-    tokens = torch.randint(4, 60, (6, 4))
-    visible = torch.full((4, 4), torch.finfo(model.dtype).min, dtype=model.dtype).fill_diagonal_(0).expand(6, 1, 4, 4)
-    actual = model(
-        encoder_outputs=states,
-        attention_mask=source["attention_mask"],
-        decoder_input_ids=tokens,
-        decoder_attention_mask=visible,
-        position_ids=torch.zeros_like(tokens),
-        use_cache=False,
-    ).logits
-    for beam in range(4):
-        alone = model(**source, decoder_input_ids=tokens[:, beam : beam + 1]).logits
-        assert_close(actual[:, beam : beam + 1], alone, scale=10)
 
 
 def test_a_compiled_search_finds_what_others_find(source):

@@ -166,11 +166,6 @@ def test_adaptive_steps_are_limited_by_the_configuration(batch):
         model(**batch)
 
 
-def test_stacked_blocks_are_evaluated_at_their_numbers(batch):
-    output = tiny_model(CsaOdeModel, solver="none", num_blocks=5)(**batch, output_attentions=True)
-    assert output.evaluation_times.tolist() == [[number] * 4 for number in range(5)]
-
-
 def test_dropout_is_of_embeddings_and_of_the_vector_to_classify():
     model, zeros = tiny_model(dropout=0.999), {}
     for name, module in (("words", model.model.convolution), ("vector", model.classifier)):
@@ -204,11 +199,6 @@ def test_parameters_are_those_of_the_paper(d, n, millions):
     assert number / 1e6 == pytest.approx(millions, abs=0.0051)
     printed = CsaOdeConfig(hidden_size=d, ngram_size=n, num_labels=6, vocab_size=7, attention_output_projection=False)
     assert number - (CsaOdeForSequenceClassification(printed).num_parameters() - 7 * 300) == d * d
-
-
-def test_parameters_of_stacked_blocks():
-    config = CsaOdeConfig(solver="none", num_blocks=5, num_labels=6, vocab_size=7)
-    assert CsaOdeForSequenceClassification(config).num_parameters() - 2100 == count(300, 2, blocks=5)
 
 
 def test_equal_vectors_have_the_greatest_euclidean_attention():

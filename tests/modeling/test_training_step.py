@@ -37,16 +37,6 @@ def test_training_fills_a_cache_only_if_asked(model_class, batch):
     assert model(**batch, past_key_values=cache).past_key_values.get_seq_length() == 12
 
 
-def test_generation_in_training_mode_uses_a_cache(batch):
-    model = build(dropout=0.0, attention_dropout=0.0, activation_dropout=0.0)
-    del batch["decoder_input_ids"]
-    options = {"max_new_tokens": 5, "return_dict_in_generate": True}
-    expected = model.generate(**batch, **options)
-    outputs = model.train().generate(**batch, **options)
-    assert torch.equal(outputs.sequences, expected.sequences)
-    assert outputs.past_key_values.get_seq_length() == expected.past_key_values.get_seq_length() > 0
-
-
 def test_a_model_is_traced_with_gradients():
     model = build(encoder_coefficients="fixed", max_relative_position=3).eval()
 

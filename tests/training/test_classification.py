@@ -428,16 +428,6 @@ def test_a_text_of_a_csv_file_may_go_on_after_its_closing_quote(tmp_path):
     assert (found.texts, found.labels) == (["so what", "a, b"], ["1", "0"])
 
 
-def test_files_that_a_call_does_not_read_take_no_share_of_the_training_examples():
-    args = classification_examples.DataArguments(test_file="a.txt", test_size=0.5, validation_size=0.25)
-    given = {"train": classification_examples.Examples(list("abcdefgh"), None, list("01010101"))}
-    for is_tested in (False, True):
-        given |= {"test": given["train"]} if is_tested else {}
-        needed = {"train": True, "validation": True, "test": is_tested}
-        splits = classification_examples.make_splits(given, args, needed, None)
-        assert (len(splits["train"].labels), len(splits["validation"].labels)) == (6, 2)
-
-
 def test_the_learning_rate_rises_linearly_and_falls_exponentially(files, tmp_path):
     options = {"max_steps": 10, "warmup_steps": 4, "learning_rate": 0.01, "learning_rate_ratio": 0.01}
     run_classification.main(arguments(files[0], tmp_path, do_predict=None, **options))
@@ -446,21 +436,6 @@ def test_the_learning_rate_rises_linearly_and_falls_exponentially(files, tmp_pat
     # Of the first update the rate is 0; what is logged is that of each update.
     expected = [0.01 * step / 4 for step in range(4)] + [0.01 * 0.01 ** (step / 6) for step in range(6)]
     assert rates == pytest.approx(expected)
-
-
-def test_a_second_training_has_the_schedule_of_its_own_updates(files, tmp_path, monkeypatch):
-    """As after --auto_find_batch_size has halved the batches: more updates, whose last rate is the lowest one."""
-    trainers, make = [], run_loop.make
-    monkeypatch.setattr(run_loop, "make", lambda model: make(model) or trainers.append(model.trainer))
-    run_classification.main(arguments(files[0], tmp_path, warmup_steps=2, learning_rate_ratio=0.01, do_predict=None))
-    (trainer,) = trainers
-    for updates in (4, 8):
-        trainer.args.max_steps = updates
-        trainer.train()
-        rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
-        expected = [1e-3 * step / 2 for step in range(2)]
-        expected += [1e-3 * 0.01 ** (step / (updates - 2)) for step in range(updates - 2)]
-        assert rates == pytest.approx(expected)
 
 
 def test_the_optimizer_is_adam_with_l2_regularization(files, tmp_path):
