@@ -67,15 +67,12 @@ TINY = {
 # Marked `slow`: what starts processes, compiles or trains, and what repeats the core's tests on relatives and on
 # converted models. Folders and files, the longest first: they run first, so that no process ends with a long file.
 SLOW = (
-    *("training/test_recipes", "test_ecosystem", "hub/test_publish", "training/test_resumption"),
-    *("training/test_trainer", "test_app", "test_benchmarks", "test_compiled_search"),
-    *("test_multilingual", "training", "inference/test_generate", "test_from_residual", "test_hub"),
+    *("test_compiled_search", "training/test_torch_compile", "test_ecosystem", "test_depth_architectures"),
+    *("training/test_recipes", "hub/test_publish", "training/test_resumption", "test_app", "training/test_trainer"),
+    *("inference/test_generate", "test_multilingual", "training", "test_from_residual", "test_hub", "test_benchmarks"),
     *("conversion/test_residual", "test_recurrence_models", "test_recurrence_generation", "test_recurrence"),
     *("test_pipeline", "test_cli", "test_queue", "csa_ode", "conversion/test_fairseq_command", "test_collect_runs"),
-    "test_depth_architectures",
-    "test_tensor_parallel",
-    "test_plot_training",
-    "test_own_schemes",
+    *("test_tensor_parallel", "test_plot_training", "test_own_schemes"),
 )
 # Tests that need a newer transformers than the oldest supported one, by version: what older ones lack or do wrong.
 NEEDS_TRANSFORMERS = {
