@@ -63,7 +63,7 @@ PRESETS = {
             0,
             {
                 **{**SEQ2SEQ, "config_overrides": seq2seq_model(128, 2, 4, 512, 0.3), "vocab_size": 2000},
-                **{"max_tokens_per_batch": 1500, "num_train_epochs": 20},
+                **{"max_tokens_per_batch": 1500, "num_train_epochs": 30},
             },
         ),
         Preset(

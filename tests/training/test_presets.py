@@ -107,7 +107,7 @@ def test_the_small_preset_is_the_fast_recipe_of_multi30k(files, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("--learning_rate 0.5 --vocab_size 300", {"learning_rate": 0.5, "vocab_size": 300, "num_train_epochs": 20}),
+        ("--learning_rate 0.5 --vocab_size 300", {"learning_rate": 0.5, "vocab_size": 300, "num_train_epochs": 30}),
         ("--preset none --do_train", {"learning_rate": 5e-5, "max_tokens_per_batch": None, "num_beams": None}),
         ("--preset base", {"gradient_accumulation_steps": 8}),
         ("--per_device_train_batch_size 3", {"max_tokens_per_batch": None, "per_device_train_batch_size": 3}),
