@@ -32,7 +32,7 @@ from .help import help_text
 from .presets import preset_of, preset_values
 from .recipe_files import recipe_of
 from .records import PREFIXES, held_out
-from .run_folder import checkpoint_for_run, locked_run, note_metrics
+from .run_folder import checkpoint_for_run, locked_run, note_metrics, note_run
 from .same_training import run_arguments
 from .seeds import check_other_models, earlier_results, finished_metrics, plan_models, write_results
 from .task import Run, Task
@@ -183,7 +183,7 @@ def run_model(run: Run) -> dict[str, float | str]:
     """Trains and measures one model in its output folder; returns its metrics by name."""
     set_seed(run.args.seed)
     make(run)
-    run.note()
+    note_run(run.arguments, run.args)
     metrics = run.task.measure_model(run)
     if run.args.do_train:
         metrics |= train(run, metrics)

@@ -10,7 +10,6 @@ import datasets
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 
 from .arguments import BaseDataArguments, BaseModelArguments
-from .run_folder import note_run
 
 
 @dataclass
@@ -46,7 +45,6 @@ class Run:
     model: PreTrainedModel | None = None
     splits: dict[str, datasets.Dataset] = field(default_factory=dict)
     trainer: Trainer | None = None
-    is_noted: bool = False
     is_warned_of_empty: bool = False
 
     @property
@@ -62,12 +60,6 @@ class Run:
     @property
     def output_dir(self) -> Path:
         return Path(self.args.output_dir)
-
-    def note(self) -> None:
-        """Notes in the output folder what the run is, unless that was done: before anything else is written there."""
-        if not self.is_noted:
-            note_run(self.arguments, self.args)
-            self.is_noted = True
 
 
 def nothing(*args) -> dict:

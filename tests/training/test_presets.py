@@ -94,17 +94,19 @@ def test_a_pipe_is_not_read_for_its_size(files):
     assert re.match("Preset small, since the examples of a pipe cannot be counted in advance", notes[0])
 
 
-def test_the_small_preset_is_the_recipe_of_multi30k(files, monkeypatch):
-    """Apart from the evaluations, which have the beam of the final one, and from the average."""
+def test_the_small_preset_is_the_fast_recipe_of_multi30k(files, monkeypatch):
+    """Apart from the gate, the number of evaluations and the best checkpoint."""
     monkeypatch.setattr(presets, "count_examples", lambda *_: 29_000)
     model_args, data_args, args = parse_arguments(TRANSLATION, DATA)
-    recipe = read_json(RECIPES / "multi30k_en_de.json")
+    recipe = read_json(RECIPES / "multi30k_en_de_fast.json")
     found = vars(model_args) | vars(data_args) | vars(args)
-    names = "config_overrides vocab_size num_train_epochs max_tokens_per_batch learning_rate lr_scheduler_type"
-    names += " adam_beta1 adam_beta2 label_smoothing_factor num_beams length_penalty metric_for_best_model"
+    names = "vocab_size num_train_epochs max_tokens_per_batch optim muon_learning_rate learning_rate lr_scheduler_type"
+    names += " adam_beta1 adam_beta2 label_smoothing_factor generation_num_beams num_beams length_penalty"
     assert {name: found[name] for name in names.split()} == {name: recipe[name] for name in names.split()}
-    assert 0.15 < args.warmup_steps < 0.25 and data_args.average_last_checkpoints == 5
-    assert (args.predict_with_generate, args.load_best_model_at_end, args.generation_num_beams) == (True, True, None)
+    assert model_args.config_overrides == recipe["config_overrides"] | {"encoder_coefficients": "gate"}
+    # A tenth of the recipe's 1,080 updates.
+    assert args.warmup_steps == 0.1 and recipe["warmup_steps"] == 100
+    assert (args.predict_with_generate, args.load_best_model_at_end) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -114,16 +116,13 @@ def test_the_small_preset_is_the_recipe_of_multi30k(files, monkeypatch):
         ("--preset none --do_train", {"learning_rate": 5e-5, "max_tokens_per_batch": None, "num_beams": None}),
         ("--per_device_train_batch_size 3", {"max_tokens_per_batch": None, "per_device_train_batch_size": 3}),
         ("--max_source_length 2001", {"max_tokens_per_batch": 2008}),  # as lengths are padded in half precision
-        ("--save_strategy no", {"average_last_checkpoints": 0, "load_best_model_at_end": False, "eval_steps": 0.05}),
-        ("--eval_strategy epoch", {"save_strategy": "epoch", "average_last_checkpoints": 5}),
+        ("--save_strategy no", {"load_best_model_at_end": False, "save_total_limit": None, "eval_steps": 0.1}),
+        ("--eval_strategy epoch", {"save_strategy": "epoch", "save_total_limit": 1}),
         ("--save_steps 7", {"eval_steps": 7, "eval_strategy": "steps"}),
-        ("--save_total_limit 3", {"average_last_checkpoints": 2, "save_total_limit": 3}),
-        ("--average_last_checkpoints 0 --load_best_model_at_end False", {"save_total_limit": 1}),
-        ("--load_best_model_at_end False", {"average_last_checkpoints": 5, "save_total_limit": 6}),
-        ("--save_strategy best --average_last_checkpoints 2", {"average_last_checkpoints": 2, "save_total_limit": 3}),
-        ("--max_steps 3", {"average_last_checkpoints": 3}),
+        ("--save_strategy best", {"load_best_model_at_end": False}),
+        ("--average_last_checkpoints 3", {"average_last_checkpoints": 3, "save_total_limit": 4}),
         ("--tokenizer_options a=1", {"tokenizer_options": {"hard_vocab_limit": False, "a": 1}}),
-        ("--model_name_or_path m", {"config_overrides": None, "learning_rate": 5e-5, "label_smoothing_factor": 0.1}),
+        ("--model_name_or_path m", {"config_overrides": None, "learning_rate": 5e-5, "optim": "adamw_torch_fused"}),
         ("--test a.tsv", {"do_predict": True}),
         ("--do_eval --model_name_or_path m", {"do_train": False, "num_beams": None, "eval_strategy": "no"}),
     ],
@@ -141,9 +140,9 @@ def test_overrides_are_laid_over_the_model_of_the_preset(files):
 
 def test_without_validation_data_nothing_is_evaluated(files):
     notes = []
-    _, data_args, args = parse_arguments(TRANSLATION, ["--train", "a.tsv", "--output_dir", "out"], notes)
+    args = parse_arguments(TRANSLATION, ["--train", "a.tsv", "--output_dir", "out"], notes)[2]
     assert (args.do_eval, args.eval_strategy, args.load_best_model_at_end) == (False, "no", False)
-    assert data_args.average_last_checkpoints == 5 and "No validation data" in notes[2]
+    assert "No validation data" in notes[2]
 
 
 def test_a_preset_has_a_smoke_variant(files):
@@ -181,7 +180,7 @@ def test_other_tasks_have_presets_too(files):
 
 
 @pytest.mark.parametrize("is_mean_better", [True, False])
-def test_five_options_train_a_model_and_keep_the_best(is_mean_better, corpus, tmp_path, monkeypatch, caplog):
+def test_a_few_options_train_a_model_and_keep_the_best(is_mean_better, corpus, tmp_path, monkeypatch, caplog):
     """Of the best checkpoint and the mean of the last ones, the final model is the one with the higher BLEU."""
     for split in ("train", "validation"):
         rows = zip(*((corpus / f"{split}.{side}").read_text().splitlines() for side in ("en", "de")))
@@ -201,7 +200,7 @@ def test_five_options_train_a_model_and_keep_the_best(is_mean_better, corpus, tm
     caplog.set_level(logging.INFO, "modeling_ode_transformer")
     sizes = {name: value for name, value in MODEL.items() if name != "encoder_layers"}
     argv = "train translation --train train.tsv --validation validation.tsv --output_dir out --max_steps 4".split()
-    argv += "--max_eval_samples 4 --generation_max_length 12 --disable_tqdm True".split()
+    argv += "--average_last_checkpoints 2 --max_eval_samples 4 --generation_max_length 12 --disable_tqdm True".split()
     cli.main([*argv, "--config_overrides", json.dumps(sizes)])
     assert calls == ["average", "eval"]
     assert ("kept the mean" if is_mean_better else "kept the best checkpoint") in caplog.text
