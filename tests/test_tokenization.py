@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 from transformers import AutoTokenizer
 
 from modeling_ode_transformer import tokenization_ode_transformer
@@ -326,6 +327,17 @@ def test_from_sentencepiece_refuses_what_it_cannot_reproduce(options, message):
     model = train_sentencepiece(sentences(0, 50), **options)
     with pytest.raises(ValueError, match=message):
         OdeTransformerTokenizer.from_sentencepiece(model)
+
+
+def test_from_sentencepiece_refuses_edited_models(model):
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto.pieces[-1].type = proto.SentencePiece.Type.UNUSED
+    with pytest.raises(ValueError, match="unused pieces"):
+        OdeTransformerTokenizer.from_sentencepiece(proto.SerializeToString())
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto.normalizer_spec.escape_whitespaces = False
+    with pytest.raises(ValueError, match="escape_whitespaces=False"):
+        OdeTransformerTokenizer.from_sentencepiece(proto.SerializeToString())
 
 
 def test_from_sentencepiece_refuses_other_bytes(tmp_path):

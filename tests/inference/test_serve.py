@@ -391,6 +391,7 @@ def test_a_body_of_more_bytes_than_texts_may_have_is_refused_before_it_is_there(
         ("POST", "/generate", {"json": {"texts": ["a"] * 4}}, 422, "texts: List should have at most 3 items"),
         ("POST", "/generate", {"json": {"texts": ["a" * 9]}}, 422, "texts.0: String should have at most 8 characters"),
         ("POST", "/generate", {"json": {"texts": ["a"], "num_beams": 8}}, 422, "num_beams: Extra inputs are not"),
+        ("POST", "/generate", {"json": {"texts": [7]}}, 422, "texts.0: Input should be a valid string"),
         ("POST", "/generate", {"content": rb'{"texts": ["\ud800"]}'}, 422, "texts.0: Input should be a valid string"),
         ("POST", "/generate", {"content": b'{"texts": ["f\xfcnf"]}'}, 400, "error parsing the body"),
         ("GET", "/generate", {}, 405, "Method Not Allowed"),

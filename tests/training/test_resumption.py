@@ -273,23 +273,14 @@ def train_in_two_processes(argv, folder, launcher=()):
     return results[0].stdout
 
 
-IN_FLOAT32 = """
-import runpy
-from modeling_ode_transformer.training import trainer
-trainer.has_bf16_products = lambda: False
-runpy.run_path({script!r}, run_name="__main__")
-"""
-
-
 def launch(kind, argv, folder):
     """Trains in two processes of a launcher. torchrun can start scripts in forks of its own process, so it is a fork
     of this one, and none of the three imports anything anew; accelerate's have its environment."""
     if kind == "FSDP":
         train_in_two_processes(argv, folder, LAUNCHERS[kind])
         return
-    script = folder / "script.py"
-    script.write_text(IN_FLOAT32.format(script=str(EXAMPLES / "run_translation.py")))
-    command = [*LAUNCHERS[kind][1:], "--start_method", "fork", "--run_path", str(script), *argv]
+    script = str(EXAMPLES / "run_translation.py")
+    command = [*LAUNCHERS[kind][1:], "--start_method", "fork", "--run_path", script, *argv]
     call = functools.partial(torch.distributed.run.main, command)
     result = wait(fork(call, folder, folder / kind, environment_of_processes()), folder / kind)
     assert result.returncode == 0, result.stderr[-3000:]
