@@ -86,7 +86,7 @@ def test_what_graphs_of_kernels_need_changes_no_token(source, tracing, recording
 def test_what_inductor_makes_finds_the_same(source):  # noqa: F811
     """With a limit for each source."""
     torch.compiler.reset()
-    model, options = small(), OPTIONS["max_len"]
+    model, options = small(layer_history="none", max_relative_position=0), OPTIONS["max_len"]
     expected, scores = generate_with_scores(model, source, **options)
     tokens, others = generate_with_scores(model, source, cache_implementation="static", **options)
     assert torch.equal(tokens, expected)

@@ -27,17 +27,17 @@ TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 ENCODER = {
     **TOKENS,
     **{"vocab_size": 99, "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64},
-    **{"num_hidden_layers": 4, "num_attention_heads": 4},
+    **{"num_hidden_layers": 2, "num_attention_heads": 4},
 }
 DECODER = {**ENCODER, "num_key_value_heads": 2}
 EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2}
 PAIR = {
     **TOKENS,
     **{"vocab_size": 99, "d_model": 32, "max_position_embeddings": 64, "decoder_start_token_id": 2},
-    **{"encoder_layers": 3, "encoder_attention_heads": 4, "encoder_ffn_dim": 64},
-    **{"decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 64},
+    **{"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 64},
+    **{"decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 64},
 }
-IMAGES = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "image_size": 16, "patch_size": 8}
+IMAGES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 16, "patch_size": 8}
 # Names in the table, kinds, names of configurations without "Config", and fields.
 ARCHITECTURES = {
     "Llama": ("decoder", "Llama", DECODER),
@@ -49,7 +49,7 @@ ARCHITECTURES = {
         "Gemma3Text",
         {
             **{**DECODER, "head_dim": 8, "sliding_window": 6},
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "layer_types": ["sliding_attention", "full_attention"],
         },
     ),
     "Phi 3": ("decoder", "Phi3", DECODER),
@@ -58,7 +58,7 @@ ARCHITECTURES = {
     "GPT-2": (
         "decoder",
         "GPT2",
-        {**TOKENS, "vocab_size": 99, "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 64},
+        {**TOKENS, "vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
     ),
     "GPT-NeoX": ("decoder", "GPTNeoX", ENCODER),
     "OPT": ("decoder", "OPT", {**ENCODER, "ffn_dim": 64, "word_embed_proj_dim": 32}),
@@ -76,7 +76,7 @@ ARCHITECTURES = {
         "encoder-decoder",
         "T5",
         {
-            **{"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 3, "num_heads": 4},
+            **{"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4},
             **{"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2},
         },
     ),

@@ -73,6 +73,7 @@ def test_a_training_step_has_as_many_operators_as_noted(batch):
             ("RK2, gate", "rk2", {"encoder_coefficients": "gate"}),
         )
     }
-    models["M2M100"] = M2M100ForConditionalGeneration(M2M100Config(**sizes))
+    kept = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}  # no layer is dropped by chance
+    models["M2M100"] = M2M100ForConditionalGeneration(M2M100Config(**sizes, **kept))
     counts = {name: operators_of_a_step(model, batch) for name, model in models.items()}
-    assert counts == {"residual": 2709, "RK2": 3531, "RK2, gate": 3653, "M2M100": 2272}
+    assert counts == {"residual": 2709, "RK2": 3531, "RK2, gate": 3653, "M2M100": 2236}
