@@ -326,10 +326,8 @@ def test_hooks_run_in_every_step_and_change_what_is_found(source, tracing):  # n
         calls.clear()
 
 
-@pytest.mark.parametrize("records", [False, True], ids=["cpu", "recording"])
-def test_inputs_with_and_without_a_mask(records, source, shared_tracing, monkeypatch):  # noqa: F811
+def test_inputs_with_and_without_a_mask(source, tracing, recording):  # noqa: F811
     """As without compiling: generate() makes no mask for the sources, even if they are padded."""
-    monkeypatch.setattr(compiled_search, "RECORDING_DEVICES", {"cpu"} if records else set())
     model, ids, mask = small(), source["input_ids"], source["attention_mask"]
     options = {"num_beams": 4, "max_new_tokens": 6}
     penalty = {"encoder_repetition_penalty": 1.5, "pad_token_id": 17, "attention_mask": torch.ones_like(ids)}
@@ -343,7 +341,7 @@ def test_inputs_with_and_without_a_mask(records, source, shared_tracing, monkeyp
         given = {name: each for name, each in {**options, **inputs}.items() if each is not None}
         given |= {"custom_generate": beam_search, "return_scores": True}
         expected, scores = model.generate(*args, **given)
-        tokens, others = model.generate(*args, **given, **shared_tracing.options)
+        tokens, others = model.generate(*args, **given, **tracing.options)
         assert torch.equal(tokens, expected)
         torch.testing.assert_close(others, scores, rtol=1e-5, atol=1e-5)
 
