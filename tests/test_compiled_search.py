@@ -307,23 +307,18 @@ def test_a_search_of_which_nothing_is_compiled_finds_the_same(source):  # noqa: 
 
 
 def test_hooks_run_in_every_step_and_change_what_is_found(source, tracing):  # noqa: F811
-    """Also those added to a model that has searched, and one of another model of the form."""
-
-    def negative(module, inputs, output):
-        return (-output[0], *output[1:])
-
-    calls = []
-    for model, stack in ((small(), "encoder"), (small(seed=1), "decoder")):
-        options = {**source, "num_beams": 4, "max_new_tokens": 10, "eos_token_id": None}
-        assert torch.equal(model.generate(**options, **tracing.options), model.generate(**options))
+    """Also those added to a model that has searched."""
+    model, calls = small(), []
+    options = {**source, "num_beams": 4, "max_new_tokens": 10, "eos_token_id": None}
+    assert torch.equal(model.generate(**options, **tracing.options), model.generate(**options))
+    for stack in ("encoder", "decoder"):
         layer = model.get_submodule(f"model.{stack}.layers.0")
-        for hook in (negative, lambda *args: calls.append(1)):
-            layer.register_forward_hook(hook)
-        expected, number = model.generate(**options), len(calls)
-        calls.clear()
-        assert torch.equal(model.generate(**options, **tracing.options), expected)
-        assert len(calls) == number == (1 if stack == "encoder" else 10)
-        calls.clear()
+        layer.register_forward_hook(lambda module, inputs, output: (-output[0], *output[1:]))
+        layer.register_forward_hook(lambda *args, stack=stack: calls.append(stack))
+    expected, number = model.generate(**options), len(calls)
+    calls.clear()
+    assert torch.equal(model.generate(**options, **tracing.options), expected)
+    assert len(calls) == number == 1 + 10
 
 
 def test_inputs_with_and_without_a_mask(source, tracing, recording):  # noqa: F811
