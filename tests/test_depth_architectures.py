@@ -37,7 +37,7 @@ PAIR = {
     **{"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 64},
     **{"decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 64},
 }
-IMAGES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 16, "patch_size": 8}
+IMAGES = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "image_size": 16, "patch_size": 8}
 # Names in the table, kinds, names of configurations without "Config", and fields.
 ARCHITECTURES = {
     "Llama": ("decoder", "Llama", DECODER),
