@@ -40,7 +40,7 @@ from ..modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
 from ..options import check_ranges, declarations, option
 from ..pipeline_ode_transformer import save_pipeline_code
 from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
-from .arguments import has_bf16_products
+from .arguments import has_fast_bf16
 from .checkpoints import update_number
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .muon import Muon, muon_groups
@@ -209,7 +209,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             groups = muon_groups(
                 model, args.muon_learning_rate, args.weight_decay, self.get_decay_parameter_names(model)
             )
-            is_fast = args.device.type != "cpu" or has_bf16_products()
+            is_fast = args.device.type != "cpu" or has_fast_bf16()
             self.optimizer = Muon(
                 groups,
                 dtype=torch.bfloat16 if is_fast else torch.float32,
