@@ -35,7 +35,7 @@ import numpy as np
 
 from ..text_files import read_lines
 from .maxmatch import GoldEdit, count_edits
-from .metric_utils import check_lists
+from .metric_utils import check_lists, warn_of_untokenized
 
 
 logger = logging.getLogger(__name__)
@@ -236,6 +236,7 @@ def m2_statistics(
     check_lists(predictions=predictions, references=references)
     if max_unchanged_words < 0:
         raise ValueError(f"max_unchanged_words {max_unchanged_words} must be at least 0.")
+    warn_of_untokenized(predictions=predictions)
     counts = []
     for prediction, reference in zip(predictions, references):
         annotations = {
