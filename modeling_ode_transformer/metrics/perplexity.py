@@ -192,7 +192,7 @@ def count_bytes(lines: Iterable[str]) -> np.ndarray:
 def sum_lines(of_lines: dict[str, np.ndarray]) -> dict[str, float | int | str]:
     """The result of `model_perplexity`, from that of `score_lines`."""
     sums = {name: values.sum().item() for name, values in of_lines.items()}
-    scores = {
+    scores: dict[str, float | int | str] = {
         "perplexity": word_perplexity(of_lines["nll"], of_lines["words"]),
         "perplexity_convention": CONVENTION,
         "bits_per_byte": bits_per_byte(sums["nll"], sums["bytes"]),
