@@ -203,6 +203,14 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             "Validation %s: %s for %s, %s for the best checkpoint; kept %s", metric, score, name, best_score, kept
         )
 
+    def evaluate(self, *args, **kwargs):
+        """As Trainer's; but of checkpoints with the same score the latest is the best, as in fairseq. BLEU is 0 at
+        first."""
+        metrics, best = super().evaluate(*args, **kwargs), self.args.metric_for_best_model
+        if self.is_in_train and best and metrics.get(f"eval_{best.removeprefix('eval_')}") == self.state.best_metric:
+            self.state.best_metric = None
+        return metrics
+
     def create_optimizer(self, model=None):
         if self.optimizer is None and self.args.optim == MUON:
             args, model = self.args, self.model if model is None else model

@@ -298,6 +298,22 @@ def test_a_run_whose_best_update_was_not_saved_is_resumed(losses, tmp_path):
         assert all(weights[name].equal(tensor) for name, tensor in expected.items())
 
 
+def test_the_latest_of_equal_checkpoints_is_the_best_and_no_improvement(tmp_path):
+    """As in fairseq. For early stopping equal scores do not count as better ones; later evaluations change nothing."""
+    values = {"max_steps": 6, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    values |= {"metric_for_best_model": "loss", "load_best_model_at_end": True}
+    for losses, patience, best, last in (
+        ({1: 5, 2: 4, 3: 4, 4: 6, 5: 4, 6: 5}, 9, 5, 6),
+        (dict.fromkeys(range(1, 7), 5), 2, 3, 3),
+    ):
+        trainer = trainer_for(tmp_path / f"{patience}", new_model(), **values)
+        trainer.add_callback(EarlyStoppingCallback(patience))
+        with_losses(trainer, losses).train()
+        assert (trainer.state.best_global_step, trainer.state.global_step) == (best, last)
+        trainer.state.global_step = best
+        assert trainer.evaluate()["eval_loss"] == trainer.state.best_metric == losses[best]
+
+
 def test_evaluations_in_half_precision_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"--bf16_full_eval casts the model for good, .* leave it out"):
         trainer_for(tmp_path, new_model(), bf16_full_eval=True)
