@@ -14,18 +14,14 @@ import sacrebleu
 import torch
 import train_tokenizer
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, pipeline
-from transformers.generation import configuration_utils
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
-from modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.text_files import read_aligned_lines, read_lines
 from modeling_ode_transformer.training.run import run as run_task
 from modeling_ode_transformer.training.samplers import LengthGroupedSampler
-from modeling_ode_transformer.training.tasks import seq2seq, seq2seq_texts, translation
-from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainingArguments
+from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
 
-from ..conftest import build
 from .runs import MODEL, SIZES, arguments, assert_logged, losses, training_pairs
 
 
@@ -174,21 +170,6 @@ def test_best_checkpoint_is_the_one_saved(run, corpus, tmp_path):
     assert len(scores) == 4
     assert metrics["eval_chrf"] == pytest.approx(max(scores))
     assert max(scores) > scores[-1]
-
-
-def test_greedy_searches_have_no_options_of_beams(monkeypatch):
-    """Of which transformers would warn: neither the final search nor that of evaluations, beside the model's own."""
-    monkeypatch.setattr(configuration_utils.logger, "warning_once", pytest.fail)
-    data_args = translation.DataArguments(num_beams=1, length_penalty=0.6)
-    args = TokenSeq2SeqTrainingArguments(generation_num_beams=1)
-    seq2seq.set_generation_options(config := GenerationConfig(), data_args, args)
-    assert config.length_penalty is None and config.early_stopping is None
-    model = build(OdeTransformerForConditionalGeneration)
-    data_args.num_beams = 4
-    seq2seq.set_generation_options(model.generation_config, data_args, args)
-    assert (model.generation_config.length_penalty, model.generation_config.early_stopping) == (0.6, True)
-    search = seq2seq.search_of_evaluations(model.generation_config, args)
-    model.generate(torch.tensor([[4, 5, 2]]), generation_config=search, max_length=4)
 
 
 def test_final_model_is_the_mean_of_the_last_checkpoints(corpus, tmp_path):
