@@ -40,7 +40,7 @@ from ..modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
 from ..options import check_ranges, declarations, option
 from ..pipeline_ode_transformer import save_pipeline_code
 from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
-from .arguments import has_bf16_products
+from .arguments import has_fast_bf16
 from .checkpoints import update_number
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .muon import Muon, muon_groups
@@ -203,13 +203,21 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             "Validation %s: %s for %s, %s for the best checkpoint; kept %s", metric, score, name, best_score, kept
         )
 
+    def evaluate(self, *args, **kwargs):
+        """As Trainer's; but of checkpoints with the same score the latest is the best, as in fairseq. BLEU is 0 at
+        first."""
+        metrics, best = super().evaluate(*args, **kwargs), self.args.metric_for_best_model
+        if self.is_in_train and best and metrics.get(f"eval_{best.removeprefix('eval_')}") == self.state.best_metric:
+            self.state.best_metric = None
+        return metrics
+
     def create_optimizer(self, model=None):
         if self.optimizer is None and self.args.optim == MUON:
             args, model = self.args, self.model if model is None else model
             groups = muon_groups(
                 model, args.muon_learning_rate, args.weight_decay, self.get_decay_parameter_names(model)
             )
-            is_fast = args.device.type != "cpu" or has_bf16_products()
+            is_fast = args.device.type != "cpu" or has_fast_bf16()
             self.optimizer = Muon(
                 groups,
                 dtype=torch.bfloat16 if is_fast else torch.float32,

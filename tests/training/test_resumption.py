@@ -292,7 +292,7 @@ IN_FLOAT32 = """
 import runpy
 from modeling_ode_transformer.training import trainer
 from tests.training.runs import shard_over_cpus
-trainer.has_bf16_products = lambda: False
+trainer.has_fast_bf16 = lambda: False
 if {is_sharded}:
     shard_over_cpus()
 runpy.run_path({script!r}, run_name="__main__")
@@ -303,7 +303,7 @@ runpy.run_path({script!r}, run_name="__main__")
 def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, monkeypatch):
     """Losses, gradient norms, weights and predictions with the same batches to an update. Muon computes in
     float32 on all machines: bfloat16 would make the rounding of the gradients' sums larger."""
-    monkeypatch.setattr(trainer_module, "has_bf16_products", lambda: False)
+    monkeypatch.setattr(trainer_module, "has_fast_bf16", lambda: False)
     script = tmp_path / "script.py"
     script.write_text(IN_FLOAT32.format(script=str(EXAMPLES / "run_translation.py"), is_sharded=kind == "FSDP"))
     values = options(max_steps=4, logging_steps=1, save_steps=3, eval_strategy="no", do_predict=True)

@@ -125,13 +125,10 @@ def drawn_for_validation(sentences: Sequence[M2Sentence], share: float) -> list[
 
 
 def corrections(sentence: M2Sentence, annotator: str) -> list[str]:
-    """The sentence as this annotator corrects it, or as each one does ("all"); unchanged if nobody annotated it.
-
-    Empty if only others annotated it: this annotator's changes are not known.
-    """
-    if not sentence.edits:
-        return [" ".join(sentence.tokens)]
-    return [" ".join(sentence.corrected(each)) for each in sentence.edits if annotator in ("all", str(each))]
+    """The sentence as this annotator corrects it, or as each one does ("all"); unchanged if the file names no edits of
+    theirs, as JFLEG's does where an annotator found nothing."""
+    found = [" ".join(sentence.corrected(each)) for each in sentence.edits if annotator in ("all", str(each))]
+    return found or [" ".join(sentence.tokens)]
 
 
 def one_space(text: str) -> str:
@@ -156,18 +153,16 @@ def read_training_m2(path: Path, validation_files: set[Path], args: DataArgument
         drawn = drawn_for_validation(sentences, args.validation_share)
         sentences = [sentence for sentence, is_drawn in zip(sentences, drawn) if not is_drawn]
         logger.info("%s: %d sentences are kept for validation", path, sum(drawn))
-    annotators = sorted({annotator for sentence in sentences for annotator in sentence.edits})
+    annotators = sorted({number for sentence in sentences for number in sentence.edits})
     if annotators and args.annotator != "all" and int(args.annotator) not in annotators:
         raise ValueError(
             f"{path} is not annotated by --annotator {args.annotator}, only by {', '.join(map(str, annotators))}."
         )
-    corrected = [corrections(sentence, args.annotator) for sentence in sentences]
-    if [] in corrected:
-        logger.warning(
-            "%s: left out %d sentences that annotator %s did not annotate, but others did",
-            *(path, corrected.count([]), args.annotator),
-        )
-    return [(" ".join(sentence.tokens), text) for sentence, texts in zip(sentences, corrected) for text in texts]
+    annotator = args.annotator
+    others = sum(annotator not in ("all", *map(str, sentence.edits)) for sentence in sentences if sentence.edits)
+    if others:
+        logger.info("%s: unchanged by annotator %s, but not by others: %d sentences", path, annotator, others)
+    return [(" ".join(sentence.tokens), text) for sentence in sentences for text in corrections(sentence, annotator)]
 
 
 def read_training_pairs(args: DataArguments) -> Iterator[Pair]:
@@ -246,8 +241,8 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
 def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples:
     """(sentence, correction) pairs of "train", "validation" or "test".
 
-    In validation and test data, the correction is used for the loss. In an M2 file it is the annotator's, or else the
-    sentence's first one; in other files it is the first reference, or None.
+    In validation and test data, the correction is used for the loss. In M2 files it is the annotator's, or the first
+    one's if they have none of the annotator's; in other files it is the first reference, or None.
     """
     if split == "train":
         read = lambda: ((one_space(text), one_space(other)) for text, other in read_training_pairs(args))  # noqa: E731
@@ -259,7 +254,9 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
     elif args.errant:
         logger.warning("--errant needs M2 files: the %s sentences are not scored with it", split)
     if annotations:
-        targets = [(corrections(each, args.annotator) or corrections(each, "all"))[0] for each in annotations]
+        annotators = {str(number) for each in annotations for number in each.edits}
+        annotator = args.annotator if args.annotator in annotators else "all"
+        targets = [corrections(each, annotator)[0] for each in annotations]
     elif references:
         targets = [texts[0] for texts in references]
     elif split == "test":

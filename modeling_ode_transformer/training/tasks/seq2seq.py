@@ -182,11 +182,12 @@ def set_generation_options(
         "min_length": shortest and shortest + 1,
         "no_repeat_ngram_size": data_args.no_repeat_ngram_size,
     }
-    config.update(**{name: value for name, value in asked.items() if value is not None})
-    if config.num_beams == 1:
-        config.update(length_penalty=None, early_stopping=None)
-    elif asked["num_beams"] is not None:
-        config.early_stopping = True
+    values: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    if values.get("num_beams", config.num_beams) == 1:
+        values |= {"length_penalty": None, "early_stopping": None}
+    elif "num_beams" in values:
+        values["early_stopping"] = True
+    config.update(**values)
     saved = [getattr(config, name, None) for name in ("max_length", "max_new_tokens", *MAX_LEN_OPTIONS)]
     if args.generation_max_length or args.do_train or saved == [None] * len(saved):
         config.update(max_length=args.generation_max_length or data_args.max_target_length + 1, max_new_tokens=None)
@@ -198,7 +199,8 @@ def search_of_evaluations(config: GenerationConfig, args: TokenSeq2SeqTrainingAr
     if args.generation_num_beams is not None:
         config.num_beams = args.generation_num_beams
         if args.generation_num_beams == 1:
-            config.update(early_stopping=None, length_penalty=None)
+            # In place of None, generate would take the model's, and warn of them.
+            config.update(early_stopping=False, length_penalty=1.0)
     return config
 
 
