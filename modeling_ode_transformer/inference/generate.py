@@ -4,12 +4,16 @@
     ode-transformer generate --model_name_or_path FOLDER --input source.txt --output output.txt
     ode-transformer generate --model_name_or_path FOLDER1 FOLDER2 --num_beams 8 < source.txt > output.txt
     ode-transformer generate --model_name_or_path FOLDER --interactive
+    torchrun --nproc_per_node 2 -m modeling_ode_transformer generate --model_name_or_path FOLDER --input source.txt
 
 Each line is a source (`.gz` accepted). The output has one line per source in the same order: its text, or
 `score<TAB>text` with `--scores`. With `--num_return_sequences N` it has up to N lines per source, the best first and
 no text twice. Each of these starts with the source's line number: `number<TAB>text` or `number<TAB>score<TAB>text`. A
 score is a log-probability divided by the output's length; in a beam search, by the length to the power of
 `--length_penalty`. An empty line has an empty output, with score 0.
+
+With `--jsonl` lines are JSON objects: `{"source": ..., "target_prefix": ...}`, with or without a prefix, become
+`{"source": ..., "target_prefix": ..., "outputs": [...], "scores": [...]}`. Other fields stay as they are.
 
 Outputs are written to `NAME.partial` until all are finished, by one call at a time. If it is interrupted, the same
 command continues and gives the same outputs as an uninterrupted run; `NAME.partial.json` records the options. With
@@ -21,14 +25,17 @@ import hashlib
 import json
 import logging
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import distributed
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
@@ -36,7 +43,7 @@ from ..generation_ode_transformer import MAX_LEN_OPTIONS, OdeTransformerGenerati
 from ..model_folders import open_model
 from ..options import declarations
 from ..own_schemes import IMPORTED
-from ..text_files import lock_file, parse_overrides, read_json, read_lines, reading
+from ..text_files import lock_file, parse_json, parse_overrides, read_json, read_lines, reading
 from ..texts_ode_transformer import TRAINED_LENGTH, Encoded, Outputs, TextGenerator, check_target_tokenizer
 from ..versions import versions
 from .arguments import DTYPES, GenerateArguments, SearchArguments
@@ -183,9 +190,9 @@ def digest(parts: Iterable[Any]) -> str:
     return found.hexdigest()
 
 
-def note_of(generator: TextGenerator, args: SearchArguments, encoded: Encoded) -> dict[str, Any]:
-    """Everything that outputs depend on: options, versions and imported schemes, and hashes of the encoded sources, of
-    the models and of the target vocabulary."""
+def note_of(generator: TextGenerator, args: SearchArguments, records: list[dict], encoded: Encoded) -> dict[str, Any]:
+    """Everything that outputs depend on: options, versions and imported schemes, and hashes of the sources and of how
+    they are encoded, of the models and of the target vocabulary."""
 
     def models() -> Iterator[Any]:
         yield generator.model.generation_config.to_json_string()
@@ -198,15 +205,15 @@ def note_of(generator: TextGenerator, args: SearchArguments, encoded: Encoded) -
 
     declared = declarations(type(args))
     options = {f"--{name}": value for name, value in vars(args).items() if declared[name]["affects"] != "call"}
-    hashes = {"input": digest(encoded), "models": digest(models())}
+    hashes = {"input": digest(zip(records, encoded)), "models": digest(models())}
     hashes["tokenizers"] = digest(sorted(generator.target_tokenizer.get_vocab().items()))
     return options | {"device": str(generator.model.device), "schemes": IMPORTED} | versions() | hashes
 
 
 def choose(args: GenerateArguments) -> Callable[[str, Outputs], Outputs]:
-    """What a source's outputs become: each text once, the best first. `--mbr` leaves the output that is most like all
-    of them, with its mean similarity as the score; `--rerank` orders them by another model's log-probability per
-    token, and gives that as the score."""
+    """What a source's outputs become. `--mbr` leaves the output that is most like all of them, with its mean
+    similarity as the score; `--rerank` orders them by another model's log-probability per token, and gives that as the
+    score."""
     if args.mbr:
         from ..metrics.minimum_bayes_risk import expected_utilities
 
@@ -219,28 +226,24 @@ def choose(args: GenerateArguments) -> Callable[[str, Outputs], Outputs]:
         model = open_model(AutoModelForSeq2SeqLM, args.rerank, **args.hub_options).to(args.torch_device)
 
         def rerank(source: str, outputs: Outputs) -> Outputs:
-            texts = list(dict(outputs))
+            texts = [text for text, _ in outputs]
             scored = target_likelihoods(model, tokenizer, [source] * len(texts), texts, target_tokenizer)
             found = [(text, float(scores.mean())) for text, (_, scores) in zip(texts, scored)]
             return sorted(found, key=lambda output: -output[1])
 
         return rerank
-    return lambda source, outputs: without_repeats(outputs)
+    return lambda source, outputs: outputs
 
 
-def without_repeats(outputs: Outputs) -> Outputs:
-    """Outputs without those whose text comes before."""
-    found: dict[str, float] = {}
-    for text, score in outputs:
-        found.setdefault(text, score)
-    return list(found.items())
-
-
-def format_outputs(outputs: Outputs, scores: bool, number: int | None = None) -> str:
+def format_outputs(record: dict, outputs: Outputs, args: GenerateArguments, number: int | None = None) -> str:
     """The lines of a source's outputs, each starting with the source's number if given."""
+    if args.jsonl:
+        found: dict[str, Any] = {"outputs": [text for text, _ in outputs]}
+        found |= {"scores": [score for _, score in outputs]} if args.scores else {}
+        return json.dumps(record | found, ensure_ascii=False) + "\n"
     start = "" if number is None else f"{number}\t"
     lines = [(" ".join(text.split("\n")), score) for text, score in outputs]
-    return "".join(f"{start}{score:.4f}\t{text}\n" if scores else f"{start}{text}\n" for text, score in lines)
+    return "".join(f"{start}{score:.4f}\t{text}\n" if args.scores else f"{start}{text}\n" for text, score in lines)
 
 
 def read_sources(name: str) -> list[str]:
@@ -252,6 +255,35 @@ def read_sources(name: str) -> list[str]:
         return [line.rstrip("\r\n") for line in sys.stdin]
     except UnicodeDecodeError as error:
         raise ValueError(f"Standard input is not UTF-8 text ({error}): convert it first.") from error
+
+
+def read_records(args: GenerateArguments) -> list[dict]:
+    """The `source` and, if given, the `target_prefix` of each line of the --input.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a line is not such an object, or there are not as many prefixes as sources.
+    """
+    lines = read_sources(args.input)
+    if args.target_prefix is not None:
+        prefixes = read_lines(args.target_prefix)
+        if len(prefixes) != len(lines):
+            raise ValueError(
+                f"--target_prefix {args.target_prefix} has {len(prefixes)} lines, but --input {args.input} has "
+                f"{len(lines)}: give one for each, which may be empty."
+            )
+        return [{"source": line, "target_prefix": prefix} for line, prefix in zip(lines, prefixes)]
+    if not args.jsonl:
+        return [{"source": line} for line in lines]
+    records = [parse_json(line, f"--input {args.input}, line {number},") for number, line in enumerate(lines, 1)]
+    for number, record in enumerate(records, 1):
+        texts = [record.get("source"), record.get("target_prefix", "")] if isinstance(record, dict) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(
+                f"--input {args.input}, line {number}: expected an object with the text `source` and, if wanted, the "
+                f"text `target_prefix`, not {json.dumps(record)[:80]}."
+            )
+    return records
 
 
 class PartialOutput:
@@ -353,28 +385,36 @@ def opened_output(args: GenerateArguments) -> Iterator[PartialOutput | None]:
 
 
 def write_outputs(
-    generator: TextGenerator, args: GenerateArguments, sources: list[str], output: PartialOutput | None
+    generator: TextGenerator, args: GenerateArguments, records: list[dict], output: PartialOutput | None
 ) -> None:
-    """Writes outputs window by window, by default to standard output. Outputs from an earlier call are kept."""
-    start, empty, written, is_numbered = 0, 0, 0, args.num_return_sequences > 1 and not args.mbr
+    """Writes outputs window by window, by default to standard output. Outputs from an earlier call are kept. Of
+    several processes the first one writes."""
+    start, empty, written, is_first = 0, 0, 0, generator.rank == 0
+    is_numbered = args.num_return_sequences > 1 and not args.mbr and not args.jsonl
     chosen = choose(args)
-    encoded = generator.encode(sources)
-    if output is None:
-        cast(Any, sys.stdout).reconfigure(encoding="utf-8", newline="\n")
-    else:
+    encoded = generator.encode(
+        [record["source"] for record in records], [record.get("target_prefix", "") for record in records]
+    )
+    if output is not None:
         continues = not args.overwrite and not generator.model.generation_config.do_sample
-        start = output.begin(note_of(generator, args, encoded), generator.window_ends(encoded), is_numbered, continues)
+        note = note_of(generator, args, records, encoded)
+        start = output.begin(note, generator.window_ends(encoded), is_numbered, continues)
+    elif is_first:
+        cast(Any, sys.stdout).reconfigure(encoding="utf-8", newline="\n")
+    start = of_the_first(start)
     pack(generator, args)
-    counts = [len(parts) for parts, _ in encoded]
-    with tqdm(total=sum(counts), initial=sum(counts[:start]), unit="line") as bar:
+    counts = [len(parts) for parts, *_ in encoded]
+    with tqdm(total=sum(counts), initial=sum(counts[:start]), unit="line", disable=not is_first) as bar:
         for window in generator.windows(encoded, start, bar.update):
+            if not is_first:
+                continue
             window = [
-                chosen(source, outputs) if count else outputs[:1]
-                for source, outputs, count in zip(sources[start:], window, counts[start:])
+                chosen(record["source"], outputs) if count else outputs
+                for record, outputs, count in zip(records[start:], window, counts[start:])
             ]
             lines = [
-                format_outputs(outputs, args.scores, i if is_numbered else None)
-                for i, outputs in enumerate(window, start + 1)
+                format_outputs(record, outputs, args, i if is_numbered else None)
+                for i, (record, outputs) in enumerate(zip(records[start:], window), start + 1)
             ]
             if output is None:
                 print("".join(lines), end="", flush=True)
@@ -400,23 +440,53 @@ def interact(generator: TextGenerator, args: GenerateArguments) -> None:
     chosen = choose(args)
     try:
         while (source := input("> ")).strip():
-            print(format_outputs(chosen(source, generator([source])[0]), args.scores), end="", flush=True)
+            print(format_outputs({}, chosen(source, generator([source])[0]), args), end="", flush=True)
     except (EOFError, KeyboardInterrupt):
         print()
 
 
+@contextmanager
+def joined_processes() -> Iterator[tuple[int, int]]:
+    """Within the context, the processes that torchrun has started exchange objects, each on a GPU of its own if there
+    are any; gives the process's rank and their number, 0 and 1 without torchrun. Only the first one warns."""
+    number = int(os.environ.get("WORLD_SIZE", 1))
+    if number == 1:
+        yield 0, 1
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    # torchrun ends all processes if one fails.
+    distributed.init_process_group("gloo", timeout=timedelta(days=7))
+    try:
+        rank = distributed.get_rank()
+        logging.disable(logging.WARNING if rank else logging.NOTSET)
+        yield rank, number
+    finally:
+        distributed.destroy_process_group()
+
+
+def of_the_first(value: Any) -> Any:
+    """The value that the first of several processes has."""
+    values = [value]
+    if distributed.is_initialized():
+        distributed.broadcast_object_list(values)
+    return values[0]
+
+
 def run(args: GenerateArguments) -> None:
-    """Runs `ode-transformer generate` with these arguments.
+    """Runs `ode-transformer generate` with these arguments; with torchrun, in several processes.
 
     Raises:
         OSError: a file or a model is missing, or the output cannot be written.
         ValueError: the models do not fit together, or an option does not fit them.
     """
-    set_seed(args.seed)
-    with opened_output(args) as output:
-        sources = [] if args.interactive else read_sources(args.input)
+    with joined_processes() as (rank, number), nullcontext() if rank else opened_output(args) as output:
+        set_seed(args.seed + rank)
+        records = of_the_first([] if args.interactive or rank else read_records(args))
         generator = open_generator(args)
+        generator.keep_repeats = args.mbr is not None
+        generator.rank, generator.num_processes = rank, number
         if args.interactive:
             interact(generator, args)
         else:
-            write_outputs(generator, args, sources, output)
+            write_outputs(generator, args, records, output)
