@@ -5,6 +5,7 @@ for pipelines, `ode-transformer generate` and its server; scores and n-best list
 import copy
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
@@ -321,6 +322,7 @@ class TextGenerator:
         parts = [part for each, _ in split for part in each]
         encoded = self.tokenizer(parts, verbose=False)["input_ids"] if parts else []
         self.check_lengths(parts, list(map(len, encoded)))
+        self.check_characters(parts, encoded)
         remaining = iter(cut_texts(encoded, parts, self.tokenizer, self.limit)[0])
         prefixes = self.encode_prefixes([""] * len(texts) if target_prefixes is None else target_prefixes)
         if len(prefixes) != len(texts):
@@ -364,6 +366,24 @@ class TextGenerator:
                 self.warned.add(problem)
                 advice = "Outputs may lack something: split the texts."
                 logger.warning(f"{len(long)} of {len(parts)} texts {problem}, the first with {first} {advice}")
+
+    def check_characters(self, parts: list[str], encoded: list[list[int]]) -> None:
+        """Warns of characters that the tokenizer has no pieces for: the model has hardly ever seen them."""
+        bytes_and_unknown = {self.tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in range(256)}
+        bytes_and_unknown.add(self.tokenizer.unk_token_id)
+        found = [part for part, ids in zip(parts, encoded) if not bytes_and_unknown.isdisjoint(ids)]
+        if not found or "characters" in self.warned:
+            return
+        self.warned.add("characters")
+        counts = Counter(character for part in found for character in set(part))
+        characters = sorted(counts, key=lambda each: (-counts[each], each))
+        encoded = self.tokenizer(characters, verbose=False)["input_ids"]
+        rare = (each for each, ids in zip(characters, encoded) if not bytes_and_unknown.isdisjoint(ids))
+        examples = ", ".join(f"{each!r} (U+{ord(each):04X})" for each in islice(rare, 5))
+        logger.warning(
+            f"{len(found)} of {len(parts)} texts have characters for which the tokenizer has no piece, such as "
+            f"{examples}: the model knows little of them. Replace them, or train with --normalization."
+        )
 
     def split(self, text: str) -> tuple[list[str], list[str]]:
         """The parts of a text, and the white space between them."""

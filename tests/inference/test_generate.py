@@ -360,6 +360,18 @@ def test_long_sources_are_cut_and_counted(translate, models, caplog):
     assert "4 of 6 texts have more tokens than the model takes, 5, and are cut" in caplog.text
 
 
+def test_characters_without_a_piece_are_warned_of_once(translate, caplog):
+    translate("ode", lines=["one\u00a0two \u263a", "seven", "two\u00a0three", ""])
+    (warned,) = (message for message in caplog.messages if "no piece" in message)
+    assert warned.startswith(
+        "2 of 3 texts have characters for which the tokenizer has no piece, such as '\\xa0' (U+00A0)"
+    )
+    assert "'\u263a' (U+263A)" in warned and "'o'" not in warned
+    caplog.clear()
+    translate("ode")
+    assert not [message for message in caplog.messages if "no piece" in message]
+
+
 @pytest.mark.parametrize("model_is_silent", [False, True])
 def test_empty_outputs_are_warned_of_only_where_there_was_a_text(model_is_silent, translate, monkeypatch, caplog):
     """Blank lines between paragraphs have to have empty outputs."""
