@@ -37,13 +37,13 @@ from typing import Any, cast
 import torch
 from torch import distributed
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, OdeTransformerGenerationMixin, position_limit
-from ..model_folders import open_model
+from ..model_folders import open_config, open_model
 from ..options import declarations
 from ..own_schemes import IMPORTED
-from ..text_files import lock_file, parse_json, parse_overrides, read_json, read_lines, reading
+from ..text_files import lock_file, parse_json, parse_overrides, read_json, read_lines
 from ..texts_ode_transformer import TRAINED_LENGTH, Encoded, Outputs, TextGenerator, check_target_tokenizer
 from ..versions import versions
 from .arguments import DTYPES, GenerateArguments, SearchArguments
@@ -66,8 +66,7 @@ def load_models(args: SearchArguments) -> list[PreTrainedModel]:
     device = args.torch_device
     models = []
     for name in args.model_name_or_path:
-        with reading(name):
-            config = AutoConfig.from_pretrained(name, **args.hub_options)
+        config = open_config(name, **args.hub_options)
         if not config.is_encoder_decoder:
             raise ValueError(
                 f"{name} is a language model ({config.model_type}), but generate needs an encoder-decoder. To "

@@ -763,6 +763,14 @@ def test_weights_that_are_missing_or_not_numbers_are_refused(name, damage, messa
         cli.run(["export-onnx", str(folder), "--output_dir", str(tmp_path / "onnx")])
 
 
+def test_an_unfinished_training_is_named_with_its_last_checkpoint(models, translate, tmp_path):
+    for number in (9, 10):
+        shutil.copytree(models / "ode", tmp_path / "run" / f"checkpoint-{number}")
+    with pytest.raises(ValueError, match=r"The training in .*run has not ended: .*last checkpoint, .*checkpoint-10\."):
+        translate(tmp_path / "run")
+    assert translate(tmp_path / "run" / "checkpoint-10") == translate("ode")
+
+
 @pytest.mark.parametrize(
     "values", [{"model_type": [3]}, {"auto_map": 3}, {"custom_pipelines": 3}, {"dtype": 3}], ids=str
 )
