@@ -196,7 +196,7 @@ def without_repeats(outputs: Outputs) -> Outputs:
 
 
 class TextTooLong(ValueError):
-    """A text has more tokens than the model takes, and must not be cut."""
+    """A text or its prefix has more tokens than the model takes, or too many for what is asked for."""
 
 
 def split_sentences(text: str) -> list[str]:
@@ -285,8 +285,8 @@ class TextGenerator:
         warned: the problems of which a warning was given.
 
     Raises:
-        TextTooLong: a part is too long, with `truncation=False`, or a target prefix.
-        ValueError: scores or several outputs are asked for of a text with several parts.
+        TextTooLong: a part is too long, with `truncation=False`, or a target prefix; or scores or several outputs are
+            asked for of a text with several parts.
     """
 
     model: Any
@@ -467,7 +467,7 @@ class TextGenerator:
         if len(outputs) == 1:
             return outputs[0] if self.keep_repeats else without_repeats(outputs[0])
         if self.return_scores or len(outputs[0]) > 1:
-            raise ValueError(
+            raise TextTooLong(
                 "split_lines and split_sentences join the outputs of several parts into one text: leave out scores, "
                 f"and generate one output per part, not {len(outputs[0])}."
             )

@@ -206,6 +206,12 @@ class ServeArguments(SearchArguments):
     max_waiting: int = option(
         "maximum number of waiting texts; a request beyond it gets status 503", 256, least=1, group=SERVER
     )
+    max_beams: int | None = option(
+        "maximum number of beams, and of outputs per text, that a request may ask for; default: those of the server",
+        least=1,
+        group=SERVER,
+    )
+    max_length_penalty: float = option("maximum length penalty that a request may ask for", 2.0, least=0, group=SERVER)
     cors: str | None = option(
         "web page that may call the server, such as https://example.org, or * for all", group=SERVER
     )
