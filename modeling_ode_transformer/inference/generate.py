@@ -43,7 +43,7 @@ from ..generation_ode_transformer import MAX_LEN_OPTIONS, OdeTransformerGenerati
 from ..model_folders import open_config, open_model
 from ..options import declarations
 from ..own_schemes import IMPORTED
-from ..text_files import lock_file, parse_json, parse_overrides, read_json, read_lines
+from ..text_files import lock_file, parse_json, parse_overrides, read_lines
 from ..texts_ode_transformer import TRAINED_LENGTH, Encoded, Outputs, TextGenerator, check_target_tokenizer
 from ..versions import versions
 from .arguments import DTYPES, GenerateArguments, SearchArguments
@@ -245,17 +245,6 @@ def format_outputs(record: dict, outputs: Outputs, args: GenerateArguments, numb
     return "".join(f"{start}{score:.4f}\t{text}\n" if args.scores else f"{start}{text}\n" for text, score in lines)
 
 
-def read_sources(name: str) -> list[str]:
-    """The lines of a file, or of standard input if its name is -. Raises ValueError if they are not UTF-8."""
-    if name != "-":
-        return read_lines(name)
-    cast(Any, sys.stdin).reconfigure(encoding="utf-8-sig", newline="\n")
-    try:
-        return [line.rstrip("\r\n") for line in sys.stdin]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"Standard input is not UTF-8 text ({error}): convert it first.") from error
-
-
 def read_records(args: GenerateArguments) -> list[dict]:
     """The `source` and, if given, the `target_prefix` of each line of the --input.
 
@@ -263,7 +252,7 @@ def read_records(args: GenerateArguments) -> list[dict]:
         OSError: a file is missing.
         ValueError: a line is not such an object, or there are not as many prefixes as sources.
     """
-    lines = read_sources(args.input)
+    lines = read_lines(args.input)
     if args.target_prefix is not None:
         prefixes = read_lines(args.target_prefix)
         if len(prefixes) != len(lines):
@@ -286,7 +275,8 @@ def read_records(args: GenerateArguments) -> list[dict]:
 
 
 class PartialOutput:
-    """An unfinished output: `NAME.partial` holds the first sources' outputs, `NAME.partial.json` what they depend on.
+    """An unfinished output: `NAME.partial` holds the first sources' outputs. The first line of `NAME.partial.json`
+    says what they depend on; each further one, after a window, how many sources and bytes are written.
 
     Raises:
         OSError: the file cannot be written.
@@ -302,41 +292,42 @@ class PartialOutput:
         for file in (self.partial, self.note_file):
             file.unlink(missing_ok=True)
 
-    def begin(self, note: dict, ends: list[int], is_numbered: bool, continues: bool) -> int:
-        """Returns the number of sources that the file has outputs of: 0, or one of `ends`, where windows end. Cuts the
-        rest off, or starts anew if not `continues`. Lines are numbered where a source may have several.
+    def begin(self, note: dict, continues: bool) -> int:
+        """Returns the number of sources that the file has outputs of. Cuts the rest off, or starts anew if not
+        `continues`.
 
         Raises:
             ValueError: these outputs depend on something else.
         """
-        lines = self.partial.read_bytes().split(b"\n")[:-1]
-        if lines and not continues:
+        is_begun = self.partial.stat().st_size > 0
+        if is_begun and not continues:
             logger.warning("%s: starting from scratch, as --overwrite and sampled outputs do", self.partial)
             self.remove()  # before there is another note
-            lines = []
-        if lines:
-            noted = read_json(self.note_file) if self.note_file.is_file() else {}
-            different = sorted(name for name in note.keys() | noted.keys() if noted.get(name) != note.get(name))
-            if different:
-                raise ValueError(
-                    f"{self.partial} holds outputs of another call ({', '.join(different) if noted else 'unknown'} "
-                    "differ): repeat that call, give --overwrite to start from scratch, or choose another --output."
-                )
-        else:
-            self.note_file.write_text(json.dumps(note, indent=1), encoding="utf-8")
-        numbers = [int(line.split(b"\t")[0]) for line in lines] if is_numbered else list(range(1, len(lines) + 1))
-        # The last source may have more lines than are there.
-        complete = max(numbers, default=0) - (1 if is_numbered else 0)
-        start = max((end for end in ends if end <= complete), default=0)
+        if not (is_begun and continues):
+            self.note_file.write_text(f"{json.dumps(note)}\n", encoding="utf-8")
+            return 0
+        first, *marks = self.note_file.read_text("utf-8").split("\n")[:-1] if self.note_file.is_file() else ["{}"]
+        noted = parse_json(first, str(self.note_file))
+        different = sorted(name for name in note.keys() | noted.keys() if noted.get(name) != note.get(name))
+        if different:
+            raise ValueError(
+                f"{self.partial} holds outputs of another call ({', '.join(different) if noted else 'unknown'} "
+                "differ): repeat that call, give --overwrite to start from scratch, or choose another --output."
+            )
+        start, size = map(int, marks[-1].split()) if marks else (0, 0)
         with self.partial.open("ab") as file:
-            file.truncate(sum(len(line) + 1 for line, number in zip(lines, numbers) if number <= start))
+            file.truncate(size)
         if start:
-            logger.warning("%s: continuing after %d of %d sources", self.partial, start, ends[-1])
+            logger.warning("%s: continuing after %d sources", self.partial, start)
         return start
 
-    def write(self, text: str) -> None:
+    def write(self, text: str, number: int) -> None:
+        """Adds outputs, after which those of `number` sources are there."""
         with self.partial.open("ab") as file:
             file.write(text.encode("utf-8"))
+            size = file.tell()
+        with self.note_file.open("a", encoding="utf-8") as file:
+            file.write(f"{number} {size}\n")
 
     def finish(self) -> None:
         """Moves the finished output to its final name."""
@@ -396,8 +387,7 @@ def write_outputs(
     )
     if output is not None:
         continues = not args.overwrite and not generator.model.generation_config.do_sample
-        note = note_of(generator, args, records, encoded)
-        start = output.begin(note, generator.window_ends(encoded), is_numbered, continues)
+        start = output.begin(note_of(generator, args, records, encoded), continues)
     elif is_first:
         cast(Any, sys.stdout).reconfigure(encoding="utf-8", newline="\n")
     start = of_the_first(start)
@@ -418,7 +408,7 @@ def write_outputs(
             if output is None:
                 print("".join(lines), end="", flush=True)
             else:
-                output.write("".join(lines))
+                output.write("".join(lines), start + len(window))
             # A blank source has no parts, and has to have an empty output.
             found = [outputs[0][0] for count, outputs in zip(counts[start:], window) if count]
             empty += sum(not text.strip() for text in found)
