@@ -65,9 +65,8 @@ class TextToTextPipeline(Pipeline):
     - a list of texts gives a list of these lists; with one output for each text, a list of the dictionaries;
     - a generator or a dataset gives an iterator over the lists of outputs.
 
-    A text without a word has the output "", with the score 0. A text's outputs differ: of several equal ones, the best
-    is given. The options from `batch_size` on can be given to a call
-    or, as defaults for all calls, to the constructor.
+    A text without a word has the output "", with the score 0. Of several equal outputs of a text, the best is given.
+    The options from `batch_size` on can be given to a call or, as defaults for all calls, to the constructor.
 
     Args:
         model: an encoder-decoder. Its generation configuration holds the defaults of the search.

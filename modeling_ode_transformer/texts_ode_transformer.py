@@ -235,15 +235,16 @@ def cut_texts(
     return encoded, len(too_long)
 
 
-def make_windows(costs: Sequence[float]) -> list[int]:
+def make_windows(costs: Iterable[float]) -> Iterator[int]:
     """The ends of windows that fill `WINDOW` batches each; `costs` are the texts' shares of a batch."""
-    ends, total = [], 0.0
+    begin, end, total = 0, 0, 0.0
     for end, cost in enumerate(costs, 1):
         total += cost
-        if total >= WINDOW or end == len(costs):
-            ends.append(end)
-            total = 0.0
-    return ends
+        if total >= WINDOW:
+            yield end
+            begin, total = end, 0.0
+    if end > begin:
+        yield end
 
 
 def make_batches(
@@ -369,10 +370,12 @@ class TextGenerator:
 
     def check_characters(self, parts: list[str], encoded: list[list[int]]) -> None:
         """Warns of characters that the tokenizer has no pieces for: the model has hardly ever seen them."""
+        if "characters" in self.warned:
+            return
         bytes_and_unknown = {self.tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in range(256)}
         bytes_and_unknown.add(self.tokenizer.unk_token_id)
         found = [part for part, ids in zip(parts, encoded) if not bytes_and_unknown.isdisjoint(ids)]
-        if not found or "characters" in self.warned:
+        if not found:
             return
         self.warned.add("characters")
         counts = Counter(character for part in found for character in set(part))
@@ -418,11 +421,6 @@ class TextGenerator:
         """The number of a text's tokens, its end mark included."""
         return len(self.tokenizer(text, verbose=False)["input_ids"])
 
-    def window_ends(self, encoded: Encoded) -> list[int]:
-        """The ends of the windows of encoded texts."""
-        costs = (sum(max(1 / self.batch_size, len(ids) / self.max_tokens) for ids in parts) for parts, *_ in encoded)
-        return make_windows(list(costs))
-
     def windows(
         self,
         encoded: Encoded,
@@ -431,7 +429,8 @@ class TextGenerator:
     ) -> Iterator[list[Outputs]]:
         """Yields windows of encoded texts, from the one that begins at the text `start`: the outputs of each text, as
         `__call__` returns them. `report` gets the number of parts of each batch that is done."""
-        for end in self.window_ends(encoded):
+        costs = (sum(max(1 / self.batch_size, len(ids) / self.max_tokens) for ids in parts) for parts, *_ in encoded)
+        for end in make_windows(costs):
             if end <= start:
                 continue
             parts = [ids for each, *_ in encoded[start:end] for ids in each]

@@ -153,7 +153,7 @@ class GenerateArguments(SearchArguments):
     )
     jsonl: bool = option(
         'read and write JSON objects, one per line: {"source": ..., "target_prefix": ...}, where the prefix may be '
-        'left out, become {"source": ..., "outputs": [...]}, with "scores" by --scores',
+        'left out, become {"source": ..., "outputs": [...], "scores": [...]}; without --scores, these are null',
         False,
     )
     output: str = option("file to write (.gz accepted), or - for standard output", "-", affects="call")

@@ -13,7 +13,8 @@ score is a log-probability divided by the output's length; in a beam search, by 
 `--length_penalty`. An empty line has an empty output, with score 0.
 
 With `--jsonl` lines are JSON objects: `{"source": ..., "target_prefix": ...}`, with or without a prefix, become
-`{"source": ..., "target_prefix": ..., "outputs": [...], "scores": [...]}`. Other fields stay as they are.
+`{"source": ..., "target_prefix": ..., "outputs": [...], "scores": [...]}`. Without `--scores`, scores are null. Other
+fields stay as they are.
 
 Outputs are written to `NAME.partial` until all are finished, by one call at a time. If it is interrupted, the same
 command continues and gives the same outputs as an uninterrupted run; `NAME.partial.json` records the options. With
@@ -237,8 +238,8 @@ def choose(args: GenerateArguments) -> Callable[[str, Outputs], Outputs]:
 def format_outputs(record: dict, outputs: Outputs, args: GenerateArguments, number: int | None = None) -> str:
     """The lines of a source's outputs, each starting with the source's number if given."""
     if args.jsonl:
-        found: dict[str, Any] = {"outputs": [text for text, _ in outputs]}
-        found |= {"scores": [score for _, score in outputs]} if args.scores else {}
+        texts, scores = map(list, zip(*outputs))
+        found = {"outputs": texts, "scores": scores if args.scores else None}
         return json.dumps(record | found, ensure_ascii=False) + "\n"
     start = "" if number is None else f"{number}\t"
     lines = [(" ".join(text.split("\n")), score) for text, score in outputs]

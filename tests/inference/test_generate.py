@@ -216,6 +216,8 @@ def test_json_lines_with_prefixes_and_scores(beams, translate, models):
     options = {"num_beams": beams, "num_return_sequences": beams}
     found = translate("ode", lines=map(json.dumps, records), jsonl=True, scores=True, batch_size=3, **options)
     found = list(map(json.loads, found))
+    plain = translate("ode", lines=map(json.dumps, found), jsonl=True, batch_size=3, **options)
+    assert list(map(json.loads, plain)) == [each | {"scores": None} for each in found]
     assert [{name: each[name] for name in each.keys() - {"outputs", "scores"}} for each in found] == records
     model = AutoModelForSeq2SeqLM.from_pretrained(models / "ode").eval()
     tokenizer = AutoTokenizer.from_pretrained(models / "ode")
@@ -706,9 +708,8 @@ def test_outputs_are_printed_as_they_come(translate, monkeypatch, capsys, models
 
 def test_windows_hold_so_many_batches(monkeypatch):
     monkeypatch.setattr(texts_ode_transformer, "WINDOW", 2)
-    assert texts_ode_transformer.make_windows([0.5] * 9) == [4, 8, 9]
-    assert texts_ode_transformer.make_windows([0.5, 0, 3.0, 0, 0.5]) == [3, 5]
-    assert texts_ode_transformer.make_windows([0, 0]) == [2] and texts_ode_transformer.make_windows([]) == []
+    for costs, ends in (([0.5] * 9, [4, 8, 9]), ([0.5, 0, 3.0, 0, 0.5], [3, 5]), ([0, 0], [2]), ([], []), ([2], [1])):
+        assert list(texts_ode_transformer.make_windows(costs)) == ends
 
 
 def test_a_file_that_cannot_be_written_is_an_error_before_the_work(translate, tmp_path, monkeypatch):
