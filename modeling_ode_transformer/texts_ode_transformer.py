@@ -380,9 +380,9 @@ class TextGenerator:
         self.warned.add("characters")
         counts = Counter(character for part in found for character in set(part))
         characters = sorted(counts, key=lambda each: (-counts[each], each))
-        encoded = self.tokenizer(characters, verbose=False)["input_ids"]
-        rare = (each for each, ids in zip(characters, encoded) if not bytes_and_unknown.isdisjoint(ids))
-        examples = ", ".join(f"{each!r} (U+{ord(each):04X})" for each in islice(rare, 5))
+        alone = self.tokenizer(characters, verbose=False)["input_ids"]
+        rare = (each for each, ids in zip(characters, alone) if not bytes_and_unknown.isdisjoint(ids))
+        examples = ", ".join(f"{each!r} (U+{ord(each):04X})" for each in islice(rare, 5)) or repr(found[0][:80])
         logger.warning(
             f"{len(found)} of {len(parts)} texts have characters for which the tokenizer has no piece, such as "
             f"{examples}: the model knows little of them. Replace them, or train with --normalization."
