@@ -46,6 +46,7 @@ OTHERS = (
     "source",
     "sudo",
     "lm_eval",
+    "docker",
 )
 SCRIPTS = {
     "run_translation.py": "translation",

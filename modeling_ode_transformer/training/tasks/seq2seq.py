@@ -96,6 +96,7 @@ def make_tokenizers(run: Run):
     them."""
     args, data = run.model_args, run.data_args
     names = ("joint_tokenizer", "vocab_size", "target_vocab_size", "tokenizer_model_type", "tokenizer_options")
+    names += ("normalization",)
     key = {name: getattr(args, name) for name in names} | {"tokenizer_samples": data.tokenizer_samples}
 
     def write(folder: Path) -> dict:

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig
 from ...generation_ode_transformer import position_limit
 from ...options import option
 from ...texts_ode_transformer import TARGET_TOKENIZER
+from ...tokenization_ode_transformer import text_normalizer
 from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
 from ..cleaning import Cleaning
 from ..models import check_model
@@ -45,6 +46,10 @@ class Seq2SeqModelArguments(BaseModelArguments):
     tokenizer_model_type: str = option(
         "Type of SentencePiece model for a new tokenizer.", "bpe", choices=["bpe", "unigram"]
     )
+    normalization: str | None = option(
+        "Normalization of all texts, saved with a new tokenizer, so that generate, pipelines and the server apply it: "
+        "nfc, nfkc, or moses_LANGUAGE (punctuation and spaces, such as moses_en); several with commas; default: none."
+    )
     tokenizer_options: str | None = option(
         "SentencePiece options for a new tokenizer, such as split_digits=true,character_coverage=0.99. "
         "On the command line they are merged into a recipe's or preset's; default: none."
@@ -56,6 +61,10 @@ class Seq2SeqModelArguments(BaseModelArguments):
             raise ValueError(
                 f"--target_vocab_size {self.target_vocab_size} is of a target tokenizer of its own: add "
                 "--joint_tokenizer false, or leave it out."
+            )
+        if given.get("normalization") and (self.tokenizer_name or self.model_name_or_path):
+            raise ValueError(
+                f"--normalization {self.normalization} is of a new tokenizer, but one is given: leave it out."
             )
 
 
@@ -133,6 +142,8 @@ def check_arguments(
         OSError: the checkpoint or configuration does not exist.
     """
     check_run(model_args, data_args, args)
+    if model_args.normalization:
+        text_normalizer(model_args.normalization)
     if args.do_predict and not args.predict_with_generate:
         raise ValueError("--do_predict writes outputs: give --predict_with_generate too.")
     best = (args.metric_for_best_model or "loss").removeprefix("eval_")

@@ -60,7 +60,8 @@ def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, 
     """Trains a joint tokenizer on pairs, or one for each language, and saves the result in a folder."""
     sources, targets = zip(*pairs)
     options = parse_overrides(args.tokenizer_options)
-    train: Any = partial(OdeTransformerTokenizer.train, model_type=args.tokenizer_model_type, **options)
+    options |= {"model_type": args.tokenizer_model_type, "normalization": args.normalization}
+    train: Any = partial(OdeTransformerTokenizer.train, **options)
     if args.joint_tokenizer:
         train(sources + targets, vocab_size=args.vocab_size).save_pretrained(folder)
     else:
