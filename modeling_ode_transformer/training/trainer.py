@@ -193,7 +193,11 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         weights = {key: tensor.clone() for key, tensor in self.model.state_dict().items()}
         load()
         metric = self.args.metric_for_best_model.removeprefix("eval_")
-        score = self.predict(self.eval_dataset, metric_key_prefix="average").metrics[f"average_{metric}"]
+        dataset, prefix = self.eval_dataset, "average"
+        if isinstance(dataset, dict):
+            name = max((each for each in dataset if metric.startswith(f"{each}_")), key=len)
+            dataset, prefix = dataset[name], f"average_{name}"
+        score = self.predict(dataset, metric_key_prefix=prefix).metrics[f"average_{metric}"]
         best_score = score_of_kept(self.state, f"eval_{metric}")
         is_better = best_score is None or (score > best_score if self.args.greater_is_better else score < best_score)
         if not is_better:
@@ -283,6 +287,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
         self.loss_sums: list[torch.Tensor] = []
+        self.evaluated_prefix = metric_key_prefix
         recording = nullcontext(dict)
         if self.args.log_coefficients or (self.is_in_train and not self.args.torch_compile):
             recording = mean_coefficients(self.model, is_left_out=lambda: self._generates)

@@ -2,10 +2,12 @@
 """Rules that take pairs out of training data."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from modeling_ode_transformer.training.cleaning import Cleaning
+from modeling_ode_transformer.training.tasks.seq2seq_texts import kept_pairs
 
 
 PAIRS = [
@@ -33,6 +35,7 @@ PAIRS = [
 def test_a_rule_takes_what_breaks_it_and_says_so(rules, dropped):
     dropped = {1: "empty side"} | dropped
     removed = Counter()
-    kept = list(Cleaning(**rules).kept(PAIRS, removed))
-    assert kept == [(i, *pair) for i, pair in enumerate(PAIRS) if i not in dropped]
+    corpora = SimpleNamespace(reads=[PAIRS[:4].__iter__, PAIRS[4:].__iter__])
+    kept = list(kept_pairs(corpora, Cleaning(**rules), removed))
+    assert kept == [(i // 4, i, *pair) for i, pair in enumerate(PAIRS) if i not in dropped]
     assert removed == Counter(dropped.values())
