@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 from accelerate.utils import reduce
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from torch.distributed.fsdp import FSDPModule, StateDictType
 from torch.utils.data import DataLoader
 from transformers import (
@@ -170,6 +171,8 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         self._set_signature_columns_if_needed()
         self._signature_columns.append("index")
         self._update_index = []
+        self._finds_parts = False
+        self._update, self._update_batches = -1, []
         self._generates = False
         self._coefficient_watch = CoefficientWatch()
         if self.args.weight_ema:
@@ -178,8 +181,20 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             self.add_callback(WeightEma(self.args.weight_ema))
 
     def train(self, *args, **kwargs):
-        """As `ResumableTrainerMixin.train`; ends with the averages of the weights if `weight_ema` asks for them."""
-        result = super().train(*args, **kwargs)
+        """As `ResumableTrainerMixin.train`; ends with the averages of the weights if `weight_ema` asks for them.
+
+        Raises:
+            ValueError: `auto_find_batch_size` is asked for with several processes.
+        """
+        self._finds_parts = self.args.auto_find_batch_size
+        if self._finds_parts and self.args.world_size > 1:
+            raise ValueError(
+                "--auto_find_batch_size is for one process, since the others would wait for the one that is out of "
+                "memory: find the batch size with one, and give it."
+            )
+        # Trainer would begin anew with smaller batches and other updates.
+        with self._with_arguments(auto_find_batch_size=False):
+            result = super().train(*args, **kwargs)
         if self.args.weight_ema:
             self.take_if_better("the moving average", lambda: load_weight_ema(self.optimizer))
         return result
@@ -309,11 +324,41 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     def training_step(self, model, inputs, *args, **kwargs):
         inputs = dict(inputs)
         index = inputs.pop("index", None)
-        loss = super().training_step(model, inputs, *args, **kwargs)
+        step = super().training_step
+        compute = partial(self.step_in_parts, step) if self._finds_parts else step
+        loss = compute(model, inputs, *args, **kwargs)
         self._update_index += [] if index is None else index.tolist()
         if not loss.isfinite():
             self._stop("loss", loss)
         return loss
+
+    def step_in_parts(
+        self, step: Callable[..., torch.Tensor], model: torch.nn.Module, inputs: dict, *args, **kwargs
+    ) -> torch.Tensor:
+        """The loss of a batch, whose gradient is added up over as many parts of its rows as memory needs. Where more
+        parts are needed than before, the gradient of the update is computed once more from its beginning."""
+        if self._update != self.state.global_step:
+            self._update, self._update_batches = self.state.global_step, []
+        self._update_batches.append(inputs)
+        batches = [inputs]
+        while True:
+            try:
+                for batch in batches:
+                    parts = zip(*(tensor.chunk(self.parts) for tensor in batch.values()), strict=True)
+                    losses = [step(model, dict(zip(batch, part)), *args, **kwargs) for part in parts]
+                return torch.stack(losses).sum()
+            except RuntimeError as error:
+                rows = max(len(batch["labels"]) for batch in self._update_batches)
+                if self.parts >= rows or not should_reduce_batch_size(error):
+                    raise
+            batches, self.parts = self._update_batches, 2 * self.parts
+            model.zero_grad()
+            clear_device_cache(garbage_collection=True)
+            logger.warning(
+                "Out of memory in update %d: from here on each batch is computed in %d parts, whose gradients are "
+                "added up; the updates stay the same",
+                *(self.state.global_step + 1, self.parts),
+            )
 
     def _get_grad_norm(self, *args, **kwargs):
         norm = super()._get_grad_norm(*args, **kwargs)
@@ -382,6 +427,12 @@ class TokenTrainingArguments(ResumableTrainingArguments):
         "default: a sixteenth of a batch, at least 512, or 0 on a CPU.",
         affects="call",
         least=0,
+    )
+    auto_find_batch_size: bool = option(
+        "When a batch does not fit into memory, compute it and those after it in two parts, then four and so on, and "
+        "add up their gradients: the updates stay the same.",
+        False,
+        affects="result",
     )
     log_coefficients: bool = option(
         "Add the mean weight of each stage of each layer to the metrics of evaluations.", False, affects="result"
