@@ -210,8 +210,8 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         metric = self.args.metric_for_best_model.removeprefix("eval_")
         dataset, prefix = self.eval_dataset, "average"
         if isinstance(dataset, dict):
-            name = max((each for each in dataset if metric.startswith(f"{each}_")), key=len)
-            dataset, prefix = dataset[name], f"average_{name}"
+            chosen = max((each for each in dataset if metric.startswith(f"{each}_")), key=len)
+            dataset, prefix = dataset[chosen], f"average_{chosen}"
         score = self.predict(dataset, metric_key_prefix=prefix).metrics[f"average_{metric}"]
         best_score = score_of_kept(self.state, f"eval_{metric}")
         is_better = best_score is None or (score > best_score if self.args.greater_is_better else score < best_score)

@@ -3,6 +3,7 @@
 
 import json
 import logging
+import re
 from collections import Counter
 from itertools import chain
 
@@ -67,7 +68,7 @@ def argv_of(files, out, **values):
         *arguments(files, out, **defaults | values),
         *("--train", str(files / "genuine.tsv"), str(files / "back.tsv"), "--train_weights", "1", "2"),
         *("--train_tags", "", TAG, "--validation", str(files / "dev.tsv"), str(files / "dev_news.tsv")),
-        *("--test", str(files / "sources.txt")),
+        *("--test", str(files / "sources.txt"), "--max_words", "200", "--count_characters", "source", "target"),
     ]
 
 
@@ -133,6 +134,17 @@ def test_each_validation_set_has_the_metrics_of_its_own_and_one_chooses_the_chec
     assert record["metrics"]["validation_dev"]["chrf"] == metrics["eval_dev_chrf"]
     assert record["data"]["validation_dev_news"] == {"source": ["dev_news.tsv"], "examples": 5}
     assert record["training"]["train_tags"] == ["", TAG]
+
+
+def test_an_average_is_compared_on_the_set_that_chooses_the_checkpoint(files, tmp_path, caplog):
+    """A mean of the same weights has the best checkpoint's score."""
+    options = {"max_steps": 2, "eval_steps": 2, "save_steps": 2, "average_last_checkpoints": 1, "do_predict": None}
+    with caplog.at_level(logging.INFO, "modeling_ode_transformer"):
+        metrics = run_translation.main(argv_of(files, tmp_path, **options))
+    (line,) = (each.getMessage() for each in caplog.records if each.getMessage().startswith("Validation "))
+    assert line.startswith("Validation dev_news_loss: ") and line.endswith("; kept the best checkpoint")
+    scores = re.findall(r"[\d.]+(?= for (?:the mean|the best checkpoint))", line)
+    assert [*map(float, scores)] == pytest.approx([metrics["eval_dev_news_loss"]] * 2, rel=1e-6)
 
 
 def test_sources_without_references_are_only_predicted(corpus, files, trained, tmp_path, caplog):
