@@ -151,6 +151,8 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     - **The schedule** `warmup_stable_decay` lowers the learning rate in the last fifth of the updates, unless
       `lr_scheduler_kwargs` say otherwise.
     - **Resuming** works as in `ResumableTrainerMixin`.
+    - **A batch that does not fit into memory** is computed in parts with `auto_find_batch_size`. Updates stay the
+      same.
     - **A loss or gradient that is not finite** raises FloatingPointError. The message names the update, the examples
       (by the column "index" of the training data) and the parameters. Under a loss scale (fp16), overflowing
       gradients only lower the scale, down to `MIN_LOSS_SCALE`.
