@@ -90,7 +90,7 @@ class BaseDataArguments:
     dataset_name: str | None = option("Name of a dataset for the datasets library.", affects="files")
     dataset_config_name: str | None = option("Configuration name of that dataset.", affects="files")
     max_train_samples: int | None = option(
-        "Use only the first N training texts; default: all.", affects="examples", least=1
+        "Use only the first N training texts of each corpus; default: all.", affects="examples", least=1
     )
     max_eval_samples: int | None = option(
         "Use only the first N validation texts; default: all.", affects="validation", least=1
@@ -142,8 +142,12 @@ class BaseDataArguments:
         names = [
             each for each in declared if each.startswith(f"{split}_") and declared[each].get("affects") == "files"
         ]
-        values = [getattr(self, name) or [] for name in names]
-        return [Path(path) for value in values for path in ([value] if isinstance(value, str) else value)]
+        return [Path(path) for name in names for path in self.named(name)]
+
+    def named(self, option: str) -> list[str]:
+        """The files that an option names; a recipe may give a single one as text."""
+        value = getattr(self, option) or []
+        return [value] if isinstance(value, str) else value
 
     def max_samples(self, split: str) -> int | None:
         """How many texts of "train", "validation" or "test" to use; None: all."""

@@ -36,7 +36,7 @@ def test_a_recipe_is_named_or_a_path(argv, tmp_path):
     model_args, data_args, args = parse_arguments(TRANSLATION, [*argv, "--seed", "7", "--validation", "x.tsv"])
     recipe = read_json(RECIPES / "multi30k_en_de.json")
     assert (args.learning_rate, args.seed, data_args.train_source_file) == (0.002, 7, recipe["train_source_file"])
-    assert (data_args.validation_file, data_args.validation_source_file) == ("x.tsv", None)
+    assert (data_args.validation_file, data_args.validation_source_file) == (["x.tsv"], None)
     assert model_args.config_overrides == recipe["config_overrides"]
 
 

@@ -3,9 +3,10 @@
 
 import logging
 from argparse import SUPPRESS
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from functools import partial
+from itertools import chain, compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from ...metrics.gleu import gleu
 from ...metrics.m2 import M2Sentence, m2_score, read_m2
 from ...options import option
 from ...text_files import iterate_aligned_lines, read_aligned_lines, read_lines
-from ..data import Pair, TrainingExamples, check_pairs, read_table
+from ..data import Corpora, Pair, TrainingExamples, check_pairs, read_table
 from ..smoke.sentences import write_corrections
 from .seq2seq import seq2seq_task
 from .seq2seq_arguments import Seq2SeqDataArguments
@@ -136,6 +137,11 @@ def one_space(text: str) -> str:
     return " ".join(text.split())
 
 
+def one_spaced(read: Callable[[], Iterable[Pair]]) -> Iterator[Pair]:
+    """The pairs that `read` opens, by `one_space`."""
+    return ((one_space(source), one_space(target)) for source, target in read())
+
+
 def read_training_m2(path: Path, validation_files: set[Path], args: DataArguments) -> list[tuple[str, str]]:
     """Pairs from an M2 file, without the sentences to validate on.
 
@@ -165,31 +171,36 @@ def read_training_m2(path: Path, validation_files: set[Path], args: DataArgument
     return [(" ".join(sentence.tokens), text) for sentence in sentences for text in corrections(sentence, annotator)]
 
 
-def read_training_pairs(args: DataArguments) -> Iterator[Pair]:
-    """The pairs of all training files, without the pairs to validate on.
+def training_corpora(args: DataArguments) -> Corpora:
+    """The pairs of each training file, without the pairs to validate on; those of --train_source_file are the last.
 
     Raises:
-        FileNotFoundError: a file does not exist.
-        ValueError: no file is named; a file is malformed or of another kind.
+        ValueError: no file is named, or only one that needs another.
     """
     if not (args.train_file or args.train_source_file):
         raise ValueError("No train data: give --train_file, or --train_source_file and --train_reference_files.")
     if (args.train_source_file is None) != (args.train_reference_files is None):
         raise ValueError("--train_source_file and --train_reference_files go together; only one is given.")
     validation_files = {Path(name).resolve() for name in args.validation_file or []}
-    for path in map(Path, args.train_file or []):
+
+    def read(path: Path) -> Iterable[Pair]:
         if kind(path) == M2:
-            read = read_training_m2(path, validation_files, args)
-        elif kind(path) in TABLES:
-            read = read_table(str(path), args.columns)
-        else:
-            raise ValueError(
-                f"--train_file {path}: its name must end in {', '.join([M2, *TABLES])} (or these with .gz); for plain "
-                "text give --train_source_file and --train_reference_files."
-            )
-        yield from read
-    for path in args.train_reference_files or []:
-        yield from iterate_aligned_lines([args.train_source_file, path])
+            return read_training_m2(path, validation_files, args)
+        if kind(path) in TABLES:
+            return read_table(str(path), args.columns)
+        raise ValueError(
+            f"--train_file {path}: its name must end in {', '.join([M2, *TABLES])} (or these with .gz); for plain "
+            "text give --train_source_file and --train_reference_files."
+        )
+
+    def read_lines_with_references() -> Iterator[Pair]:
+        files = ([args.train_source_file, path] for path in args.train_reference_files)
+        return chain.from_iterable(map(iterate_aligned_lines, files))
+
+    corpora: list = [(name, partial(read, Path(name))) for name in args.named("train_file")]
+    if args.train_source_file:
+        corpora.append((args.train_source_file, read_lines_with_references))
+    return [(name, partial(one_spaced, read)) for name, read in corpora]
 
 
 def read_evaluated(args: DataArguments, split: str) -> Evaluated:
@@ -245,8 +256,7 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
     one's if they have none of the annotator's; in other files it is the first reference, or None.
     """
     if split == "train":
-        read = lambda: ((one_space(text), one_space(other)) for text, other in read_training_pairs(args))  # noqa: E731
-        return check_pairs(read, "The training data", split, args)
+        return TrainingExamples(training_corpora(args), args)
     sources, annotations, references = read_evaluated(args, split)
     if args.errant and annotations:
         # If something is missing, this raises now, not after hours.
