@@ -4,7 +4,8 @@
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils import CONFIG_NAME
 
 from .text_files import read_json, reading
 
@@ -24,6 +25,26 @@ def shard_names(index: Path) -> list[str]:
     return sorted(set(names.values()))
 
 
+def check_finished(name: str | Path) -> None:
+    """Raises a ValueError if a folder holds only checkpoints: its training has not ended."""
+    checkpoints = [path for path in Path(name).glob("checkpoint-*") if path.name.partition("-")[2].isdigit()]
+    if checkpoints and not (Path(name) / CONFIG_NAME).exists():
+        last = max(checkpoints, key=lambda path: int(path.name.partition("-")[2]))
+        raise ValueError(f"The training in {name} has not ended: continue it, or give its last checkpoint, {last}.")
+
+
+def open_config(name: str | Path, **options) -> PreTrainedConfig:
+    """A model's configuration, as `AutoConfig.from_pretrained(name, **options)` opens it.
+
+    Raises:
+        OSError: there is no such model.
+        ValueError: the configuration is damaged, or the folder is that of an unfinished training.
+    """
+    check_finished(name)
+    with reading(name):
+        return AutoConfig.from_pretrained(name, **options)
+
+
 def open_model(auto_class: Any, name: str | Path, may_lack_weights: bool = False, **options) -> PreTrainedModel:
     """Opens a model in evaluation mode, as `auto_class.from_pretrained(name, **options)` does, with all its weights.
 
@@ -35,8 +56,10 @@ def open_model(auto_class: Any, name: str | Path, may_lack_weights: bool = False
 
     Raises:
         OSError: there is no such model.
-        ValueError: weights are outside the folder, missing or not finite.
+        ValueError: weights are outside the folder, missing or not finite, or the folder is that of an unfinished
+            training.
     """
+    check_finished(name)
     for index in Path(name).glob("*.index.json"):
         shard_names(index)
     with reading(name):

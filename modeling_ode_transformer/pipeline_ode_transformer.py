@@ -28,7 +28,7 @@ from transformers import (
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.pipelines.base import Pipeline
 
-from .generation_ode_transformer import position_limit
+from .generation_ode_transformer import option, position_limit
 from .texts_ode_transformer import (
     TARGET_TOKENIZER,
     TRAINED_LENGTH,
@@ -62,11 +62,11 @@ class TextToTextPipeline(Pipeline):
 
     - a text gives the list of its outputs, dictionaries with the key `translation_text`, `summary_text` or
       `corrected_text`;
-    - a list of texts gives a list of these lists; if each has one output, a list of the dictionaries;
+    - a list of texts gives a list of these lists; with one output for each text, a list of the dictionaries;
     - a generator or a dataset gives an iterator over the lists of outputs.
 
-    A text without a word has the output "", with the score 0. The options from `batch_size` on can be given to a call
-    or, as defaults for all calls, to the constructor.
+    A text without a word has the output "", with the score 0. Of several equal outputs of a text, the best is given.
+    The options from `batch_size` on can be given to a call or, as defaults for all calls, to the constructor.
 
     Args:
         model: an encoder-decoder. Its generation configuration holds the defaults of the search.
@@ -80,6 +80,8 @@ class TextToTextPipeline(Pipeline):
         split_lines, split_sentences, truncation, return_scores (`bool`, *optional*): as in
             `modeling_ode_transformer.texts_ode_transformer.TextGenerator`, whose `limit` is the model's positions or
             the tokenizer's `model_max_length`.
+        target_prefix (`str`, *optional*): what outputs begin with; for a list of texts, also a list, with one for each
+            text ("": anything). Scores are those of the rest.
         Any option of `generate()`: `num_beams`, `num_return_sequences`, `max_new_tokens`, `max_len_a`,
             `generation_config`, ...
 
@@ -177,30 +179,43 @@ class TextToTextPipeline(Pipeline):
         if self.target_tokenizer is not self.tokenizer:
             without_truncation(self.target_tokenizer).save_pretrained(os.path.join(save_directory, TARGET_TOKENIZER))
 
-    def _sanitize_parameters(self, truncation: bool | None = None, **options: Any):
+    def _sanitize_parameters(
+        self, truncation: bool | None = None, target_prefix: str | list[str] | None = None, **options: Any
+    ):
         if truncation not in (None, True, False):
             raise ValueError(f"truncation={truncation!r} must be True, False or None.")
         given = {} if truncation is None else {"truncation": truncation}
-        return {}, given | options, {name: options[name] for name in ("return_scores",) if name in options}
+        before = {} if target_prefix is None else {"target_prefix": target_prefix}
+        return before, given | options, {name: options[name] for name in ("return_scores",) if name in options}
 
     def __call__(self, inputs: Any, **kwargs: Any):
         if isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):
             inputs = list(inputs)  # also a dataset's column
         if isinstance(inputs, Sized) and not isinstance(inputs, (str, bytes)) and not len(inputs):
             return []
+        if isinstance(inputs, list) and isinstance(kwargs.get("target_prefix"), Sequence):
+            prefixes = kwargs.pop("target_prefix")
+            prefixes = [prefixes] * len(inputs) if isinstance(prefixes, str) else prefixes
+            if len(prefixes) != len(inputs):
+                raise ValueError(f"There are {len(inputs)} texts, but {len(prefixes)} prefixes: give one for each.")
+            inputs = list(zip(inputs, prefixes))
         parts_together = kwargs.get("batch_size") or self._batch_size or 1
         results = super().__call__(inputs, parts_together=parts_together, **kwargs)
-        if isinstance(inputs, list) and all(len(outputs) == 1 for outputs in results):
+        given = self._prepare_generate_kwargs(self._forward_params | kwargs)
+        number = option(self.model, "num_return_sequences", given.get("generation_config"), given) or 1
+        if isinstance(inputs, list) and number == 1:
             return [output for (output,) in results]
         return results
 
-    def preprocess(self, inputs: str) -> dict[str, str]:
-        if not isinstance(inputs, str):
-            raise TypeError(
-                f"A text must be a string, not {inputs!r} ({type(inputs).__name__}): give a string, or a list, a "
-                "generator or a KeyDataset of strings."
-            )
-        return {"texts": inputs}
+    def preprocess(self, inputs: str | tuple[str, str], target_prefix: str = "") -> dict[str, str]:
+        text, prefix = inputs if isinstance(inputs, tuple) else (inputs, target_prefix)
+        for each in (text, prefix):
+            if not isinstance(each, str):
+                raise TypeError(
+                    f"A text must be a string, not {each!r} ({type(each).__name__}): give a string, or a list, a "
+                    "generator or a KeyDataset of strings."
+                )
+        return {"texts": text, "target_prefixes": prefix}
 
     def _forward(self, inputs: dict[str, Any], parts_together: int = 1, **options: Any) -> dict[str, Any]:
         own = {name: options.pop(name) for name in OF_GENERATOR if name in options}
@@ -211,7 +226,8 @@ class TextToTextPipeline(Pipeline):
             options["assistant_tokenizer"] = self.assistant_tokenizer
         generator = replace(self.generator, batch_size=parts_together, generate_options=options, **own)
         is_batch = isinstance(inputs["texts"], list)
-        outputs = generator(inputs["texts"] if is_batch else [inputs["texts"]])
+        texts = [inputs[name] if is_batch else [inputs[name]] for name in ("texts", "target_prefixes")]
+        outputs = generator(*texts)
         return {"outputs": outputs if is_batch else outputs[0]}
 
     def postprocess(self, model_outputs: dict[str, Any], return_scores: bool = False) -> list[dict[str, Any]]:

@@ -3,15 +3,13 @@
 
 import gzip
 import json
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TextIO
-
-
-STANDARD_INPUT = "/dev/stdin"
+from typing import Any, TextIO, cast
 
 
 @contextmanager
@@ -22,14 +20,18 @@ def open_text(path: str | Path) -> Iterator[TextIO]:
         FileNotFoundError: the file does not exist.
         ValueError: the contents are not UTF-8, or not gzipped although the name ends in `.gz`.
     """
-    path = Path(path)
-    if str(path) == "-":
-        path = Path(STANDARD_INPUT)
-    if path.is_dir() or not path.exists():  # a pipe is not a regular file
-        raise FileNotFoundError(f"No file {path} (looked in {path.parent.resolve()}).")
+    if str(path) != "-" and (Path(path).is_dir() or not Path(path).exists()):  # a pipe is not a regular file
+        raise FileNotFoundError(f"No file {path} (looked in {Path(path).parent.resolve()}).")
     try:
         # utf-8-sig drops a byte order mark.
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="\n") as file:
+        if str(path) == "-":
+            path = "Standard input"
+            cast(Any, sys.stdin).reconfigure(encoding="utf-8-sig", newline="\n")
+            yield sys.stdin
+            return
+        with (gzip.open if Path(path).suffix == ".gz" else open)(
+            path, "rt", encoding="utf-8-sig", newline="\n"
+        ) as file:
             yield file
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}): convert it first.") from error

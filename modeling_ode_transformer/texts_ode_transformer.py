@@ -5,16 +5,17 @@ for pipelines, `ode-transformer generate` and its server; scores and n-best list
 import copy
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import cached_file, logging
 
-from .generation_ode_transformer import OdeTransformerGenerationMixin, option, package_search
+from .generation_ode_transformer import OdeTransformerGenerationMixin, option, package_search, position_limit
 
 
 logger = logging.get_logger(__name__)
@@ -25,8 +26,8 @@ TARGET_TOKENIZER = "target_tokenizer"
 TRAINED_LENGTH = "trained_source_length"
 # The outputs of a text, each with its score, the best first.
 Outputs = list[tuple[str, float]]
-# For each text, the token ids of its parts, and the white space between the parts.
-Encoded = list[tuple[list[list[int]], list[str]]]
+# For each text, the token ids of its parts, the white space between the parts, and the token ids of its target prefix.
+Encoded = list[tuple[list[list[int]], list[str], list[int]]]
 # Texts are sorted by length within a window of this many batches.
 WINDOW = 64
 # Looked for only where white space begins: in a long run of it, from every place would be quadratic.
@@ -183,11 +184,19 @@ def n_best(
     return [sorted(group, key=lambda hypothesis: -hypothesis[1]) for group in groups]
 
 
+def without_repeats(outputs: Outputs) -> Outputs:
+    """Outputs without those whose text comes before."""
+    found: dict[str, float] = {}
+    for text, score in outputs:
+        found.setdefault(text, score)
+    return list(found.items())
+
+
 # Texts
 
 
 class TextTooLong(ValueError):
-    """A text has more tokens than the model takes, and must not be cut."""
+    """A text or its prefix has more tokens than the model takes, or too many for what is asked for."""
 
 
 def split_sentences(text: str) -> list[str]:
@@ -226,23 +235,26 @@ def cut_texts(
     return encoded, len(too_long)
 
 
-def make_windows(costs: Sequence[float]) -> list[int]:
+def make_windows(costs: Iterable[float]) -> Iterator[int]:
     """The ends of windows that fill `WINDOW` batches each; `costs` are the texts' shares of a batch."""
-    ends, total = [], 0.0
+    begin, end, total = 0, 0, 0.0
     for end, cost in enumerate(costs, 1):
         total += cost
-        if total >= WINDOW or end == len(costs):
-            ends.append(end)
-            total = 0.0
-    return ends
+        if total >= WINDOW:
+            yield end
+            begin, total = end, 0.0
+    if end > begin:
+        yield end
 
 
-def make_batches(lengths: list[int], batch_size: float, max_tokens: float) -> list[list[int]]:
-    """Returns batches of indices, of similar length, the longest first. A part with more than `max_tokens` tokens gets
-    its own batch."""
-    batches = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        size = len(batches[-1]) + 1 if batches else 0
+def make_batches(
+    lengths: list[int], batch_size: float, max_tokens: float, prefix_lengths: Sequence[int] | None = None
+) -> list[list[int]]:
+    """Returns batches of indices, of similar length, the longest first, and with target prefixes of equal length. A
+    part with more than `max_tokens` tokens gets its own batch."""
+    batches, prefixes = [], prefix_lengths or [0] * len(lengths)
+    for index in sorted(range(len(lengths)), key=lambda i: (-prefixes[i], -lengths[i])):
+        size = len(batches[-1]) + 1 if batches and prefixes[batches[-1][0]] == prefixes[index] else 0
         if size and size <= batch_size and size * lengths[batches[-1][0]] <= max_tokens:
             batches[-1].append(index)
         else:
@@ -267,12 +279,15 @@ class TextGenerator:
             cut. False: a `TextTooLong` error.
         batch_size, max_tokens: the most parts in a batch, and the most tokens, padding included.
         return_scores: whether to compute scores; otherwise they are 0.
+        keep_repeats: whether a text is given as often as it was generated, rather than once.
         generate_options: options of `generate()`.
+        rank, num_processes: this process and the number of processes of the default group of `torch.distributed` that
+            share the batches of the same texts; each has all outputs.
         warned: the problems of which a warning was given.
 
     Raises:
-        TextTooLong: a part is too long, with `truncation=False`.
-        ValueError: scores or several outputs are asked for of a text with several parts.
+        TextTooLong: a part is too long, with `truncation=False`, or a target prefix; or scores or several outputs are
+            asked for of a text with several parts.
     """
 
     model: Any
@@ -286,21 +301,55 @@ class TextGenerator:
     batch_size: float = math.inf
     max_tokens: float = math.inf
     return_scores: bool = False
+    keep_repeats: bool = False
     generate_options: dict[str, Any] = field(default_factory=dict)
+    rank: int = 0
+    num_processes: int = 1
     warned: set[str] = field(default_factory=set)
 
-    def __call__(self, texts: Sequence[str]) -> list[Outputs]:
-        """The outputs of each text as (text, score), the best first. Those of a blank text are empty."""
-        return [outputs for window in self.windows(self.encode(texts)) for outputs in window]
+    def __call__(self, texts: Sequence[str], target_prefixes: Sequence[str] | None = None) -> list[Outputs]:
+        """The outputs of each text as (text, score), the best first, and none twice. Those of a blank text are empty.
 
-    def encode(self, texts: Sequence[str]) -> Encoded:
-        """The token ids of each text's parts, none if it is blank, and the white space between the parts."""
+        Args:
+            texts: the texts.
+            target_prefixes: what the output of each text begins with; "": anything. Scores are those of the rest.
+        """
+        return [outputs for window in self.windows(self.encode(texts, target_prefixes)) for outputs in window]
+
+    def encode(self, texts: Sequence[str], target_prefixes: Sequence[str] | None = None) -> Encoded:
+        """The token ids of each text's parts, none if it is blank, the white space between the parts, and the token
+        ids of its target prefix."""
         split = [self.split(text) for text in texts]
         parts = [part for each, _ in split for part in each]
         encoded = self.tokenizer(parts, verbose=False)["input_ids"] if parts else []
         self.check_lengths(parts, list(map(len, encoded)))
+        self.check_characters(parts, encoded)
         remaining = iter(cut_texts(encoded, parts, self.tokenizer, self.limit)[0])
-        return [(list(islice(remaining, len(each))), gaps) for each, gaps in split]
+        prefixes = self.encode_prefixes([""] * len(texts) if target_prefixes is None else target_prefixes)
+        if len(prefixes) != len(texts):
+            raise ValueError(f"There are {len(texts)} texts, but {len(prefixes)} target prefixes: give one for each.")
+        return [(list(islice(remaining, len(each))), gaps, ids) for (each, gaps), ids in zip(split, prefixes)]
+
+    def encode_prefixes(self, prefixes: Sequence[str]) -> list[list[int]]:
+        """The token ids of target prefixes, with the mark of a language before them, without the end mark."""
+        if not any(prefixes):
+            return [[] for _ in prefixes]
+        side = "text_target" if self.target_tokenizer is self.tokenizer else "text"
+        encoded = self.target_tokenizer(**{side: list(prefixes)}, verbose=False)["input_ids"]
+        end = self.target_tokenizer.eos_token_id
+        found = [list(takewhile(lambda id: id != end, ids)) if text else [] for text, ids in zip(prefixes, encoded)]
+        longest = max(found, key=len)
+        most = None if self.value("max_new_tokens") else self.value("max_length")
+        if len(longest) + 1 >= min(most or math.inf, position_limit(self.model.config) or math.inf):
+            raise TextTooLong(
+                f"A target prefix has {len(longest)} tokens, which leaves an output no more: "
+                f"{prefixes[found.index(longest)][:80]!r}... Shorten it, or allow longer outputs."
+            )
+        return found
+
+    def value(self, name: str) -> Any:
+        """An option of `generate()`."""
+        return option(self.model, name, self.generate_options.get("generation_config"), self.generate_options)
 
     def check_lengths(self, parts: list[str], lengths: list[int]) -> None:
         """Warns of parts that are too long, or refuses them."""
@@ -318,6 +367,26 @@ class TextGenerator:
                 self.warned.add(problem)
                 advice = "Outputs may lack something: split the texts."
                 logger.warning(f"{len(long)} of {len(parts)} texts {problem}, the first with {first} {advice}")
+
+    def check_characters(self, parts: list[str], encoded: list[list[int]]) -> None:
+        """Warns of characters that the tokenizer has no pieces for: the model has hardly ever seen them."""
+        if "characters" in self.warned:
+            return
+        bytes_and_unknown = {self.tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in range(256)}
+        bytes_and_unknown.add(self.tokenizer.unk_token_id)
+        found = [part for part, ids in zip(parts, encoded) if not bytes_and_unknown.isdisjoint(ids)]
+        if not found:
+            return
+        self.warned.add("characters")
+        counts = Counter(character for part in found for character in set(part))
+        characters = sorted(counts, key=lambda each: (-counts[each], each))
+        alone = self.tokenizer(characters, verbose=False)["input_ids"]
+        rare = (each for each, ids in zip(characters, alone) if not bytes_and_unknown.isdisjoint(ids))
+        examples = ", ".join(f"{each!r} (U+{ord(each):04X})" for each in islice(rare, 5)) or repr(found[0][:80])
+        logger.warning(
+            f"{len(found)} of {len(parts)} texts have characters for which the tokenizer has no piece, such as "
+            f"{examples}: the model knows little of them. Replace them, or train with --normalization."
+        )
 
     def split(self, text: str) -> tuple[list[str], list[str]]:
         """The parts of a text, and the white space between them."""
@@ -352,11 +421,6 @@ class TextGenerator:
         """The number of a text's tokens, its end mark included."""
         return len(self.tokenizer(text, verbose=False)["input_ids"])
 
-    def window_ends(self, encoded: Encoded) -> list[int]:
-        """The ends of the windows of encoded texts."""
-        costs = (sum(max(1 / self.batch_size, len(ids) / self.max_tokens) for ids in parts) for parts, _ in encoded)
-        return make_windows(list(costs))
-
     def windows(
         self,
         encoded: Encoded,
@@ -365,18 +429,30 @@ class TextGenerator:
     ) -> Iterator[list[Outputs]]:
         """Yields windows of encoded texts, from the one that begins at the text `start`: the outputs of each text, as
         `__call__` returns them. `report` gets the number of parts of each batch that is done."""
-        for end in self.window_ends(encoded):
+        costs = (sum(max(1 / self.batch_size, len(ids) / self.max_tokens) for ids in parts) for parts, *_ in encoded)
+        for end in make_windows(costs):
             if end <= start:
                 continue
-            parts = [ids for each, _ in encoded[start:end] for ids in each]
+            parts = [ids for each, *_ in encoded[start:end] for ids in each]
+            # The output of the first part begins with the prefix.
+            prefixes = [[] if i else ids for each, _, ids in encoded[start:end] for i in range(len(each))]
             found: list = [None] * len(parts)
-            for batch in make_batches(list(map(len, parts)), self.batch_size, self.max_tokens):
+            lengths = list(map(len, parts))
+            batches = make_batches(lengths, self.batch_size, self.max_tokens, list(map(len, prefixes)))
+            for batch in batches[self.rank :: self.num_processes]:
                 inputs = self.tokenizer.pad({"input_ids": [parts[i] for i in batch]}, return_tensors="pt")
+                if prefixes[batch[0]]:
+                    inputs["decoder_input_ids"] = torch.tensor([prefixes[i] for i in batch])
                 for i, outputs in zip(batch, self.generate(inputs.to(self.model.device)), strict=True):
                     found[i] = outputs
                 report(len(batch))
+            if self.num_processes > 1:
+                shares: list = [None] * self.num_processes
+                torch.distributed.all_gather_object(shares, found)
+                report(found.count(None))
+                found = [next(filter(None, share)) for share in zip(*shares)]
             remaining = iter(found)
-            yield [self.join(list(islice(remaining, len(each))), gaps) for each, gaps in encoded[start:end]]
+            yield [self.join(list(islice(remaining, len(each))), gaps) for each, gaps, _ in encoded[start:end]]
             start = end
 
     def generate(self, inputs: Mapping[str, torch.Tensor]) -> list[Outputs]:
@@ -386,13 +462,11 @@ class TextGenerator:
     def join(self, outputs: list[Outputs], gaps: list[str]) -> Outputs:
         """The outputs of a text, from those of its parts."""
         if not outputs:
-            given = self.generate_options
-            number = option(self.model, "num_return_sequences", given.get("generation_config"), given) or 1
-            return [("", 0.0)] * number
+            return [("", 0.0)]
         if len(outputs) == 1:
-            return outputs[0]
+            return outputs[0] if self.keep_repeats else without_repeats(outputs[0])
         if self.return_scores or len(outputs[0]) > 1:
-            raise ValueError(
+            raise TextTooLong(
                 "split_lines and split_sentences join the outputs of several parts into one text: leave out scores, "
                 f"and generate one output per part, not {len(outputs[0])}."
             )

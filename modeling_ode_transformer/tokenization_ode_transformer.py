@@ -82,8 +82,41 @@ def _decoder(prefix: bool) -> decoders.Decoder:
     return decoders.Sequence(steps + [decoders.Strip(" ", left=1)] if prefix else steps)
 
 
-def _normalizer(charsmap: bytes | None, remove_extra_whitespaces: bool) -> normalizers.Normalizer | None:
-    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
+def text_normalizer(names: str) -> normalizers.Normalizer:
+    """What `nfc`, `nfkc` and `moses_LANGUAGE`, several separated by commas, do with a text, in their order.
+
+    `moses_en` normalizes punctuation and spaces as `sacremoses.MosesPunctNormalizer("en", norm_quote_commas=False)`
+    does, and other languages likewise.
+
+    Raises:
+        ValueError: there is no such normalization.
+    """
+    known: dict[str, Any] = {"nfc": normalizers.NFC, "nfkc": normalizers.NFKC}
+    steps = []
+    for name in names.split(","):
+        if name in known:
+            steps.append(known[name]())
+        elif name.startswith("moses_"):
+            from sacremoses import MosesPunctNormalizer
+
+            for pattern, content in MosesPunctNormalizer(name[6:], norm_quote_commas=False).substitutions:
+                # Groups hold what stays, before and after what is replaced.
+                group = r"\((\[[^]]*]|\\d)\)"
+                pattern = re.sub(f"{group}$", r"(?=\1)", re.sub(f"^{group}", r"(?<=\1)", pattern))
+                steps.append(normalizers.Replace(Regex(pattern), re.sub(r"\\g<\d>", "", content)))
+            steps.append(normalizers.Strip())
+        else:
+            raise ValueError(
+                f"There is no normalization {name!r}: give nfc, nfkc or moses_LANGUAGE, such as moses_en."
+            )
+    return normalizers.Sequence(steps)
+
+
+def _normalizer(
+    charsmap: bytes | None, remove_extra_whitespaces: bool, first: normalizers.Normalizer | None
+) -> normalizers.Normalizer | None:
+    steps: list[normalizers.Normalizer] = [] if first is None else [first]
+    steps += [normalizers.Precompiled(charsmap)] if charsmap else []
     if remove_extra_whitespaces:
         steps += [
             normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), ""),
@@ -137,8 +170,11 @@ def _build_backend(
     return backend
 
 
-def _read_sentencepiece(model: str | os.PathLike | bytes) -> dict[str, Any]:
-    """The arguments of `OdeTransformerTokenizer` for a SentencePiece model; see `from_sentencepiece`."""
+def _read_sentencepiece(
+    model: str | os.PathLike | bytes, normalizer: normalizers.Normalizer | None = None
+) -> dict[str, Any]:
+    """The arguments of `OdeTransformerTokenizer` for a SentencePiece model that reads what `normalizer` makes of a
+    text; see `from_sentencepiece`."""
     _require_sentencepiece()
     name = "The model" if isinstance(model, bytes) else os.fspath(model)
     if not isinstance(model, bytes):
@@ -183,7 +219,7 @@ def _read_sentencepiece(model: str | os.PathLike | bytes) -> dict[str, Any]:
         specials["unk_token"],
         special_pieces,
         normalization.add_dummy_prefix,
-        _normalizer(normalization.precompiled_charsmap, normalization.remove_extra_whitespaces),
+        _normalizer(normalization.precompiled_charsmap, normalization.remove_extra_whitespaces, normalizer),
     )
     extra = [piece for piece in special_pieces if piece not in specials.values()]
     return {"tokenizer_object": backend, **specials, **({"extra_special_tokens": extra} if extra else {})}
@@ -202,9 +238,10 @@ class OdeTransformerTokenizer(TokenizersBackend):
       not control with `split_special_tokens=True`, which reads it as plain text.
     - A unigram model may have two equally good ways to cut a text, mostly in a run of one repeated character. The ids
       can then differ from SentencePiece's, which adds up the scores in single precision.
-    - A model with normalization (`normalization_rule_name` other than `"identity"`, `remove_extra_whitespaces`)
-      returns the normalized text. A rule may join characters (decomposed accents, half-width katakana, Hangul
-      jamo). There `tokenizers` applies the rules differently from SentencePiece, and the ids can differ.
+    - A model with normalization (`normalization`, `normalization_rule_name` other than `"identity"`,
+      `remove_extra_whitespaces`) returns the normalized text. A rule of `normalization_rule_name` may join characters
+      (decomposed accents, half-width katakana, Hangul jamo). There `tokenizers` applies the rules differently from
+      SentencePiece, and the ids can differ.
 
     `save_pretrained` writes a `tokenizer.json` that `AutoTokenizer.from_pretrained` loads as a plain
     `TokenizersBackend`, without this package and without remote code.
@@ -290,7 +327,12 @@ class OdeTransformerTokenizer(TokenizersBackend):
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], vocab_size: int, model_type: str = "bpe", **sentencepiece_options: Any
+        cls,
+        texts: Iterable[str],
+        vocab_size: int,
+        model_type: str = "bpe",
+        normalization: str | None = None,
+        **sentencepiece_options: Any,
     ) -> "OdeTransformerTokenizer":
         """
         Trains SentencePiece on texts, in memory; the same texts and options give the same tokenizer.
@@ -299,6 +341,8 @@ class OdeTransformerTokenizer(TokenizersBackend):
             texts (`Iterable[str]`): The training texts. They are read once.
             vocab_size (`int`): Number of pieces, the 4 special and 256 byte pieces included.
             model_type (`str`, *optional*, defaults to `"bpe"`): `"bpe"` or `"unigram"`.
+            normalization (`str`, *optional*): Normalizations of all texts, also of those that the tokenizer encodes
+                later, such as `"nfkc"` or `"moses_en,nfc"`; see `text_normalizer`.
             sentencepiece_options: Options of `sentencepiece.SentencePieceTrainer`. Unlike SentencePiece's, the
                 defaults lose no information: `byte_fallback=True`, `normalization_rule_name="identity"`,
                 `remove_extra_whitespaces=False`, `character_coverage=1.0`, and no limit on text length.
@@ -323,12 +367,13 @@ class OdeTransformerTokenizer(TokenizersBackend):
                 f"{', '.join(reserved)} cannot be set: OdeTransformerTokenizer.train fixes it, so leave it out"
             )
 
+        normalizer = None if normalization is None else text_normalizer(normalization)
         failures = []  # SentencePiece turns an exception from its iterator into a RuntimeError
 
         def checked() -> Iterator[bytes]:
             try:
                 for text in texts:
-                    yield text.encode()
+                    yield (text if normalizer is None else normalizer.normalize_str(text)).encode()
             except Exception as error:
                 failures.append(error)
                 raise
@@ -357,7 +402,7 @@ class OdeTransformerTokenizer(TokenizersBackend):
             if failures:
                 raise failures[0] from None
             raise ValueError(f"vocab_size={vocab_size}: SentencePiece cannot train on these texts: {error}") from error
-        return cls.from_sentencepiece(model.getvalue())
+        return cls(**_read_sentencepiece(model.getvalue(), normalizer))
 
     @classmethod
     def from_sentencepiece(cls, model: str | os.PathLike | bytes) -> "OdeTransformerTokenizer":

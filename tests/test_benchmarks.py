@@ -20,6 +20,7 @@ import speed
 import table6
 import time_to_quality
 import torch
+import verdict_seconds
 import wmt_data
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration
@@ -101,6 +102,14 @@ def test_csa_ode(tmp_path):
     for solver in ("rk", "ark"):
         assert kept[solver, "adjoint", 2] == kept[solver, "adjoint", 6] < kept[solver, "direct", 2]
         assert kept[solver, "direct", 6] > 2 * kept[solver, "direct", 2]
+
+
+def test_seconds_of_the_verdict_are_of_every_scheme(tmp_path):
+    results = verdict_seconds.main(["--tiny", "--rounds", "1", "--output_file", str(tmp_path / "out.json")])
+    assert json.loads((tmp_path / "out.json").read_text()) == results
+    seconds = results["seconds_per_update"]
+    assert list(seconds) == [f"{scheme}_0.4M" for scheme in verdict_seconds.VERDICT_DECODERS]
+    assert min(seconds.values()) > 0
 
 
 def test_every_kind_of_batch_holds_every_pair_once():

@@ -11,7 +11,6 @@ import runpy
 import subprocess
 import sys
 from argparse import ArgumentParser
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -46,6 +45,7 @@ OTHERS = (
     "source",
     "sudo",
     "lm_eval",
+    "docker",
 )
 SCRIPTS = {
     "run_translation.py": "translation",
@@ -103,8 +103,9 @@ def normalized(words):
 
 def make_files(words, task):
     """Writes three examples into each file that options of a training name and that is not there."""
-    for option, value in pairwise(words):
-        path = Path(value)
+    option = ""
+    for word in words:
+        option, path = (word, Path()) if word.startswith("--") else (option, Path(word))
         if re.fullmatch(r"--(train|validation|test)(_\w*files?)?", option) and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             is_side = re.search(r"_(source|target)_file", option)

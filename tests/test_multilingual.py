@@ -169,6 +169,21 @@ def test_likelihoods_are_those_of_the_text_after_the_mark(trained):
     torch.testing.assert_close(torch.from_numpy(scores), expected, atol=1e-4, rtol=0)
 
 
+def test_a_target_prefix_follows_the_mark(trained):
+    folder, _, languages, place = trained
+    tokenizer, _ = load_tokenizers(folder / "tokenizer", None, *languages)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "output").eval()
+    mark = find_language(tokenizer, languages[1])
+    start = [mark] if place == "end" else [model.generation_config.decoder_start_token_id, mark]
+    pieces = tokenizer("zwei", add_special_tokens=False)["input_ids"]
+    given = {"decoder_input_ids": torch.tensor([[*start, *pieces]])}
+    expected = tokenizer.batch_decode(model.generate(**tokenizer("one", return_tensors="pt"), **given), True)
+    translate = TranslationPipeline.from_pretrained(folder / "output")
+    (found,) = translate("one", target_prefix="zwei")
+    assert found["translation_text"] == expected[0].strip() != translate("one")[0]["translation_text"]
+    assert found["translation_text"].startswith("zwei")
+
+
 def test_generate_takes_other_languages(trained, corpus):  # noqa: F811
     """A model and a tokenizer that know of no language yet; other languages give other outputs."""
     folder, _, (source, target), _ = trained

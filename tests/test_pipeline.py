@@ -32,7 +32,7 @@ from modeling_ode_transformer import (
     texts_ode_transformer,
 )
 from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline
-from modeling_ode_transformer.texts_ode_transformer import LINE_BREAKS, TARGET_TOKENIZER
+from modeling_ode_transformer.texts_ode_transformer import LINE_BREAKS, TARGET_TOKENIZER, TextGenerator
 from modeling_ode_transformer.training.smoke.number_names import english, german
 
 from .conftest import TINY, build, randomize, tiny_config
@@ -177,7 +177,34 @@ def test_a_blank_text_has_an_empty_output(translator):
         *translator(TEXTS[:1]),
         {"translation_text": ""},
     ]
-    assert translator("", num_return_sequences=2, return_scores=True) == [{"translation_text": "", "score": 0.0}] * 2
+    assert translator("", num_return_sequences=2, return_scores=True) == [{"translation_text": "", "score": 0.0}]
+
+
+def test_no_output_of_a_text_comes_twice(translator, monkeypatch):
+    generated = [[("eins", -1.0), ("zwei", -2.0), ("eins", -3.0)], [("drei", -1.0)] * 3]
+    monkeypatch.setattr(TextGenerator, "generate", lambda self, inputs: copy.deepcopy(generated))
+    results = translator([TEXTS[1], TEXTS[0]], num_return_sequences=3, return_scores=True, batch_size=2)
+    found = [[(output["translation_text"], output["score"]) for output in outputs] for outputs in results]
+    assert found == [[("eins", -1.0), ("zwei", -2.0)], [("drei", -1.0)]]
+
+
+def test_outputs_begin_with_target_prefixes(translator):
+    prefixes = ["sieben", "", "eins", "sieben"]
+    expected = []
+    for text, prefix in zip(TEXTS, prefixes):
+        ids = [*translator.target_tokenizer(prefix)["input_ids"][:-1]]
+        given = {"decoder_input_ids": torch.tensor([ids])} if ids else {}
+        (output, _), *_ = by_hand(
+            translator.model, translator.tokenizer, translator.target_tokenizer, [text], **given
+        )[0]
+        expected.append({"translation_text": output})
+    assert translator(TEXTS, target_prefix=prefixes, batch_size=4) == expected != translator(TEXTS)
+    assert all(output["translation_text"].startswith(prefix) for output, prefix in zip(expected, prefixes))
+    assert translator(TEXTS[0], target_prefix="sieben") == expected[:1]
+    assert list(translator((text for text in TEXTS[:1]), target_prefix="sieben")) == [expected[:1]]
+    assert translator(TEXTS[:1], target_prefix="sieben") == expected[:1]
+    with pytest.raises(ValueError, match="There are 4 texts, but 1 prefixes"):
+        translator(TEXTS, target_prefix=["sieben"])
 
 
 def test_lines_are_texts_of_their_own_if_asked(translator):
@@ -238,10 +265,11 @@ def test_scores_are_those_of_n_best(translator):
 
 @pytest.fixture
 def warned(caplog, monkeypatch):
-    """The messages so far, those that are to come once as often as they come."""
+    """The messages so far, those that are to come once as often as they come, without those of unknown characters."""
     logger = texts_ode_transformer.logger
     monkeypatch.setattr(logger, "warning_once", logger.warning)
-    return lambda: [record.getMessage() for record in caplog.records if record.name == logger.name]
+    own = lambda: (record.getMessage() for record in caplog.records if record.name == logger.name)  # noqa: E731
+    return lambda: [message for message in own() if "no piece" not in message]
 
 
 def test_a_long_text_is_not_lost_in_silence(tokenizers, warned):

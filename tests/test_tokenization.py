@@ -6,14 +6,16 @@ import json
 import random
 import re
 import subprocess
+import unicodedata
 
 import pytest
 import sentencepiece
+from sacremoses import MosesPunctNormalizer
 from sentencepiece import sentencepiece_model_pb2
 from transformers import AutoTokenizer
 
 from modeling_ode_transformer import tokenization_ode_transformer
-from modeling_ode_transformer.tokenization_ode_transformer import OdeTransformerTokenizer
+from modeling_ode_transformer.tokenization_ode_transformer import OdeTransformerTokenizer, text_normalizer
 
 from .processes import run_python
 
@@ -277,6 +279,28 @@ def test_train_passes_options_on():
     assert tokenizer.convert_tokens_to_ids(["<2de>", "<2fr>"]) == [4, 5]
     assert tokenizer("<2de> man").input_ids[0] == 4
     assert not tokenizer.tokenize("man")[0].startswith("▁")
+
+
+@pytest.mark.parametrize("language", ["en", "de", "cs"])
+def test_punctuation_is_normalized_as_by_moses(language):
+    normalizer, rng = text_normalizer(f"moses_{language}"), random.Random(0)
+    moses = MosesPunctNormalizer(language, norm_quote_commas=False)
+    marks = "ab12 \u00a0\u00ab\u00bb\u201c\u201d\u201e\u2018\u2019\u00b4`''().,:;!?%\u2026\u2013\u2014\u00baCcmn\"\r"
+    for text in [*HARD_TEXTS, *sentences(1, 50), *("".join(rng.choices(marks, k=25)) for _ in range(3000))]:
+        assert normalizer.normalize_str(text) == moses.normalize(text)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_texts_are_encoded_as_they_are_normalized_in_training(model_type, tmp_path):
+    """Also by a saved tokenizer, without this package."""
+    texts = [unicodedata.normalize("NFD", text).replace(" ", "\u00a0") for text in sentences(3, 200)]
+    normalized = [unicodedata.normalize("NFKC", text) for text in texts]
+    OdeTransformerTokenizer.train(texts, 400, model_type, normalization="nfkc").save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    plain = OdeTransformerTokenizer.train(normalized, 400, model_type)
+    assert tokenizer.get_vocab() == plain.get_vocab()
+    assert tokenizer(texts)["input_ids"] == plain(normalized)["input_ids"] != plain(texts)["input_ids"]
+    assert tokenizer.batch_decode(tokenizer(texts)["input_ids"], skip_special_tokens=True) == normalized
 
 
 def test_train_leaves_no_text_out_for_its_length():

@@ -48,6 +48,7 @@ def made_up(noise=0.0, seeds=(1, 2, 3), experiment=0):
                     },
                     "metrics": {"validation": {"perplexity": math.exp(loss + noise * generator.normal())}},
                     "training_seconds": 1e-4 * count * evaluations,
+                    "training": {"updates": 200},
                 }
     return runs
 
@@ -89,6 +90,27 @@ def test_one_seed_has_no_interval_and_a_table(module, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("| euler2 | a | 0.40 |  | 1.32 | -") and len(lines) == 2 + 3 * 6
     assert "interval" not in json.loads((tmp_path / "out.json").read_text())["schemes"]["rk4"]["a"]
+
+
+def test_seconds_of_updates_take_the_place_of_those_of_busy_runs(module, tmp_path, capsys):
+    """And change nothing else; the seconds of each model are needed."""
+    runs, quiet = made_up(seeds=(1,)), module.verdict(made_up(seeds=(1,)))
+    seconds = {name.rpartition("_")[0]: run["training_seconds"] / 200 for name, run in runs.items()}
+    for number, run in enumerate(runs.values()):
+        run["training_seconds"] *= 1 + number % 4
+    assert module.verdict(runs)["schemes"] != quiet["schemes"]
+    (tmp_path / "record.json").write_text(json.dumps(runs))
+    (tmp_path / "seconds.json").write_text(json.dumps({"seconds_per_update": seconds}))
+    command = [str(tmp_path / "record.json"), "--seconds", str(tmp_path / "seconds.json")]
+    module.main([*command, "--output_file", str(tmp_path / "out.json")])
+    found = json.loads((tmp_path / "out.json").read_text())["schemes"]
+    for scheme, sizes in quiet["schemes"].items():
+        for size, values in sizes.items():
+            assert found[scheme][size] == pytest.approx(values)
+    (tmp_path / "seconds.json").write_text(json.dumps({"seconds_per_update": {}}))
+    with pytest.raises(SystemExit):
+        module.main(command)
+    assert "The seconds of residual_a are missing, which verdict_seconds.py measures" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

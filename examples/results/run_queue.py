@@ -11,8 +11,8 @@ and joins the records of its part in `--record_dir`, which outlive the folder: w
 Beside the record is what `compare_runs.py` compares: translations of the test set, or log-likelihoods of its lines.
 Queues with other output folders may share the records. A run that is not done starts, or resumes from its last
 checkpoint. Runs have one thread and the lowest priority. `--gpu` is for those that a CPU would train for days: a small
-model leaves most of a GPU idle, so that `--jobs` share it. Arguments that are not of this script go to every training:
-`--bf16 False` on a CPU without bfloat16, which it computes several times slower than float32.
+model leaves most of a GPU idle, so that `--jobs` share it. Arguments that are not of this script, such as
+`--bf16 False`, go to every training.
 """
 
 import fcntl

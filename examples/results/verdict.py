@@ -82,9 +82,13 @@ def fit(x: Sequence[float], loss: Sequence[float]) -> Curve:
     return Curve(float(floors[i]), float(scales[i] * unit ** ALPHAS[i]), float(ALPHAS[i]))
 
 
-def point_of(name: str, run: Mapping[str, Any]) -> Point:
-    """The point of a run of `collect_runs.py`."""
+def point_of(name: str, run: Mapping[str, Any], seconds: Mapping[str, float] | None = None) -> Point:
+    """The point of a run of `collect_runs.py`; with the seconds of an update by SCHEME_SIZE, its time is that of its
+    updates."""
     scheme, size, seed = name.rsplit("_", 2)
+    if seconds is not None and f"{scheme}_{size}" not in seconds:
+        raise ValueError(f"The seconds of {scheme}_{size} are missing, which verdict_seconds.py measures.")
+    spent = run["training_seconds"] if seconds is None else seconds[f"{scheme}_{size}"] * run["training"]["updates"]
     model = run["model"]
     config, evaluations = model["config"], model["function_evaluations"]
     stack = next(iter(evaluations))
@@ -98,32 +102,34 @@ def point_of(name: str, run: Mapping[str, Any]) -> Point:
     metrics = run["metrics"]["validation"]
     return Point(
         *(scheme, size, seed, parameters, sum(counts) / len(counts)),
-        *(math.log(metrics["perplexity"]), run["training_seconds"]),
+        *(math.log(metrics["perplexity"]), spent),
     )
 
 
-def means(points: Sequence[Point]) -> dict[tuple[str, str], Point]:
-    """By scheme and size, the means over seeds."""
+def grouped(points: Sequence[Point]) -> dict[tuple[str, str], list[Point]]:
+    """The seeds of each model, by scheme and size."""
     groups = defaultdict(list)
     for point in points:
         groups[point.scheme, point.size].append(point)
-    return {
-        key: group[0]._replace(
-            loss=float(np.mean([point.loss for point in group])),
-            seconds=float(np.mean([point.seconds for point in group])),
-        )
-        for key, group in groups.items()
-    }
+    return dict(groups)
 
 
-def compare(points: Sequence[Point]) -> dict[tuple[str, str], dict[str, float]]:
-    """phi and differences of loss of each scheme and size, from the fit of the residual models."""
-    by_model = means(points)
-    residual = [point for point in by_model.values() if point.scheme == RESIDUAL]
-    of_size = fit([point.parameters for point in residual], [point.loss for point in residual])
-    of_time = fit([point.seconds for point in residual], [point.loss for point in residual])
+def mean(points: Sequence[Point]) -> Point:
+    """Of the seeds of a model: the first one with the mean loss and seconds."""
+    of_seeds = {name: float(np.mean([getattr(point, name) for point in points])) for name in ("loss", "seconds")}
+    return points[0]._replace(**of_seeds)
+
+
+def compare(points: Sequence[Point]) -> tuple[Curve, dict[tuple[str, str], dict[str, float]]]:
+    """The fit of the residual models' losses over their parameters; and phi and differences of loss, from this fit, of
+    each other scheme and size."""
+    models = {key: mean(group) for key, group in grouped(points).items()}
+    residual = [point for point in models.values() if point.scheme == RESIDUAL]
+    losses = [point.loss for point in residual]
+    of_size = fit([point.parameters for point in residual], losses)
+    of_time = fit([point.seconds for point in residual], losses)
     found = {}
-    for key, point in by_model.items():
+    for key, point in models.items():
         if point.scheme == RESIDUAL:
             continue
         times = of_size.inverse(point.loss) / point.parameters
@@ -138,25 +144,26 @@ def compare(points: Sequence[Point]) -> dict[tuple[str, str], dict[str, float]]:
     for scheme in dict.fromkeys(scheme for scheme, _ in found):
         own = [values for (name, _), values in found.items() if name == scheme]
         found[scheme, "mean"] = {name: float(np.mean([values[name] for values in own])) for name in own[0]}
-    return found
+    return of_size, found
 
 
 def bootstrap(points: Sequence[Point], samples: int = SAMPLES, seed: int = 0) -> dict[tuple[str, str], list[float]]:
     """phi of samples of the seeds of each model, by scheme and size; samples without a falling curve are left out. The
-    losses of n seeds vary as those of n - 1 others would: their distances from the mean grow by sqrt(n / (n - 1))."""
-    groups = defaultdict(list)
-    for point in points:
-        groups[point.scheme, point.size].append(point)
+    losses of n seeds vary as those of n - 1 others would: their distances from the mean grow by sqrt(n / (n - 1)).
+    Empty if a model has one seed."""
+    groups, drawn = grouped(points), defaultdict(list)
+    if min(map(len, groups.values())) == 1:
+        return drawn
     for key, group in groups.items():
-        mean, factor = np.mean([point.loss for point in group]), math.sqrt(len(group) / max(len(group) - 1, 1))
-        groups[key] = [point._replace(loss=float(mean + factor * (point.loss - mean))) for point in group]
-    generator, drawn = np.random.default_rng(seed), defaultdict(list)
+        middle, factor = np.mean([point.loss for point in group]), math.sqrt(len(group) / (len(group) - 1))
+        groups[key] = [point._replace(loss=float(middle + factor * (point.loss - middle))) for point in group]
+    generator = np.random.default_rng(seed)
     for _ in range(samples):
         sample = [
             group[i] for group in groups.values() for i in generator.integers(len(group), size=len(group)).tolist()
         ]
         try:
-            found = compare(sample)
+            _, found = compare(sample)
         except ValueError:
             continue
         for key, values in found.items():
@@ -164,31 +171,33 @@ def bootstrap(points: Sequence[Point], samples: int = SAMPLES, seed: int = 0) ->
     return drawn
 
 
-def verdict(runs: Mapping[str, Mapping[str, Any]], samples: int = SAMPLES) -> dict[str, Any]:
+def verdict(
+    runs: Mapping[str, Mapping[str, Any]], samples: int = SAMPLES, seconds: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """The fit and, by scheme and size, what `compare` finds, with the interval of phi (95%) where each model has
     several seeds.
 
+    Args:
+        runs: Records of `collect_runs.py` by name.
+        samples: Of the bootstrap.
+        seconds: Of an update, by SCHEME_SIZE; default: those that the runs took.
+
     Raises:
-        ValueError: there are no residual models of three sizes, or no other models.
+        ValueError: there are no residual models of three sizes, or no other models, or no seconds of a model.
     """
-    points = [point_of(name, run) for name, run in runs.items()]
-    found = compare(points)
+    points = [point_of(name, run, seconds) for name, run in runs.items()]
+    curve, found = compare(points)
     if not found:
         raise ValueError(f"There are only residual models: {', '.join(runs)}.")
-    has_seeds = min(sum(point[:2] == key for point in points) for key in means(points)) > 1
-    drawn = bootstrap(points, samples) if has_seeds else {}
-    residual = [point for point in means(points).values() if point.scheme == RESIDUAL]
     schemes: dict[str, Any] = defaultdict(dict)
     for (scheme, size), values in found.items():
-        interval = (
-            {"interval": np.percentile(drawn[scheme, size], [2.5, 97.5], method="inverted_cdf").tolist()}
-            if drawn
-            else {}
-        )
-        schemes[scheme][size] = values | interval
+        schemes[scheme][size] = values
+    for (scheme, size), phis in bootstrap(points, samples).items():
+        interval = np.percentile(phis, [2.5, 97.5], method="inverted_cdf").tolist()
+        schemes[scheme][size]["interval"] = interval
     return {
         "runs": len(points),
-        "fit": fit([point.parameters for point in residual], [point.loss for point in residual])._asdict(),
+        "fit": curve._asdict(),
         "points": [point._asdict() for point in points],
         "schemes": schemes,
     }
@@ -221,9 +230,16 @@ def main(argv: list[str] | None = None) -> None:
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("record", type=Path, help="record of the queue, as collect_runs.py writes it")
     parser.add_argument("--output_file", type=Path, help="file for the result as JSON")
+    parser.add_argument(
+        "--seconds",
+        type=Path,
+        help="file of examples/benchmarks/verdict_seconds.py: seconds of an update on a quiet machine, in place of "
+        "those that the runs took",
+    )
     args = parser.parse_args(argv)
     try:
-        result = verdict(json.loads(args.record.read_text(encoding="utf-8")))
+        files = [json.loads(path.read_text(encoding="utf-8")) for path in (args.record, args.seconds) if path]
+        result = verdict(files[0], seconds=files[1].get("seconds_per_update", {}) if args.seconds else None)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     print(table(result))

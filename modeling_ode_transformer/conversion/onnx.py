@@ -12,13 +12,12 @@ import logging
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, exporters
+from transformers import AutoModelForSeq2SeqLM, exporters
 from transformers.utils import is_onnxscript_available
 
 from ..generation_ode_transformer import position_limit
 from ..inference.tokenizers import load_tokenizers
-from ..model_folders import open_model
-from ..text_files import reading
+from ..model_folders import open_config, open_model
 from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
 from . import check_empty_folder
 
@@ -55,8 +54,7 @@ def export_onnx(name: str | Path, output_dir: str | Path, **hub_options) -> None
     """
     folder = Path(output_dir)
     check_empty_folder(folder)
-    with reading(name):
-        config = AutoConfig.from_pretrained(name, **hub_options)
+    config = open_config(name, **hub_options)
     if not config.is_encoder_decoder:
         raise ValueError(f"{name} is a language model, but only encoder-decoders can be exported.")
     if not is_onnxscript_available():

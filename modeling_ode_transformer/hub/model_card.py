@@ -34,6 +34,7 @@ from ..training.records import (
     RESULTS,
     generation_text,
     held_out,
+    set_name,
     shown_name,
     split_sources,
     training_arguments,
@@ -118,8 +119,8 @@ INTEGRATED_CONFIG_FIELDS = (
     *("hidden_size", "d_model", "intermediate_size", "num_hidden_layers", "encoder_layers", "decoder_layers"),
     *("num_attention_heads", "num_key_value_heads", "vocab_size", "tie_word_embeddings"),
 )
-# The scripts' names for the largest lengths of examples in tokens.
-LENGTH_FIELDS = ("max_source_length", "max_target_length", "max_length")
+# The options of data that a card shows.
+DATA_FIELDS = ("max_source_length", "max_target_length", "max_length", "train_weights", "train_tags")
 # A dataset of the Hub, and its configuration.
 HUB_DATASET = re.compile(r"([\w.-]+/[\w.-]+)(?: \(([\w.-]+)\))?")
 
@@ -263,7 +264,7 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
             **parts,
             "split_seed": data.get("split_seed") if parts else None,
             "validation_share": data.get("validation_share"),
-            **{name: data.get(name) for name in LENGTH_FIELDS},
+            **{name: data.get(name) for name in DATA_FIELDS},
             "updates": state.get("global_step"),
             "weights_of_update": state.get("best_global_step") if takes_best else None,
             "epochs": round(state["epoch"], 2) if state.get("epoch") else None,
@@ -276,10 +277,16 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         "versions": arguments.get("versions"),
         "date": arguments.get("date"),
     }
-    for split in ("train", *PREFIXES):
-        prefix = PREFIXES.get(split, split)
+    prefixes = {"train": "train"} | PREFIXES
+    for split, prefix in PREFIXES.items():
+        # Those of the sets of a split, eval_NAME.
+        sets = (re.fullmatch(rf"{prefix}_(.+)_samples", name) for name in results)
+        prefixes |= {f"{split}_{each[1]}": f"{prefix}_{each[1]}" for each in sets if each}
+    for split, prefix in prefixes.items():
+        whole, _, name = split.partition("_")
         if f"{prefix}_samples" in results:
-            sources = split_sources(data_of[split], split)
+            sources = split_sources(data_of[whole], whole)
+            sources = [each for each in sources if not name or set_name(each) == name]
             record["data"][split] = {"source": sources, "examples": results[f"{prefix}_samples"]}
         shown = {name for metric in METRICS for name in (metric, METRICS[metric].convention)}
         found = {name: value for name in shown if (value := results.get(f"{prefix}_{name}")) is not None}
@@ -288,12 +295,12 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
                 raise ValueError(
                     f"{folder / RESULTS}: {prefix}_{name} is {value}, which a card cannot show: evaluate again."
                 )
-        if split in PREFIXES and found:
+        if whole in PREFIXES and found:
             record["metrics"][split] = dict(sorted(found.items()))
     if TASKS[task].output_key and (folder / "generation_config.json").is_file():
         saved = generation_text(GenerationConfig.from_pretrained(folder))
         record["generation"] = {
-            split: results.get(f"{PREFIXES[split]}_generation", saved) for split in record["metrics"]
+            split: results.get(f"{prefixes[split]}_generation", saved) for split in record["metrics"]
         }
     record["training"] = {name: value for name, value in record["training"].items() if value not in (None, {})}
     return {name: value for name, value in record.items() if value not in (None, {})}

@@ -4,12 +4,17 @@
     ode-transformer generate --model_name_or_path FOLDER --input source.txt --output output.txt
     ode-transformer generate --model_name_or_path FOLDER1 FOLDER2 --num_beams 8 < source.txt > output.txt
     ode-transformer generate --model_name_or_path FOLDER --interactive
+    torchrun --nproc_per_node 2 -m modeling_ode_transformer generate --model_name_or_path FOLDER --input source.txt
 
 Each line is a source (`.gz` accepted). The output has one line per source in the same order: its text, or
 `score<TAB>text` with `--scores`. With `--num_return_sequences N` it has up to N lines per source, the best first and
 no text twice. Each of these starts with the source's line number: `number<TAB>text` or `number<TAB>score<TAB>text`. A
 score is a log-probability divided by the output's length; in a beam search, by the length to the power of
 `--length_penalty`. An empty line has an empty output, with score 0.
+
+With `--jsonl` lines are JSON objects: `{"source": ..., "target_prefix": ...}`, with or without a prefix, become
+`{"source": ..., "target_prefix": ..., "outputs": [...], "scores": [...]}`. Without `--scores`, scores are null. Other
+fields stay as they are.
 
 Outputs are written to `NAME.partial` until all are finished, by one call at a time. If it is interrupted, the same
 command continues and gives the same outputs as an uninterrupted run; `NAME.partial.json` records the options. With
@@ -21,22 +26,25 @@ import hashlib
 import json
 import logging
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import distributed
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, OdeTransformerGenerationMixin, position_limit
-from ..model_folders import open_model
+from ..model_folders import open_config, open_model
 from ..options import declarations
 from ..own_schemes import IMPORTED
-from ..text_files import lock_file, parse_overrides, read_json, read_lines, reading
+from ..text_files import lock_file, parse_json, parse_overrides, read_lines
 from ..texts_ode_transformer import TRAINED_LENGTH, Encoded, Outputs, TextGenerator, check_target_tokenizer
 from ..versions import versions
 from .arguments import DTYPES, GenerateArguments, SearchArguments
@@ -59,8 +67,7 @@ def load_models(args: SearchArguments) -> list[PreTrainedModel]:
     device = args.torch_device
     models = []
     for name in args.model_name_or_path:
-        with reading(name):
-            config = AutoConfig.from_pretrained(name, **args.hub_options)
+        config = open_config(name, **args.hub_options)
         if not config.is_encoder_decoder:
             raise ValueError(
                 f"{name} is a language model ({config.model_type}), but generate needs an encoder-decoder. To "
@@ -183,9 +190,9 @@ def digest(parts: Iterable[Any]) -> str:
     return found.hexdigest()
 
 
-def note_of(generator: TextGenerator, args: SearchArguments, encoded: Encoded) -> dict[str, Any]:
-    """Everything that outputs depend on: options, versions and imported schemes, and hashes of the encoded sources, of
-    the models and of the target vocabulary."""
+def note_of(generator: TextGenerator, args: SearchArguments, records: list[dict], encoded: Encoded) -> dict[str, Any]:
+    """Everything that outputs depend on: options, versions and imported schemes, and hashes of the sources and of how
+    they are encoded, of the models and of the target vocabulary."""
 
     def models() -> Iterator[Any]:
         yield generator.model.generation_config.to_json_string()
@@ -198,15 +205,15 @@ def note_of(generator: TextGenerator, args: SearchArguments, encoded: Encoded) -
 
     declared = declarations(type(args))
     options = {f"--{name}": value for name, value in vars(args).items() if declared[name]["affects"] != "call"}
-    hashes = {"input": digest(encoded), "models": digest(models())}
+    hashes = {"input": digest(zip(records, encoded)), "models": digest(models())}
     hashes["tokenizers"] = digest(sorted(generator.target_tokenizer.get_vocab().items()))
     return options | {"device": str(generator.model.device), "schemes": IMPORTED} | versions() | hashes
 
 
 def choose(args: GenerateArguments) -> Callable[[str, Outputs], Outputs]:
-    """What a source's outputs become: each text once, the best first. `--mbr` leaves the output that is most like all
-    of them, with its mean similarity as the score; `--rerank` orders them by another model's log-probability per
-    token, and gives that as the score."""
+    """What a source's outputs become. `--mbr` leaves the output that is most like all of them, with its mean
+    similarity as the score; `--rerank` orders them by another model's log-probability per token, and gives that as the
+    score."""
     if args.mbr:
         from ..metrics.minimum_bayes_risk import expected_utilities
 
@@ -219,43 +226,58 @@ def choose(args: GenerateArguments) -> Callable[[str, Outputs], Outputs]:
         model = open_model(AutoModelForSeq2SeqLM, args.rerank, **args.hub_options).to(args.torch_device)
 
         def rerank(source: str, outputs: Outputs) -> Outputs:
-            texts = list(dict(outputs))
+            texts = [text for text, _ in outputs]
             scored = target_likelihoods(model, tokenizer, [source] * len(texts), texts, target_tokenizer)
             found = [(text, float(scores.mean())) for text, (_, scores) in zip(texts, scored)]
             return sorted(found, key=lambda output: -output[1])
 
         return rerank
-    return lambda source, outputs: without_repeats(outputs)
+    return lambda source, outputs: outputs
 
 
-def without_repeats(outputs: Outputs) -> Outputs:
-    """Outputs without those whose text comes before."""
-    found: dict[str, float] = {}
-    for text, score in outputs:
-        found.setdefault(text, score)
-    return list(found.items())
-
-
-def format_outputs(outputs: Outputs, scores: bool, number: int | None = None) -> str:
+def format_outputs(record: dict, outputs: Outputs, args: GenerateArguments, number: int | None = None) -> str:
     """The lines of a source's outputs, each starting with the source's number if given."""
+    if args.jsonl:
+        texts, scores = map(list, zip(*outputs))
+        found = {"outputs": texts, "scores": scores if args.scores else None}
+        return json.dumps(record | found, ensure_ascii=False) + "\n"
     start = "" if number is None else f"{number}\t"
     lines = [(" ".join(text.split("\n")), score) for text, score in outputs]
-    return "".join(f"{start}{score:.4f}\t{text}\n" if scores else f"{start}{text}\n" for text, score in lines)
+    return "".join(f"{start}{score:.4f}\t{text}\n" if args.scores else f"{start}{text}\n" for text, score in lines)
 
 
-def read_sources(name: str) -> list[str]:
-    """The lines of a file, or of standard input if its name is -. Raises ValueError if they are not UTF-8."""
-    if name != "-":
-        return read_lines(name)
-    cast(Any, sys.stdin).reconfigure(encoding="utf-8-sig", newline="\n")
-    try:
-        return [line.rstrip("\r\n") for line in sys.stdin]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"Standard input is not UTF-8 text ({error}): convert it first.") from error
+def read_records(args: GenerateArguments) -> list[dict]:
+    """The `source` and, if given, the `target_prefix` of each line of the --input.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a line is not such an object, or there are not as many prefixes as sources.
+    """
+    lines = read_lines(args.input)
+    if args.target_prefix is not None:
+        prefixes = read_lines(args.target_prefix)
+        if len(prefixes) != len(lines):
+            raise ValueError(
+                f"--target_prefix {args.target_prefix} has {len(prefixes)} lines, but --input {args.input} has "
+                f"{len(lines)}: give one for each, which may be empty."
+            )
+        return [{"source": line, "target_prefix": prefix} for line, prefix in zip(lines, prefixes)]
+    if not args.jsonl:
+        return [{"source": line} for line in lines]
+    records = [parse_json(line, f"--input {args.input}, line {number},") for number, line in enumerate(lines, 1)]
+    for number, record in enumerate(records, 1):
+        texts = [record.get("source"), record.get("target_prefix", "")] if isinstance(record, dict) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(
+                f"--input {args.input}, line {number}: expected an object with the text `source` and, if wanted, the "
+                f"text `target_prefix`, not {json.dumps(record)[:80]}."
+            )
+    return records
 
 
 class PartialOutput:
-    """An unfinished output: `NAME.partial` holds the first sources' outputs, `NAME.partial.json` what they depend on.
+    """An unfinished output: `NAME.partial` holds the first sources' outputs. The first line of `NAME.partial.json`
+    says what they depend on; each further one, after a window, how many sources and bytes are written.
 
     Raises:
         OSError: the file cannot be written.
@@ -271,41 +293,42 @@ class PartialOutput:
         for file in (self.partial, self.note_file):
             file.unlink(missing_ok=True)
 
-    def begin(self, note: dict, ends: list[int], is_numbered: bool, continues: bool) -> int:
-        """Returns the number of sources that the file has outputs of: 0, or one of `ends`, where windows end. Cuts the
-        rest off, or starts anew if not `continues`. Lines are numbered where a source may have several.
+    def begin(self, note: dict, continues: bool) -> int:
+        """Returns the number of sources that the file has outputs of. Cuts the rest off, or starts anew if not
+        `continues`.
 
         Raises:
             ValueError: these outputs depend on something else.
         """
-        lines = self.partial.read_bytes().split(b"\n")[:-1]
-        if lines and not continues:
+        is_begun = self.partial.stat().st_size > 0
+        if is_begun and not continues:
             logger.warning("%s: starting from scratch, as --overwrite and sampled outputs do", self.partial)
             self.remove()  # before there is another note
-            lines = []
-        if lines:
-            noted = read_json(self.note_file) if self.note_file.is_file() else {}
-            different = sorted(name for name in note.keys() | noted.keys() if noted.get(name) != note.get(name))
-            if different:
-                raise ValueError(
-                    f"{self.partial} holds outputs of another call ({', '.join(different) if noted else 'unknown'} "
-                    "differ): repeat that call, give --overwrite to start from scratch, or choose another --output."
-                )
-        else:
-            self.note_file.write_text(json.dumps(note, indent=1), encoding="utf-8")
-        numbers = [int(line.split(b"\t")[0]) for line in lines] if is_numbered else list(range(1, len(lines) + 1))
-        # The last source may have more lines than are there.
-        complete = max(numbers, default=0) - (1 if is_numbered else 0)
-        start = max((end for end in ends if end <= complete), default=0)
+        if not (is_begun and continues):
+            self.note_file.write_text(f"{json.dumps(note)}\n", encoding="utf-8")
+            return 0
+        first, *marks = self.note_file.read_text("utf-8").split("\n")[:-1] if self.note_file.is_file() else ["{}"]
+        noted = parse_json(first, str(self.note_file))
+        different = sorted(name for name in note.keys() | noted.keys() if noted.get(name) != note.get(name))
+        if different:
+            raise ValueError(
+                f"{self.partial} holds outputs of another call ({', '.join(different) if noted else 'unknown'} "
+                "differ): repeat that call, give --overwrite to start from scratch, or choose another --output."
+            )
+        start, size = map(int, marks[-1].split()) if marks else (0, 0)
         with self.partial.open("ab") as file:
-            file.truncate(sum(len(line) + 1 for line, number in zip(lines, numbers) if number <= start))
+            file.truncate(size)
         if start:
-            logger.warning("%s: continuing after %d of %d sources", self.partial, start, ends[-1])
+            logger.warning("%s: continuing after %d sources", self.partial, start)
         return start
 
-    def write(self, text: str) -> None:
+    def write(self, text: str, number: int) -> None:
+        """Adds outputs, after which those of `number` sources are there."""
         with self.partial.open("ab") as file:
             file.write(text.encode("utf-8"))
+            size = file.tell()
+        with self.note_file.open("a", encoding="utf-8") as file:
+            file.write(f"{number} {size}\n")
 
     def finish(self) -> None:
         """Moves the finished output to its final name."""
@@ -353,33 +376,40 @@ def opened_output(args: GenerateArguments) -> Iterator[PartialOutput | None]:
 
 
 def write_outputs(
-    generator: TextGenerator, args: GenerateArguments, sources: list[str], output: PartialOutput | None
+    generator: TextGenerator, args: GenerateArguments, records: list[dict], output: PartialOutput | None
 ) -> None:
-    """Writes outputs window by window, by default to standard output. Outputs from an earlier call are kept."""
-    start, empty, written, is_numbered = 0, 0, 0, args.num_return_sequences > 1 and not args.mbr
+    """Writes outputs window by window, by default to standard output. Outputs from an earlier call are kept. Of
+    several processes the first one writes."""
+    start, empty, written, is_first = 0, 0, 0, generator.rank == 0
+    is_numbered = args.num_return_sequences > 1 and not args.mbr and not args.jsonl
     chosen = choose(args)
-    encoded = generator.encode(sources)
-    if output is None:
-        cast(Any, sys.stdout).reconfigure(encoding="utf-8", newline="\n")
-    else:
+    encoded = generator.encode(
+        [record["source"] for record in records], [record.get("target_prefix", "") for record in records]
+    )
+    if output is not None:
         continues = not args.overwrite and not generator.model.generation_config.do_sample
-        start = output.begin(note_of(generator, args, encoded), generator.window_ends(encoded), is_numbered, continues)
+        start = output.begin(note_of(generator, args, records, encoded), continues)
+    elif is_first:
+        cast(Any, sys.stdout).reconfigure(encoding="utf-8", newline="\n")
+    start = of_the_first(start)
     pack(generator, args)
-    counts = [len(parts) for parts, _ in encoded]
-    with tqdm(total=sum(counts), initial=sum(counts[:start]), unit="line") as bar:
+    counts = [len(parts) for parts, *_ in encoded]
+    with tqdm(total=sum(counts), initial=sum(counts[:start]), unit="line", disable=not is_first) as bar:
         for window in generator.windows(encoded, start, bar.update):
+            if not is_first:
+                continue
             window = [
-                chosen(source, outputs) if count else outputs[:1]
-                for source, outputs, count in zip(sources[start:], window, counts[start:])
+                chosen(record["source"], outputs) if count else outputs
+                for record, outputs, count in zip(records[start:], window, counts[start:])
             ]
             lines = [
-                format_outputs(outputs, args.scores, i if is_numbered else None)
-                for i, outputs in enumerate(window, start + 1)
+                format_outputs(record, outputs, args, i if is_numbered else None)
+                for i, (record, outputs) in enumerate(zip(records[start:], window), start + 1)
             ]
             if output is None:
                 print("".join(lines), end="", flush=True)
             else:
-                output.write("".join(lines))
+                output.write("".join(lines), start + len(window))
             # A blank source has no parts, and has to have an empty output.
             found = [outputs[0][0] for count, outputs in zip(counts[start:], window) if count]
             empty += sum(not text.strip() for text in found)
@@ -400,23 +430,53 @@ def interact(generator: TextGenerator, args: GenerateArguments) -> None:
     chosen = choose(args)
     try:
         while (source := input("> ")).strip():
-            print(format_outputs(chosen(source, generator([source])[0]), args.scores), end="", flush=True)
+            print(format_outputs({}, chosen(source, generator([source])[0]), args), end="", flush=True)
     except (EOFError, KeyboardInterrupt):
         print()
 
 
+@contextmanager
+def joined_processes() -> Iterator[tuple[int, int]]:
+    """Within the context, the processes that torchrun has started exchange objects, each on a GPU of its own if there
+    are any; gives the process's rank and their number, 0 and 1 without torchrun. Only the first one warns."""
+    number = int(os.environ.get("WORLD_SIZE", 1))
+    if number == 1:
+        yield 0, 1
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    # torchrun ends all processes if one fails.
+    distributed.init_process_group("gloo", timeout=timedelta(days=7))
+    try:
+        rank = distributed.get_rank()
+        logging.disable(logging.WARNING if rank else logging.NOTSET)
+        yield rank, number
+    finally:
+        distributed.destroy_process_group()
+
+
+def of_the_first(value: Any) -> Any:
+    """The value that the first of several processes has."""
+    values = [value]
+    if distributed.is_initialized():
+        distributed.broadcast_object_list(values)
+    return values[0]
+
+
 def run(args: GenerateArguments) -> None:
-    """Runs `ode-transformer generate` with these arguments.
+    """Runs `ode-transformer generate` with these arguments; with torchrun, in several processes.
 
     Raises:
         OSError: a file or a model is missing, or the output cannot be written.
         ValueError: the models do not fit together, or an option does not fit them.
     """
-    set_seed(args.seed)
-    with opened_output(args) as output:
-        sources = [] if args.interactive else read_sources(args.input)
+    with joined_processes() as (rank, number), nullcontext() if rank else opened_output(args) as output:
+        set_seed(args.seed + rank)
+        records = of_the_first([] if args.interactive or rank else read_records(args))
         generator = open_generator(args)
+        generator.keep_repeats = args.mbr is not None
+        generator.rank, generator.num_processes = rank, number
         if args.interactive:
             interact(generator, args)
         else:
-            write_outputs(generator, args, sources, output)
+            write_outputs(generator, args, records, output)

@@ -4,16 +4,20 @@
     ode-transformer serve FOLDER --port 8000
     curl http://127.0.0.1:8000/generate --json '{"texts": ["Two dogs run."]}'
 
-Requests that arrive while the model is busy wait and are then generated together. Errors are JSON, `{"error": "..."}`:
-status 422 for a request that is malformed or has too many or too long texts, 400 for one that is not UTF-8 or nested
-too deeply, 413 for one of more bytes than any allowed texts have, 408 for one that is not sent within ten seconds, 503
-if too many texts are waiting or a text waited too long, 500 if the server fails. Most tokenizers take special tokens
-spelled in a text, such as `</s>`, for these.
+A request may have `target_prefixes`, `num_beams`, `num_return_sequences` and `length_penalty`, within the bounds of
+`--max_beams` and `--max_length_penalty`. Requests that arrive while the model is busy wait. Those with the same
+options are then generated together.
+
+Errors are JSON, `{"error": "..."}`: status 422 for a request that is malformed or has too many or too long texts, 400
+for one that is not UTF-8 or nested too deeply, 413 for one of more bytes than any allowed texts have, 408 for one that
+is not sent within ten seconds, 503 if too many texts are waiting, a text waited too long or the server is stopping,
+500 if the server fails. Most tokenizers take special tokens spelled in a text, such as `</s>`, for these.
 `/health` gives the number of waiting texts, `/metrics` numbers for Prometheus. `/docs` and `/openapi.json` document
 the API.
 """
 
 import asyncio
+import copy
 import logging
 import math
 import socket
@@ -22,9 +26,11 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
-from transformers import set_seed
+from transformers import GenerationConfig, set_seed
 
 from ..texts_ode_transformer import Outputs, TextTooLong
 from .arguments import ServeArguments
@@ -37,7 +43,7 @@ try:
     from fastapi.exceptions import RequestValidationError
     from fastapi.middleware.cors import CORSMiddleware
     from fastapi.responses import JSONResponse, PlainTextResponse
-    from pydantic import BaseModel, ConfigDict, Field
+    from pydantic import BaseModel, ConfigDict, Field, model_validator
     from starlette.exceptions import HTTPException as StarletteHTTPException
 except ImportError as error:
     raise ImportError(
@@ -75,8 +81,18 @@ class Error(BaseModel):
     error: str
 
 
-class QueueFull(Exception):
-    """Too many texts are waiting."""
+class Refused(Exception):
+    """No text is taken now; the message says why."""
+
+
+@dataclass
+class Waiting:
+    """A request: its texts, what their outputs begin with, its options of `generate()`, and its answer to come."""
+
+    texts: list[str]
+    prefixes: list[str]
+    options: dict[str, Any]
+    answer: asyncio.Future
 
 
 class Guard:
@@ -126,17 +142,21 @@ class Guard:
 
 
 class Batcher:
-    """Generates outputs in one thread, for several requests at a time: all that arrived while it was busy.
+    """Generates outputs in one thread, for several requests at a time: all with the same options that arrived while it
+    was busy.
 
     Args:
-        generate: Takes texts; returns the outputs of each. An error it raises answers the request.
+        generate: Takes texts, their target prefixes and options of `generate()`; returns the outputs of each text. An
+            error it raises answers the request.
         max_batch: A batch with this many texts takes no further requests.
         max_waiting: Largest number of waiting texts.
     """
 
-    def __init__(self, generate: Callable[[list[str]], list[Outputs]], max_batch: int, max_waiting: int):
+    def __init__(self, generate: Callable[..., list[Outputs]], max_batch: int, max_waiting: int):
         self.generate, self.max_batch, self.max_waiting = generate, max_batch, max_waiting
-        self.requests: deque[tuple[list[str], asyncio.Future]] = deque()
+        self.requests: deque[Waiting] = deque()
+        # The number of requests without an answer; and whether no further ones are taken.
+        self.unanswered, self.is_closed = 0, False
         self.has_requests = asyncio.Event()
         self.thread = ThreadPoolExecutor(1)
         self.totals = {"batches": 0, "texts": 0, "seconds": 0.0}  # of what was generated
@@ -144,75 +164,123 @@ class Batcher:
     @property
     def waiting(self) -> int:
         """The number of waiting texts. Nobody is waiting for a canceled request."""
-        return sum(len(texts) for texts, answer in self.requests if not answer.done())
+        return sum(len(request.texts) for request in self.requests if not request.answer.done())
 
-    async def submit(self, texts: list[str], timeout: float) -> list[Outputs]:
+    async def submit(
+        self,
+        texts: list[str],
+        timeout: float,
+        prefixes: list[str] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> list[Outputs]:
         """Returns the outputs of each text.
 
         Raises:
-            QueueFull: too many texts are waiting.
+            Refused: too many texts are waiting, or the server is stopping.
             TimeoutError: the outputs took longer than `timeout` seconds.
             Exception: an error from `generate`.
         """
+        if self.is_closed:
+            raise Refused("The server is stopping: try again later.")
         if self.waiting + len(texts) > self.max_waiting:
-            raise QueueFull
+            raise Refused(f"Too many texts are waiting (limit: {self.max_waiting}): try again later.")
         answer = asyncio.get_running_loop().create_future()
-        self.requests.append((texts, answer))
+        self.requests.append(Waiting(texts, prefixes or [""] * len(texts), options or {}, answer))
         self.has_requests.set()
-        return await asyncio.wait_for(answer, timeout)
+        self.unanswered += 1
+        try:
+            return await asyncio.wait_for(answer, timeout)
+        finally:
+            self.unanswered -= 1
 
     async def run(self) -> None:
         """Answers requests until it is canceled."""
         while True:
             await self.has_requests.wait()
-            batch: list[tuple[list[str], asyncio.Future]] = []
-            while self.requests and sum(len(texts) for texts, _ in batch) < self.max_batch:
-                texts, answer = self.requests.popleft()
-                if not answer.done():
-                    batch.append((texts, answer))
+            batch: list[Waiting] = []
+            others: list[Waiting] = []
+            while self.requests and sum(len(request.texts) for request in batch) < self.max_batch:
+                request = self.requests.popleft()
+                if not request.answer.done():
+                    (batch if not batch or request.options == batch[0].options else others).append(request)
+            self.requests.extendleft(reversed(others))
             if not self.requests:
                 self.has_requests.clear()
             if batch:
                 await self.answer(batch)
 
-    async def answer(self, batch: list[tuple[list[str], asyncio.Future]]) -> None:
+    async def answer(self, batch: list[Waiting]) -> None:
         """Answers requests together; if that fails, one by one, so that none fails because of another."""
-        together, begin = [text for texts, _ in batch for text in texts], time.monotonic()
+        together = [text for request in batch for text in request.texts]
+        prefixes, begin = [prefix for request in batch for prefix in request.prefixes], time.monotonic()
+        generate = partial(self.generate, together, prefixes, batch[0].options)
         try:
-            outputs = await asyncio.get_running_loop().run_in_executor(self.thread, self.generate, together)
+            outputs = await asyncio.get_running_loop().run_in_executor(self.thread, generate)
         except Exception as error:
             if len(batch) > 1:
-                for texts, answer in batch:
-                    if not answer.done():
-                        await self.answer([(texts, answer)])
-            elif not batch[0][1].done():
-                batch[0][1].set_exception(error)
+                for request in batch:
+                    if not request.answer.done():
+                        await self.answer([request])
+            elif not batch[0].answer.done():
+                batch[0].answer.set_exception(error)
             return
         for name, number in (("batches", 1), ("texts", len(together)), ("seconds", time.monotonic() - begin)):
             self.totals[name] += number
         remaining = iter(outputs)
-        for texts, answer in batch:
-            own = [next(remaining) for _ in texts]
-            if not answer.done():
-                answer.set_result(own)
+        for request in batch:
+            own = [next(remaining) for _ in request.texts]
+            if not request.answer.done():
+                request.answer.set_result(own)
+
+
+class DrainingServer(uvicorn.Server):
+    """After a signal to stop, it answers the requests that it has, and others by 503 meanwhile. A second Ctrl-C ends
+    it at once."""
+
+    async def on_tick(self, counter: int) -> bool:
+        app: Any = self.config.app
+        ends = app.state.batcher.is_closed = await super().on_tick(counter)
+        return ends and (self.force_exit or not app.state.batcher.unanswered)
 
 
 def make_app(
-    generate: Callable[[list[str]], list[Outputs]],
-    args: ServeArguments,
+    generate: Callable[..., list[Outputs]], args: ServeArguments, defaults: GenerationConfig | None = None
 ) -> FastAPI:
     """Makes the web application.
 
     Args:
-        generate: Takes texts; returns the outputs of each as (text, score). It raises `TextTooLong` for texts that it
-            does not accept; other errors are the server's.
+        generate: Takes texts, their target prefixes and options of `generate()`; returns the outputs of each text as
+            (text, score). It raises `TextTooLong` for texts that it does not accept; other errors are the server's.
         args: The application's limits, and what answers hold.
+        defaults: The model's options of `generate()`.
     """
+    defaults = defaults or GenerationConfig()
     Text = Annotated[str, Field(max_length=args.max_characters)]
+    most = args.max_beams or max(defaults.num_beams or 1, defaults.num_return_sequences or 1)
+    Number = Annotated[int, Field(ge=1, le=most)]
 
-    class Request(BaseModel):
+    class Options(BaseModel):
+        num_beams: Number | None = None
+        num_return_sequences: Number | None = None
+        length_penalty: Annotated[float, Field(ge=0, le=args.max_length_penalty)] | None = None
+
+    class Request(Options):
         model_config = ConfigDict(extra="forbid")
         texts: Annotated[list[Text], Field(min_length=1, max_length=args.max_texts, examples=[["Two dogs run."]])]
+        target_prefixes: Annotated[
+            list[Text] | None, Field(description="What the output of each text begins with; an empty one: anything.")
+        ] = None
+
+        @property
+        def options(self) -> dict[str, Any]:
+            return self.model_dump(include=set(Options.model_fields), exclude_none=True)
+
+        @model_validator(mode="after")
+        def check(self):
+            if self.target_prefixes is not None and len(self.target_prefixes) != len(self.texts):
+                raise ValueError("give a target prefix for each text, which may be empty")
+            copy.deepcopy(defaults).update(**self.options)  # raises where options do not go together
+            return self
 
     @asynccontextmanager
     async def lifespan(app: FastAPI):
@@ -223,8 +291,8 @@ def make_app(
 
     app = FastAPI(title="ode-transformer serve", description=__doc__.split("\n\n", 2)[2], lifespan=lifespan)
 
-    # JSON may spell a character as two escapes, in 12 bytes.
-    app.add_middleware(Guard, limit=1024 + args.max_texts * (12 * args.max_characters + 16))
+    # JSON may spell a character as two escapes, in 12 bytes. Each text may have a prefix.
+    app.add_middleware(Guard, limit=1024 + 2 * args.max_texts * (12 * args.max_characters + 16))
 
     if args.cors:
         app.add_middleware(CORSMiddleware, allow_origins=[args.cors], allow_methods=["*"], allow_headers=["*"])
@@ -233,10 +301,11 @@ def make_app(
     async def generate_outputs(request: Request) -> Answer:
         """Translates, summarizes or corrects texts."""
         try:
-            found = await app.state.batcher.submit(request.texts, args.timeout)
-        except QueueFull:
-            message = f"Too many texts are waiting (limit: {args.max_waiting}): try again later."
-            raise HTTPException(503, message, {"Retry-After": "1"}) from None
+            found = await app.state.batcher.submit(
+                request.texts, args.timeout, request.target_prefixes, request.options
+            )
+        except Refused as error:
+            raise HTTPException(503, str(error), {"Retry-After": "1"}) from None
         except TimeoutError:
             raise HTTPException(503, f"No output after {args.timeout:g} seconds: try again.") from None
         except TextTooLong as error:
@@ -246,7 +315,9 @@ def make_app(
 
     @app.get("/health")
     async def health() -> Health:
-        """Whether the server is running, and how many texts are waiting."""
+        """Whether the server takes requests (503 while it stops), and how many texts are waiting."""
+        if app.state.batcher.is_closed:
+            raise HTTPException(503, "The server is stopping.")
         return Health(status="ok", models=args.model_name_or_path, waiting=app.state.batcher.waiting)
 
     @app.get("/metrics", response_class=PlainTextResponse)
@@ -278,7 +349,7 @@ def make_app(
 
 
 def serve(args: ServeArguments) -> None:
-    """Runs the server until it is interrupted; then waiting requests are answered, for at most their time-out.
+    """Runs the server until it is interrupted; see `DrainingServer`.
 
     Raises:
         OSError: the host is unknown, the port is taken, or a model is missing.
@@ -295,13 +366,18 @@ def serve(args: ServeArguments) -> None:
         generator = open_generator(args)
         pack(generator, args)
         generator.truncation = False
-        generator.split_lines = not args.scores and args.num_return_sequences == 1
-        generator(["."])  # shows errors now rather than at the first request
-        app = make_app(generator, args)
+
+        def generate(texts: list[str], prefixes: list[str], options: dict[str, Any]) -> list[Outputs]:
+            number = options.get("num_return_sequences", args.num_return_sequences)
+            own: dict[str, Any] = {"generate_options": options, "split_lines": not args.scores and number == 1}
+            return replace(generator, **own)(texts, prefixes)
+
+        generate(["."], [""], {})  # shows errors now rather than at the first request
+        app = make_app(generate, args, generator.model.generation_config)
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         names = ", ".join(args.model_name_or_path)
         logger.warning("Serving %s at http://%s:%d/generate, documented at /docs", names, host, port)
         limits: dict[str, Any] = {"timeout_graceful_shutdown": math.ceil(args.timeout)}
         config = uvicorn.Config(app, limit_concurrency=MAX_CONNECTIONS, log_level="warning", **limits)
-        uvicorn.Server(config).run(sockets=[listener])
+        DrainingServer(config).run(sockets=[listener])

@@ -189,15 +189,14 @@ def metric_statistics(
         statistics = [m2_statistics(texts, references) for texts in outputs]
         return statistics, lambda rows: m2_score_statistics(rows)["f0.5"], "M2 F0.5"
     if metric == "perplexity":
-        from .perplexity import count_words, word_perplexity
+        from .perplexity import CONVENTION, count_words, word_perplexity
 
         lines = [[line] if isinstance(line, str) else line for line in references]
         if several := [len(line) for line in lines if len(line) != 1]:
             raise ValueError(f"The text of language models is one file of references, but {several[0]} are given.")
         words = count_words([line for (line,) in lines])
         statistics = [np.stack([numbers_of(texts), words], axis=1) for texts in outputs]
-        signature = "perplexity of a word, ends of lines included"
-        return statistics, lambda rows: word_perplexity(rows[:, 0], rows[:, 1]), signature
+        return statistics, lambda rows: word_perplexity(rows[:, 0], rows[:, 1]), f"perplexity {CONVENTION}"
     scorer = Scorer(OTHERS[metric]()) if metric in OTHERS else bleu_scorers(**options)[BLEU[metric]]
     statistics = [scorer.statistics(texts, references) for texts in outputs]
     return statistics, scorer.score_statistics, scorer.signature()

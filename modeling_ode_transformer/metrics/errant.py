@@ -20,10 +20,11 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from .m2 import Edit, M2Sentence
-from .metric_utils import check_lists, reference_lists
+from .metric_utils import check_lists, reference_lists, warn_of_untokenized
 
 
 # The criteria for a correct edit, by ERRANT's names.
@@ -78,9 +79,11 @@ def annotate(
         TypeError: one string is given in place of a list.
     """
     check_lists(sources=sources, corrections=corrections)
+    lists = reference_lists(sources, corrections)
+    warn_of_untokenized(sources=sources, corrections=list(chain.from_iterable(lists)))
     annotator = annotator or load_annotator()
     sentences = []
-    for source, texts in zip(sources, reference_lists(sources, corrections)):
+    for source, texts in zip(sources, lists):
         original = annotator.parse(source)
         edits = {}
         for number, text in enumerate(texts):

@@ -15,10 +15,11 @@ the last bits of floating point. (That script treats non-ASCII white space as pa
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
-from .metric_utils import check_lists, reference_lists
+from .metric_utils import check_lists, reference_lists, warn_of_untokenized
 
 
 ORDER = 4
@@ -54,6 +55,7 @@ def gleu_statistics(
                 f"The prediction of index {i} has {len(texts)} references, but the first one has {len(lists[0])}: "
                 "GLEU needs the same number for each sentence."
             )
+    warn_of_untokenized(predictions=predictions, references=list(chain.from_iterable(lists)), sources=sources)
     rows = []
     for prediction, texts, source in zip(predictions, lists, sources):
         words, source_words = prediction.split(), source.split()

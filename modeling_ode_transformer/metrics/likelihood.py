@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..generation_ode_transformer import position_limit
 from ..inference.cpu import cross_entropy
 from ..inference.tokenizers import encode_texts, load_tokenizers, marks_languages
-from ..model_folders import open_model
-from ..text_files import read_aligned_lines, read_lines, reading
+from ..model_folders import open_config, open_model
+from ..text_files import read_aligned_lines, read_lines
 from .metric_utils import check_lists
 from .perplexity import load_model, token_likelihoods
 
@@ -89,8 +89,7 @@ def score_files(
         OSError: a file or the model is missing.
         ValueError: an encoder-decoder without sources, or a language model with them; the files do not fit together.
     """
-    with reading(model):
-        is_pair = AutoConfig.from_pretrained(model).is_encoder_decoder
+    is_pair = open_config(model).is_encoder_decoder
     if is_pair != (sources is not None):
         raise ValueError(
             f"{model} is {'an encoder-decoder: give' if is_pair else 'a language model: leave out'} --sources."

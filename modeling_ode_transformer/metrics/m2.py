@@ -35,7 +35,7 @@ import numpy as np
 
 from ..text_files import read_lines
 from .maxmatch import GoldEdit, count_edits
-from .metric_utils import check_lists
+from .metric_utils import check_lists, warn_of_untokenized
 
 
 logger = logging.getLogger(__name__)
@@ -142,8 +142,6 @@ def parse_edit(line: str, number: int) -> tuple[int, Edit | None]:
         raise ValueError(f"the offsets {start} {end} are not in order.")
     if error_type == "noop" or (start, end) == (-1, -1):
         return int(annotator), None
-    if start > end:
-        raise ValueError(f"the offsets {start} {end} are not in order.")
     alternatives = ["" if text == "-NONE-" else text.strip() for text in correction.split("||")]
     return int(annotator), Edit(start, end, "||".join(alternatives), error_type, number)
 
@@ -155,9 +153,7 @@ def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
         ValueError: a line is malformed; the message names it.
     """
     sentences, open_paragraph = [], False
-    left_out = {"as by the official M2 scorer, since they lie beyond their sentence": []}
-    left_out["since their annotator has them twice"] = []
-    beyond, repeated = left_out.values()
+    beyond, repeated = [], []
     for number, line in enumerate(lines, 1):
         try:
             if not line.strip():
@@ -187,10 +183,12 @@ def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
                 raise ValueError(f"{line[:80]!r} begins with neither 'S ' nor 'A '.")
         except ValueError as error:
             raise ValueError(f"{name}, line {number}: {error}") from error
-    for reason, numbers in left_out.items():
+    for numbers, reason in (
+        (beyond, "as by the official M2 scorer, since they lie beyond their sentence"),
+        (repeated, "since their annotator has them twice"),
+    ):
         if numbers:
-            count, first = len(numbers), numbers[0]
-            logger.warning("%s: edits left out, %s: %d, the first in line %d", name, reason, count, first)
+            logger.warning("%s: edits left out, %s: %d, the first in line %d", name, reason, len(numbers), numbers[0])
     return sentences
 
 
@@ -236,6 +234,7 @@ def m2_statistics(
     check_lists(predictions=predictions, references=references)
     if max_unchanged_words < 0:
         raise ValueError(f"max_unchanged_words {max_unchanged_words} must be at least 0.")
+    warn_of_untokenized(predictions=predictions)
     counts = []
     for prediction, reference in zip(predictions, references):
         annotations = {

@@ -1,8 +1,13 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Checks of what is given to the metrics."""
 
+import logging
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence, Sized
+
+
+logger = logging.getLogger(__name__)
 
 
 def check_lists(**lists: Sized) -> None:
@@ -44,3 +49,21 @@ def share_of_letters(texts: Iterable[str], scripts: Sequence[str]) -> float:
     letters = [letter for text in texts for letter in text if letter.isalpha()]
     own = sum(unicodedata.name(letter, "").startswith(tuple(scripts)) for letter in letters)
     return own / len(letters) if letters else 0.0
+
+
+# Punctuation at the end of a word, and between spaces.
+JOINED, ALONE = re.compile(r"\w[.,;:!?]+(?!\S)"), re.compile(r"(?<!\S)[.,;:!?]+(?!\S)")
+
+
+def warn_of_untokenized(**lists: Sequence[str]) -> None:
+    """Warns of lists of texts in which punctuation is mostly a part of the word before it, at least in every second
+    text. Metrics of corrections take what stands between spaces for a token."""
+    for name, texts in lists.items():
+        joined, alone = ([text for text in texts for _ in mark.findall(text)] for mark in (JOINED, ALONE))
+        if len(joined) > max(len(alone), len(texts) / 2):
+            logger.warning(
+                "The %s seem not to be tokenized, as in %r. Corrections are compared token by token, so that sources, "
+                "outputs and references must be tokenized alike, with spaces around punctuation: the result says "
+                "little otherwise",
+                *(name, joined[0][:80]),
+            )

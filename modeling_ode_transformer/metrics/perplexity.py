@@ -29,6 +29,9 @@ from ..model_folders import open_model
 from .metric_utils import check_lists
 
 
+CONVENTION = "of a word, ends of lines included"
+
+
 def split_words(line: str) -> list[str]:
     """The words of a line, separated by white space."""
     return [word for word, _ in WhitespaceSplit().pre_tokenize_str(line)]
@@ -186,11 +189,15 @@ def count_bytes(lines: Iterable[str]) -> np.ndarray:
     return np.array([len(line.encode()) + 1 for line in lines])
 
 
-def sum_lines(of_lines: dict[str, np.ndarray]) -> dict[str, float | int]:
+def sum_lines(of_lines: dict[str, np.ndarray]) -> dict[str, float | int | str]:
     """The result of `model_perplexity`, from that of `score_lines`."""
-    perplexity = word_perplexity(of_lines["nll"], of_lines["words"])
     sums = {name: values.sum().item() for name, values in of_lines.items()}
-    return {"perplexity": perplexity, "bits_per_byte": bits_per_byte(sums["nll"], sums["bytes"])} | sums
+    scores: dict[str, float | int | str] = {
+        "perplexity": word_perplexity(of_lines["nll"], of_lines["words"]),
+        "perplexity_convention": CONVENTION,
+        "bits_per_byte": bits_per_byte(sums["nll"], sums["bytes"]),
+    }
+    return scores | sums
 
 
 def model_perplexity(
@@ -199,7 +206,7 @@ def model_perplexity(
     lines: Sequence[str],
     block_size: int = 0,
     batch_size: int = 8,
-) -> dict[str, float | int]:
+) -> dict[str, float | int | str]:
     """Word perplexity of a causal language model on lines of text.
 
     Args:
@@ -210,8 +217,8 @@ def model_perplexity(
         batch_size: Blocks per forward pass.
 
     Returns:
-        perplexity, bits_per_byte, nll (summed, in nats), words, tokens, unknown_tokens and bytes (ends of lines
-        included).
+        perplexity, its convention in words, bits_per_byte, nll (summed, in nats), words, tokens, unknown_tokens and
+        bytes (ends of lines included).
 
     Raises:
         ValueError: there are no lines; the tokenizer has no end-of-sentence token; a block is too long for the model.

@@ -90,7 +90,7 @@ class BaseDataArguments:
     dataset_name: str | None = option("Name of a dataset for the datasets library.", affects="files")
     dataset_config_name: str | None = option("Configuration name of that dataset.", affects="files")
     max_train_samples: int | None = option(
-        "Use only the first N training texts; default: all.", affects="examples", least=1
+        "Use only the first N training texts of each corpus; default: all.", affects="examples", least=1
     )
     max_eval_samples: int | None = option(
         "Use only the first N validation texts; default: all.", affects="validation", least=1
@@ -142,8 +142,12 @@ class BaseDataArguments:
         names = [
             each for each in declared if each.startswith(f"{split}_") and declared[each].get("affects") == "files"
         ]
-        values = [getattr(self, name) or [] for name in names]
-        return [Path(path) for value in values for path in ([value] if isinstance(value, str) else value)]
+        return [Path(path) for name in names for path in self.named(name)]
+
+    def named(self, option: str) -> list[str]:
+        """The files that an option names; a recipe may give a single one as text."""
+        value = getattr(self, option) or []
+        return [value] if isinstance(value, str) else value
 
     def max_samples(self, split: str) -> int | None:
         """How many texts of "train", "validation" or "test" to use; None: all."""
@@ -242,8 +246,8 @@ def given_arguments(dataclass_types: tuple[type, ...], argv: list[str]) -> dict[
 
 
 def fit_device(recipe: dict, given: dict, notes: list[str]) -> dict:
-    """A recipe with only that precision which the machine computes fast: bf16, fp16 and TF32 of a GPU, bf16 of a CPU
-    with bfloat16 products.
+    """A recipe, or a preset, with only that precision which the machine computes fast: bf16, fp16 and TF32 of a GPU,
+    bf16 of some CPUs (`has_fast_bf16`).
 
     Args:
         recipe: Arguments by name.
@@ -261,7 +265,7 @@ def fit_device(recipe: dict, given: dict, notes: list[str]) -> dict:
         raise ValueError(f"{flags} needs a GPU, but no GPU was found. Leave it out to train on the CPU.")
     uses_gpu = has_gpu and not given.get("use_cpu", recipe.get("use_cpu"))
     is_cuda = uses_gpu and torch.cuda.is_available()
-    has_bf16 = has_bf16_products() if not uses_gpu else not is_cuda or torch.cuda.is_bf16_supported(False)
+    has_bf16 = has_fast_bf16() if not uses_gpu else not is_cuda or torch.cuda.is_bf16_supported(False)
     can = {
         "bf16": has_bf16,
         "fp16": uses_gpu,
@@ -271,17 +275,20 @@ def fit_device(recipe: dict, given: dict, notes: list[str]) -> dict:
     if left_out:
         device = "the GPU" if uses_gpu else "the CPU" if has_gpu else "the CPU (no GPU found)"
         kept = "bf16" if given.get("bf16", has_bf16 and recipe.get("bf16")) else "float32"
-        notes.append(
-            f"Training on {device} in {kept}: no fast {' and '.join(left_out)} there, although the recipe asks for it"
-        )
+        notes.append(f"Training on {device} in {kept}: no fast {' and '.join(left_out)} there")
     # Trainer takes bf16 on a CPU only if it is told of the CPU.
     cpu = {} if has_gpu else {"use_cpu": True}
     return cpu | {name: value for name, value in recipe.items() if name not in left_out}
 
 
-def has_bf16_products() -> bool:
-    """Whether the CPU has instructions for bfloat16 products; others take several times as long as for float32."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+def has_fast_bf16() -> bool:
+    """Whether the CPU multiplies bfloat16 faster than float32: by AMX, or by AVX512_BF16 if it is not Intel's.
+
+    Intel's AVX512_BF16 takes twice as long as float32: there, AMX is the fast one, which some virtual machines hide.
+    """
+    can = torch.cpu.get_capabilities()
+    # The name is missing in torch 2.11.
+    return can.get("amx_bf16", False) or (can.get("avx512_bf16", False) and "Intel" not in can.get("cpu_name", ""))
 
 
 def without_superseded_sources(

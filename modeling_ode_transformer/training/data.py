@@ -3,8 +3,9 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 import datasets
@@ -13,6 +14,7 @@ import pyarrow.parquet
 
 from ..text_files import iterate_lines, parse_json
 from .arguments import BaseDataArguments
+from .records import set_name
 
 
 logger = logging.getLogger(__name__)
@@ -20,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 # A pair of texts; the target of one to predict may not be known.
 Pair = tuple[str, str | None]
+# Names of files or datasets, and what opens each.
+Corpora = Sequence[tuple[str, Callable[[], Iterable]]]
 
 
 def read_json_lines(path: str) -> Iterator:
@@ -88,6 +92,11 @@ def read_tsv(path: str) -> Iterator[Pair]:
         yield row[0], row[1]
 
 
+def read_sources(path: str) -> Iterator[Pair]:
+    """The lines of a text file, whose targets are not known."""
+    return ((line, None) for line in iterate_lines(path))
+
+
 def read_table(path: str, columns: dict[str, str | None]) -> Iterator[Pair]:
     """Pairs from a TSV file or, by its name, a jsonl or parquet file.
 
@@ -103,7 +112,8 @@ def read_table(path: str, columns: dict[str, str | None]) -> Iterator[Pair]:
     if path.endswith(".parquet"):
         return pairs_from_records(read_parquet(path), columns, path, "row")
     raise ValueError(
-        f"{path}: pairs in one file must be .tsv, .json or .jsonl (or these with .gz), or .parquet, not {suffix!r}."
+        f"{path}: pairs in one file must be .tsv, .json or .jsonl (or these with .gz), or .parquet, not {suffix!r}. "
+        "Lines are --train_source_file and --train_target_file; of test data, sources alone are --test_source_file."
     )
 
 
@@ -139,38 +149,68 @@ def pairs_from_records(
 
 
 class TrainingExamples:
-    """The pairs or lines to train on, at most `max_train_samples`, which are read anew in every iteration.
+    """The pairs or lines to train on, at most `max_train_samples` of each corpus, which are read anew in every
+    iteration, one corpus after the other.
 
     Args:
-        read: Opens them; called for every iteration.
-        name: Of their file or dataset, for errors and logs.
+        corpora: Names, for errors and logs, and what opens each corpus; called for every iteration.
         args: Data arguments. Where one of their files is a pipe, the examples stay in memory.
+
+    Raises:
+        ValueError: there are not as many weights or tags as corpora.
     """
 
-    def __init__(self, read: Callable[[], Iterable], name: str, args: BaseDataArguments):
-        self.name = name
-        self.limit = args.max_samples("train")
+    def __init__(self, corpora: Corpora, args: BaseDataArguments):
+        self.names = [name for name, _ in corpora]
+        for option in ("train_weights", "train_tags"):
+            given = vars(args).get(option)
+            if given and len(given) != len(corpora):
+                raise ValueError(
+                    f"--{option} {' '.join(map(repr, given))}: {len(given)} for {len(corpora)} corpora "
+                    f"({self.name}): give one for each."
+                )
+        limit = args.max_samples("train")
+        first = lambda read: islice(read(), limit)  # noqa: E731
+        self.reads: list[Callable[[], Iterator]] = [partial(first, read) for _, read in corpora]
         # A pipe can be read only once.
         self.is_of_files = all(path.is_file() or not path.exists() for path in args.files("train"))
         if not self.is_of_files:
-            examples = list(islice(read(), self.limit))
-            read = examples.__iter__
-        self.read = read
+            self.reads = [list(read()).__iter__ for read in self.reads]
+
+    @property
+    def name(self) -> str:
+        return ", ".join(self.names)
 
     def __iter__(self) -> Iterator:
-        return islice(self.read(), self.limit)
+        return chain.from_iterable(read() for read in self.reads)
 
 
-def check_pairs(
-    read: Callable[[], Iterable[Pair]], name: str, split: str, args: BaseDataArguments
-) -> list[Pair] | TrainingExamples:
-    """As many pairs of an evaluation as are asked for, or all pairs of a training.
+def pairs_of(
+    corpora: Corpora, split: str, args: BaseDataArguments
+) -> list[Pair] | dict[str, list[Pair]] | TrainingExamples:
+    """The pairs of all corpora to train on. For an evaluation, as many pairs as are asked for: of the only corpus, or
+    of each by the name of its file, without folders and ending.
 
     Raises:
-        ValueError: no pair of an evaluation has text on both sides.
+        ValueError: no pair of an evaluation has text on both sides, or two evaluations have the same name.
     """
     if split == "train":
-        return TrainingExamples(read, name, args)
+        return TrainingExamples(corpora, args)
+    found = {set_name(name): check_pairs(read, name, split, args) for name, read in corpora}
+    if len(found) < len(corpora):
+        raise ValueError(
+            f"The {split} files {' '.join(name for name, _ in corpora)}: two have the same name, without folders and "
+            "ending, by which metrics are named; rename a file."
+        )
+    return found if len(found) > 1 else found.popitem()[1]
+
+
+def check_pairs(read: Callable[[], Iterable[Pair]], name: str, split: str, args: BaseDataArguments) -> list[Pair]:
+    """As many pairs of an evaluation as are asked for.
+
+    Raises:
+        ValueError: no pair has text on both sides.
+    """
     pairs = list(islice(read(), args.max_samples(split)))
     empty = sum(not all(text is None or text.strip() for text in pair) for pair in pairs)
     if empty == len(pairs):

@@ -34,6 +34,7 @@ COMMON = {
     *("lr_scheduler_type", "warmup_steps", "learning_rate_ratio", "label_smoothing_factor", "weight_decay", "bf16"),
     *("tf32", "use_cpu", "optimize_for_cpu", "seed", "eval_strategy", "eval_steps", "save_strategy", "save_steps"),
     *("save_total_limit", "load_best_model_at_end", "metric_for_best_model", "predict_with_generate"),
+    "auto_find_batch_size",
     *("generation_num_beams", "log_coefficients", "logging_steps", "report_to", "resume_from_checkpoint"),
 }
 ALIASES = ("--train", "--validation", "--test", "--import")

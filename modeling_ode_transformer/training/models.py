@@ -16,8 +16,8 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTraine
 
 from ..integration_ode_transformer import ButcherTableau
 from ..metrics.perplexity import split_words
-from ..model_folders import open_model
-from ..text_files import parse_overrides, reading
+from ..model_folders import open_config, open_model
+from ..text_files import parse_overrides
 from .arguments import BaseModelArguments
 from .task import Run
 
@@ -54,8 +54,7 @@ def check_model(args: BaseModelArguments, **values) -> PreTrainedConfig:
     """Opens the configuration of the checkpoint, or makes that of the new model, with `values`, and returns it:
     mistakes come to light before anything is written."""
     if args.model_name_or_path:
-        with reading(args.model_name_or_path):
-            return AutoConfig.from_pretrained(args.model_name_or_path, **args.hub_options)
+        return open_config(args.model_name_or_path, **args.hub_options)
     return config_with_overrides(args, values)
 
 

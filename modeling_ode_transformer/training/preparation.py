@@ -26,11 +26,11 @@ PREPARED = "prepared.json"
 # Holds the encoded texts.
 ROWS = "rows.arrow"
 # Raised when the format of the files changes, or what is written into them.
-VERSION = 3
+VERSION = 4
 # Rows that are encoded and written together.
 BATCH_ROWS = 1000
 # Data arguments that change a training, but not its texts.
-NOT_OF_TEXTS = {"max_source_length", "max_target_length", "tokenizer_samples", "block_size"}
+NOT_OF_TEXTS = {"train_weights", "max_source_length", "max_target_length", "tokenizer_samples", "block_size"}
 
 
 def prepared_folder(root: str | Path | None, kind: str, key: dict) -> Path:

@@ -47,6 +47,11 @@ def shown_name(name: str, folders: Collection[str] | None = None) -> str:
     return next((part for part in reversed(Path(name).parts) if part.strip("./\\")), "a folder")
 
 
+def set_name(file: str) -> str:
+    """What the metrics of one of several files of a split are named by: its name without folders and ending."""
+    return Path(file.removesuffix(".gz")).stem
+
+
 def split_sources(data: dict, split: str) -> list[str]:
     """The names of a split's files or dataset, without their places; for data["folders"], if any, see `shown_name`."""
     if held_out(data, split):

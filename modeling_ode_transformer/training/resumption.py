@@ -45,8 +45,8 @@ STEPS = ("logging_steps", "eval_steps", "save_steps")
 
 class Progress(TrainerCallback):
     """What a resumed run needs beside what Trainer saves, in the file PROGRESS of each checkpoint: the losses since
-    the last log, the place in a stream, and of all calls the sum of losses and the seconds. The checksums of
-    a checkpoint's files, noted last, show damage later."""
+    the last log, the place in a stream, the parts of a batch, and of all calls the sum of losses and the seconds. The
+    checksums of a checkpoint's files, noted last, show damage later."""
 
     def __init__(self, trainer: "ResumableTrainerMixin"):
         self.trainer = trainer
@@ -103,6 +103,7 @@ class Progress(TrainerCallback):
         return {
             "by_process": by_process,
             "last_logged_update": trainer._globalstep_last_logged,
+            "parts": trainer.parts,
             "loss": self.loss + trainer._total_loss_scalar + mean_loss(by_process),
             "seconds": self.seconds + time.monotonic() - self.start,
         }
@@ -114,6 +115,7 @@ class Progress(TrainerCallback):
         is_same = len(by_process) == trainer.args.world_size
         trainer._tr_loss += by_process[trainer.args.process_index]["loss_since_last_log"] if is_same else mean
         trainer._globalstep_last_logged = state["last_logged_update"]
+        trainer.parts = state["parts"]
         # The mean over processes, which the next log adds, is part of the earlier losses.
         trainer._total_loss_scalar -= mean
         self.loss, self.seconds = state["loss"], state["seconds"]
@@ -252,6 +254,8 @@ class ResumableTrainerMixin:
                     f"--{name} casts the model for good, and its weights are saved later: leave it out. --bf16 "
                     "evaluates in half precision, too."
                 )
+        # In how many parts each batch is computed.
+        self.parts = 1
         self.progress = Progress(self)
         self.add_callback(self.progress)
         self._stop_at_sigterm: StopAtSigterm | None = None

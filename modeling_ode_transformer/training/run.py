@@ -172,11 +172,17 @@ def make_smoke_data(task: Task, data_args: BaseDataArguments, args: TrainingArgu
 
 
 def read_examples(task: Task, data_args: BaseDataArguments, needed: dict[str, bool]) -> dict:
-    """The examples of the needed splits, and the training examples from which other splits are taken."""
+    """The examples of the needed splits, and the training examples from which other splits are taken; those of several
+    files by the split and the file, validation_NAME."""
     splits = [split for split, need in needed.items() if need]
     if any(held_out(vars(data_args), split) for split in splits):
         splits = ["train", *(split for split in splits if split != "train")]
-    return {split: task.read_split(data_args, split) for split in splits}
+    examples: dict[str, Any] = {}
+    for split in splits:
+        found = task.read_split(data_args, split)
+        sets = {f"{split}_{name}": each for name, each in found.items()} if isinstance(found, dict) else {split: found}
+        examples |= sets
+    return examples
 
 
 def run_model(run: Run) -> dict[str, float | str]:
@@ -188,9 +194,11 @@ def run_model(run: Run) -> dict[str, float | str]:
     if run.args.do_train:
         metrics |= train(run, metrics)
     for split, prefix in PREFIXES.items():
-        if needed_splits(run.args)[split]:
-            scores = run.task.evaluate(run, split, prefix)
-            metrics |= report(run.trainer, prefix, scores | {f"{prefix}_samples": len(run.splits[split])})
+        for name in run.splits if needed_splits(run.args)[split] else []:
+            if name == split or name.startswith(f"{split}_"):
+                own = name.replace(split, prefix, 1)
+                scores = run.task.evaluate(run, name, own)
+                metrics |= report(run.trainer, own, scores | {f"{own}_samples": len(run.splits[name])})
     if run.args.push_to_hub:
         run.trainer.push_to_hub()
     return metrics

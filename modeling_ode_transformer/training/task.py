@@ -77,7 +77,7 @@ class Task:
         write_smoke_data: Takes a folder and writes generated examples into it, always the same ones; returns the data
             arguments that read them, by name.
         read_split: Takes data arguments and "train", "validation" or "test"; returns examples in the order of their
-            file.
+            file, or by name those of several files, each with metrics of its own.
         choose_examples: Takes a run; returns the examples of each split, where they are not as they were read.
         make_tokenizers: Takes a run; makes tokenizers of the training examples.
         load_tokenizers: Takes a run and the name of a tokenizer.
@@ -86,8 +86,9 @@ class Task:
         make_trainer: Takes a run.
         measure_model: Takes a run; returns what is reported about the model itself.
         measure_training: Takes a run and the metrics of `Trainer`; returns what is reported beside these.
-        evaluate: Takes a run, a split and the prefix of its metrics; writes outputs, if there are any, and returns the
-            metrics. Not by `Trainer.evaluate`, whose callbacks look for the metric of the best model in every split.
+        evaluate: Takes a run, a split (or one of its sets, "validation_NAME") and the prefix of its metrics; writes
+            outputs, if there are any, and returns the metrics. Not by `Trainer.evaluate`, whose callbacks look for the
+            metric of the best model in every split.
         score: Of tasks that generate. Takes output texts, the dataset that they are outputs for, the data arguments
             and the split; returns metrics by name.
         has_results: Whether a call writes the metrics of its models, of several seeds and folds, and their summary, to

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 from accelerate.utils import reduce
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from torch.distributed.fsdp import FSDPModule, StateDictType
 from torch.utils.data import DataLoader
 from transformers import (
@@ -40,7 +41,7 @@ from ..modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
 from ..options import check_ranges, declarations, option
 from ..pipeline_ode_transformer import save_pipeline_code
 from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
-from .arguments import has_bf16_products
+from .arguments import has_fast_bf16
 from .checkpoints import update_number
 from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .muon import Muon, muon_groups
@@ -150,6 +151,8 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     - **The schedule** `warmup_stable_decay` lowers the learning rate in the last fifth of the updates, unless
       `lr_scheduler_kwargs` say otherwise.
     - **Resuming** works as in `ResumableTrainerMixin`.
+    - **A batch that does not fit into memory** is computed in parts with `auto_find_batch_size`. Updates stay the
+      same.
     - **A loss or gradient that is not finite** raises FloatingPointError. The message names the update, the examples
       (by the column "index" of the training data) and the parameters. Under a loss scale (fp16), overflowing
       gradients only lower the scale, down to `MIN_LOSS_SCALE`.
@@ -170,6 +173,8 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         self._set_signature_columns_if_needed()
         self._signature_columns.append("index")
         self._update_index = []
+        self._finds_parts = False
+        self._update, self._update_batches = -1, []
         self._generates = False
         self._coefficient_watch = CoefficientWatch()
         if self.args.weight_ema:
@@ -178,8 +183,20 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             self.add_callback(WeightEma(self.args.weight_ema))
 
     def train(self, *args, **kwargs):
-        """As `ResumableTrainerMixin.train`; ends with the averages of the weights if `weight_ema` asks for them."""
-        result = super().train(*args, **kwargs)
+        """As `ResumableTrainerMixin.train`; ends with the averages of the weights if `weight_ema` asks for them.
+
+        Raises:
+            ValueError: `auto_find_batch_size` is asked for with several processes.
+        """
+        self._finds_parts = self.args.auto_find_batch_size
+        if self._finds_parts and self.args.world_size > 1:
+            raise ValueError(
+                "--auto_find_batch_size is for one process, since the others would wait for the one that is out of "
+                "memory: find the batch size with one, and give it."
+            )
+        # Trainer would begin anew with smaller batches and other updates.
+        with self._with_arguments(auto_find_batch_size=False):
+            result = super().train(*args, **kwargs)
         if self.args.weight_ema:
             self.take_if_better("the moving average", lambda: load_weight_ema(self.optimizer))
         return result
@@ -193,7 +210,11 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         weights = {key: tensor.clone() for key, tensor in self.model.state_dict().items()}
         load()
         metric = self.args.metric_for_best_model.removeprefix("eval_")
-        score = self.predict(self.eval_dataset, metric_key_prefix="average").metrics[f"average_{metric}"]
+        dataset, prefix = self.eval_dataset, "average"
+        if isinstance(dataset, dict):
+            chosen = max((each for each in dataset if metric.startswith(f"{each}_")), key=len)
+            dataset, prefix = dataset[chosen], f"average_{chosen}"
+        score = self.predict(dataset, metric_key_prefix=prefix).metrics[f"average_{metric}"]
         best_score = score_of_kept(self.state, f"eval_{metric}")
         is_better = best_score is None or (score > best_score if self.args.greater_is_better else score < best_score)
         if not is_better:
@@ -203,13 +224,21 @@ class TokenTrainerMixin(ResumableTrainerMixin):
             "Validation %s: %s for %s, %s for the best checkpoint; kept %s", metric, score, name, best_score, kept
         )
 
+    def evaluate(self, *args, **kwargs):
+        """As Trainer's; but of checkpoints with the same score the latest is the best, as in fairseq. BLEU is 0 at
+        first."""
+        metrics, best = super().evaluate(*args, **kwargs), self.args.metric_for_best_model
+        if self.is_in_train and best and metrics.get(f"eval_{best.removeprefix('eval_')}") == self.state.best_metric:
+            self.state.best_metric = None
+        return metrics
+
     def create_optimizer(self, model=None):
         if self.optimizer is None and self.args.optim == MUON:
             args, model = self.args, self.model if model is None else model
             groups = muon_groups(
                 model, args.muon_learning_rate, args.weight_decay, self.get_decay_parameter_names(model)
             )
-            is_fast = args.device.type != "cpu" or has_bf16_products()
+            is_fast = args.device.type != "cpu" or has_fast_bf16()
             self.optimizer = Muon(
                 groups,
                 dtype=torch.bfloat16 if is_fast else torch.float32,
@@ -283,6 +312,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
         self.loss_sums: list[torch.Tensor] = []
+        self.evaluated_prefix = metric_key_prefix
         recording = nullcontext(dict)
         if self.args.log_coefficients or (self.is_in_train and not self.args.torch_compile):
             recording = mean_coefficients(self.model, is_left_out=lambda: self._generates)
@@ -304,11 +334,41 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     def training_step(self, model, inputs, *args, **kwargs):
         inputs = dict(inputs)
         index = inputs.pop("index", None)
-        loss = super().training_step(model, inputs, *args, **kwargs)
+        step = super().training_step
+        compute = partial(self.step_in_parts, step) if self._finds_parts else step
+        loss = compute(model, inputs, *args, **kwargs)
         self._update_index += [] if index is None else index.tolist()
         if not loss.isfinite():
             self._stop("loss", loss)
         return loss
+
+    def step_in_parts(
+        self, step: Callable[..., torch.Tensor], model: torch.nn.Module, inputs: dict, *args, **kwargs
+    ) -> torch.Tensor:
+        """The loss of a batch, whose gradient is added up over as many parts of its rows as memory needs. Where more
+        parts are needed than before, the gradient of the update is computed once more from its beginning."""
+        if self._update != self.state.global_step:
+            self._update, self._update_batches = self.state.global_step, []
+        self._update_batches.append(inputs)
+        batches = [inputs]
+        while True:
+            try:
+                for batch in batches:
+                    parts = zip(*(tensor.chunk(self.parts) for tensor in batch.values()), strict=True)
+                    losses = [step(model, dict(zip(batch, part)), *args, **kwargs) for part in parts]
+                return torch.stack(losses).sum()
+            except RuntimeError as error:
+                rows = max(len(batch["labels"]) for batch in self._update_batches)
+                if self.parts >= rows or not should_reduce_batch_size(error):
+                    raise
+            batches, self.parts = self._update_batches, 2 * self.parts
+            model.zero_grad()
+            clear_device_cache(garbage_collection=True)
+            logger.warning(
+                "Out of memory in update %d: from here on each batch is computed in %d parts, whose gradients are "
+                "added up; the updates stay the same",
+                *(self.state.global_step + 1, self.parts),
+            )
 
     def _get_grad_norm(self, *args, **kwargs):
         norm = super()._get_grad_norm(*args, **kwargs)
@@ -377,6 +437,12 @@ class TokenTrainingArguments(ResumableTrainingArguments):
         "default: a sixteenth of a batch, at least 512, or 0 on a CPU.",
         affects="call",
         least=0,
+    )
+    auto_find_batch_size: bool = option(
+        "When a batch does not fit into memory, compute it and those after it in two parts, then four and so on, and "
+        "add up their gradients: the updates stay the same.",
+        False,
+        affects="result",
     )
     log_coefficients: bool = option(
         "Add the mean weight of each stage of each layer to the metrics of evaluations.", False, affects="result"

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Warnings about trainings that will achieve little, given once, with numbers and advice."""
+"""Warnings about trainings that will achieve little, and a note of idle stages: once, with numbers and advice."""
 
 import logging
 import math
@@ -59,7 +59,7 @@ def planned_checkpoints(args: TrainingArguments, state: TrainerState) -> int | N
 
 
 class CoefficientWatch:
-    """Warns once of stages that count less than `LEAST_SHARE` of their block in every evaluation of an epoch."""
+    """Logs once which stages count less than `LEAST_SHARE` of their block in every evaluation of an epoch."""
 
     def __init__(self):
         self.small_since: dict[str, float] = {}
@@ -77,14 +77,13 @@ class CoefficientWatch:
         lasting = {name: small[name] for name, since in self.small_since.items() if epoch - since >= 1}
         if lasting and not self.is_done:
             self.is_done = True
-            stack = next(iter(lasting)).partition("_")[0]
             listed = ", ".join(f"{name} {100 * share:.2g}%" for name, share in list(lasting.items())[:5])
-            logger.warning(
+            logger.info(
                 "%d of %d stages have counted less than %g%% of their block for an epoch (%s%s): such a block acts "
-                "like a residual one, but costs several times as much. Train with --config_overrides "
-                "%s_solver=euler,%s_coefficients=fixed instead, or keep all stages with %s_coefficients=fixed",
+                "like a residual one. Gates often end so; --config_overrides %s_coefficients=scaled_gate keeps them "
+                "open",
                 *(len(lasting), len(means), 100 * LEAST_SHARE, listed, ", ..." * (len(lasting) > 5)),
-                *(stack, stack, stack),
+                next(iter(lasting)).partition("_")[0],
             )
 
 

@@ -12,6 +12,7 @@ import pytest
 import quickstart
 import sacrebleu
 import torch
+from accelerate.utils.launch import get_free_port
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
 
@@ -28,6 +29,7 @@ from modeling_ode_transformer.own_schemes import IMPORTED
 from modeling_ode_transformer.texts_ode_transformer import TextGenerator
 
 from ..conftest import TINY, build, killed_at_each_operation, randomize, tiny_config
+from ..training.test_resumption import environment_of_processes
 
 
 VOCABULARY = 300
@@ -90,15 +92,19 @@ def translate(models, tmp_path):
     return translate
 
 
-def one_at_a_time(model, folder, lines=LINES, **options):
+def one_at_a_time(model, folder, lines=LINES, prefixes=None, **options):
     """The outputs of each line, all of them in one list."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     decoder = folder / "target_tokenizer" if (folder / "target_tokenizer").exists() else folder
     decoder = AutoTokenizer.from_pretrained(decoder)
     outputs = []
-    for line in lines:
+    start = model.generation_config.decoder_start_token_id
+    for line, prefix in zip(lines, prefixes or [""] * len(lines)):
         if line.strip():
-            sequences = model.generate(**tokenizer(line, return_tensors="pt"), **options)
+            inputs = dict(tokenizer(line, return_tensors="pt"))
+            if prefix:
+                inputs["decoder_input_ids"] = torch.tensor([[start, *decoder(prefix)["input_ids"][:-1]]])
+            sequences = model.generate(**inputs, **options)
             outputs += [text.strip() for text in decoder.batch_decode(sequences, skip_special_tokens=True)]
         else:
             outputs += [""] * options.get("num_return_sequences", 1)
@@ -164,6 +170,83 @@ def test_n_best_with_scores(translate, models):
     assert translate("ode", num_return_sequences=3) == [f"{number}\t{text}" for number, _, text in rows]
     best = {number: "\t".join(rest) for number, *rest in reversed(rows)}
     assert translate("ode", scores=True) == [best[str(line)] for line in range(1, len(LINES) + 1)]
+
+
+# Of 0 to many tokens, and of pieces of both tokenizers.
+PREFIXES = ["nine", "", "n", "nine hundred thirteen", "", "nine", "fifth", ""]
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_beams": 1}, {"num_return_sequences": 2}, {"max_len_a": 0.5, "max_len_b": 1}]
+)
+@pytest.mark.parametrize("names", [["ode"], ["m2m100"], ["separate"], ["ode", "m2m100"]], ids="+".join)
+def test_outputs_begin_with_target_prefixes(names, options, translate, models, tmp_path):
+    """The tokens are those of generate(decoder_input_ids=...) for one line at a time."""
+    opened = [AutoModelForSeq2SeqLM.from_pretrained(models / name).eval() for name in names]
+    model = opened[0] if names == ["ode"] else EnsembleForConditionalGeneration(opened)
+    found = one_at_a_time(model, models / names[0], prefixes=PREFIXES, **options)
+    (tmp_path / "prefixes.txt").write_text("".join(f"{prefix}\n" for prefix in PREFIXES))
+    lines = translate(*names, target_prefix=tmp_path / "prefixes.txt", batch_size=4, **options)
+    if number := options.get("num_return_sequences"):
+        found = [found[i : i + number] for i in range(0, len(found), number)]
+        expected = {i: list(dict.fromkeys(texts)) for i, texts in enumerate(found, 1)}
+        assert outputs_of(lines) == expected
+        lines = [texts[0] for texts in expected.values()]
+    else:
+        assert lines == found
+    assert all(text.startswith(prefix) for text, prefix in zip(lines, PREFIXES) if text)
+    assert lines != translate(*names, **options)[: len(lines)]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_json_lines_with_prefixes_and_scores(beams, translate, models):
+    """Scores are transformers' own: of the tokens after the prefix."""
+    records = [
+        {"source": line, "target_prefix": prefix, "id": i} for i, (line, prefix) in enumerate(zip(LINES, PREFIXES))
+    ]
+    del records[1]["target_prefix"]
+    options = {"num_beams": beams, "num_return_sequences": beams}
+    found = translate("ode", lines=map(json.dumps, records), jsonl=True, scores=True, batch_size=3, **options)
+    found = list(map(json.loads, found))
+    plain = translate("ode", lines=map(json.dumps, found), jsonl=True, batch_size=3, **options)
+    assert list(map(json.loads, plain)) == [each | {"scores": None} for each in found]
+    assert [{name: each[name] for name in each.keys() - {"outputs", "scores"}} for each in found] == records
+    model = AutoModelForSeq2SeqLM.from_pretrained(models / "ode").eval()
+    tokenizer = AutoTokenizer.from_pretrained(models / "ode")
+    start = model.generation_config.decoder_start_token_id
+    for record in (each for each in found if each["source"].strip()):
+        ids = [start, *tokenizer(record.get("target_prefix", ""))["input_ids"][:-1]]
+        inputs = tokenizer(record["source"], return_tensors="pt") | {"decoder_input_ids": torch.tensor([ids])}
+        outputs = model.generate(**inputs, **options, return_dict_in_generate=True, output_scores=True)
+        texts = [text.strip() for text in tokenizer.batch_decode(outputs.sequences, skip_special_tokens=True)]
+        scores = (
+            outputs.sequences_scores
+            if beams > 1
+            else model.compute_transition_scores(outputs.sequences, outputs.scores, normalize_logits=True).mean(1)
+        )
+        expected = dict(reversed(list(zip(texts, scores.tolist()))))
+        assert dict(zip(record["outputs"], record["scores"])) == pytest.approx(expected, abs=1e-4)
+        assert len(record["outputs"]) == len(expected)
+
+
+@pytest.mark.parametrize(
+    "line, options, message",
+    [
+        ("one", {"jsonl": True}, "source.txt, line 1, is not JSON"),
+        ('["one"]', {"jsonl": True}, "line 1: expected an object with the text `source`"),
+        ('{"source": "one", "target_prefix": 3}', {"jsonl": True}, "line 1: expected an object .* not .*: 3"),
+        ("one", {"jsonl": True, "target_prefix": "{tmp}/two.txt"}, "are in --input: leave out --target_prefix"),
+        ("one", {"target_prefix": "{tmp}/two.txt"}, "two.txt has 2 lines, but --input .*source.txt has 1"),
+        ("one\ntwo", {"target_prefix": "{tmp}/two.txt"}, "A target prefix has 41 tokens, .* Shorten it, or allow"),
+    ],
+)
+def test_what_is_wrong_with_prefixes_and_json_lines(line, options, message, translate, tmp_path):
+    (tmp_path / "two.txt").write_text(f"{'x' * 40}\n\n")
+    options = {
+        name: value.format(tmp=tmp_path) if isinstance(value, str) else value for name, value in options.items()
+    }
+    with pytest.raises(ValueError, match=message):
+        translate("ode", lines=line.split("\n"), **options)
 
 
 def outputs_of(lines):
@@ -269,6 +352,18 @@ def test_long_sources_are_cut_and_counted(translate, models, caplog):
     assert f"{number} of 6 texts have more tokens than the model takes, 12, and are cut" in caplog.text
     translate("ode", max_source_length=5)
     assert "4 of 6 texts have more tokens than the model takes, 5, and are cut" in caplog.text
+
+
+def test_characters_without_a_piece_are_warned_of_once(translate, caplog):
+    translate("ode", lines=["one\u00a0two \u263a", "seven", "two\u00a0three", ""])
+    (warned,) = (message for message in caplog.messages if "no piece" in message)
+    assert warned.startswith(
+        "2 of 3 texts have characters for which the tokenizer has no piece, such as '\\xa0' (U+00A0)"
+    )
+    assert "'\u263a' (U+263A)" in warned and "'o'" not in warned
+    caplog.clear()
+    translate("ode")
+    assert not [message for message in caplog.messages if "no piece" in message]
 
 
 @pytest.mark.parametrize("model_is_silent", [False, True])
@@ -470,8 +565,7 @@ def test_a_killed_command_goes_on_and_writes_what_an_unbroken_one_writes(output,
         assert plain.startswith(partial) and bool(partial) == (batches > 2) and partial != plain
         with (tmp_path / f"{output}.partial").open("ab") as file:
             file.write(b"1\tcut" if batches > 2 else b"")  # a line of which the end is missing
-        # Of a list, the last window may lack lines: it is generated again.
-        assert command(*options, output=output) == (3 if options else left)
+        assert command(*options, output=output) == left
         assert (tmp_path / output).read_bytes() == whole
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["source.txt", output, f"whole_{output}"])
         (tmp_path / output).unlink()
@@ -530,13 +624,43 @@ def test_a_second_call_for_the_same_output_is_refused_while_the_first_lives(comm
                 os._exit(1)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    def disturbed(self, text):
+    def disturbed(self, *args):
         statuses.append(second_calls())
-        write(self, text)
+        write(self, *args)
 
     monkeypatch.setattr(generate.PartialOutput, "write", disturbed)
     command()
     assert statuses == [0, 0]
+    assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "source.txt", "whole.txt"]
+
+
+def test_several_processes_share_the_batches_and_write_what_one_writes(command, tmp_path):
+    """Also if one is killed, and a single process goes on."""
+    command(output="whole.txt")
+
+    def in_two_processes(batches=None):
+        """The statuses: 10 and the number of batches taken, or 1 after an error."""
+        port, children = str(get_free_port()), []
+        for rank in range(2):
+            children.append(os.fork())
+            if children[-1] == 0:
+                try:
+                    torch.set_num_threads(1)
+                    os.environ |= environment_of_processes() | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+                    os._exit(10 + command(batches=None if rank else batches))
+                finally:
+                    os._exit(1)
+        return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+    assert in_two_processes() == [12, 11]
+    assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
+    (tmp_path / "out.txt").unlink()
+    assert in_two_processes(batches=2) == [12, 1]  # in the second window
+    partial = (tmp_path / "out.txt.partial").read_bytes()
+    assert partial and (tmp_path / "whole.txt").read_bytes().startswith(partial)
+    assert command() == 1
     assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "source.txt", "whole.txt"]
 
@@ -572,6 +696,12 @@ def test_outputs_are_printed_as_they_come(translate, monkeypatch, capsys, models
     with pytest.raises(KeyboardInterrupt):
         run(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
     assert capsys.readouterr().out.split("\n")[:-1] == expected[:5]  # four with text, and the empty one among them
+
+
+def test_windows_hold_so_many_batches(monkeypatch):
+    monkeypatch.setattr(texts_ode_transformer, "WINDOW", 2)
+    for costs, ends in (([0.5] * 9, [4, 8, 9]), ([0.5, 0, 3.0, 0, 0.5], [3, 5]), ([0, 0], [2]), ([], []), ([2], [1])):
+        assert list(texts_ode_transformer.make_windows(costs)) == ends
 
 
 def test_a_file_that_cannot_be_written_is_an_error_before_the_work(translate, tmp_path, monkeypatch):
@@ -622,6 +752,14 @@ def test_weights_that_are_missing_or_not_numbers_are_refused(damage, message, mo
         translate(folder)
     with pytest.raises(ValueError, match=message):
         cli.run(["export-onnx", str(folder), "--output_dir", str(tmp_path / "onnx")])
+
+
+def test_an_unfinished_training_is_named_with_its_last_checkpoint(models, translate, tmp_path):
+    for number in (9, 10):
+        shutil.copytree(models / "ode", tmp_path / "run" / f"checkpoint-{number}")
+    with pytest.raises(ValueError, match=r"The training in .*run has not ended: .*last checkpoint, .*checkpoint-10\."):
+        translate(tmp_path / "run")
+    assert translate(tmp_path / "run" / "checkpoint-10") == translate("ode")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import signal
 import socket
 import threading
 from functools import partial
@@ -11,6 +12,7 @@ import httpx
 import pytest
 import torch
 import uvicorn
+from transformers import GenerationConfig
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.inference import serve
@@ -23,9 +25,10 @@ from modeling_ode_transformer.inference.serve import (
 from modeling_ode_transformer.texts_ode_transformer import TextTooLong
 from modeling_ode_transformer.training.smoke.number_names import english
 
-from ..conftest import TINY, randomize, tiny_config
+from ..conftest import EXAMPLES, TINY, randomize, tiny_config
 
 
+ROOT = EXAMPLES.parent
 REQUESTS = 50
 
 
@@ -61,7 +64,7 @@ class Upper:
     def __init__(self):
         self.calls, self.is_busy, self.may_go = [], threading.Event(), threading.Event()
 
-    def __call__(self, texts):
+    def __call__(self, texts, prefixes, options):
         self.calls.append(texts)
         self.is_busy.set()
         assert self.may_go.wait(60)
@@ -126,17 +129,17 @@ def test_fifty_parallel_requests_are_generated_together(folder, monkeypatch):
         expected.append([[{"text": text, "score": pytest.approx(score, abs=1e-4)}] for text, score in outputs])
     calls, submitted, all_submitted = [], [], threading.Event()
 
-    def generate(texts):
+    def generate(texts, prefixes, options):
         calls.append(len(texts))
         assert all_submitted.wait(60)  # the first request keeps the model busy until all have come
         return generator(texts)
 
     class CountingBatcher(Batcher):
-        async def submit(self, texts, timeout):
+        async def submit(self, texts, *others):
             submitted.append(texts)
             if len(submitted) == REQUESTS:
                 all_submitted.set()
-            return await super().submit(texts, timeout)
+            return await super().submit(texts, *others)
 
     monkeypatch.setattr(serve, "Batcher", CountingBatcher)
     app = make_app(generate, ServeArguments(["tiny"], max_waiting=2 * REQUESTS, batch_size=32, scores=True))
@@ -164,7 +167,7 @@ class serving:
     def __init__(self, app):
         started = threading.Event()
 
-        class Server(uvicorn.Server):
+        class Server(serve.DrainingServer):
             async def startup(self, sockets=None):
                 await super().startup(sockets)
                 started.set()
@@ -229,7 +232,7 @@ def test_requests_that_nobody_waits_for_are_neither_counted_nor_generated():
     # The calls that begin, then wait until they may go on.
     held = {texts: (threading.Event(), threading.Event()) for texts in ("a", "e defect f")}
 
-    def generate(texts):
+    def generate(texts, prefixes, options):
         calls.append(" ".join(texts))
         if calls[-1] in held:
             begins, may_go = held[calls[-1]]
@@ -271,6 +274,60 @@ def test_requests_that_nobody_waits_for_are_neither_counted_nor_generated():
     assert (first, e) == ([[("A", -1.0)]], [[("E", -1.0)]])
     assert [type(error) for error in errors] == [TypeError, asyncio.CancelledError]
     assert calls == ["a", "e defect f", "e", "defect"]
+
+
+def test_requests_are_generated_with_those_that_have_the_same_options():
+    """And in the order in which they came."""
+    upper, seen = Upper(), []
+
+    def generate(texts, prefixes, options):
+        seen.append((texts, prefixes, options))
+        return upper(texts, prefixes, options)
+
+    async def talk(client):
+        def ask(text, **options):
+            return asyncio.create_task(client.post("/generate", json={"texts": [text], **options}))
+
+        tasks = [ask("a")]
+        await asyncio.to_thread(upper.is_busy.wait)
+        for number, (text, options) in enumerate(
+            [("b", {"num_beams": 2}), ("c", {}), ("d", {"num_beams": 2, "target_prefixes": ["D"]}), ("e", {})], 1
+        ):
+            tasks.append(ask(text, **options))
+            await until_waiting(client, number)
+        upper.may_go.set()
+        return await asyncio.gather(*tasks)
+
+    answers = with_client(make_app(generate, ServeArguments(["upper"], max_beams=2)), talk)
+    assert [texts_of(answer) for answer in answers] == [["A"], ["B"], ["C"], ["D"], ["E"]]
+    assert seen == [(["a"], [""], {}), (["b", "d"], ["", "D"], {"num_beams": 2}), (["c", "e"], ["", ""], {})]
+
+
+def test_a_server_that_is_stopped_answers_what_it_has_and_refuses_the_rest():
+    upper, answers = Upper(), []
+    running = serving(make_app(upper, ServeArguments(["upper"])))
+    with running as address:
+
+        def ask(text):
+            answers.append(texts_of(httpx.post(f"{address}/generate", json={"texts": [text]}, timeout=60)))
+
+        threads = [threading.Thread(target=ask, args=(text,)) for text in ("a", "b")]
+        threads[0].start()
+        assert upper.is_busy.wait(60)
+        threads[1].start()
+        until(address, 1)
+        running.server.handle_exit(signal.SIGTERM, None)
+        while (health := httpx.get(f"{address}/health")).status_code == 200:
+            pass
+        refused = httpx.post(f"{address}/generate", json={"texts": ["c"]})
+        assert (health.status_code, refused.status_code) == (503, 503)
+        assert refused.json() == {"error": "The server is stopping: try again later."}
+        upper.may_go.set()
+        for thread in [*threads, running.thread]:
+            thread.join(60)
+        assert sorted(answers) == [["A"], ["B"]] and upper.calls == [["a"], ["b"]]
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{address}/health")
 
 
 def connected(address):
@@ -364,7 +421,7 @@ def test_a_body_of_more_bytes_than_texts_may_have_is_refused_before_it_is_there(
 
     async def talk(client):
         answers = [await client.post("/generate", json={"texts": ["\N{GRINNING FACE}" * 500] * 2})]
-        for content in (b" " * 20_000, pieces()):
+        for content in (b" " * 40_000, pieces()):
             headers = {"content-type": "application/json"}
             answers.append(await client.post("/generate", content=content, headers=headers))
         return answers
@@ -380,8 +437,8 @@ def test_a_body_of_more_bytes_than_texts_may_have_is_refused_before_it_is_there(
     plain, *refused = with_client(app, talk)
     assert len(texts_of(plain)) == 2 and len(upper.calls) == 2
     for answer in refused:
-        assert answer.status_code == 413 and "over 13056 bytes: send fewer" in answer.json()["error"]
-    assert len(sent) < 20
+        assert answer.status_code == 413 and "over 25088 bytes: send fewer" in answer.json()["error"]
+    assert len(sent) < 40
 
 
 @pytest.mark.parametrize(
@@ -390,7 +447,26 @@ def test_a_body_of_more_bytes_than_texts_may_have_is_refused_before_it_is_there(
         ("POST", "/generate", {"json": {"texts": []}}, 422, "texts: List should have at least 1 item"),
         ("POST", "/generate", {"json": {"texts": ["a"] * 4}}, 422, "texts: List should have at most 3 items"),
         ("POST", "/generate", {"json": {"texts": ["a" * 9]}}, 422, "texts.0: String should have at most 8 characters"),
-        ("POST", "/generate", {"json": {"texts": ["a"], "num_beams": 8}}, 422, "num_beams: Extra inputs are not"),
+        ("POST", "/generate", {"json": {"texts": ["a"], "top_k": 8}}, 422, "top_k: Extra inputs are not"),
+        ("POST", "/generate", {"json": {"texts": ["a"], "num_beams": 5}}, 422, "num_beams: Input should be less than"),
+        ("POST", "/generate", {"json": {"texts": ["a"], "num_return_sequences": 5}}, 422, "less than or equal to 4"),
+        (
+            "POST",
+            "/generate",
+            {"json": {"texts": ["a"], "num_return_sequences": 3}},
+            422,
+            "smaller or equal to `num_b",
+        ),
+        ("POST", "/generate", {"json": {"texts": ["a"], "length_penalty": 1.6}}, 422, "less than or equal to 1.5"),
+        ("POST", "/generate", {"content": b'{"texts": ["a"], "length_penalty": NaN}'}, 422, "length_penalty: Input"),
+        (
+            "POST",
+            "/generate",
+            {"json": {"texts": ["a", "b"], "target_prefixes": ["c"]}},
+            422,
+            "a target prefix for each",
+        ),
+        ("POST", "/generate", {"json": {"texts": ["a"], "target_prefixes": ["c" * 9]}}, 422, "at most 8 characters"),
         ("POST", "/generate", {"json": {"texts": [7]}}, 422, "texts.0: Input should be a valid string"),
         ("POST", "/generate", {"content": rb'{"texts": ["\ud800"]}'}, 422, "texts.0: Input should be a valid string"),
         ("POST", "/generate", {"content": b'{"texts": ["f\xfcnf"]}'}, 400, "error parsing the body"),
@@ -399,7 +475,8 @@ def test_a_body_of_more_bytes_than_texts_may_have_is_refused_before_it_is_there(
 )
 def test_errors_are_json(method, path, options, status, message):
     upper = Upper()
-    app = make_app(upper, ServeArguments(["upper"], max_texts=3, max_characters=8))
+    bounds = {"max_texts": 3, "max_characters": 8, "max_beams": 4, "max_length_penalty": 1.5}
+    app = make_app(upper, ServeArguments(["upper"], **bounds), GenerationConfig(num_beams=2))
     headers = {"content-type": "application/json"}
     response = with_client(app, lambda client: client.request(method, path, headers=headers, **options))
     assert response.status_code == status and message in response.json()["error"] and not upper.calls
@@ -411,13 +488,24 @@ WITHOUT_SPACES = "seven" * 400
 def test_a_text_that_would_be_cut_is_refused_or_split(folder):
     text = " ".join([english(7), "."] * 20)
     for options, status in (({}, 422), ({"split_sentences": True}, 200)):
-        app = make_app(generator_of(folder, **options), ServeArguments(["tiny"]))
+        generator = generator_of(folder, **options)
+        app = make_app(lambda texts, *_, generator=generator: generator(texts), ServeArguments(["tiny"]))
         response = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", text, ""]}))
         assert response.status_code == status, response.text
         refused = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", WITHOUT_SPACES]}))
         assert refused.status_code == 422 and "The model takes at most" in refused.json()["error"]
     assert texts_of(response)[2] == "" and all(texts_of(response)[:2])
     assert response.json()["outputs"][0][0]["score"] is None
+
+
+def test_the_image_starts_the_server_for_all_addresses():
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    start, arguments = (json.loads(line.partition(" ")[2]) for line in lines if line.startswith(("ENTRYPOINT", "CMD")))
+    program, *argv = start + arguments
+    options = vars(cli.make_parser().parse_args(argv))
+    assert program == "ode-transformer" and options["model_name_or_path"] == ["/model"]
+    assert (options["host"], options["port"]) == ("0.0.0.0", 8000)
+    assert set((ROOT / ".dockerignore").read_text().split()) == {"*", "!dist/*.whl", "!constraints.txt"}
 
 
 def test_the_documentation_says_what_is_answered():
@@ -448,6 +536,17 @@ def test_the_command_starts_the_server(folder, monkeypatch, capsys):
     ((app, (host, port)),) = asked
     response = with_client(app, lambda client: client.post("/generate", json={"texts": ["two"]}))
     assert texts_of(response) == [generator_of(folder, num_beams=2)(["two"])[0][0][0]]
+    options = {"num_beams": 2, "num_return_sequences": 2, "length_penalty": 2.0, "target_prefixes": ["seven"]}
+    response = with_client(app, lambda client: client.post("/generate", json={"texts": ["two"], **options}))
+    generator = generator_of(folder, num_beams=2, num_return_sequences=2, length_penalty=2.0)
+    expected = [text for text, _ in generator(["two"], ["seven"])[0]]
+    assert [output["text"] for output in response.json()["outputs"][0]] == expected
+    assert len(expected) == 2 and all(text.startswith("seven") for text in expected)
+    for wrong in ({"num_beams": 3}, {"target_prefixes": ["seven " * 20]}):
+        response = with_client(
+            app, lambda client, wrong=wrong: client.post("/generate", json={"texts": ["two"]} | wrong)
+        )
+        assert response.status_code == 422
     assert host == "127.0.0.1" and port > 0
 
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit):

@@ -99,6 +99,7 @@ def test_a_models_perplexity_equals_a_plain_loop(tokenizer, batch_size):
     nll = nll_by_a_plain_loop(model, tokenizer, LINES)
     assert result == {
         "perplexity": pytest.approx(math.exp(nll / WORDS), rel=1e-6),
+        "perplexity_convention": "of a word, ends of lines included",
         "bits_per_byte": pytest.approx(nll / math.log(2) / len("".join(f"{line}\n" for line in LINES)), rel=1e-6),
         "nll": pytest.approx(nll, rel=1e-6),
         "words": WORDS,
@@ -157,6 +158,7 @@ def test_it_is_the_perplexity_of_the_language_modeling_script(folder, tokenizer,
     )
     result = model_perplexity(causal_lm(tokenizer), tokenizer, LINES, block_size)
     assert result["perplexity"] == pytest.approx(metrics["eval_perplexity"], rel=1e-6)
+    assert metrics["eval_perplexity_convention"].startswith(result["perplexity_convention"])
     assert result["words"] == metrics["eval_words"]
     assert result["unknown_tokens"] == metrics["eval_unk_words"]
 

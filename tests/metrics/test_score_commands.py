@@ -2,6 +2,8 @@
 """`ode-transformer score`: chrF, TER, several systems beside each other, likelihoods, scripts without spaces."""
 
 import json
+import re
+from types import SimpleNamespace
 
 import evaluate
 import numpy as np
@@ -12,8 +14,10 @@ from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerFo
 from modeling_ode_transformer.metrics import evaluate_metrics
 from modeling_ode_transformer.metrics.bleu import bleu
 from modeling_ode_transformer.metrics.bootstrap import compare
+from modeling_ode_transformer.metrics.errant import annotate
 from modeling_ode_transformer.metrics.gleu import gleu
 from modeling_ode_transformer.metrics.likelihood import target_likelihoods
+from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, m2_score
 from modeling_ode_transformer.metrics.perplexity import score_lines
 from modeling_ode_transformer.metrics.rouge import rouge
 
@@ -75,7 +79,7 @@ def test_a_lower_ter_wins(files):
 
 def test_hypotheses_may_come_from_standard_input(files, tmp_path, monkeypatch, capsys):
     with (tmp_path / "a").open() as stream:
-        monkeypatch.setattr("modeling_ode_transformer.text_files.STANDARD_INPUT", f"/dev/fd/{stream.fileno()}")
+        monkeypatch.setattr("sys.stdin", stream)
         piped = printed("score chrf --hypotheses - --references ref", capsys)
     assert piped == printed("score chrf --hypotheses a --references ref", capsys)
 
@@ -105,6 +109,38 @@ def test_rouge_says_what_it_leaves_out(tmp_path, caplog, capsys):
     caplog.clear()
     assert rouge(["Größe 10 über alles"], ["Größe 10 über alles"])["rouge1"] == 100
     assert rouge(["10 20"], ["10 20"])["rouge1"] == 100 and not caplog.text
+
+
+def test_untokenized_corrections_are_named(caplog):
+    """Words of the sources joined with their punctuation, in outputs, references or sources; their scores are low."""
+    sources = ["He go home , and she stays .", "I like cat .", "We has a dog ; it sleeps ."] * 2
+    right = ["He goes home , and she stays .", "I like cats .", "We have a dog ; it sleeps ."] * 2
+    plain = [re.sub(" ([.,;])", r"\1", text) for text in right]
+    edits = [(1, "goes"), (2, "cats"), (1, "have")] * 2
+    gold = [
+        M2Sentence(tuple(source.split()), {0: [Edit(place, place + 1, text, "R")]})
+        for source, (place, text) in zip(sources, edits)
+    ]
+    annotator = SimpleNamespace(parse=str.split, annotate=lambda source, correction: [])
+    assert m2_score(right, gold)["precision"] == 1
+    assert gleu(right, right, sources)["gleu"] == pytest.approx(100)
+    annotate(sources, right, annotator)
+    # Abbreviations are words with punctuation, and need no warning; texts may have none at all.
+    gleu(["Mr. Lee paid 5 euros ."], ["Mr. Lee paid 5 euros ."], ["Mr. Lee pays 5 euros ."])
+    gleu(["a b c d"], ["a b c d"], ["a b c d"])
+    assert not caplog.text
+    for run, name in (
+        (lambda: m2_score(plain, gold), "predictions"),
+        (lambda: gleu(plain, right, sources), "predictions"),
+        (lambda: gleu(right, plain, sources), "references"),
+        (lambda: annotate(plain, right, annotator), "sources"),
+        (lambda: annotate(sources, plain, annotator), "corrections"),
+    ):
+        caplog.clear()
+        run()
+        assert f"The {name} seem not to be tokenized, as in 'He goes home, and" in caplog.text
+        assert len(caplog.records) == 1
+    assert m2_score(plain, gold)["precision"] < 0.5
 
 
 @pytest.fixture

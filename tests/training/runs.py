@@ -62,7 +62,7 @@ def losses(output_dir):
 
 def training_pairs(pairs, cleaning=None):
     """Those that a training with these rules has."""
-    return [(source, target) for _, source, target in kept_pairs(pairs, cleaning or Cleaning(), Counter())]
+    return [(source, target) for *_, source, target in kept_pairs(pairs, cleaning or Cleaning(), Counter())]
 
 
 def cut(path):

@@ -54,10 +54,10 @@ def test_recipe_gives_defaults_to_the_command_line(corpus, tmp_path):
         ([], {}),
         (
             ["--test_source_file", "x.en", "--test_target_file", "x.de"],
-            {"test_source_file": "x.en", "test_target_file": "x.de"},
+            {"test_source_file": ["x.en"], "test_target_file": ["x.de"]},
         ),
-        (["--test_target_file", "x.de"], {"test_target_file": "x.de"}),
-        (["--train_file", "x.tsv"], {"train_file": "x.tsv", "train_source_file": None, "train_target_file": None}),
+        (["--test_target_file", "x.de"], {"test_target_file": ["x.de"]}),
+        (["--train_file", "x.tsv"], {"train_file": ["x.tsv"], "train_source_file": None, "train_target_file": None}),
         (
             ["--dataset_name", "a/b"],
             {"dataset_name": "a/b"}

@@ -109,16 +109,18 @@ def test_files_of_the_command_line_are_added_to_those_of_a_recipe():
 
 def test_annotators(tmp_path, caplog):
     path = write(tmp_path / "several.m2", SEVERAL)
-    birds = ("They like birds", "They like birds")
-    of_0 = [("He like cats", "He likes cats"), ("She like dogs", "She likes dogs"), birds]
-    of_1 = [("He like cats", "He liked cats ."), ("She like dogs", "She like dogs"), birds]
-    fish = ("We likes fish", "We like fish")
-    assert read(train_file=[path]) == of_0
-    assert "left out 1 sentences that annotator 0 did not annotate, but others did" in caplog.text
-    assert read(train_file=[path], annotator="1") == [*of_1, fish]
+    birds, fish = ("They like birds", "They like birds"), ("We likes fish", "We like fish")
+    of_0 = [("He like cats", "He likes cats"), ("She like dogs", "She likes dogs"), birds, (fish[0], fish[0])]
+    of_1 = [("He like cats", "He liked cats ."), ("She like dogs", "She like dogs"), birds, fish]
+    with caplog.at_level("INFO", "modeling_ode_transformer"):
+        assert read(train_file=[path]) == of_0
+    assert "unchanged by annotator 0, but not by others: 1 sentences" in caplog.text
+    assert read(train_file=[path], drop_copies=True) == of_0[:2]
+    assert read(train_file=[path], annotator="1") == of_1
     assert read(train_file=[path], annotator="all") == [of_0[0], of_1[0], of_0[1], of_1[1], birds, fish]
-    # What is evaluated keeps every sentence.
-    assert read("test", test_file=[path]) == [*of_0, fish]
+    assert read("test", test_file=[path]) == of_0
+    # What is evaluated may have other annotators.
+    assert read("test", test_file=[path], annotator="2") == [*of_0[:3], fish]
     with pytest.raises(ValueError, match=r"several\.m2 is not annotated by --annotator 2, only by 0, 1"):
         read(train_file=[path], annotator="2")
 

@@ -70,7 +70,7 @@ def test_a_folder_holds_what_is_encoded_in_memory(texts, tokenizer, tmp_path):
         == tokenizer([pairs[i][1] for i in places[:20]], truncation=True, max_length=20)["input_ids"]
     )
     cut = sum(len(ids) > 20 for ids in tokenizer([pairs[i][1] for i in places])["input_ids"])
-    assert counts == {"pairs": len(places), "removed": {"empty side": 20}, "cut": {"source": 0, "target": cut}}
+    assert counts == {"pairs": [len(places)], "removed": {"empty side": 20}, "cut": {"source": 0, "target": cut}}
     assert dataset.features["input_ids"].feature.dtype == "uint16"
     assert isinstance(dataset.data, datasets.table.MemoryMappedTable)
 
@@ -84,7 +84,7 @@ def test_a_killed_preparation_starts_over(texts, tokenizer, tmp_path):
 
     def write_half(folder):
         examples = training_pairs(texts[1])
-        examples.read = lambda: (pair if i < 1500 else pytest.exit() for i, pair in enumerate(texts[0]))
+        examples.reads = [lambda: (pair if i < 1500 else pytest.exit() for i, pair in enumerate(texts[0]))]
         write_training_pairs(examples, Cleaning(), (tokenizer, tokenizer), args, folder)
 
     folder = tmp_path / "data"
@@ -95,7 +95,7 @@ def test_a_killed_preparation_starts_over(texts, tokenizer, tmp_path):
     whole = open_rows(folder).to_dict()
     (folder / preparation.PREPARED).unlink()
     noted = prepare_once(folder, {"of": 1}, write)
-    assert noted["made from"] == {"of": 1} and noted["pairs"] == len(whole["index"]) == 3980
+    assert noted["made from"] == {"of": 1} and noted["pairs"] == [len(whole["index"])] == [3980]
     assert open_rows(folder).to_dict() == whole
     assert prepare_once(folder, {}, None) == noted
 

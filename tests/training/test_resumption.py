@@ -290,7 +290,7 @@ def launch(kind, argv, folder):
 def test_two_processes_train_as_one_that_accumulates(kind, corpus, tmp_path, monkeypatch):
     """Losses, gradient norms, weights and predictions with the same batches to an update. Muon computes in
     float32 on all machines: bfloat16 would make the rounding of the gradients' sums larger."""
-    monkeypatch.setattr(trainer_module, "has_bf16_products", lambda: False)
+    monkeypatch.setattr(trainer_module, "has_fast_bf16", lambda: False)
     values = options(max_steps=4, logging_steps=1, save_steps=3, eval_strategy="no", do_predict=True)
     fields = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
     model = json.dumps(MODEL | fields | {"encoder_coefficients": "gate"})

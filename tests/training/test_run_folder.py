@@ -32,6 +32,7 @@ from modeling_ode_transformer.training.same_training import (
     model_differences,
     run_arguments,
 )
+from modeling_ode_transformer.training.task import Run
 from modeling_ode_transformer.training.tasks import seq2seq, translation
 from modeling_ode_transformer.training.tasks.seq2seq_arguments import Seq2SeqModelArguments
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
@@ -288,7 +289,9 @@ def test_two_tokenizers_with_other_special_ids_are_refused_in_training(monkeypat
         both = SimpleNamespace(**marks), SimpleNamespace(**marks | changed)
         monkeypatch.setattr(seq2seq, "load_tokenizers", lambda *args, both=both, **options: both)
         for is_training in (True, False):
-            run = SimpleNamespace(model_args=Seq2SeqModelArguments(), args=SimpleNamespace(do_train=is_training))
+            run = Run(
+                None, Seq2SeqModelArguments(), translation.DataArguments(), SimpleNamespace(do_train=is_training)
+            )
             refused = pytest.raises(ValueError, match=message) if message and is_training else nullcontext()
             with refused:
                 assert seq2seq.load_tokenizers_of_run(run, "somewhere") == both

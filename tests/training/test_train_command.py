@@ -36,7 +36,7 @@ def test_a_recipe_is_named_or_a_path(argv, tmp_path):
     model_args, data_args, args = parse_arguments(TRANSLATION, [*argv, "--seed", "7", "--validation", "x.tsv"])
     recipe = read_json(RECIPES / "multi30k_en_de.json")
     assert (args.learning_rate, args.seed, data_args.train_source_file) == (0.002, 7, recipe["train_source_file"])
-    assert (data_args.validation_file, data_args.validation_source_file) == ("x.tsv", None)
+    assert (data_args.validation_file, data_args.validation_source_file) == (["x.tsv"], None)
     assert model_args.config_overrides == recipe["config_overrides"]
 
 
@@ -63,7 +63,7 @@ def device(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda emulated: capability >= (8, 0))
-        monkeypatch.setattr(arguments_module, "has_bf16_products", lambda: cpu_bf16)
+        monkeypatch.setattr(arguments_module, "has_fast_bf16", lambda: cpu_bf16)
 
     return make
 
@@ -88,6 +88,22 @@ def test_a_recipe_takes_what_the_device_can(machine, given, left_out, note, devi
     cpu = {} if machine[0] else {"use_cpu": True}
     assert fitted == cpu | {name: value for name, value in recipe.items() if name not in left_out}
     assert len(notes) == bool(note) and all(re.match(note, line) for line in notes), notes
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "is_fast"),
+    [
+        ({"avx512_bf16": False, "amx_bf16": False, "cpu_name": "Intel Core"}, False),
+        ({"avx512_bf16": True, "amx_bf16": False, "cpu_name": "Intel Xeon"}, False),
+        ({"avx512_bf16": True, "amx_bf16": True, "cpu_name": "Intel Xeon"}, True),
+        ({"avx512_bf16": True, "amx_bf16": False, "cpu_name": "AMD EPYC 9R14"}, True),
+        ({"avx512_bf16": True, "amx_bf16": False}, True),  # torch 2.11
+        ({"bf16": True, "cpu_name": "Neoverse V1"}, False),  # ARM: not measured
+    ],
+)
+def test_bfloat16_is_fast_by_amx_or_on_amd(capabilities, is_fast, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert arguments_module.has_fast_bf16() is is_fast
 
 
 @pytest.mark.parametrize("flag", ["--tf32 True", "--fp16", "--use_cpu False"])

@@ -22,6 +22,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
     TrainingArguments,
 )
+from transformers.generation import configuration_utils
 from transformers.utils import logging
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration
@@ -31,6 +32,7 @@ from modeling_ode_transformer.training.checkpoints import (
     numbered_checkpoints,
     rotate_checkpoints,
 )
+from modeling_ode_transformer.training.tasks import seq2seq, translation
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments, score_of_kept
 
 from ..conftest import files_of, killed_at_each_operation, randomize, tiny_config
@@ -296,6 +298,36 @@ def test_a_run_whose_best_update_was_not_saved_is_resumed(losses, tmp_path):
         assert score_of_kept(resumed.state, "eval_loss") == losses[kept]
         weights = resumed.model.state_dict()
         assert all(weights[name].equal(tensor) for name, tensor in expected.items())
+
+
+def test_the_latest_of_equal_checkpoints_is_the_best_and_no_improvement(tmp_path):
+    """As in fairseq. For early stopping equal scores do not count as better ones; later evaluations change nothing."""
+    values = {"max_steps": 6, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    values |= {"metric_for_best_model": "loss", "load_best_model_at_end": True}
+    for losses, patience, best, last in (
+        ({1: 5, 2: 4, 3: 4, 4: 6, 5: 4, 6: 5}, 9, 5, 6),
+        (dict.fromkeys(range(1, 7), 5), 2, 3, 3),
+    ):
+        trainer = trainer_for(tmp_path / f"{patience}", new_model(), **values)
+        trainer.add_callback(EarlyStoppingCallback(patience))
+        with_losses(trainer, losses).train()
+        assert (trainer.state.best_global_step, trainer.state.global_step) == (best, last)
+        trainer.state.global_step = best
+        assert trainer.evaluate()["eval_loss"] == trainer.state.best_metric == losses[best]
+
+
+def test_greedy_searches_have_no_options_of_beams(monkeypatch, tmp_path):
+    """Of which transformers would warn: neither the final search nor that of evaluations, beside the model's own."""
+    monkeypatch.setattr(configuration_utils.logger, "warning_once", pytest.fail)
+    data_args = translation.DataArguments(num_beams=1, length_penalty=0.6)
+    args = TokenSeq2SeqTrainingArguments(str(tmp_path), generation_num_beams=1)
+    seq2seq.set_generation_options(config := GenerationConfig(), data_args, args)
+    assert config.length_penalty is None and config.early_stopping is None
+    data_args.num_beams, model = 4, new_model()
+    seq2seq.set_generation_options(model.generation_config, data_args, args)
+    assert (model.generation_config.length_penalty, model.generation_config.early_stopping) == (0.6, True)
+    search = seq2seq.search_of_evaluations(model.generation_config, args)
+    model.generate(torch.tensor([[4, 5, 2]]), generation_config=search, max_length=4)
 
 
 def test_evaluations_in_half_precision_are_refused(tmp_path):

@@ -223,10 +223,13 @@ def test_a_new_model_has_the_configuration_and_the_tokenizers_asked_for(run, cor
     AutoConfig.for_model("ode_transformer", **MODEL, activation_function="gelu").save_pretrained(tmp_path / "config")
     options = {"config_overrides": None, "config_name": tmp_path / "config", "prepared_dir": tmp_path / "prepared"}
     options |= {"tokenizer_model_type": "unigram", "tokenizer_options": "hard_vocab_limit=false"}
+    options |= {"normalization": "moses_en,nfkc"}
     run_translation.main(arguments(corpus, tmp_path / "one", max_steps=1, tokenizer_samples=30, **options))
     config = AutoConfig.from_pretrained(tmp_path / "one").to_dict()
     assert config["activation_function"] == "gelu" and config.items() >= MODEL.items()
     assert json.loads((tmp_path / "one" / "tokenizer.json").read_text())["model"]["type"] == "Unigram"
+    ids = [AutoTokenizer.from_pretrained(tmp_path / "one")(text)["input_ids"] for text in ("one\u00a0two", "one two")]
+    assert ids[0] == ids[1]
     (noted,) = (tmp_path / "prepared").glob("tokenizer-*/prepared.json")
     assert json.loads(noted.read_text())["pairs"] == 30
 

@@ -11,6 +11,11 @@ from modeling_ode_transformer.training.watch import CoefficientWatch, warn_of_em
 from .runs import MODEL, arguments, losses
 
 
+@pytest.fixture(autouse=True)
+def notes(caplog):
+    caplog.set_level("INFO", "modeling_ode_transformer")
+
+
 def warnings(caplog):
     return [record.getMessage() for record in caplog.records if record.name.endswith("training.watch")]
 
@@ -51,7 +56,9 @@ def test_a_stage_that_does_not_count_for_an_epoch(caplog):
     for epoch in (2.5, 3.0, 3.5):
         watch.look(dead, epoch)
     (line,) = warnings(caplog)
-    assert "1 of 2 stages" in line and "(encoder_0_stage_2 0.4%)" in line and "encoder_solver=euler" in line
+    assert (
+        "1 of 2 stages" in line and "(encoder_0_stage_2 0.4%)" in line and "encoder_coefficients=scaled_gate" in line
+    )
 
 
 def test_a_training_warns_of_its_own_coefficients(corpus, tmp_path, caplog):

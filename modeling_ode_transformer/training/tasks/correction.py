@@ -3,9 +3,10 @@
 
 import logging
 from argparse import SUPPRESS
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from functools import partial
+from itertools import chain, compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from ...metrics.gleu import gleu
 from ...metrics.m2 import M2Sentence, m2_score, read_m2
 from ...options import option
 from ...text_files import iterate_aligned_lines, read_aligned_lines, read_lines
-from ..data import Pair, TrainingExamples, check_pairs, read_table
+from ..data import Corpora, Pair, TrainingExamples, check_pairs, read_table
 from ..smoke.sentences import write_corrections
 from .seq2seq import seq2seq_task
 from .seq2seq_arguments import Seq2SeqDataArguments
@@ -125,18 +126,20 @@ def drawn_for_validation(sentences: Sequence[M2Sentence], share: float) -> list[
 
 
 def corrections(sentence: M2Sentence, annotator: str) -> list[str]:
-    """The sentence as this annotator corrects it, or as each one does ("all"); unchanged if nobody annotated it.
-
-    Empty if only others annotated it: this annotator's changes are not known.
-    """
-    if not sentence.edits:
-        return [" ".join(sentence.tokens)]
-    return [" ".join(sentence.corrected(each)) for each in sentence.edits if annotator in ("all", str(each))]
+    """The sentence as this annotator corrects it, or as each one does ("all"); unchanged if the file names no edits of
+    theirs, as JFLEG's does where an annotator found nothing."""
+    found = [" ".join(sentence.corrected(each)) for each in sentence.edits if annotator in ("all", str(each))]
+    return found or [" ".join(sentence.tokens)]
 
 
 def one_space(text: str) -> str:
     """Tokens separated by single spaces, as in M2 files."""
     return " ".join(text.split())
+
+
+def one_spaced(read: Callable[[], Iterable[Pair]]) -> Iterator[Pair]:
+    """The pairs that `read` opens, by `one_space`."""
+    return ((one_space(source), one_space(target)) for source, target in read())
 
 
 def read_training_m2(path: Path, validation_files: set[Path], args: DataArguments) -> list[tuple[str, str]]:
@@ -156,45 +159,48 @@ def read_training_m2(path: Path, validation_files: set[Path], args: DataArgument
         drawn = drawn_for_validation(sentences, args.validation_share)
         sentences = [sentence for sentence, is_drawn in zip(sentences, drawn) if not is_drawn]
         logger.info("%s: %d sentences are kept for validation", path, sum(drawn))
-    annotators = sorted({annotator for sentence in sentences for annotator in sentence.edits})
+    annotators = sorted({number for sentence in sentences for number in sentence.edits})
     if annotators and args.annotator != "all" and int(args.annotator) not in annotators:
         raise ValueError(
             f"{path} is not annotated by --annotator {args.annotator}, only by {', '.join(map(str, annotators))}."
         )
-    corrected = [corrections(sentence, args.annotator) for sentence in sentences]
-    if [] in corrected:
-        logger.warning(
-            "%s: left out %d sentences that annotator %s did not annotate, but others did",
-            *(path, corrected.count([]), args.annotator),
-        )
-    return [(" ".join(sentence.tokens), text) for sentence, texts in zip(sentences, corrected) for text in texts]
+    annotator = args.annotator
+    others = sum(annotator not in ("all", *map(str, sentence.edits)) for sentence in sentences if sentence.edits)
+    if others:
+        logger.info("%s: unchanged by annotator %s, but not by others: %d sentences", path, annotator, others)
+    return [(" ".join(sentence.tokens), text) for sentence in sentences for text in corrections(sentence, annotator)]
 
 
-def read_training_pairs(args: DataArguments) -> Iterator[Pair]:
-    """The pairs of all training files, without the pairs to validate on.
+def training_corpora(args: DataArguments) -> Corpora:
+    """The pairs of each training file, without the pairs to validate on; those of --train_source_file are the last.
 
     Raises:
-        FileNotFoundError: a file does not exist.
-        ValueError: no file is named; a file is malformed or of another kind.
+        ValueError: no file is named, or only one that needs another.
     """
     if not (args.train_file or args.train_source_file):
         raise ValueError("No train data: give --train_file, or --train_source_file and --train_reference_files.")
     if (args.train_source_file is None) != (args.train_reference_files is None):
         raise ValueError("--train_source_file and --train_reference_files go together; only one is given.")
     validation_files = {Path(name).resolve() for name in args.validation_file or []}
-    for path in map(Path, args.train_file or []):
+
+    def read(path: Path) -> Iterable[Pair]:
         if kind(path) == M2:
-            read = read_training_m2(path, validation_files, args)
-        elif kind(path) in TABLES:
-            read = read_table(str(path), args.columns)
-        else:
-            raise ValueError(
-                f"--train_file {path}: its name must end in {', '.join([M2, *TABLES])} (or these with .gz); for plain "
-                "text give --train_source_file and --train_reference_files."
-            )
-        yield from read
-    for path in args.train_reference_files or []:
-        yield from iterate_aligned_lines([args.train_source_file, path])
+            return read_training_m2(path, validation_files, args)
+        if kind(path) in TABLES:
+            return read_table(str(path), args.columns)
+        raise ValueError(
+            f"--train_file {path}: its name must end in {', '.join([M2, *TABLES])} (or these with .gz); for plain "
+            "text give --train_source_file and --train_reference_files."
+        )
+
+    def read_lines_with_references() -> Iterator[Pair]:
+        files = ([args.train_source_file, path] for path in args.train_reference_files)
+        return chain.from_iterable(map(iterate_aligned_lines, files))
+
+    corpora: list = [(name, partial(read, Path(name))) for name in args.named("train_file")]
+    if args.train_source_file:
+        corpora.append((args.train_source_file, read_lines_with_references))
+    return [(name, partial(one_spaced, read)) for name, read in corpora]
 
 
 def read_evaluated(args: DataArguments, split: str) -> Evaluated:
@@ -246,12 +252,11 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
 def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples:
     """(sentence, correction) pairs of "train", "validation" or "test".
 
-    In validation and test data, the correction is used for the loss. In an M2 file it is the annotator's, or else the
-    sentence's first one; in other files it is the first reference, or None.
+    In validation and test data, the correction is used for the loss. In M2 files it is the annotator's, or the first
+    one's if they have none of the annotator's; in other files it is the first reference, or None.
     """
     if split == "train":
-        read = lambda: ((one_space(text), one_space(other)) for text, other in read_training_pairs(args))  # noqa: E731
-        return check_pairs(read, "The training data", split, args)
+        return TrainingExamples(training_corpora(args), args)
     sources, annotations, references = read_evaluated(args, split)
     if args.errant and annotations:
         # If something is missing, this raises now, not after hours.
@@ -259,7 +264,9 @@ def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples
     elif args.errant:
         logger.warning("--errant needs M2 files: the %s sentences are not scored with it", split)
     if annotations:
-        targets = [(corrections(each, args.annotator) or corrections(each, "all"))[0] for each in annotations]
+        annotators = {str(number) for each in annotations for number in each.edits}
+        annotator = args.annotator if args.annotator in annotators else "all"
+        targets = [corrections(each, annotator)[0] for each in annotations]
     elif references:
         targets = [texts[0] for texts in references]
     elif split == "test":

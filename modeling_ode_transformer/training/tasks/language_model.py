@@ -206,7 +206,7 @@ def read_split(args: DataArguments, split: str) -> list[str] | TrainingExamples:
         lines = iterate_lines(path) if path else read_column(args, split)
         return with_text(islice(lines, args.max_samples(split)), name)
 
-    return TrainingExamples(read, name, args) if split == "train" else list(read())
+    return TrainingExamples([(name, read)], args) if split == "train" else list(read())
 
 
 def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> TokenizersBackend:

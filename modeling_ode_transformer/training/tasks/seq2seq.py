@@ -2,9 +2,11 @@
 """Shared steps of the sequence-to-sequence tasks: from text pairs to a trainer, from a model to scored outputs."""
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +51,6 @@ from .seq2seq_texts import (
 
 logger = logging.getLogger(__name__)
 
-OUTPUT_FILES = {"validation": "validation_predictions.txt", "test": "generated_predictions.txt"}
-
 
 def seq2seq_task(
     name: str,
@@ -65,8 +65,9 @@ def seq2seq_task(
     Args:
         name: The Hub's name of the task.
         data_arguments: Class of its data arguments.
-        read_split: Returns (source, target) pairs of texts. A scored split returns all its pairs in file order. If
-            "test" has no references, its targets are None and no loss is reported.
+        read_split: Returns (source, target) pairs of texts. A scored split returns all its pairs in file order, or
+            those of several sets by name. If "test" has no references, its targets are None and only outputs are
+            written.
         score: Scores output texts for a dataset of `encode_split` (columns source, target and index, the place in the
             file).
         write_smoke_data: Writes generated examples.
@@ -96,12 +97,13 @@ def make_tokenizers(run: Run):
     them."""
     args, data = run.model_args, run.data_args
     names = ("joint_tokenizer", "vocab_size", "target_vocab_size", "tokenizer_model_type", "tokenizer_options")
+    names += ("normalization",)
     key = {name: getattr(args, name) for name in names} | {"tokenizer_samples": data.tokenizer_samples}
 
     def write(folder: Path) -> dict:
         kept = kept_pairs(run.examples["train"], data.cleaning, Counter())
         pairs = sample_pairs(kept, data.tokenizer_samples)
-        train_tokenizers(pairs, args, folder)
+        train_tokenizers(pairs, args, folder, data.tags)
         return {"pairs": len(pairs)}
 
     folder, _ = prepare_data(run, "train", "tokenizer", key, write)
@@ -109,7 +111,12 @@ def make_tokenizers(run: Run):
 
 
 def load_tokenizers_of_run(run: Run, name: str):
-    """The source and target tokenizers. Raises a ValueError if a multilingual one has no language for the targets."""
+    """The source and target tokenizers.
+
+    Raises:
+        ValueError: a multilingual one has no language for the targets; their marks of an end or of padding differ; or
+            a tag is not a piece of the sources'.
+    """
     args = run.model_args
     languages = {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
     tokenizers = load_tokenizers(name, args.target_tokenizer_name, **languages, **args.hub_options)
@@ -119,6 +126,12 @@ def load_tokenizers_of_run(run: Run, name: str):
             f"{type(tokenizer).__name__} ({tokenizer.name_or_path}) marks every text with its language: give "
             "--src_lang and --tgt_lang."
         )
+    for tag in run.data_args.tags:
+        if tokenizer.tokenize(f"{tag} a")[:1] != [tag]:
+            raise ValueError(
+                f"--train_tags {tag}: not a piece of the vocabulary of {tokenizer.name_or_path}: add it in Python "
+                "(tokenizer.add_special_tokens, model.resize_token_embeddings), or train a new tokenizer."
+            )
     for mark in ("pad_token_id", "eos_token_id"):
         ids = [getattr(each, mark) for each in (tokenizer, tokenizers[-1])]
         if run.args.do_train and None not in ids and ids[0] != ids[1]:
@@ -182,11 +195,12 @@ def set_generation_options(
         "min_length": shortest and shortest + 1,
         "no_repeat_ngram_size": data_args.no_repeat_ngram_size,
     }
-    config.update(**{name: value for name, value in asked.items() if value is not None})
-    if config.num_beams == 1:
-        config.update(length_penalty=None, early_stopping=None)
-    elif asked["num_beams"] is not None:
-        config.early_stopping = True
+    values: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    if values.get("num_beams", config.num_beams) == 1:
+        values |= {"length_penalty": None, "early_stopping": None}
+    elif "num_beams" in values:
+        values["early_stopping"] = True
+    config.update(**values)
     saved = [getattr(config, name, None) for name in ("max_length", "max_new_tokens", *MAX_LEN_OPTIONS)]
     if args.generation_max_length or args.do_train or saved == [None] * len(saved):
         config.update(max_length=args.generation_max_length or data_args.max_target_length + 1, max_new_tokens=None)
@@ -198,7 +212,8 @@ def search_of_evaluations(config: GenerationConfig, args: TokenSeq2SeqTrainingAr
     if args.generation_num_beams is not None:
         config.num_beams = args.generation_num_beams
         if args.generation_num_beams == 1:
-            config.update(early_stopping=None, length_penalty=None)
+            # In place of None, generate would take the model's, and warn of them.
+            config.update(early_stopping=False, length_penalty=1.0)
     return config
 
 
@@ -206,7 +221,8 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     """The encoded pairs of a split; see `features` for their columns. One process prepares them, unless they exist
     already; all processes memory-map them.
 
-    Training pairs are in the order of their data, without their texts; see `encode_split` for others.
+    Training pairs are in the order of their data, without their texts, those of each corpus as often as its weight
+    says; see `encode_split` for others.
     """
     data, pairs, tokenizers = run.data_args, run.examples[split], (run.tokenizer, run.target_tokenizer)
     limits = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
@@ -221,19 +237,29 @@ def encode(run: Run, split: str) -> datasets.Dataset:
 
     folder, noted = prepare_data(run, split, split, key, write)
     if split == "train":
-        logger.info("%s: %d pairs, prepared in %s", pairs.name, noted["pairs"], folder)
+        for name, count in zip(pairs.names, noted["pairs"]):
+            logger.info("%s: %d pairs, prepared in %s", name, count, folder)
         if removed := noted["removed"]:
-            logger.warning("%s: %s", pairs.name, left_out(removed, noted["pairs"] + sum(removed.values())))
-        warn_of_cut(split, noted["cut"], noted["pairs"], data)
-    return open_rows(folder)
+            logger.warning("%s: %s", pairs.name, left_out(removed, sum(noted["pairs"]) + sum(removed.values())))
+        warn_of_cut(split, noted["cut"], sum(noted["pairs"]), data)
+    rows = open_rows(folder)
+    if split == "train" and data.train_weights:
+        ends = pairwise(accumulate(noted["pairs"], initial=0))
+        corpora = [rows.select(range(*each)) for each in ends]
+        rows = datasets.concatenate_datasets(
+            [corpus for corpus, weight in zip(corpora, data.train_weights) for _ in range(weight)]
+        )
+    return rows
 
 
 def score(run: Run, texts: list[str], dataset: datasets.Dataset, split: str) -> dict[str, float | str]:
-    """The task's scores of outputs and, if there are references, the numbers of `--metrics`, by the metric's name and
-    their own."""
-    scores, references = run.task.score(texts, dataset, run.data_args, split), dataset["target"][:]
+    """The task's scores of outputs and the numbers of `--metrics`, by the metric's name and their own; none without
+    references."""
+    references = dataset["target"][:]
     if None in references:
-        return scores
+        logger.info("%s: there are no references: outputs are written, but not scored", split)
+        return {}
+    scores = run.task.score(texts, dataset, run.data_args, split)
     for metric, opened in load_metrics(tuple(run.data_args.metrics or ())).items():
         found = opened.compute(predictions=texts, references=references)
         scores |= {name if name == metric else f"{metric}_{name}": value for name, value in found.items()}
@@ -241,14 +267,21 @@ def score(run: Run, texts: list[str], dataset: datasets.Dataset, split: str) -> 
 
 
 def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
-    """The trainer; on request it generates and scores outputs in evaluations."""
+    """The trainer; on request it generates and scores outputs in evaluations. Of several validation sets, the best
+    checkpoint is that of the first one, unless `metric_for_best_model` names another."""
     args, splits = run.args, run.splits
+    sets = {name.removeprefix("validation_"): each for name, each in splits.items() if name.startswith("validation_")}
+    best = args.metric_for_best_model
+    if sets and best and not best.removeprefix("eval_").startswith(tuple(f"{name}_" for name in sets)):
+        args.metric_for_best_model = f"{next(iter(sets))}_{best.removeprefix('eval_')}"
 
     def compute_metrics(evaluation):
-        dataset = splits["validation"]
+        # The prefix of its metrics begins with "eval" or "average".
+        split = "validation" + "".join(run.trainer.evaluated_prefix.partition("_")[1:])
+        dataset = splits[split]
         texts = decode(evaluation.predictions[: len(dataset)], run.target_tokenizer)
-        run.is_warned_of_empty = run.is_warned_of_empty or warn_of_empty(texts, "validation")
-        scores = score(run, texts, dataset, "validation")
+        run.is_warned_of_empty = run.is_warned_of_empty or warn_of_empty(texts, split)
+        scores = score(run, texts, dataset, split)
         # Trainer logs only numbers; the final evaluation reports the rest.
         return {name: value for name, value in scores.items() if not isinstance(value, str)}
 
@@ -259,7 +292,7 @@ def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
         model=run.model,
         args=args,
         train_dataset=splits.get("train"),
-        eval_dataset=splits.get("validation"),
+        eval_dataset=sets or splits.get("validation"),
         processing_class=run.tokenizer,
         target_tokenizer=run.target_tokenizer,
         eval_generation_config=search_of_evaluations(run.model.generation_config, args),
@@ -291,7 +324,8 @@ def evaluate(run: Run, split: str, prefix: str) -> dict:
             run.is_warned_of_empty = run.is_warned_of_empty or warn_of_empty(texts, split)
             lines = [text for _, text in sorted(zip(dataset["index"], texts))]
             text = "".join(f"{line}\n" for line in lines)
-            (run.output_dir / OUTPUT_FILES[split]).write_text(text, encoding="utf-8", newline="\n")
+            file = f"{re.sub('^test', 'generated', split)}_predictions.txt"
+            (run.output_dir / file).write_text(text, encoding="utf-8", newline="\n")
         scores = score(run, texts, dataset, split)
         metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
         metrics[f"{prefix}_generation"] = generation_text(trainer.eval_generation_config)

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig
 from ...generation_ode_transformer import position_limit
 from ...options import option
 from ...texts_ode_transformer import TARGET_TOKENIZER
+from ...tokenization_ode_transformer import text_normalizer
 from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
 from ..cleaning import Cleaning
 from ..models import check_model
@@ -45,6 +46,10 @@ class Seq2SeqModelArguments(BaseModelArguments):
     tokenizer_model_type: str = option(
         "Type of SentencePiece model for a new tokenizer.", "bpe", choices=["bpe", "unigram"]
     )
+    normalization: str | None = option(
+        "Normalization of all texts, saved with a new tokenizer, so that generate, pipelines and the server apply it: "
+        "nfc, nfkc, or moses_LANGUAGE (punctuation and spaces, such as moses_en); several with commas; default: none."
+    )
     tokenizer_options: str | None = option(
         "SentencePiece options for a new tokenizer, such as split_digits=true,character_coverage=0.99. "
         "On the command line they are merged into a recipe's or preset's; default: none."
@@ -57,6 +62,10 @@ class Seq2SeqModelArguments(BaseModelArguments):
                 f"--target_vocab_size {self.target_vocab_size} is of a target tokenizer of its own: add "
                 "--joint_tokenizer false, or leave it out."
             )
+        if given.get("normalization") and (self.tokenizer_name or self.model_name_or_path):
+            raise ValueError(
+                f"--normalization {self.normalization} is of a new tokenizer, but one is given: leave it out."
+            )
 
 
 @dataclass
@@ -68,6 +77,14 @@ class Seq2SeqDataArguments(PreparedDataArguments):
     )
     max_target_length: int = option(
         "Maximum length of a target in tokens, end mark included; longer ones are cut.", 256, least=1
+    )
+    train_weights: list[int] | None = option(
+        "How many times an epoch reads each corpus of --train_file (or --train_source_file), in the same order; "
+        "default: once."
+    )
+    train_tags: list[str] | None = option(
+        "A tag before each source of a corpus, in the same order, such as '' '<bt>' for back-translations; it is a "
+        "piece of the vocabulary; default: none."
     )
     pad_to_multiple_of: int | None = option(
         "Pad batches to a multiple of this many tokens; default: 8 in half precision on GPUs, else 1.", least=1
@@ -85,6 +102,10 @@ class Seq2SeqDataArguments(PreparedDataArguments):
         "Maximum ratio of the longer to the shorter side of a training pair, in words; default: no limit.", least=1
     )
     drop_copies: bool = option("Leave out training pairs whose target equals their source.", False)
+    count_characters: list[str] | None = option(
+        "Sides of which these rules count characters instead of words, for scripts without spaces; default: none.",
+        choices=["source", "target"],
+    )
     average_last_checkpoints: int = option(
         "Number of last checkpoints whose mean becomes the final model; 0 means no averaging. With "
         "--load_best_model_at_end, the mean is kept only if it is better than the best checkpoint.",
@@ -117,10 +138,24 @@ class Seq2SeqDataArguments(PreparedDataArguments):
         affects="result",
     )
 
+    def __post_init__(self):
+        super().__post_init__()
+        if any(weight < 1 for weight in self.train_weights or []):
+            raise ValueError(
+                f"--train_weights {' '.join(map(str, self.train_weights))}: each is how many times an epoch reads a "
+                "corpus, at least 1; to leave a corpus out, do not name it."
+            )
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of sources, each once."""
+        return sorted({*(self.train_tags or [])} - {""})
+
     @property
     def cleaning(self) -> Cleaning:
         """The rules for training pairs."""
-        return Cleaning(self.min_words, self.max_words, self.max_length_ratio, self.drop_copies)
+        counted = self.count_characters or ()
+        return Cleaning(self.min_words, self.max_words, self.max_length_ratio, self.drop_copies, counted)
 
 
 def check_arguments(
@@ -133,10 +168,12 @@ def check_arguments(
         OSError: the checkpoint or configuration does not exist.
     """
     check_run(model_args, data_args, args)
+    if model_args.normalization:
+        text_normalizer(model_args.normalization)
     if args.do_predict and not args.predict_with_generate:
         raise ValueError("--do_predict writes outputs: give --predict_with_generate too.")
     best = (args.metric_for_best_model or "loss").removeprefix("eval_")
-    if args.do_train and best not in METRICS_OF_LABELS and not args.predict_with_generate:
+    if args.do_train and not best.endswith(METRICS_OF_LABELS) and not args.predict_with_generate:
         raise ValueError(f"--metric_for_best_model {best} is measured on outputs: give --predict_with_generate too.")
     if (model_args.src_lang is None) != (model_args.tgt_lang is None):
         raise ValueError("--src_lang and --tgt_lang go together; only one is given.")

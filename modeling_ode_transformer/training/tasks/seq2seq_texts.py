@@ -27,14 +27,18 @@ logger = logging.getLogger(__name__)
 
 def kept_pairs(
     examples: TrainingExamples, cleaning: Cleaning, removed: Counter[str]
-) -> Iterator[tuple[int, str, str]]:
-    """`Cleaning.kept` of training examples; a ValueError at the end if no pair is kept."""
-    is_empty = True
-    for kept in cleaning.kept(examples, removed):
-        is_empty = False
-        yield kept
-    if is_empty:
-        read = removed.total()
+) -> Iterator[tuple[int, int, str, str]]:
+    """Yields the pairs that break no rule: the number of the corpus, the place in all data, source and target.
+    `removed` counts the others by rule. Raises a ValueError at the end if no pair is kept."""
+    read = 0
+    for corpus, pairs in enumerate(examples.reads):
+        for source, target in pairs():
+            if rule := cleaning.broken_rule(source, target):
+                removed[rule] += 1
+            else:
+                yield corpus, read, source, target
+            read += 1
+    if removed.total() == read:
         raise ValueError(f"{examples.name} holds no pair to train on ({read} lines read, {left_out(removed, read)}).")
 
 
@@ -44,11 +48,11 @@ def left_out(removed: Counter[str] | dict[str, int], read: int) -> str:
     return f"{sum(removed.values())} of {read} pairs are left out{by_rule and f': {by_rule}'}"
 
 
-def sample_pairs(pairs: Iterable[tuple[int, str, str]], size: int) -> list[tuple[str, str]]:
+def sample_pairs(pairs: Iterable[tuple[int, int, str, str]], size: int) -> list[tuple[str, str]]:
     """The texts of all pairs; if there are more than `size`, of a random sample, the same in each call."""
     generator = random.Random(0)
     sample: list[tuple[str, str]] = []
-    for number, (_, source, target) in enumerate(pairs):
+    for number, (*_, source, target) in enumerate(pairs):
         if number < size:
             sample.append((source, target))
         elif (place := generator.randrange(number + 1)) < size:
@@ -56,15 +60,22 @@ def sample_pairs(pairs: Iterable[tuple[int, str, str]], size: int) -> list[tuple
     return sample
 
 
-def train_tokenizers(pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, folder: Path) -> None:
-    """Trains a joint tokenizer on pairs, or one for each language, and saves the result in a folder."""
+def train_tokenizers(
+    pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, folder: Path, tags: Sequence[str] = ()
+) -> None:
+    """Trains a joint tokenizer on pairs, or one for each language, and saves the result in a folder. Tags are special
+    pieces of that for sources."""
     sources, targets = zip(*pairs)
     options = parse_overrides(args.tokenizer_options)
-    train: Any = partial(OdeTransformerTokenizer.train, model_type=args.tokenizer_model_type, **options)
+    options |= {"model_type": args.tokenizer_model_type, "normalization": args.normalization}
+    train: Any = partial(OdeTransformerTokenizer.train, **options)
+    symbols = options.get("control_symbols") or []
+    symbols = [*(symbols.split(",") if isinstance(symbols, str) else symbols), *tags]
+    tagged = partial(train, vocab_size=args.vocab_size, **({"control_symbols": symbols} if symbols else {}))
     if args.joint_tokenizer:
-        train(sources + targets, vocab_size=args.vocab_size).save_pretrained(folder)
+        tagged(sources + targets).save_pretrained(folder)
     else:
-        train(sources, vocab_size=args.vocab_size).save_pretrained(folder)
+        tagged(sources).save_pretrained(folder)
         train(targets, vocab_size=args.target_vocab_size or args.vocab_size).save_pretrained(folder / TARGET_TOKENIZER)
 
 
@@ -104,21 +115,24 @@ def warn_of_cut(split: str, cut: dict[str, int], count: int, args: Seq2SeqDataAr
 def write_training_pairs(
     examples: TrainingExamples, cleaning: Cleaning, tokenizers: tuple, args: Seq2SeqDataArguments, folder: Path
 ) -> dict[str, Any]:
-    """Cleans, encodes and writes training pairs as a stream, in the order of their data, without their texts. Returns
-    the number of pairs, of those that each rule removed, and of the texts of each side that were cut."""
-    removed, cut, count = Counter(), Counter(), 0
+    """Cleans, tags, encodes and writes training pairs as a stream, in the order of their data, without their texts.
+    Returns the numbers of pairs of each corpus, of pairs that each rule removed, and of the texts of each side that
+    were cut."""
+    removed, cut, pairs = Counter(), Counter(), [0] * len(examples.reads)
+    tags = [f"{tag} " if tag else "" for tag in args.train_tags or [""] * len(pairs)]
 
     def batches() -> Iterator[dict[str, Sequence]]:
-        nonlocal count
         for batch in in_batches(kept_pairs(examples, cleaning, removed)):
-            places, sources, targets = zip(*batch)
+            corpora, places, sources, targets = zip(*batch)
+            sources = [tags[corpus] + source for corpus, source in zip(corpora, sources)]
             columns, of_batch = encode_pairs(sources, targets, tokenizers[0], tokenizers[1], args)
-            count += len(batch)
+            for corpus in corpora:
+                pairs[corpus] += 1
             cut.update(of_batch)
             yield columns | {"index": places}
 
     write_rows(batches(), features(*tokenizers), folder)
-    return {"pairs": count, "removed": removed, "cut": cut}
+    return {"pairs": pairs, "removed": removed, "cut": cut}
 
 
 def encode_split(pairs, split: str, tokenizer, target_tokenizer, args: Seq2SeqDataArguments) -> datasets.Dataset:

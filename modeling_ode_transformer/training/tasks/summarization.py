@@ -3,13 +3,14 @@
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import datasets
 
 from ...metrics.rouge import rouge
 from ...options import option
-from ..data import Pair, TrainingExamples, check_pairs, pairs_from_records, read_jsonl, read_records, read_table
+from ..data import Pair, TrainingExamples, pairs_from_records, pairs_of, read_jsonl, read_records, read_table
 from ..smoke import SIZES
 from ..smoke.sentences import write_articles
 from .seq2seq import seq2seq_task
@@ -22,13 +23,21 @@ class DataArguments(Seq2SeqDataArguments):
 
     article_column: str = option("Key of the article in files and datasets.", "article")
     summary_column: str = option("Key of the summary in files and datasets.", "highlights")
-    train_file: str | None = option(
-        "Training pairs: jsonl (.gz accepted) or parquet.", affects="files", aliases=["--train"]
+    train_file: list[str] | None = option(
+        "Training pairs: jsonl (.gz accepted) or parquet; several files are several corpora.",
+        affects="files",
+        aliases=["--train"],
     )
-    validation_file: str | None = option(
-        "Validation pairs, in the same formats.", affects="files", aliases=["--validation"]
+    validation_file: list[str] | None = option(
+        "Validation pairs, in the same formats; each of several files has metrics of its own, eval_NAME_rouge1.",
+        affects="files",
+        aliases=["--validation"],
     )
-    test_file: str | None = option("Test pairs, in the same formats.", affects="files", aliases=["--test"])
+    test_file: list[str] | None = option(
+        "Test pairs, in the same formats; each of several files has metrics of its own, predict_NAME_rouge1.",
+        affects="files",
+        aliases=["--test"],
+    )
     max_source_length: int = option(
         "Maximum length of an article in tokens, end mark included; longer ones are cut.", 500, least=1
     )
@@ -41,27 +50,27 @@ def one_line(text: str) -> str:
     return re.sub(r"\s*\n\s*", " ", text).strip()
 
 
-def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples:
-    """(article, summary) pairs of "train", "validation" or "test", each text on one line.
+def read_split(args: DataArguments, split: str) -> list[Pair] | dict[str, list[Pair]] | TrainingExamples:
+    """(article, summary) pairs of "train", "validation" or "test", each text on one line; see `pairs_of`.
 
     Raises:
         FileNotFoundError: a file does not exist.
         ValueError: no source of pairs is named; a record lacks a text; no pair has text.
     """
     columns = {"article_column": args.article_column, "summary_column": args.summary_column}
-    path = getattr(args, f"{split}_file")
-    if not (path or args.dataset_name):
+    paths = args.named(f"{split}_file")
+    if not (paths or args.dataset_name):
         raise ValueError(f"No {split} data: give --{split}_file or --dataset_name.")
-    name = path or f"{args.dataset_name} ({split})"
 
-    def read():
-        if path:
-            found = (read_table if path.endswith(".parquet") else read_jsonl)(path, columns)
+    def read(name):
+        if paths:
+            found = (read_table if name.endswith(".parquet") else read_jsonl)(name, columns)
         else:
             found = pairs_from_records(read_records(args, split), columns, name)
         return ((one_line(article), one_line(summary)) for article, summary in found)
 
-    return check_pairs(read, name, split, args)
+    names = paths or [f"{args.dataset_name} ({split})"]
+    return pairs_of([(name, partial(read, name)) for name in names], split, args)
 
 
 def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:

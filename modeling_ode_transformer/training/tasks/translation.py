@@ -1,7 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Translation: pairs of sentences, scored by BLEU and chrF."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,16 @@ import sacrebleu
 from ...metrics.bleu import bleu_scorers, check_script
 from ...options import option
 from ...text_files import iterate_aligned_lines
-from ..data import Pair, TrainingExamples, check_pairs, pairs_from_records, read_records, read_table
+from ..data import (
+    Corpora,
+    Pair,
+    TrainingExamples,
+    pairs_from_records,
+    pairs_of,
+    read_records,
+    read_sources,
+    read_table,
+)
 from ..smoke import SIZES
 from ..smoke.number_names import write_corpus
 from .seq2seq import seq2seq_task
@@ -25,19 +33,30 @@ class DataArguments(Seq2SeqDataArguments):
 
     source_lang: str | None = option("Key of the source in jsonl and parquet files and datasets, such as en.")
     target_lang: str | None = option("Key of the target in jsonl and parquet files and datasets, such as de.")
-    train_file: str | None = option(
-        "Training pairs: TSV, jsonl (.gz accepted for both) or parquet.", affects="files", aliases=["--train"]
+    train_file: list[str] | None = option(
+        "Training pairs: TSV, jsonl (.gz accepted for both) or parquet; several files are several corpora.",
+        affects="files",
+        aliases=["--train"],
     )
-    validation_file: str | None = option(
-        "Validation pairs, in the same formats.", affects="files", aliases=["--validation"]
+    validation_file: list[str] | None = option(
+        "Validation pairs, in the same formats; each of several files has metrics of its own, eval_NAME_bleu.",
+        affects="files",
+        aliases=["--validation"],
     )
-    test_file: str | None = option("Test pairs, in the same formats.", affects="files", aliases=["--test"])
-    train_source_file: str | None = option("Training sources, one per line.", affects="files")
-    train_target_file: str | None = option("Training targets, in the same order.", affects="files")
-    validation_source_file: str | None = option("Validation sources, one per line.", affects="files")
-    validation_target_file: str | None = option("Validation targets, in the same order.", affects="files")
-    test_source_file: str | None = option("Test sources, one per line.", affects="files")
-    test_target_file: str | None = option("Test targets, in the same order.", affects="files")
+    test_file: list[str] | None = option(
+        "Test pairs, in the same formats, or sources alone, one per line (.txt); each of several files has metrics of "
+        "its own, predict_NAME_bleu.",
+        affects="files",
+        aliases=["--test"],
+    )
+    train_source_file: list[str] | None = option("Training sources, one per line.", affects="files")
+    train_target_file: list[str] | None = option("Training targets, in the same order.", affects="files")
+    validation_source_file: list[str] | None = option("Validation sources, one per line.", affects="files")
+    validation_target_file: list[str] | None = option("Validation targets, in the same order.", affects="files")
+    test_source_file: list[str] | None = option("Test sources, one per line.", affects="files")
+    test_target_file: list[str] | None = option(
+        "Test targets, in the same order; without them, outputs are written, but not scored.", affects="files"
+    )
     SOURCES = (
         *Seq2SeqDataArguments.SOURCES,
         *(f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_source", "_target")),
@@ -61,34 +80,42 @@ class DataArguments(Seq2SeqDataArguments):
         bleu_scorers(self.bleu_tokenize, moses_language=self.bleu_moses_language)
 
 
-def read_split(args: DataArguments, split: str) -> list[Pair] | TrainingExamples:
-    """(source, target) pairs of "train", "validation" or "test" from wherever the arguments say.
+def read_split(args: DataArguments, split: str) -> list[Pair] | dict[str, list[Pair]] | TrainingExamples:
+    """(source, target) pairs of "train", "validation" or "test" from wherever the arguments say; see `pairs_of`.
 
     Raises:
         FileNotFoundError: a file does not exist.
         ValueError: no source of pairs is named, or two arguments name one; a line is not a pair; no pair has text.
     """
     columns = {"source_lang": args.source_lang, "target_lang": args.target_lang}
-    table = getattr(args, f"{split}_file")
-    source_file, target_file = getattr(args, f"{split}_source_file"), getattr(args, f"{split}_target_file")
-    if (source_file is None) != (target_file is None):
-        raise ValueError(f"--{split}_source_file and --{split}_target_file go together; only one is given.")
-    if table and source_file:
+    tables, sources, targets = (args.named(f"{split}{side}_file") for side in ("", "_source", "_target"))
+    if len(sources) != len(targets) and (targets or split != "test"):
+        raise ValueError(
+            f"--{split}_source_file and --{split}_target_file go together; {len(sources)} and {len(targets)} files "
+            "are given."
+        )
+    if tables and sources:
         raise ValueError(f"Give --{split}_file or --{split}_source_file with --{split}_target_file, not both.")
-    read: Callable[[], Iterable[Pair]]
-    if table:
-        name, read = table, partial(read_table, table, columns)
-    elif source_file:
-        name, read = source_file, partial(iterate_aligned_lines, [source_file, target_file])
+    corpora: Corpora
+    if tables:
+        has_sources = lambda path: split == "test" and path.endswith((".txt", ".txt.gz"))  # noqa: E731
+        corpora = [
+            (path, partial(read_sources, path) if has_sources(path) else partial(read_table, path, columns))
+            for path in tables
+        ]
+    elif targets:
+        corpora = [(pair[0], partial(iterate_aligned_lines, pair)) for pair in zip(sources, targets)]
+    elif sources:
+        corpora = [(path, partial(read_sources, path)) for path in sources]
     elif args.dataset_name:
         name = f"{args.dataset_name} ({split})"
-        read = lambda: pairs_from_records(read_records(args, split), columns, name)  # noqa: E731
+        corpora = [(name, lambda: pairs_from_records(read_records(args, split), columns, name))]
     else:
         raise ValueError(
             f"No {split} data: give --{split}_file, or --{split}_source_file and --{split}_target_file, "
             "or --dataset_name."
         )
-    return check_pairs(read, name, split, args)
+    return pairs_of(corpora, split, args)
 
 
 def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, split: str) -> dict[str, float | str]:

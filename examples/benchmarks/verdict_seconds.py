@@ -1,0 +1,89 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Seconds of a training update of each language model of the verdict, for `verdict.py --seconds`.
+
+    python examples/benchmarks/verdict_seconds.py --output_file verdict_seconds.json
+
+An update is that of the recipe linux_doc on a CPU: forward, backward, clipping and a step of Muon, with 32 blocks of
+128 random tokens, on one thread. In a round each scheme of each size has one turn, so that drift of the machine hits
+all alike. Results are medians over the rounds. The machine should have nothing else to do.
+"""
+
+import statistics
+import sys
+from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import torch
+from contenders import Effort, in_turns, machine, write_results
+
+from modeling_ode_transformer import OdeTransformerDecoderConfig, OdeTransformerForCausalLM
+from modeling_ode_transformer.inference.cpu import optimize_for_cpu
+from modeling_ode_transformer.text_files import parse_overrides, read_json
+from modeling_ode_transformer.training.arguments import has_fast_bf16
+from modeling_ode_transformer.training.muon import Muon, muon_groups
+from modeling_ode_transformer.training.recipe_files import recipe_file
+from modeling_ode_transformer.training.trainer import losses_by_row
+
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "results"))
+from run_queue import SIZES, VERDICT_DECODERS, sizes_of_decoder
+
+
+def update_of(scheme: str, size: str, recipe: dict, shape: tuple[int, int]) -> Callable[[], None]:
+    """An update of a new model, with a batch of this shape: (blocks, tokens)."""
+    fields = recipe["config_overrides"] | parse_overrides(sizes_of_decoder(size) + VERDICT_DECODERS[scheme])
+    model = OdeTransformerForCausalLM(OdeTransformerDecoderConfig(vocab_size=recipe["vocab_size"], **fields)).train()
+    optimize_for_cpu(model)
+    is_fast = has_fast_bf16()
+    optimizer = Muon(
+        muon_groups(model, recipe["muon_learning_rate"], 0.0, ()),
+        dtype=torch.bfloat16 if is_fast else torch.float32,
+        lr=recipe["learning_rate"],
+        betas=(recipe["adam_beta1"], recipe["adam_beta2"]),
+    )
+    inputs, labels = torch.randint(4, recipe["vocab_size"], (2, *shape))
+    mask = torch.ones_like(inputs)
+
+    def update() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_fast):
+            logits = model(input_ids=inputs, attention_mask=mask, use_cache=False).logits
+        (losses_by_row(logits, labels).sum() / labels.numel()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return update
+
+
+def main(argv: list[str] | None = None) -> dict:
+    """Runs the benchmark with the given arguments (default: the command line's) and returns its results."""
+    parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--output_file", type=Path, help="JSON file to write")
+    parser.add_argument("--rounds", type=int, default=7, help="number of rounds, after one more to warm up")
+    parser.add_argument(
+        "--tiny", action="store_true", help="try it in seconds: the smallest size, 2 blocks of 8 tokens"
+    )
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    recipe = read_json(recipe_file("linux_doc"))
+    shape = (2, 8) if args.tiny else (recipe["per_device_train_batch_size"], recipe["block_size"])
+    models = list(product(VERDICT_DECODERS, list(SIZES)[: 1 if args.tiny else None]))
+    updates = {f"{scheme}_{size}": update_of(scheme, size, recipe, shape) for scheme, size in models}
+    seconds = in_turns(updates, Effort(args.rounds))
+    results = {
+        "machine": machine(),
+        "dtype": "bfloat16" if has_fast_bf16() else "float32",
+        "rounds": args.rounds,
+        "seconds_per_update": {name: statistics.median(each) for name, each in seconds.items()},
+    }
+    for name, median in results["seconds_per_update"].items():
+        print(f"{name:16} {median:8.4f} s")
+    write_results(results, args.output_file)
+    return results
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+# Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
+"""Batches that do not fit into memory are computed in parts, and the updates stay the same."""
+
+import pytest
+import torch
+from transformers import DataCollatorForSeq2Seq
+
+from modeling_ode_transformer.training.same_training import affected_by
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
+
+from .test_trainer import Tokenizer, loss_history, new_model, pairs
+
+
+EXACT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+
+
+def with_room_for(rows, model):
+    """From the second batch on, the gradient of more rows is out of memory, after parts of it were added up."""
+    batches = []
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: batches.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+
+    def fail(gradient):
+        if len(batches) > 1 and batches[-1] > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    model.get_encoder().layers[0].fc1.weight.register_hook(fail)
+    return model
+
+
+def trainer_for(folder, model, **values):
+    """Updates of two batches of eight pairs."""
+    defaults = {"max_steps": 4, "max_tokens_per_batch": 40, "gradient_accumulation_steps": 2, "learning_rate": 0.01}
+    defaults |= {"lr_scheduler_type": "constant", "logging_steps": 1, "save_steps": 2, "report_to": "none"}
+    defaults |= {"use_cpu": True, "auto_find_batch_size": True}
+    arguments = TokenSeq2SeqTrainingArguments(str(folder), **(defaults | values))
+    collator = DataCollatorForSeq2Seq(Tokenizer())
+    return TokenSeq2SeqTrainer(model=model, args=arguments, train_dataset=pairs(48), data_collator=collator)
+
+
+def test_parts_of_batches_make_the_same_updates(tmp_path, caplog):
+    models = new_model(**EXACT), with_room_for(3, new_model(**EXACT))
+    whole, parts = (trainer_for(tmp_path / name, model, optim="sgd") for name, model in zip("ab", models))
+    for trainer in (whole, parts):
+        trainer.train()
+    assert (whole.parts, parts.parts) == (1, 4)
+    assert parts.args.gradient_accumulation_steps == 2 and parts.args.auto_find_batch_size
+    for expected, found in zip(loss_history(whole), loss_history(parts), strict=True):
+        assert found == pytest.approx(expected, rel=1e-4)
+    for expected, found in zip(whole.model.parameters(), parts.model.parameters()):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    warnings = [each.getMessage() for each in caplog.records if "Out of memory" in each.getMessage()]
+    assert ["update 1: from here on each batch is computed in 2 parts" in warnings[0], len(warnings)] == [True, 2]
+
+
+def test_a_resumed_run_computes_in_as_many_parts(tmp_path):
+    """Otherwise dropout would draw other masks. The option makes no other training of it."""
+    whole = trainer_for(tmp_path / "a", with_room_for(3, new_model(dropout=0.3)))
+    whole.train()
+    trainer_for(tmp_path / "b", with_room_for(3, new_model(dropout=0.3)), max_steps=2).train()
+    resumed = trainer_for(tmp_path / "b", new_model(dropout=0.3))
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.parts == 4 and affected_by("auto_find_batch_size") == "result"
+    later = [each for each in loss_history(whole) if each["step"] > 2]
+    assert [each["loss"] for each in loss_history(resumed)][2:] == [each["loss"] for each in later]
+
+
+def test_one_pair_that_does_not_fit_ends_the_training(tmp_path):
+    trainer = trainer_for(tmp_path, with_room_for(0, new_model()))
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
+        trainer.train()
+    assert trainer.parts == 8
+    trainer = trainer_for(tmp_path, with_room_for(3, new_model()), auto_find_batch_size=False)
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
+        trainer.train()
+    assert trainer.parts == 1
