@@ -53,13 +53,14 @@ def measure_preparation(path: Path, folder: Path, tokenizer) -> dict:
     args = DataArguments(train_file=str(path))
     folder.mkdir()
     start, cpu = time.perf_counter(), time.process_time()
-    counts = write_training_pairs(read_split(args, "train"), args.cleaning, (tokenizer, tokenizer), args, folder)
+    noted = write_training_pairs(read_split(args, "train"), args.cleaning, (tokenizer, tokenizer), args, folder)
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    (pairs,) = noted["pairs"]
     return {
-        "pairs": counts["pairs"],
+        "pairs": pairs,
         "target_tokens": int(pair_lengths(open_rows(folder))[:, 1].sum()),
         "seconds": round(seconds, 1),
-        "pairs_per_cpu_second": round(counts["pairs"] / cpu),
+        "pairs_per_cpu_second": round(pairs / cpu),
         "peak_mb": peak_mb(),
         "mb_on_disk": round((folder / ROWS).stat().st_size / 1e6),
         "mb_of_text": round(path.stat().st_size / 1e6),
