@@ -199,7 +199,7 @@ def test_the_name_of_a_type_leaves_out_the_model_of_the_preset(corpus, tmp_path)
         language_model.LANGUAGE_MODEL, [*argv, "--config_overrides", "hidden_size=32"]
     )
     assert parse_overrides(model_args.config_overrides) == {"hidden_size": 32}
-    assert args.learning_rate == 0.002
+    assert args.learning_rate == 0.003
     tokenizer = language_model.build_tokenizer(["a"])
     assert language_model.new_config(model_args, tokenizer).hidden_size == 32
     model_args.config_overrides = "d_model=8"
