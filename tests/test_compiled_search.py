@@ -308,17 +308,17 @@ def test_a_search_of_which_nothing_is_compiled_finds_the_same(source):  # noqa: 
 
 def test_hooks_run_in_every_step_and_change_what_is_found(source, tracing):  # noqa: F811
     """Also those added to a model that has searched."""
-    model, calls = small(), []
+    model, calls = small(), torch.zeros(2)  # a list of another length would be traced again
     options = {**source, "num_beams": 4, "max_new_tokens": 10, "eos_token_id": None}
     assert torch.equal(model.generate(**options, **tracing.options), model.generate(**options))
-    for stack in ("encoder", "decoder"):
+    for stack, number in zip(("encoder", "decoder"), calls):
         layer = model.get_submodule(f"model.{stack}.layers.0")
         layer.register_forward_hook(lambda module, inputs, output: (-output[0], *output[1:]))
-        layer.register_forward_hook(lambda *args, stack=stack: calls.append(stack))
-    expected, number = model.generate(**options), len(calls)
-    calls.clear()
+        layer.register_forward_hook(lambda module, inputs, output, number=number: [number.add_(1)] and output)
+    expected = model.generate(**options)
+    assert calls.tolist() == [1, 10]
     assert torch.equal(model.generate(**options, **tracing.options), expected)
-    assert len(calls) == number == 1 + 10
+    assert calls.tolist() == [2, 20]
 
 
 def test_inputs_with_and_without_a_mask(source, tracing, recording):  # noqa: F811
