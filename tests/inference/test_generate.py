@@ -177,9 +177,16 @@ PREFIXES = ["nine", "", "n", "nine hundred thirteen", "", "nine", "fifth", ""]
 
 
 @pytest.mark.parametrize(
-    "options", [{"num_beams": 1}, {"num_return_sequences": 2}, {"max_len_a": 0.5, "max_len_b": 1}]
+    "names, options",
+    [
+        (["ode"], {"num_beams": 1}),
+        (["ode"], {"max_len_a": 0.5, "max_len_b": 1}),
+        (["m2m100"], {"num_return_sequences": 2}),
+        (["separate"], {"max_len_a": 0.5, "max_len_b": 1}),
+        (["ode", "m2m100"], {"num_beams": 1}),
+        (["ode", "m2m100"], {"num_return_sequences": 2}),
+    ],
 )
-@pytest.mark.parametrize("names", [["ode"], ["m2m100"], ["separate"], ["ode", "m2m100"]], ids="+".join)
 def test_outputs_begin_with_target_prefixes(names, options, translate, models, tmp_path):
     """The tokens are those of generate(decoder_input_ids=...) for one line at a time."""
     opened = [AutoModelForSeq2SeqLM.from_pretrained(models / name).eval() for name in names]
