@@ -386,6 +386,49 @@ def test_the_inputs_of_the_api_have_names(page):
     }
 
 
+@pytest.mark.parametrize("weights", ["packed", "int8"])
+def test_the_page_takes_packed_weights_and_an_address(weights, load, models, monkeypatch):
+    launched = []
+    monkeypatch.setattr(app.gr.Blocks, "launch", lambda self, **options: launched.append((self, options)))
+    app.main(["--model_name_or_path", str(models / "gate"), f"--{weights}", "--host", "0.0.0.0", "--text", TEXT])
+    ((_, options),) = launched
+    assert options["server_name"] == "0.0.0.0"
+    packed, plain = app.TextModel(str(models / "gate"), weights=weights), load("gate")
+    with pytest.raises(RuntimeError, match="packed"):
+        packed.model.state_dict()
+    (output,) = plain.search(plain.encode(TEXT), 3, 1, 0.6, 9)
+    (found,) = packed.search(packed.encode(TEXT), 3, 1, 0.6, 9)
+    assert weights == "int8" or found.text == output.text
+    expected, explanation = plain.explain(plain.encode(TEXT), output), packed.explain(packed.encode(TEXT), output)
+    np.testing.assert_allclose(explanation.attentions, expected.attentions, atol=1e-4 if weights == "packed" else 0.1)
+    np.testing.assert_allclose(
+        explanation.coefficients, expected.coefficients, atol=1e-4 if weights == "packed" else 0.1
+    )
+
+
+def test_the_page_warns_of_a_text_over_the_trained_length_and_splits_it_if_asked(load, monkeypatch):
+    text_model, warnings = load("gate"), []
+    monkeypatch.setattr(app.gr, "Warning", warnings.append)
+    functions = {function.name: function.fn for function in app.build_page(text_model, "gate").fns.values()}
+    sentences = ["One two three.", "Four five!", "Six"]
+    text = " ".join(sentences)
+    options = (3, 2, 0.6, 9)
+
+    def shown(*switches):
+        (pairs, _), _, output, _, _ = functions["on_search"](text, *options, 1, -1, *switches)
+        return output, [text_model.tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in pairs]
+
+    ids = text_model.encode(text)
+    whole = text_model.search(ids, *options)[0].text
+    text_model.model.config.trained_source_length = len(ids)
+    assert shown(True) == shown(False) == (whole, [text, text]) and warnings == []
+    text_model.model.config.trained_source_length = longest = len(text_model.encode(sentences[0]))
+    assert shown(False) == (whole, [text, text])
+    assert warnings == [f"The text has {len(ids)} tokens, but the longest one in training had {longest}."]
+    best = [text_model.search(text_model.encode(sentence), *options)[0].text for sentence in sentences]
+    assert shown(True) == (" ".join(best), sentences) and len(warnings) == 1
+
+
 class Page:
     """What a user does with the page, by the labels that the user sees."""
 
