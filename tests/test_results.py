@@ -2,8 +2,8 @@
 """Tables of results in the documents hold what the runs noted."""
 
 import json
-import runpy
 import re
+import runpy
 import statistics
 from pathlib import Path
 
