@@ -326,7 +326,7 @@ def test_time_to_quality_compares_means_over_seeds(tmp_path, capsys):
     points = {"updates": [20, 40, 60], "seconds": [200, 400, 600], "evaluations of F": [100, 200, 300]}
     points |= {"eval_loss": [1.0, 1.0, 1.0], "eval_perplexity": [8.0, 4.0, 4.0]}
     assert model["validation"] == points and model["test"]["bleu"] == [33.0, 34.0]
-    assert measured["multi30k_en_de"]["adam"].keys() == {"adam_0.001"} and "ptb" not in measured
+    assert measured["multi30k_en_de"]["rates"].keys() == {"adam_0.001", "muon_0.006_0.003"} and "ptb" not in measured
     row = "| tatoeba_en_de_small | paper | rk2 | 2 | 200 | 1000 | 4.00 | bleu 31.00 |"
     assert row in capsys.readouterr().out
     with pytest.raises(SystemExit):

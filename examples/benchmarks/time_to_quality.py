@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""How soon trainings become good: a fast recipe beside the one after the papers, and beside tuned Adam.
+"""How soon trainings become good: a fast recipe beside the one after the papers, and beside other rates and Adam.
 
     python examples/benchmarks/time_to_quality.py --output_file time_to_quality.json
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-# Of each task: the record of the recipe after the papers, that of the fast one, and Adam's runs on the latter.
+# Of each task: the record of the recipe after the papers, that of the fast one, and runs of it at other rates.
 TASKS = {
     "multi30k_en_de": ("multi30k/runs.json", "queue/multi30k_en_de_fast.json", "queue/rates_multi30k_en_de_fast.json"),
     "tatoeba_en_de_small": ("queue/tatoeba_en_de_small.json", "queue/tatoeba_en_de_small_fast.json", None),
@@ -76,14 +76,13 @@ def share_of_updates(fast: dict, paper: dict) -> float | None:
 
 
 def measure(results: Path) -> dict[str, dict]:
-    """Curves by task, recipe and model. Adam's runs on a fast recipe are named by their rates."""
+    """Curves by task, recipe and model. Runs of a fast recipe at other rates are named by optimizer and rates."""
     measured = {}
     for task, files in TASKS.items():
         paper, fast, rates = (read_models(results / file) if file else {} for file in files)
-        adam = {name: runs for name, runs in rates.items() if name.startswith("adam")}
         if not fast:
             continue
-        recipes = {"paper": {name: paper[name] for name in fast if name in paper}, "fast": fast, "adam": adam}
+        recipes = {"paper": {name: paper[name] for name in fast if name in paper}, "fast": fast, "rates": rates}
         measured[task] = {
             recipe: {name: curve(runs) for name, runs in models.items()} for recipe, models in recipes.items()
         }
