@@ -198,7 +198,7 @@ class TextToTextPipeline(Pipeline):
             prefixes = [prefixes] * len(inputs) if isinstance(prefixes, str) else prefixes
             if len(prefixes) != len(inputs):
                 raise ValueError(f"There are {len(inputs)} texts, but {len(prefixes)} prefixes: give one for each.")
-            inputs = list(zip(inputs, prefixes))
+            inputs = [{"texts": text, "target_prefixes": prefix} for text, prefix in zip(inputs, prefixes)]
         parts_together = kwargs.get("batch_size") or self._batch_size or 1
         results = super().__call__(inputs, parts_together=parts_together, **kwargs)
         given = self._prepare_generate_kwargs(self._forward_params | kwargs)
@@ -207,15 +207,16 @@ class TextToTextPipeline(Pipeline):
             return [output for (output,) in results]
         return results
 
-    def preprocess(self, inputs: str | tuple[str, str], target_prefix: str = "") -> dict[str, str]:
-        text, prefix = inputs if isinstance(inputs, tuple) else (inputs, target_prefix)
-        for each in (text, prefix):
+    def preprocess(self, inputs: str | dict[str, str], target_prefix: str = "") -> dict[str, str]:
+        given = inputs if isinstance(inputs, dict) else {"texts": inputs, "target_prefixes": target_prefix}
+        for name, each in given.items():
             if not isinstance(each, str):
+                what = "A text" if name == "texts" else "A target_prefix"
                 raise TypeError(
-                    f"A text must be a string, not {each!r} ({type(each).__name__}): give a string, or a list, a "
-                    "generator or a KeyDataset of strings."
+                    f"{what} must be a string, not {each!r} ({type(each).__name__}): give a string, or a list, a "
+                    "generator or a KeyDataset of strings; a list of texts may have a list of target prefixes."
                 )
-        return {"texts": text, "target_prefixes": prefix}
+        return given
 
     def _forward(self, inputs: dict[str, Any], parts_together: int = 1, **options: Any) -> dict[str, Any]:
         own = {name: options.pop(name) for name in OF_GENERATOR if name in options}

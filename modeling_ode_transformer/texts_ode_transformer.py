@@ -320,6 +320,12 @@ class TextGenerator:
         """The token ids of each text's parts, none if it is blank, the white space between the parts, and the token
         ids of its target prefix."""
         split = [self.split(text) for text in texts]
+        number = self.value("num_return_sequences") or 1
+        if (self.return_scores or number > 1) and any(len(each) > 1 for each, _ in split):
+            raise TextTooLong(
+                "split_lines and split_sentences join the outputs of several parts into one text: leave out scores, "
+                f"and generate one output per part, not {number}."
+            )
         parts = [part for each, _ in split for part in each]
         encoded = self.tokenizer(parts, verbose=False)["input_ids"] if parts else []
         self.check_lengths(parts, list(map(len, encoded)))
@@ -342,7 +348,7 @@ class TextGenerator:
         most = None if self.value("max_new_tokens") else self.value("max_length")
         if len(longest) + 1 >= min(most or math.inf, position_limit(self.model.config) or math.inf):
             raise TextTooLong(
-                f"A target prefix has {len(longest)} tokens, which leaves an output no more: "
+                f"A target prefix has {len(longest)} tokens, which leaves no room for an output: "
                 f"{prefixes[found.index(longest)][:80]!r}... Shorten it, or allow longer outputs."
             )
         return found
@@ -465,9 +471,4 @@ class TextGenerator:
             return [("", 0.0)]
         if len(outputs) == 1:
             return outputs[0] if self.keep_repeats else without_repeats(outputs[0])
-        if self.return_scores or len(outputs[0]) > 1:
-            raise TextTooLong(
-                "split_lines and split_sentences join the outputs of several parts into one text: leave out scores, "
-                f"and generate one output per part, not {len(outputs[0])}."
-            )
         return [(join_sentences([text for ((text, _),) in outputs], gaps), 0.0)]

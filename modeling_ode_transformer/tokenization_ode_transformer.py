@@ -96,7 +96,7 @@ def text_normalizer(names: str) -> normalizers.Normalizer:
     for name in names.split(","):
         if name in known:
             steps.append(known[name]())
-        elif name.startswith("moses_"):
+        elif re.fullmatch("moses_[a-z]{2}", name):
             from sacremoses import MosesPunctNormalizer
 
             for pattern, content in MosesPunctNormalizer(name[6:], norm_quote_commas=False).substitutions:

@@ -148,7 +148,7 @@ class GenerateArguments(SearchArguments):
 
     input: str = option("file of sources, one per line (.gz accepted), or - for standard input", "-", affects="call")
     target_prefix: str | None = option(
-        "file of texts, one per line, with which the outputs of the sources begin; an empty line: with anything",
+        "file of texts, one per line, with which the outputs of the sources begin; an empty line leaves them free",
         affects="call",
     )
     jsonl: bool = option(

@@ -382,7 +382,7 @@ def write_outputs(
     several processes the first one writes."""
     start, empty, written, is_first = 0, 0, 0, generator.rank == 0
     is_numbered = args.num_return_sequences > 1 and not args.mbr and not args.jsonl
-    chosen = choose(args)
+    chosen = choose(args) if is_first else None
     encoded = generator.encode(
         [record["source"] for record in records], [record.get("target_prefix", "") for record in records]
     )
@@ -396,7 +396,7 @@ def write_outputs(
     counts = [len(parts) for parts, *_ in encoded]
     with tqdm(total=sum(counts), initial=sum(counts[:start]), unit="line", disable=not is_first) as bar:
         for window in generator.windows(encoded, start, bar.update):
-            if not is_first:
+            if chosen is None:
                 continue
             window = [
                 chosen(record["source"], outputs) if count else outputs
@@ -436,14 +436,14 @@ def interact(generator: TextGenerator, args: GenerateArguments) -> None:
 
 
 @contextmanager
-def joined_processes() -> Iterator[tuple[int, int]]:
-    """Within the context, the processes that torchrun has started exchange objects, each on a GPU of its own if there
-    are any; gives the process's rank and their number, 0 and 1 without torchrun. Only the first one warns."""
+def joined_processes(on_gpus: bool) -> Iterator[tuple[int, int]]:
+    """Within the context, the processes that torchrun has started exchange objects, each on a GPU of its own if
+    `on_gpus`; gives the process's rank and their number, 0 and 1 without torchrun. Only the first one warns."""
     number = int(os.environ.get("WORLD_SIZE", 1))
     if number == 1:
         yield 0, 1
         return
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and on_gpus:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     # torchrun ends all processes if one fails.
     distributed.init_process_group("gloo", timeout=timedelta(days=7))
@@ -470,7 +470,10 @@ def run(args: GenerateArguments) -> None:
         OSError: a file or a model is missing, or the output cannot be written.
         ValueError: the models do not fit together, or an option does not fit them.
     """
-    with joined_processes() as (rank, number), nullcontext() if rank else opened_output(args) as output:
+    joined = joined_processes(args.torch_device.type == "cuda")
+    with joined as (rank, number), nullcontext() if rank else opened_output(args) as output:
+        if args.interactive and number > 1:
+            raise ValueError(f"--interactive is for one process, not for {number}.")
         set_seed(args.seed + rank)
         records = of_the_first([] if args.interactive or rank else read_records(args))
         generator = open_generator(args)

@@ -373,6 +373,7 @@ def serve(args: ServeArguments) -> None:
             return replace(generator, **own)(texts, prefixes)
 
         generate(["."], [""], {})  # shows errors now rather than at the first request
+        generator.warned.clear()
         app = make_app(generate, args, generator.model.generation_config)
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host

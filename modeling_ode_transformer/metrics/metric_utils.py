@@ -62,8 +62,8 @@ def warn_of_untokenized(**lists: Sequence[str]) -> None:
         joined, alone = ([text for text in texts for _ in mark.findall(text)] for mark in (JOINED, ALONE))
         if len(joined) > max(len(alone), len(texts) / 2):
             logger.warning(
-                "The %s seem not to be tokenized, as in %r. Corrections are compared token by token, so that sources, "
-                "outputs and references must be tokenized alike, with spaces around punctuation: the result says "
-                "little otherwise",
+                "The %s do not seem to be tokenized, as in %r. Corrections are compared token by token: sources, "
+                "outputs and references must be tokenized alike, with spaces around punctuation, or the result means "
+                "little",
                 *(name, joined[0][:80]),
             )

@@ -90,7 +90,7 @@ class BaseDataArguments:
     dataset_name: str | None = option("Name of a dataset for the datasets library.", affects="files")
     dataset_config_name: str | None = option("Configuration name of that dataset.", affects="files")
     max_train_samples: int | None = option(
-        "Use only the first N training texts of each corpus; default: all.", affects="examples", least=1
+        "Use only the first N training texts of each file; default: all.", affects="examples", least=1
     )
     max_eval_samples: int | None = option(
         "Use only the first N validation texts; default: all.", affects="validation", least=1
@@ -275,7 +275,7 @@ def fit_device(recipe: dict, given: dict, notes: list[str]) -> dict:
     if left_out:
         device = "the GPU" if uses_gpu else "the CPU" if has_gpu else "the CPU (no GPU found)"
         kept = "bf16" if given.get("bf16", has_bf16 and recipe.get("bf16")) else "float32"
-        notes.append(f"Training on {device} in {kept}: no fast {' and '.join(left_out)} there")
+        notes.append(f"Training on {device} in {kept}: it has no fast {' or '.join(left_out)}")
     # Trainer takes bf16 on a CPU only if it is told of the CPU.
     cpu = {} if has_gpu else {"use_cpu": True}
     return cpu | {name: value for name, value in recipe.items() if name not in left_out}
@@ -287,7 +287,7 @@ def has_fast_bf16() -> bool:
     Intel's AVX512_BF16 takes twice as long as float32: there, AMX is the fast one, which some virtual machines hide.
     """
     can = torch.cpu.get_capabilities()
-    # The name is missing in torch 2.11.
+    # The name is missing in torch 2.11: there, AVX512_BF16 counts as fast.
     return can.get("amx_bf16", False) or (can.get("avx512_bf16", False) and "Intel" not in can.get("cpu_name", ""))
 
 

@@ -1,8 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Presets: defaults of a training without a recipe, chosen by its number of examples.
 
-From 10,000 to 100,000 pairs the preset is Multi30k's fast recipe, from 1,000,000 on it has the paper's base model. The
-others lie around and between them.
+From 10,000 to 100,000 pairs the preset has the sizes, rates, batches and epochs of Multi30k's fast recipe, from
+1,000,000 on the paper's base model. The others lie around and between them.
 """
 
 import math
@@ -124,7 +124,7 @@ EVALUATION = ("eval_strategy", "eval_steps", "load_best_model_at_end", "metric_f
 CHECKPOINTS = ("save_strategy", "save_steps", "save_total_limit", "load_best_model_at_end")
 # What the log tells of a preset.
 TOLD = ("d_model", "encoder_layers", "decoder_layers", "encoder_solver", "decoder_solver", "vocab_size")
-TOLD += ("max_tokens_per_batch", "per_device_train_batch_size", "num_train_epochs", "learning_rate")
+TOLD += ("max_tokens_per_batch", "per_device_train_batch_size", "num_train_epochs", "optim", "muon_learning_rate")
 NONE = "none"
 
 
@@ -145,7 +145,7 @@ def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list
         given: The arguments of the command line.
 
     Raises:
-        ValueError: no preset has that name, or the data are malformed.
+        ValueError: no preset has that name, the data are malformed, or another optimizer has no learning rate.
         FileNotFoundError: a file does not exist.
     """
     presets = PRESETS[task.presets]
@@ -162,6 +162,11 @@ def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list
     fitting = [each for each in presets if count is not None and each.least <= count] or presets[:2]
     chosen = presets[names.index(name)] if name else fitting[-1]
     values = {**chosen.values, **task.preset_values}
+    if "optim" in values and given.get("optim", "muon") != "muon" and "learning_rate" not in given:
+        raise ValueError(
+            f"--optim {given['optim']}: the preset's rates and epochs are for muon. Give --learning_rate, and perhaps "
+            "--num_train_epochs, too."
+        )
     if given.get("model_name_or_path"):
         values = {each: value for each, value in values.items() if each not in OF_NEW_MODELS}
     elif given.get("config_name"):

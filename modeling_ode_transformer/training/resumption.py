@@ -115,7 +115,7 @@ class Progress(TrainerCallback):
         is_same = len(by_process) == trainer.args.world_size
         trainer._tr_loss += by_process[trainer.args.process_index]["loss_since_last_log"] if is_same else mean
         trainer._globalstep_last_logged = state["last_logged_update"]
-        trainer.parts = state["parts"]
+        trainer.parts = state.get("parts", 1)
         # The mean over processes, which the next log adds, is part of the earlier losses.
         trainer._total_loss_scalar -= mean
         self.loss, self.seconds = state["loss"], state["seconds"]

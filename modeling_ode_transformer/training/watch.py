@@ -80,8 +80,8 @@ class CoefficientWatch:
             listed = ", ".join(f"{name} {100 * share:.2g}%" for name, share in list(lasting.items())[:5])
             logger.info(
                 "%d of %d stages have counted less than %g%% of their block for an epoch (%s%s): such a block acts "
-                "like a residual one. Gates often end so; --config_overrides %s_coefficients=scaled_gate keeps them "
-                "open",
+                "like a residual one. Gates often end up like this; --config_overrides "
+                "%s_coefficients=scaled_gate keeps them open",
                 *(len(lasting), len(means), 100 * LEAST_SHARE, listed, ", ..." * (len(lasting) > 5)),
                 next(iter(lasting)).partition("_")[0],
             )

@@ -138,7 +138,7 @@ def test_untokenized_corrections_are_named(caplog):
     ):
         caplog.clear()
         run()
-        assert f"The {name} seem not to be tokenized, as in 'He goes home, and" in caplog.text
+        assert f"The {name} do not seem to be tokenized, as in 'He goes home, and" in caplog.text
         assert len(caplog.records) == 1
     assert m2_score(plain, gold)["precision"] < 0.5
 

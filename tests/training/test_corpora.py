@@ -196,6 +196,12 @@ def test_what_does_not_fit_is_refused(files, trained, tmp_path):
     same = [str(files / "dev.tsv"), str(tmp_path / "dev.tsv")]
     with pytest.raises(ValueError, match="two have the same name, without folders and ending"):
         translation.read_split(translation.DataArguments(validation_file=same), "validation")
+    (tmp_path / "empty.tsv").write_text("")
+    values = {"tokenizer_name": trained[0], "train_file": [str(files / "genuine.tsv"), str(tmp_path / "empty.tsv")]}
+    with pytest.raises(ValueError, match=r"empty\.tsv has no pairs to train on: leave it out"):
+        run_translation.main(argv_of(files, tmp_path / "none", **values))
+    with pytest.raises(ValueError, match="--train_tags news: a tag is one piece wherever it stands in a text"):
+        run_translation.main([*argv_of(files, tmp_path / "out"), "--train_tags", "", "news"])
     argv = [*argv_of(files, tmp_path / "out", tokenizer_name=trained[0]), "--train_tags", "", "<other>"]
     with pytest.raises(ValueError, match=r"--train_tags <other>: not a piece of the vocabulary of .*out: add it"):
         run_translation.main(argv)

@@ -133,6 +133,13 @@ def test_the_command_line_wins_and_what_is_left_fits(options, expected, files):
     assert {name: found[name] for name in expected} == expected
 
 
+def test_another_optimizer_needs_a_rate(files):
+    with pytest.raises(ValueError, match=r"--optim adamw_torch: the preset's rates .* Give --learning_rate"):
+        parse_arguments(TRANSLATION, [*DATA, "--optim", "adamw_torch"])
+    args = parse_arguments(TRANSLATION, [*DATA, "--optim", "adamw_torch", "--learning_rate", "0.001"])[2]
+    assert (args.optim, args.learning_rate) == ("adamw_torch", 0.001)
+
+
 def test_overrides_are_laid_over_the_model_of_the_preset(files):
     model_args, _, _ = parse_arguments(TRANSLATION, [*DATA, "--config_overrides", "dropout=0.5"])
     assert (model_args.config_overrides["dropout"], model_args.config_overrides["d_model"]) == (0.5, 128)

@@ -72,9 +72,9 @@ def device(monkeypatch):
     ("machine", "given", "left_out", "note"),
     [
         (((9, 0),), {}, set(), None),
-        (((7, 5),), {}, {"bf16", "tf32"}, "Training on the GPU in float32: no fast bf16 and tf32"),
+        (((7, 5),), {}, {"bf16", "tf32"}, "Training on the GPU in float32: it has no fast bf16 or tf32"),
         ((None,), {}, {"bf16", "tf32"}, r"Training on the CPU \(no GPU found\) in float32"),
-        ((None, True), {}, {"tf32"}, r"Training on the CPU \(no GPU found\) in bf16: no fast tf32"),
+        ((None, True), {}, {"tf32"}, r"Training on the CPU \(no GPU found\) in bf16: it has no fast tf32"),
         (((9, 0),), {"fp16": True}, {"bf16"}, None),  # the command line's precision takes the place of the recipe's
         (((9, 0),), {"use_cpu": True}, {"bf16", "tf32"}, "Training on the CPU in float32"),
         ((None,), {"bf16": True}, {"tf32"}, r"Training on the CPU \(no GPU found\) in bf16"),

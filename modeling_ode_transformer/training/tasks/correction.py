@@ -167,7 +167,7 @@ def read_training_m2(path: Path, validation_files: set[Path], args: DataArgument
     annotator = args.annotator
     others = sum(annotator not in ("all", *map(str, sentence.edits)) for sentence in sentences if sentence.edits)
     if others:
-        logger.info("%s: unchanged by annotator %s, but not by others: %d sentences", path, annotator, others)
+        logger.warning("%s: unchanged by annotator %s, but not by others: %d sentences", path, annotator, others)
     return [(" ".join(sentence.tokens), text) for sentence in sentences for text in corrections(sentence, annotator)]
 
 

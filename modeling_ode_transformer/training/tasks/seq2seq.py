@@ -239,6 +239,8 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     if split == "train":
         for name, count in zip(pairs.names, noted["pairs"]):
             logger.info("%s: %d pairs, prepared in %s", name, count, folder)
+            if not count:
+                raise ValueError(f"{name} has no pairs to train on: leave it out, or loosen the rules of cleaning.")
         if removed := noted["removed"]:
             logger.warning("%s: %s", pairs.name, left_out(removed, sum(noted["pairs"]) + sum(removed.values())))
         warn_of_cut(split, noted["cut"], sum(noted["pairs"]), data)

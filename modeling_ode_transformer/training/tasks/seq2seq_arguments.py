@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The arguments of sequence-to-sequence tasks, and their checks before anything is written."""
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -79,8 +80,7 @@ class Seq2SeqDataArguments(PreparedDataArguments):
         "Maximum length of a target in tokens, end mark included; longer ones are cut.", 256, least=1
     )
     train_weights: list[int] | None = option(
-        "How many times an epoch reads each corpus of --train_file (or --train_source_file), in the same order; "
-        "default: once."
+        "How many times an epoch reads each training file, in the same order; default: once."
     )
     train_tags: list[str] | None = option(
         "A tag before each source of a corpus, in the same order, such as '' '<bt>' for back-translations; it is a "
@@ -180,6 +180,12 @@ def check_arguments(
     check_search(data_args, args)
     check_lengths(check_model(model_args), data_args, args.generation_max_length)
     check_average(data_args, args)
+    for tag in data_args.tags:
+        if not re.fullmatch(r"<[^<>\s]+>", tag) or tag in ("<s>", "</s>", "<pad>", "<unk>"):
+            raise ValueError(
+                f"--train_tags {tag}: a tag is one piece wherever it stands in a text. Give one like '<bt>', which no "
+                "text has."
+            )
     load_metrics(tuple(data_args.metrics or ()))  # what is missing raises now, not after hours
 
 
