@@ -153,8 +153,8 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
         else:
             model, data, training = parse_arguments(translation.TRANSLATION, arguments)
         recipe = json.loads((RECIPES / f"{run.recipe}.json").read_text())
-        files = {name: value for name, value in recipe.items() if name.endswith("_file")}
-        assert {name: getattr(data, name) for name in files} == files
+        files = {name: [value] for name, value in recipe.items() if name.endswith("_file")}
+        assert {name: data.named(name) for name in files} == files
         assert (training.seed, training.bf16, Path(training.output_dir)) == (run.seed, False, tmp_path / run.name)
         assert bool(model.config_overrides) == (run.start is None) == (model.model_name_or_path is None)
 

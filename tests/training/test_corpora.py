@@ -172,7 +172,7 @@ def test_a_stopped_training_of_several_corpora_goes_on_as_if_it_never_stopped(fi
     assert losses(tmp_path) == losses(trained[0]) and len(losses(tmp_path)) == 6
     for change, text in (
         (["--train_weights", "1", "3"], r"train_weights=\[1, 3\] in place of \[1, 2\]"),
-        (["--train_tags", "", "<s>"], "train_tags="),
+        (["--train_tags", "", "<other>"], "train_tags="),
         (["--train", str(files / "back.tsv"), str(files / "genuine.tsv")], r"train file 1=.*train file 2="),
     ):
         with pytest.raises(ValueError, match=f"belongs to another training: .*{text}"):
@@ -197,9 +197,9 @@ def test_what_does_not_fit_is_refused(files, trained, tmp_path):
     with pytest.raises(ValueError, match="two have the same name, without folders and ending"):
         translation.read_split(translation.DataArguments(validation_file=same), "validation")
     (tmp_path / "empty.tsv").write_text("")
-    values = {"tokenizer_name": trained[0], "train_file": [str(files / "genuine.tsv"), str(tmp_path / "empty.tsv")]}
+    argv = argv_of(files, tmp_path / "none", tokenizer_name=trained[0])
     with pytest.raises(ValueError, match=r"empty\.tsv has no pairs to train on: leave it out"):
-        run_translation.main(argv_of(files, tmp_path / "none", **values))
+        run_translation.main([*argv, "--train", str(files / "genuine.tsv"), str(tmp_path / "empty.tsv")])
     with pytest.raises(ValueError, match="--train_tags news: a tag is one piece wherever it stands in a text"):
         run_translation.main([*argv_of(files, tmp_path / "out"), "--train_tags", "", "news"])
     argv = [*argv_of(files, tmp_path / "out", tokenizer_name=trained[0]), "--train_tags", "", "<other>"]

@@ -52,7 +52,7 @@ def test_the_preset_is_that_of_the_number_of_pairs_and_says_so(count, name, size
     assert re.match(rf"Preset {name}, for {count:,}( or more)? training examples \(from ", notes[0])
     assert (args.do_train, args.do_eval, args.do_predict) == (True, True, False)
     told = (
-        f"d_model {size[0]}, .*encoder_solver rk2, vocab_size {size[1]}, max_tokens_per_batch .*, learning_rate 0.00"
+        f"d_model {size[0]}, .*encoder_solver rk2, vocab_size {size[1]}, max_tokens_per_batch .*, optim muon, muon_l"
     )
     assert re.search(told, notes[0]) and len(notes[0]) < 300 and "arguments.json" in notes[1]
 
