@@ -443,3 +443,12 @@ def test_distillation_is_that_of_the_record():
         [f"{runs[name]['predict_bits_per_byte']:.3f}", f"{runs[name]['predict_perplexity']:.2f}"]
         for name in ("subword_rk2", "subword_euler", "subword_student")
     ]
+
+
+def test_the_verdicts_first_runs_are_those_of_the_queue():
+    rows = table_below(ROOT / "docs" / "verdict.md", "## First runs")
+    assert len(rows) == 3
+    for row in rows:
+        run = read_runs("queue/verdict_rates_linux_doc.json")[f"residual_{row['rate of Muon']}"]
+        for split in ("validation", "test"):
+            assert row[f"{split} bits per byte"] == f"{run['metrics'][split]['bits_per_byte']:.4f}"

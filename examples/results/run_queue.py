@@ -122,7 +122,7 @@ VERDICT_DECODERS = {
     "iiet": "decoder_solver=iiet,layer_history=learned_dense",
 }
 # Muon's rates that are tried for each scheme, at the smallest size; and the best ones, with which its runs begin.
-VERDICT_RATES = ("0.003", "0.006", "0.012")
+VERDICT_RATES = ("0.006", "0.012", "0.024")
 TUNED: dict[str, str] = {}
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
