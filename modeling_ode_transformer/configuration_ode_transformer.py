@@ -551,7 +551,7 @@ class OdeTransformerConfig(OdeTransformerDecoderConfig):
             (DenseFormer, Pagliardini et al., 2024); `"dynamic_dense"`, the same with weights for each token
             (MUDDFormer, Xiao et al., 2025); `"attention"`, attention to the embedding and the increments (Attention
             Residuals, Kimi, 2026); `"delta_attention"`, the state plus such an attention (Luo et al., 2026);
-            `"none"`, the last output.
+            `"hyper_connections"`, a mixture of four streams (mHC, Xie et al., 2025); `"none"`, the last output.
         max_position_embeddings (`int`, defaults to 1024): Number of learned positions. Sinusoidal ones have no limit.
         use_cache (`bool`, defaults to `True`): Whether the decoder returns its cache of keys and values. In training
             mode it does so only if `forward` gets `use_cache=True` or a cache.

@@ -202,6 +202,50 @@ class DeltaAttentionLayerHistory(AttentionLayerHistory):
         return [clamp_half(x + increment), *values, increment]
 
 
+class HyperConnectionLayerHistory(LayerHistory):
+    """Manifold-constrained hyper-connections (Xie et al., 2025) around blocks. Each token has four streams X, all the
+    embedding at first. A block reads `p . X`; with its increment F the streams become `q F + C^T X`. Of a linear layer
+    of the normalized streams, [m_p; m_q; m_C], `p = sigmoid(m_p)`, `q = 2 sigmoid(m_q)`, and C is the matrix that
+    Sinkhorn's iterations make of `exp(m_C)`: its rows and columns sum to 1. The end of the stack reads `p . X`. The
+    equations are those of DeepSeek V4 in transformers, where attention and feed-forward are blocks of their own."""
+
+    num_streams, iterations, epsilon = 4, 20, 1e-6
+
+    def __init__(self, num_layers, hidden_size, eps):
+        super().__init__(num_layers, hidden_size, eps)
+        n, self.eps = self.num_streams, eps
+        self.mixers = nn.ModuleList(StageGate(n * hidden_size, (2 + n) * n) for _ in range(num_layers))
+        self.head = StageGate(n * hidden_size, n)
+
+    def forward(self, states):
+        streams, i = self.streams(states), len(states) - 1
+        mixed = self.mix(self.mixers[i] if i < self.num_layers else self.head, streams)
+        p = torch.sigmoid(mixed[..., : self.num_streams]) + self.epsilon
+        return clamp_half((p.to(streams.dtype).unsqueeze(-1) * streams).sum(dim=-2))
+
+    def extend(self, states, y, output):
+        streams, n = self.streams(states), self.num_streams
+        mixed = self.mix(self.mixers[len(states) - 1], streams)
+        q, C = 2 * torch.sigmoid(mixed[..., n : 2 * n]), mixed[..., 2 * n :].unflatten(-1, (n, n)).softmax(dim=-1)
+        C = C + self.epsilon
+        for i in range(2 * self.iterations - 1):
+            C = C / (C.sum(dim=-2 if i % 2 == 0 else -1, keepdim=True) + self.epsilon)
+        q, C = q.to(streams.dtype), C.to(streams.dtype)
+        streams = q.unsqueeze(-1) * (output - y).to(streams.device).unsqueeze(-2) + C.mT @ streams
+        return [clamp_half(streams)] * (len(states) + 1)  # as many as blocks have run, and one
+
+    def streams(self, states: list[torch.Tensor]) -> torch.Tensor:
+        """The streams (batch, length, streams, d): copies of the embedding, or what `extend` made."""
+        x = states[-1]
+        return x if len(states) > 1 else x.unsqueeze(-2).repeat_interleave(self.num_streams, dim=-2)
+
+    def mix(self, linear: StageGate, streams: torch.Tensor) -> torch.Tensor:
+        """A linear layer of the normalized streams, in full precision: (batch, length, numbers)."""
+        x = in_full_precision(streams.flatten(-2))
+        x = x * (x.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
+        return in_full_precision(linear(x.to(streams.dtype))).to(streams.device)
+
+
 class CorrectorHistory(LearnedDenseLayerHistory):
     """The corrector of PCformer (Li et al., NeurIPS 2024) and IIET (EMNLP 2025). It reads the layer history H with a
     prediction as its newest entry, under its own weights `w` and norms `P`. The layer history has the weights `v`,
@@ -251,4 +295,5 @@ HISTORIES |= {
     "dynamic_dense": DynamicDenseLayerHistory,
     "attention": AttentionLayerHistory,
     "delta_attention": DeltaAttentionLayerHistory,
+    "hyper_connections": HyperConnectionLayerHistory,
 }

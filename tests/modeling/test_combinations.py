@@ -39,7 +39,7 @@ def all_forms():
     yield {"decoder_solver": {"predictor": "leapfrog", "corrector_iterations": 1}}
     for field, history in zip(VECTOR_FIELDS, itertools.cycle(("learned_dense", "none"))):
         yield {"decoder_solver": "rk2", "vector_field": field, "layer_history": history}
-    for history in ("dense", "depth_weighted", "dynamic_dense", "attention", "delta_attention"):
+    for history in ("dense", "depth_weighted", "dynamic_dense", "attention", "delta_attention", "hyper_connections"):
         yield {"decoder_solver": "rk2", "vector_field": "sublayers", "layer_history": history}
     yield {"decoder_solver": "rk4", "stage_values": "output"}
     yield {"decoder_solver": "rk2", "steps_per_layer": 2, "step_size": 0.5}

@@ -109,6 +109,41 @@ def test_attention_to_increments_is_added_to_the_state(full_batch):  # noqa: F81
     assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
 
 
+def test_hyper_connections_are_those_of_deepseek_v4(full_batch):  # noqa: F811
+    """The streams, their collapse before a block and at the end, by transformers' own modules."""
+    deepseek = pytest.importorskip("transformers.models.deepseek_v4.modeling_deepseek_v4")  # not in 5.20
+    model, reference = model_and_reference(
+        layer_history="hyper_connections", encoder_solver="rk2", coefficients="fixed"
+    )
+    history, streams = model.model.encoder.history, []
+    config = deepseek.DeepseekV4Config(hidden_size=32, hc_mult=4, rms_norm_eps=1e-5)
+
+    def connection(i):
+        module = deepseek.DeepseekV4HyperConnection(config).double()
+        module.load_state_dict(
+            {"fn": history.mixers[i].weight, "base": history.mixers[i].bias, "scale": torch.ones(3)}
+        )
+        return module
+
+    def step(layer, state):
+        if not streams:
+            streams.append(torch.stack([state] * 4, dim=2))
+            state = connection(0)(streams[0])[2]
+        post, comb, _ = connection(len(streams) - 1)(streams[-1])
+        F = (f(layer)(state) + f(layer)(state + f(layer)(state))) / 2
+        streams.append(post.unsqueeze(-1) * F.unsqueeze(2) + comb.transpose(2, 3) @ streams[-1])
+        if len(streams) <= len(history.mixers):
+            return connection(len(streams) - 1)(streams[-1])[2]
+        head = deepseek.DeepseekV4HyperHead(config).double()
+        head.load_state_dict({"hc_fn": history.head.weight, "hc_base": history.head.bias, "hc_scale": torch.ones(1)})
+        return head(streams[-1])
+
+    expected = reference_encoder(reference, full_batch, step)
+    # transformers computes the mixtures in float32.
+    found = model.model.encoder(full_batch["input_ids"]).last_hidden_state
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=2e-6)
+
+
 @pytest.mark.parametrize("history", ["depth_weighted", "dynamic_dense"])
 def test_combinations_start_as_the_model_without_a_history(history, batch):
     model = OdeTransformerModel(tiny_config(layer_history=history)).eval()
@@ -139,11 +174,12 @@ def test_attention_over_depth_starts_as_the_mean_of_the_embedding_and_the_increm
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", ["attention", "dynamic_dense"])
+@pytest.mark.parametrize("name", ["attention", "dynamic_dense", "hyper_connections"])
 def test_norms_over_depth_of_large_states_are_finite_in_half_precision(name, dtype):
     """Squares of 300 are beyond float16; the norms are computed in float32."""
     history = build(layer_history=name).model.encoder.history.to(dtype)
-    states = [torch.full((1, 2, 32), 300.0, dtype=dtype), torch.randn(1, 2, 32).to(dtype)]
+    y, states = torch.randn(1, 2, 32).to(dtype), [torch.full((1, 2, 32), 300.0, dtype=dtype)]
+    states = history.extend(states, y, y + 1)
     output = history(states)
     assert output.dtype == dtype and output.isfinite().all()
 

@@ -101,7 +101,8 @@ def inputs_of(model) -> dict[str, torch.Tensor]:
 
 def gradients(model) -> dict[str, torch.Tensor]:
     model.train()(**inputs_of(model), labels=TARGETS, use_cache=False).loss.backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    # One layer with delta_attention has no queries.
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.numel()}
 
 
 def test_the_space_has_all_fields_and_the_sample_most_values():
@@ -159,8 +160,9 @@ def test_beams_are_those_of_transformers(fields):
 
 @DRAWN
 def test_bfloat16_is_close(fields):
-    """As many of its roundings away from float64 as float32 is, or fewer than 10: some models, as those that normalize
-    stages of small sublayers, magnify roundings. A batch's roundings are chance: targets have six orders."""
+    """At most a quarter more of its roundings away from float64 than float32 is, or fewer than 10: some models, as
+    those that normalize stages of small sublayers, magnify roundings. A batch's roundings are chance: targets have six
+    orders."""
     model = make(fields).double()
     inputs = {name: tensor.repeat(6, 1) for name, tensor in inputs_of(model).items()}
     targets = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
@@ -173,7 +175,7 @@ def test_bfloat16_is_close(fields):
         return (actual.double() - expected).square().mean().sqrt() / max(1.0, expected.square().mean().sqrt())
 
     magnified = error(torch.float32) / torch.finfo(torch.float32).eps / 10
-    assert error(torch.bfloat16) < TOLERANCES[torch.bfloat16] * max(1.0, magnified)
+    assert error(torch.bfloat16) < TOLERANCES[torch.bfloat16] * max(1.0, 1.25 * magnified)
 
 
 # The first folder's code opens all of a kind.
