@@ -447,7 +447,7 @@ def test_distillation_is_that_of_the_record():
 
 def test_the_verdicts_first_runs_are_those_of_the_queue():
     rows = table_below(ROOT / "docs" / "verdict.md", "## First runs")
-    assert len(rows) == 3
+    assert len(rows) == 4
     for row in rows:
         run = read_runs("queue/verdict_rates_linux_doc.json")[f"residual_{row['rate of Muon']}"]
         for split in ("validation", "test"):
