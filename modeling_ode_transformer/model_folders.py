@@ -37,7 +37,7 @@ def open_config(name: str | Path, **options) -> PreTrainedConfig:
     """A model's configuration, as `AutoConfig.from_pretrained(name, **options)` opens it.
 
     Raises:
-        OSError: there is no such model.
+        OSError: the model does not exist.
         ValueError: the configuration is damaged, or the folder is that of an unfinished training.
     """
     check_finished(name)
@@ -55,7 +55,7 @@ def open_model(auto_class: Any, name: str | Path, may_lack_weights: bool = False
         options: Those of `from_pretrained`.
 
     Raises:
-        OSError: there is no such model.
+        OSError: the model does not exist.
         ValueError: weights are outside the folder, missing or not finite, or the folder is that of an unfinished
             training.
     """

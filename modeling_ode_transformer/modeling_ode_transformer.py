@@ -117,7 +117,7 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, OdeTransformerRelativeKeys):
             init.xavier_uniform_(module.weight)
-        elif hasattr(module, "initial_weight"):
+        elif hasattr(module, "initial_weight") and module.weight is not None:
             init.copy_(module.weight, module.initial_weight())
         else:
             super()._init_weights(module)

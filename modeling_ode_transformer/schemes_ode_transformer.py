@@ -139,8 +139,7 @@ class DynamicDenseLayerHistory(LayerHistory):
         if len(states) == 1:
             return states[0]
         i = len(states) - 2
-        last = in_full_precision(states[-1])
-        last = (last * (last.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()).to(states[-1].dtype)
+        last = root_mean_square_norm(states[-1], self.eps)
         weights = self.gates[i](nn.functional.gelu(self.hidden[i](last))).split(1, dim=-1)
         return clamp_half(weighted_sum(weights[0] * states[0], weights[1:], states[1:]))
 
@@ -151,6 +150,12 @@ class DynamicDenseLayerHistory(LayerHistory):
 def in_full_precision(state: torch.Tensor) -> torch.Tensor:
     """A state in float32 or float64: squares are large in half precision."""
     return state if state.dtype == torch.float64 else state.float()
+
+
+def root_mean_square_norm(state: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm without a scale, computed in full precision."""
+    x = in_full_precision(state)
+    return (x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt()).to(state.dtype)
 
 
 class AttentionLayerHistory(LayerHistory):
@@ -191,6 +196,11 @@ class DeltaAttentionLayerHistory(AttentionLayerHistory):
     the stack reads x."""
 
     attends_at_end = False
+
+    def __init__(self, num_layers, hidden_size, eps):
+        super().__init__(num_layers, hidden_size, eps)
+        if num_layers == 1:
+            self.weight = None  # nothing attends: DDP waits for the gradient of every parameter
 
     def forward(self, states):
         x, *values = states
@@ -241,9 +251,7 @@ class HyperConnectionLayerHistory(LayerHistory):
 
     def mix(self, linear: StageGate, streams: torch.Tensor) -> torch.Tensor:
         """A linear layer of the normalized streams, in full precision: (batch, length, numbers)."""
-        x = in_full_precision(streams.flatten(-2))
-        x = x * (x.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
-        return in_full_precision(linear(x.to(streams.dtype))).to(streams.device)
+        return in_full_precision(linear(root_mean_square_norm(streams.flatten(-2), self.eps))).to(streams.device)
 
 
 class CorrectorHistory(LearnedDenseLayerHistory):

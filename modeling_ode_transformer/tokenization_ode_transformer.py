@@ -89,7 +89,7 @@ def text_normalizer(names: str) -> normalizers.Normalizer:
     does, and other languages likewise.
 
     Raises:
-        ValueError: there is no such normalization.
+        ValueError: a normalization is unknown.
     """
     known: dict[str, Any] = {"nfc": normalizers.NFC, "nfkc": normalizers.NFKC}
     steps = []
@@ -106,9 +106,7 @@ def text_normalizer(names: str) -> normalizers.Normalizer:
                 steps.append(normalizers.Replace(Regex(pattern), re.sub(r"\\g<\d>", "", content)))
             steps.append(normalizers.Strip())
         else:
-            raise ValueError(
-                f"There is no normalization {name!r}: give nfc, nfkc or moses_LANGUAGE, such as moses_en."
-            )
+            raise ValueError(f"Unknown normalization {name!r}: give nfc, nfkc or moses_LANGUAGE, such as moses_en.")
     return normalizers.Sequence(steps)
 
 

@@ -452,3 +452,7 @@ def test_the_verdicts_first_runs_are_those_of_the_queue():
         run = read_runs("queue/verdict_rates_linux_doc.json")[f"residual_{row['rate of Muon']}"]
         for split in ("validation", "test"):
             assert row[f"{split} bits per byte"] == f"{run['metrics'][split]['bits_per_byte']:.4f}"
+    euler2 = read_runs("queue/verdict_rates_linux_doc.json")["euler2_0.003"]
+    found, residual = euler2["metrics"]["validation"]["bits_per_byte"], float(rows[0]["validation bits per byte"])
+    words = f"{found:.4f} on the validation text, {100 * (1 - found / residual):.1f}% less"
+    assert words in words_of(ROOT / "docs" / "verdict.md")

@@ -50,7 +50,7 @@ def export_onnx(name: str | Path, output_dir: str | Path, **hub_options) -> None
     Raises:
         ImportError: onnxscript is not installed, or transformers is older than 5.23.
         ValueError: the model is not an encoder-decoder, or the folder is not empty.
-        OSError: there is no such model.
+        OSError: the model does not exist.
     """
     folder = Path(output_dir)
     check_empty_folder(folder)

@@ -47,7 +47,7 @@ def target_likelihoods(
         (tokens,). The mark of a language, with which outputs begin, is left out.
 
     Raises:
-        ValueError: there are no pairs, or not as many sources as targets.
+        ValueError: the lists are empty, or sources and targets differ in number.
     """
     check_lists(sources=sources, targets=targets)
     # A tokenizer alone may have two sides, as Marian's.

@@ -284,7 +284,7 @@ def fit_device(recipe: dict, given: dict, notes: list[str]) -> dict:
 def has_fast_bf16() -> bool:
     """Whether the CPU multiplies bfloat16 faster than float32: by AMX, or by AVX512_BF16 if it is not Intel's.
 
-    Intel's AVX512_BF16 takes twice as long as float32: there, AMX is the fast one, which some virtual machines hide.
+    Intel's AVX512_BF16 is slower than float32: there, AMX is the fast one, which some virtual machines hide.
     """
     can = torch.cpu.get_capabilities()
     # The name is missing in torch 2.11: there, AVX512_BF16 counts as fast.

@@ -45,7 +45,7 @@ WATCHED = {
     **{"save_total_limit": 1, "load_best_model_at_end": True},
     **{"logging_first_step": True, "logging_steps": 50, "report_to": "none"},
 }
-# With Muon a third of Adam's updates suffices; the decay to zero takes the place of averaged checkpoints.
+# The decay to zero takes the place of averaged checkpoints.
 MUON = {
     **{"optim": "muon", "muon_learning_rate": 0.006, "learning_rate": 0.003, "adam_beta2": 0.98},
     **{"lr_scheduler_type": "linear", "warmup_steps": 0.1, "bf16": True, "tf32": True},

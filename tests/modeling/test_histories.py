@@ -109,6 +109,17 @@ def test_attention_to_increments_is_added_to_the_state(full_batch):  # noqa: F81
     assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
 
 
+def test_one_layer_attends_to_nothing_and_has_no_queries(batch):
+    """Every parameter has a gradient, which DDP waits for; the layer reads the embedding, as without a history."""
+    fields = {"encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+    model = build(layer_history="delta_attention", **fields)
+    plain = build(layer_history="none", **fields)
+    plain.load_state_dict(model.state_dict())
+    assert_close(model(**batch).logits, plain(**batch).logits)
+    model(**batch).logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 def test_hyper_connections_are_those_of_deepseek_v4(full_batch):  # noqa: F811
     """The streams, their collapse before a block and at the end, by transformers' own modules."""
     deepseek = pytest.importorskip("transformers.models.deepseek_v4.modeling_deepseek_v4")  # not in 5.20

@@ -407,7 +407,7 @@ def load_teacher(run: Run) -> PreTrainedModel:
     """The model of `--teacher` in float32 and evaluation mode, without gradients.
 
     Raises:
-        OSError: there is no such model.
+        OSError: the model does not exist.
         ValueError: its tokenizer or the size of its vocabulary is not the training model's, or it has too few
             positions for the training examples.
     """

@@ -194,7 +194,7 @@ def load_metrics(names: tuple[str, ...]) -> dict[str, Any]:
     """The metrics of `evaluate`, opened, by the last part of their names.
 
     Raises:
-        OSError, ImportError: there is no such metric, or it lacks a package.
+        OSError, ImportError: a metric is unknown, or lacks a package.
         ValueError: two have the same name.
     """
     if not names:
