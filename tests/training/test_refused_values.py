@@ -50,7 +50,7 @@ TRANSLATIONS = [
     ({"eval_do_concat_batches": False}, "--eval_do_concat_batches False: metrics are of all outputs .* leave it out"),
     ({"prediction_loss_only": True}, "--prediction_loss_only True: metrics are of all outputs .* leave it out"),
     ({"config_overrides": "encoder_solver=none.json"}, "--config_overrides encoder_solver=none.json: no such file"),
-    ({"normalization": "nfkd"}, "no normalization 'nfkd': give nfc, nfkc or moses_LANGUAGE"),
+    ({"normalization": "nfkd"}, "Unknown normalization 'nfkd': give nfc, nfkc or moses_LANGUAGE"),
     ({"normalization": "nfc", "tokenizer_name": "{file}"}, "--normalization nfc is of a new tokenizer, but one is"),
     ({"config_overrides": "d_model=31"}, "error: d_model=31 is not a multiple of encoder_attention_heads"),
     ({"config_overrides": "d_model=wide"}, "d_model"),
