@@ -205,7 +205,7 @@ def test_time_to_quality_is_that_of_the_records(tmp_path, capsys):
     printed = [line for line in capsys.readouterr().out.splitlines() if re.search("rk2|adam|muon", line)]
     rows = table_below(ROOT / "docs" / "benchmarks.md", "## Time to quality")
     names = {"after the papers": "paper | rk2", "fast": "fast | rk2", "fast, with Adam (0.002)": "rates | adam_0.002"}
-    names["fast, with Muon (0.012)"] = "rates | muon_0.012_0.003"
+    names |= {f"fast, with Muon ({rate})": f"rates | muon_{rate}_0.003" for rate in ("0.003", "0.012")}
     assert printed == [
         f"| {' | '.join([row.pop('data'), names[row.pop('recipe')], *list(row.values())[:-1]])} | "
         f"bleu {row['test BLEU']} |"
