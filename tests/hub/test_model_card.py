@@ -144,7 +144,7 @@ def test_the_clients_own_reader_gets_the_same_metadata(run):
 
 def test_a_language_model_and_a_folder_without_records(tmp_path, capsys):
     build(OdeTransformerForCausalLM, decoder_solver="rk2").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"needs a task: it has no arguments\.json. Give one of translation, "):
+    with pytest.raises(ValueError, match="needs a task, not None: give one of translation, "):
         cli.run(["card", str(tmp_path), "--repo_id", "lm"])
     with pytest.raises(ValueError, match="give --repo_id NAME"):
         cli.run(["card", str(tmp_path), "--task", "text-generation"])
@@ -169,8 +169,6 @@ def test_a_language_model_and_a_folder_without_records(tmp_path, capsys):
     # The record alone makes the same card.
     cli.run(["card", str(tmp_path / "record.json")])
     assert capsys.readouterr().out == text
-    with pytest.raises(ValueError, match="is a record and already states its task: leave out --task translation"):
-        cli.run(["card", str(tmp_path / "record.json"), "--task", "translation"])
 
 
 def test_each_split_is_named_by_its_own_data(run):
@@ -260,47 +258,6 @@ def test_a_card_shows_no_place_of_the_machine_wherever_it_is_made(run, tmp_path,
     for name in ("..", "../..", "a/..", "/", "a/b/c", "../a", "a/b/"):
         shown = split_sources({"dataset_name": name, "folders": []}, "train")
         assert shown in (["a"], ["b"], ["c"], ["a folder"])
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"task": "nope"}, "record's task is 'nope': give one of translation,"),
-        ({"model": {"kind": "nope"}}, "record's model's kind is 'nope': give one of ode_transformer"),
-        (None, "holds a list, not a JSON object"),
-        ({"model": {"kind": "ode_transformer"}}, "The record's model has no 'config'"),
-    ],
-)
-def test_a_record_that_is_none_is_refused_in_words(change, message, tmp_path):
-    record = RECORDS["ptb_rk2"]
-    (tmp_path / "record.json").write_text(json.dumps([] if change is None else record | change))
-    with pytest.raises(ValueError, match=message):
-        cli.run(["card", str(tmp_path / "record.json")])
-
-
-@pytest.mark.parametrize(
-    "card, message",
-    [
-        ({"command": "```\n<b>"}, "--command contains ```"),
-    ],
-)
-def test_what_would_break_the_card_is_refused(card, message):
-    record = RECORDS["ptb_rk2"]
-    with pytest.raises(ValueError, match=message):
-        model_card(record | {"card": record["card"] | card})
-
-
-def test_free_text_does_not_become_html():
-    names = ("title", "about", "intended_use", "limits", "machine", "dataset")
-    record = RECORDS["ptb_rk2"]
-    texts = {name: f"<script>{name}</script> is **bold** & 1 < 2" for name in names}
-    without_intention = {name: value for name, value in texts.items() if name != "intended_use"}
-    cards = [record["card"] | texts, {"repo_id": "me/model"} | without_intention]
-    contents = [model_card(record | {"card": card}).content.split("---", 2)[2] for card in cards]
-    assert not any("<script" in content or "</script" in content for content in contents)
-    content = "".join(contents)
-    for name in names:
-        assert f"&lt;script>{name}&lt;/script> is **bold** & 1 < 2" in content, name
 
 
 CLASSIFIER_RESULTS = {
@@ -414,7 +371,7 @@ def test_where_the_words_and_the_parts_of_the_data_of_a_classifier_come_from(tmp
     assert "| started_from | me/trained |" in text and "word_vectors" not in text
 
 
-def test_a_task_that_the_model_cannot_have_and_numbers_that_are_none_are_refused(run, tmp_path):
+def test_a_task_that_the_model_cannot_have_is_refused(run, tmp_path):
     with pytest.raises(ValueError, match="holds a model for AutoModelForSeq2SeqLM, whose task"):
         run_record(run, "text-generation")
     build(OdeTransformerForCausalLM).save_pretrained(tmp_path / "lm")
@@ -425,9 +382,6 @@ def test_a_task_that_the_model_cannot_have_and_numbers_that_are_none_are_refused
     CsaOdeModel(CsaOdeConfig(embedding_size=8, hidden_size=6)).save_pretrained(tmp_path / "base")
     with pytest.raises(ValueError, match="names CsaOdeModel, but a card needs one with a task"):
         run_record(tmp_path / "base", "text-classification")
-    (run / "all_results.json").write_text(json.dumps({"predict_perplexity": float("nan")}))
-    with pytest.raises(ValueError, match="predict_perplexity is nan"):
-        run_record(run)
 
 
 def test_a_smoke_run_is_presented_as_such(run):
