@@ -11,7 +11,7 @@ not produce.
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import transformers
@@ -185,26 +185,6 @@ def kind_of(config: PreTrainedConfig) -> str:
     )
 
 
-def auto_classes(config: PreTrainedConfig) -> list[str]:
-    """The names of the Auto classes that open a saved model: the one for the whole model, then AutoModel, if it opens
-    the model without its head.
-
-    Raises:
-        ValueError: no Auto class of a task opens it.
-    """
-    name, *_ = config.architectures or [None]
-    tasks = {task.auto_class for task in TASKS.values()}
-    of_heads = [each for each in tasks if getattr(opened(each, config), "__name__", None) == name]
-    if not of_heads:
-        raise ValueError(f"The configuration names {name or 'no class of models'}, but a card needs one with a task.")
-    return [*of_heads, *(["AutoModel"] if opened("AutoModel", config) else [])]
-
-
-def opened(auto_class: str, config: PreTrainedConfig) -> Any:
-    """The class of the model that an Auto class makes, or None."""
-    return getattr(transformers, auto_class)._model_mapping.get(type(config), None)
-
-
 def run_record(output_dir: str | Path, task: str | None = None) -> dict:
     """Collects everything that a model card says about the run in a folder.
 
@@ -230,11 +210,11 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
     task = task or arguments.get("task")
     if task not in TASKS:
         raise ValueError(f"{folder} needs a task, not {task!r}: give one of {', '.join(TASKS)} (--task).")
-    kind, (auto_class, *_) = kind_of(config), auto_classes(config)
-    if TASKS[task].auto_class != auto_class:
-        raise ValueError(f"{folder} holds a model for {auto_class}, whose task cannot be {task!r} (--task).")
+    kind, auto_class = kind_of(config), getattr(transformers, TASKS[task].auto_class)
     with torch.device("meta"):
-        model = getattr(transformers, auto_class).from_config(config)
+        model = auto_class.from_config(config)
+    if config.architectures != [type(model).__name__]:
+        raise ValueError(f"{folder} holds {config.architectures}, whose task cannot be {task!r} (--task).")
     told, data, training = (arguments.get(name, {}) for name in ("model", "data", "training"))
     folders, evaluated = arguments.get("folders"), arguments.get("evaluated", {})
     # A split may be evaluated later.

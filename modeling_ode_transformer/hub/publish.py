@@ -22,15 +22,15 @@ import torch
 import transformers
 from huggingface_hub import CommitInfo, HfApi
 from safetensors.torch import save_file
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer
 
 from ..conversion import check_empty_folder
 from ..depth_ode_transformer import DepthConfig
 from ..generation_ode_transformer import position_limit
-from ..model_folders import open_config, open_model
+from ..model_folders import open_model
 from ..pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline, save_pipeline_code
 from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
-from .model_card import CLASSIFIER, TASKS, auto_classes, model_card, run_record
+from .model_card import CLASSIFIER, TASKS, model_card, run_record
 
 
 # Files in the top folder that opening a repository reads. An update deletes those that it does not replace.
@@ -63,7 +63,8 @@ def prepare_repository(
     output_dir, folder = Path(output_dir), Path(folder)
     check_empty_folder(folder)
     record = run_record(output_dir, task) | {"card": card}
-    model, tokenizer = load_model(output_dir, dtype), AutoTokenizer.from_pretrained(output_dir)
+    auto_class = getattr(transformers, TASKS[record["task"]].auto_class)
+    model, tokenizer = open_model(auto_class, output_dir, dtype=dtype), AutoTokenizer.from_pretrained(output_dir)
     if record["task"] in CUSTOM_PIPELINES:
         add_pipeline(model.config, record["task"])
     model.save_pretrained(folder)
@@ -77,13 +78,8 @@ def prepare_repository(
     return record
 
 
-def load_model(folder: str | Path, dtype: str = "auto") -> PreTrainedModel:
-    auto_class, *_ = auto_classes(open_config(folder))
-    return open_model(getattr(transformers, auto_class), folder, dtype=dtype)
-
-
 # Run by a process that cannot import the package. Its arguments: the repository's folder, and the files of expected
-# results and of tensors (inputs, and outputs by Auto class).
+# results and of tensors (inputs, and the output).
 CHECK = """
 import json, sys
 from pathlib import Path
@@ -92,20 +88,16 @@ import torch, transformers
 from safetensors.torch import load_file
 repository, expected = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
 tensors = load_file(sys.argv[3])
-def load(name):
-    loaded = getattr(transformers, name).from_pretrained(repository, trust_remote_code=True)
-    if not type(loaded).__module__.startswith("transformers_modules."):
-        raise AssertionError(f"{name} took {type(loaded)}, which is not the repository's code")
-    return loaded
-load("AutoConfig")
+model = getattr(transformers, expected["auto_class"]).from_pretrained(repository, trust_remote_code=True).eval()
+if not type(model).__module__.startswith("transformers_modules."):
+    raise AssertionError(f"{type(model)} is not the repository's code")
 for name, folder in expected["tokenizers"].items():
     tokenizer = transformers.AutoTokenizer.from_pretrained(repository / folder, trust_remote_code=True)
     if tokenizer(*expected["texts"])["input_ids"] != expected["input_ids"][name]:
         raise AssertionError(f"the {name} tokenizer gives other ids")
-for name, inputs in expected["models"].items():
-    with torch.no_grad():
-        output = load(name).eval()(**{key: tensors[key] for key in inputs})
-    torch.testing.assert_close(output[0], tensors[name], msg=lambda text: f"{name} gives other numbers: {text}")
+with torch.no_grad():
+    output = model(**{name: tensors[name] for name in expected["inputs"]})[0]
+torch.testing.assert_close(output, tensors["output"], msg=lambda text: f"the model gives other numbers: {text}")
 if expected["output"] is not None:
     pipeline = transformers.pipeline(expected["task"], model=str(repository), trust_remote_code=True, device="cpu")
     (output,) = pipeline(expected["pipeline_input"], truncation=True, **expected["generation"])
@@ -117,8 +109,8 @@ if expected["output"] is not None:
 def check_repository(folder: str | Path, output_dir: str | Path, task: str, dtype: str = "auto") -> None:
     """Opens a repository in a process without this package and without network, and compares it with the run's model.
 
-    It compares the ids of every tokenizer, the outputs of the Auto class with the model's head and of AutoModel, and
-    the text or label from the task's pipeline, if there is one.
+    It compares the ids of every tokenizer, the model's output, and the text or label from the task's pipeline, if
+    there is one.
 
     Args:
         folder: The repository.
@@ -130,11 +122,8 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str, dtyp
         ValueError: the repository does not load, or its results differ.
     """
     folder, output_dir = Path(folder).resolve(), Path(output_dir)
-    model = load_model(output_dir, dtype)
-    # AutoModel opens the model without its head, which some classes do not have apart.
-    models = dict(
-        zip(auto_classes(model.config), [model, *([model.base_model] if model.base_model is not model else [])])
-    )
+    auto_class = TASKS[task].auto_class
+    model = open_model(getattr(transformers, auto_class), output_dir, dtype=dtype)
     is_pair = getattr(model.config, "num_sentences", 1) == 2
     texts = [SAMPLE, SECOND_SAMPLE] if is_pair else [SAMPLE]
     tokenizers = {"source": ""}
@@ -147,25 +136,23 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str, dtyp
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([[model.config.decoder_start_token_id, model.config.eos_token_id]])
     pipeline_input, generation, output = SAMPLE, {}, None
-    read = {name: list(inputs) for name in models}
-    if is_pair:
-        read["AutoModel"].remove("token_type_ids")  # it encodes single texts
     with torch.no_grad():
-        tensors = {name: models[name](**{key: inputs[key] for key in keys})[0] for name, keys in read.items()}
-        if CLASSIFIER in models:
+        tensors = inputs | {"output": model(**inputs)[0].contiguous()}
+        if auto_class == CLASSIFIER:
             pipeline_input = [{"text": SAMPLE, "text_pair": SECOND_SAMPLE} if is_pair else SAMPLE]
-            output = model.config.id2label[int(tensors[CLASSIFIER].argmax())]
+            output = model.config.id2label[int(tensors["output"].argmax())]
         elif TASKS[task].output_key:
             generation = {"max_new_tokens": 8, "do_sample": False, "num_return_sequences": 1}
             ids = model.generate(inputs["input_ids"], **generation)[0]
             output = loaded.get("target", loaded["source"]).decode(ids, skip_special_tokens=True).strip()
     expected = {
         "task": task,
+        "auto_class": auto_class,
         "texts": texts,
         "pipeline_input": pipeline_input,
         "tokenizers": tokenizers,
         "input_ids": {name: tokenizer(*texts)["input_ids"] for name, tokenizer in loaded.items()},
-        "models": read,
+        "inputs": list(inputs),
         "generation": generation,
         "output_key": TASKS[task].output_key,
         "output": output,
@@ -174,7 +161,7 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str, dtyp
         work = Path(temporary).resolve()
         files = [work / "expected.json", work / "tensors.safetensors"]
         files[0].write_text(json.dumps(expected), encoding="utf-8")
-        save_file({name: value.contiguous() for name, value in (inputs | tensors).items()}, files[1])
+        save_file(tensors, files[1])
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(work / "modules")}
         result = subprocess.run(
             [sys.executable, "-c", CHECK, folder, *files],
@@ -189,15 +176,7 @@ def check_repository(folder: str | Path, output_dir: str | Path, task: str, dtyp
         )
 
 
-def upload_repository(
-    folder: str | Path,
-    repo_id: str,
-    private: bool = False,
-    update: bool = False,
-    revision: str = "main",
-    commit_message: str = "Upload model",
-    token: str | None = None,
-) -> CommitInfo:
+def upload_repository(folder: str | Path, repo_id: str, private: bool = False, update: bool = False) -> CommitInfo:
     """Uploads a folder as one commit to a repository of the Hub, which is created if necessary.
 
     Args:
@@ -207,18 +186,15 @@ def upload_repository(
             public, unless an organization makes new repositories private.
         update: Whether the repository may hold files already. The commit deletes those that opening it would read and
             that are not in `folder`; other files are kept or replaced.
-        revision: An existing branch.
-        commit_message: Message of the commit.
-        token: A token that can write; None: that of `hf auth login` or of HF_TOKEN.
 
     Raises:
         ValueError: the repository holds files already, or is not private.
         OSError: the Hub refuses the upload; the repository is then unchanged, or new and empty.
     """
-    api = HfApi(token=token)
+    api = HfApi()
     # None leaves it to the owner: an organization may make new repositories private.
     repo_id = api.create_repo(repo_id, private=private or None, exist_ok=True).repo_id
-    repository = api.model_info(repo_id, revision=revision)
+    repository = api.model_info(repo_id)
     held = [file.rfilename for file in repository.siblings if file.rfilename != ".gitattributes"]
     if held and not update:
         raise ValueError(
@@ -230,8 +206,6 @@ def upload_repository(
     return api.upload_folder(
         repo_id=repo_id,
         folder_path=folder,
-        revision=revision,
-        commit_message=commit_message,
         parent_commit=repository.sha,
         delete_patterns=[name for name in held if is_loaded(name)],
     )
@@ -267,7 +241,7 @@ def publish(
         ValueError, OSError: as these.
     """
     if not dry_run and "/" not in card["repo_id"]:  # the card names the owner
-        owner = HfApi(token=upload_options.get("token")).whoami()["name"]
+        owner = HfApi().whoami()["name"]
         card = card | {"repo_id": f"{owner}/{card['repo_id']}"}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(folder or Path(temporary) / "repository")

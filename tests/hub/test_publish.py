@@ -281,7 +281,7 @@ def without_end_mark(text: str) -> str:
 @pytest.mark.parametrize(
     "file, damage, message",
     [
-        ("modeling_ode_transformer.py", other_numbers, "AutoModelForSeq2SeqLM gives other numbers"),
+        ("modeling_ode_transformer.py", other_numbers, "the model gives other numbers"),
         (
             "integration_ode_transformer.py",
             lambda code: "import modeling_ode_transformer.integration_ode_transformer\n" + code,
@@ -371,7 +371,6 @@ def test_saving_a_configuration_to_the_hub_uploads_all_that_is_in_the_folder(hub
         ("other/new", {}, TOKEN, "403"),
         ("me/held", {}, TOKEN, "me/held already holds 2 files: give --update"),
         ("me/held", {"update": True, "private": True}, TOKEN, "me/held is public"),
-        ("me/held", {"update": True, "revision": "nope"}, TOKEN, "Invalid rev id: nope"),
     ],
 )
 def test_uploads_that_are_refused_leave_the_hub_as_it_was(name, options, token, message, small, hub, monkeypatch):
@@ -408,11 +407,8 @@ def test_an_update_replaces_all_that_is_loaded_and_keeps_what_is_not_its_own(sma
     stale = ("model-2.safetensors", "target_tokenizer/tokenizer.json", "vocab.json", "adapter_config.json")
     kept = ("picture.png", "adapters/de/adapter_model.safetensors", "onnx/tokenizer.json", "int8/model.safetensors")
     hub.repositories["me/model"] = held(README__md="old", **dict.fromkeys(stale, "old"), **dict.fromkeys(kept, "mine"))
-    hub.repositories["me/model"].branches["draft"] = hub.repositories["me/model"].branches["main"]
-    upload_repository(small, "me/model", update=True, revision="draft", commit_message="Better")
-    repository = hub.repositories["me/model"]
-    assert repository.files("draft") == files_of(small) | dict.fromkeys(kept, b"mine")
-    assert repository.files()["README.md"] == b"old"
+    upload_repository(small, "me/model", update=True)
+    assert hub.repositories["me/model"].files() == files_of(small) | dict.fromkeys(kept, b"mine")
 
 
 def test_somebody_elses_commit_in_between_is_not_overwritten(small, hub):
