@@ -710,7 +710,7 @@ def bootstrap(metric: str, system_a: list[str], system_b: list[str], references:
         nargs="+",
     ),
     arg("--output", "M2 file to write; it must not exist", required=True),
-    arg("--spacy_model", "name of the spaCy model", default="en_core_web_sm"),
+    arg("--spacy_model", "spaCy model (python -m spacy download NAME installs it)", default="en_core_web_sm"),
 )
 def annotate(sources: str, corrections: list[str], output: str, spacy_model: str) -> None:
     from .metrics.errant import annotate, load_annotator

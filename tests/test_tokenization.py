@@ -126,19 +126,6 @@ def test_eos_ends_every_text_of_a_pair(tokenizer, reference):
     assert tokenizer(first, add_special_tokens=False).input_ids == reference.encode(first)
 
 
-def test_padding_is_on_the_right_and_masked(tokenizer):
-    batch = tokenizer(["", "the man"], padding=True)
-    length = len(batch.input_ids[1])
-    assert set(batch) == {"input_ids", "attention_mask"}
-    assert batch.input_ids[0] == [2] + [1] * (length - 1)
-    assert batch.attention_mask == [[1] + [0] * (length - 1), [1] * length]
-
-
-def test_truncation_keeps_eos(tokenizer, reference):
-    text = "the old man is walking"
-    assert tokenizer(text, truncation=True, max_length=3).input_ids == reference.encode(text)[:2] + [2]
-
-
 @pytest.mark.parametrize(
     "texts",
     [sentences(1, 500), random_unicode(2, 500), HARD_TEXTS],

@@ -25,7 +25,7 @@ out too; the official scorer counts both as correct where a system has one.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from .metric_utils import check_lists, warn_of_untokenized
 
 logger = logging.getLogger(__name__)
 
-# Types of edits that mark an error without correcting it.
+# Types of edits that mark an error without correcting it; BEA-2019 does not apply them to its training data either.
 UNCORRECTED_TYPES = ("UNK", "Um")
 
 
@@ -72,13 +72,11 @@ class M2Sentence:
     tokens: tuple[str, ...]
     edits: dict[int, list[Edit]]
 
-    def corrected(self, annotator: int = 0, skipped_types: Collection[str] = UNCORRECTED_TYPES) -> list[str]:
-        """The tokens as an annotator corrects them, with the first of any alternatives.
+    def corrected(self, annotator: int = 0) -> list[str]:
+        """The tokens as an annotator corrects them, with the first of any alternatives, without `UNCORRECTED_TYPES`.
 
         Args:
             annotator: Number of the annotator. If nobody annotated the sentence, it is unchanged.
-            skipped_types: Types of edits that are not applied. By default, these correct nothing; BEA-2019 does not
-                apply them to its training data either.
 
         Raises:
             ValueError: two edits overlap, or others but not this annotator annotated the sentence.
@@ -86,7 +84,7 @@ class M2Sentence:
         if self.edits and annotator not in self.edits:
             known = ", ".join(map(str, self.edits))
             raise ValueError(f"There is no annotator {annotator} for {' '.join(self.tokens)!r}, only {known}.")
-        edits = [edit for edit in self.edits.get(annotator, []) if edit.type not in skipped_types]
+        edits = [edit for edit in self.edits.get(annotator, []) if edit.type not in UNCORRECTED_TYPES]
         tokens, position = [], 0
         for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
             if edit.start < position:

@@ -101,29 +101,24 @@ def check_end_of_sentence(tokenizer: PreTrainedTokenizerBase) -> None:
 def block_nll(
     model: PreTrainedModel, inputs: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], batch_size: int = 8
 ) -> list[np.ndarray]:
-    """Negative log-likelihood in nats of each label of each block, in evaluation mode and float32 from the logits on.
+    """Negative log-likelihood in nats of each label of each block, in float32 from the logits on.
 
     Args:
-        model: A causal language model.
+        model: A causal language model, in evaluation mode.
         inputs: Token ids of each block.
         labels: The token after each input token.
         batch_size: Blocks per forward pass, padded on the right.
     """
-    training = model.training
-    model.eval()
     losses = {}
-    try:
-        order = sorted(range(len(inputs)), key=lambda i: -len(inputs[i]))
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
-            ids = pad_sequence([torch.tensor(inputs[i]) for i in batch], batch_first=True).to(model.device)
-            targets = pad_sequence([torch.tensor(labels[i]) for i in batch], batch_first=True, padding_value=-100)
-            targets = targets.to(model.device)
-            logits = model(input_ids=ids, attention_mask=(targets != -100).long()).logits
-            of_tokens = cross_entropy(logits.flatten(0, 1), targets.flatten()).view_as(targets).cpu().numpy()
-            losses |= {i: row[: len(labels[i])] for i, row in zip(batch, of_tokens)}
-    finally:
-        model.train(training)
+    order = sorted(range(len(inputs)), key=lambda i: -len(inputs[i]))
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        ids = pad_sequence([torch.tensor(inputs[i]) for i in batch], batch_first=True).to(model.device)
+        targets = pad_sequence([torch.tensor(labels[i]) for i in batch], batch_first=True, padding_value=-100)
+        targets = targets.to(model.device)
+        logits = model(input_ids=ids, attention_mask=(targets != -100).long()).logits
+        of_tokens = cross_entropy(logits.flatten(0, 1), targets.flatten()).view_as(targets).cpu().numpy()
+        losses |= {i: row[: len(labels[i])] for i, row in zip(batch, of_tokens)}
     return [losses[i] for i in range(len(inputs))]
 
 
@@ -195,7 +190,7 @@ def model_perplexity(
     """Word perplexity of a causal language model on lines of text.
 
     Args:
-        model: The model.
+        model: The model, in evaluation mode.
         tokenizer: Its tokenizer, of words or subwords, with an end-of-sentence token. It adds no special tokens here.
         lines: Texts, one sentence each.
         block_size: Tokens per block of running text; 0: each line by itself (`shift_blocks`).

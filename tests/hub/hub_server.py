@@ -218,12 +218,6 @@ class Handler(BaseHTTPRequestHandler):
         sha = repository.commit(revision, files)
         raise Answer(200, {"commitUrl": f"{self.server.url}/{name}/commit/{sha}", "commitOid": sha, "hookOutput": ""})
 
-    def branch(self, name, branch):
-        self.authorize()
-        repository, sha, _ = self.revision(name, None)
-        repository.branches[branch] = sha
-        raise Answer(200, {})
-
     def resolve(self, name, revision, path):
         _, sha, files = self.revision(name, revision)
         if path not in files:
@@ -241,7 +235,6 @@ ROUTES = (
     (rf"GET /api/models/{NAME}/tree/([^/]+)", Handler.tree),
     (rf"POST /api/models/{NAME}/preupload/(.+)", Handler.preupload),
     (rf"POST /api/models/{NAME}/commit/(.+)", Handler.commit),
-    (rf"POST /api/models/{NAME}/branch/(.+)", Handler.branch),
     (rf"POST /{NAME}\.git/info/lfs/objects/batch", Handler.lfs_batch),
     (r"PUT /lfs/(\w+)", Handler.lfs_put),
     (rf"(?:GET|HEAD) /{NAME}/resolve/([^/]+)/(.+)", Handler.resolve),

@@ -2,7 +2,6 @@
 """Model cards: what they say comes from the run, and the Hub's client reads it back."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from modeling_ode_transformer import (
     OdeTransformerForConditionalGeneration,
     cli,
 )
-from modeling_ode_transformer.hub.model_card import METRICS, model_card, run_record
+from modeling_ode_transformer.hub.model_card import model_card, run_record
 from modeling_ode_transformer.training.records import split_sources
 
 from ..conftest import build, tiny_config
@@ -113,13 +112,7 @@ def test_scores_have_their_names_and_decimals(run, task, results, rows):
     assert rows in card_of(run).content
 
 
-def test_only_metrics_that_the_run_produced_are_on_the_card(run):
-    card = card_of(run)
-    produced = {METRICS[name].name for name in ("bleu", "perplexity")}
-    rows = re.findall(r"^\| ([^|]+?) \|", card.content.partition("## Results")[2].partition("## Training")[0], re.M)
-    assert set(rows[1:]) - {"---"} == produced
-    assert {result.metric_name for result in card.data.eval_results} == produced
-
+def test_a_card_without_results(run):
     (run / "all_results.json").unlink()
     card = card_of(run)
     assert "## Results" not in card.content

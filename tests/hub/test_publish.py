@@ -14,7 +14,6 @@ import run_classification
 import run_translation
 import torch
 import transformers
-from huggingface_hub.errors import HTTPError
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
@@ -381,25 +380,6 @@ def test_uploads_that_are_refused_leave_the_hub_as_it_was(name, options, token, 
         upload_repository(small, name, **options)
     assert list(hub.repositories) == ["me/held"]
     assert hub.repositories["me/held"].branches == before and len(hub.repositories["me/held"].commits) == 1
-
-
-@pytest.mark.parametrize(
-    "request_that_fails, exists", [("PUT /lfs/", True), ("/preupload/", False), ("/commit/main", True)]
-)
-def test_an_interrupted_upload_changes_no_file_and_can_be_started_again(request_that_fails, exists, small, hub):
-    old = {"README.md": b"old", "model.safetensors": b"old"}
-    if exists:
-        hub.repositories["me/model"] = held(README__md="old", model__safetensors="old")
-    hub.cut = lambda method, path: request_that_fails in f"{method} {path}"
-    with pytest.raises((HTTPError, OSError, RuntimeError)):
-        upload_repository(small, "me/model", update=exists)
-    files = hub.repositories["me/model"].files()
-    assert files == old if exists else set(files) == {".gitattributes"}
-
-    hub.cut = lambda method, path: False
-    upload_repository(small, "me/model", update=exists)
-    files = hub.repositories["me/model"].files()
-    assert {name: data for name, data in files.items() if name != ".gitattributes"} == files_of(small)
 
 
 def test_an_update_replaces_all_that_is_loaded_and_keeps_what_is_not_its_own(small, hub):

@@ -3,7 +3,6 @@
 
 import itertools
 import json
-import math
 import random
 
 import numpy as np
@@ -182,16 +181,6 @@ def test_chance_is_called_a_difference_in_one_case_of_twenty(numbers, of_seeds, 
     assert of_seeds < 1 or sentences_only > 0.3
 
 
-def test_outputs_that_are_the_same_add_no_chance():
-    one = compare(SYSTEM_A, SYSTEM_B, REFERENCES, num_samples=20)
-    three = compare([SYSTEM_A] * 3, [SYSTEM_B] * 3, REFERENCES, num_samples=20)
-    assert three["counts_seeds"] and not one["counts_seeds"]
-    for name in ("difference", "confidence_interval", "standard_error", "p_value"):
-        assert three[name] == pytest.approx(one[name])
-    # Seeds differ by rounding or, with some versions of Python, not at all.
-    assert (three["degrees_of_freedom"] or math.inf) > 1e9
-
-
 def test_chrf_is_that_of_sacrebleu():
     references = [[text, text[::-1]] if i % 3 else [text] for i, text in enumerate(REFERENCES)]
     (a, b), score, signature = metric_statistics("chrf", (SYSTEM_A, SYSTEM_B), references)
@@ -210,19 +199,6 @@ def test_what_cannot_be_compared_is_said():
         paired_bootstrap(A, B[:3], mean)
     with pytest.raises(ValueError, match=r"1 predictions_a\[0\], 2 predictions_a\[1\]"):
         compare([["a"], ["a", "b"]], ["a"], ["a"])
-
-
-def test_the_command_compares_files(tmp_path, capsys):
-    for name, lines in (("a", SYSTEM_A), ("b", SYSTEM_B), ("reference", REFERENCES), ("short", REFERENCES[1:])):
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    systems = ["--system_a", str(tmp_path / "a"), "--system_b", str(tmp_path / "b")]
-    options = ["--metric", "tokenized_bleu", "--num_samples", "50", "--seed", "3", "--lowercase", "--json"]
-    cli.run(["score", "bootstrap", *systems, "--references", str(tmp_path / "reference"), *options])
-    expected = compare(SYSTEM_A, SYSTEM_B, REFERENCES, "tokenized_bleu", 50, 3, lowercase=True)
-    assert json.loads(capsys.readouterr().out) == expected
-
-    with pytest.raises(ValueError, match=r"a has 60 lines, but .*short has 59"):
-        cli.run(["score", "bootstrap", *systems, "--references", str(tmp_path / "short")])
 
 
 def test_f_half_of_m2_files(tmp_path, capsys):

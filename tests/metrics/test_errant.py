@@ -240,12 +240,3 @@ def test_one_correction_or_several_of_each_sentence(model, tmp_path):
     assert read_m2(tmp_path / "empty.m2") == empty
     with pytest.raises(ValueError, match="3 predictions, 1 references"):
         annotate(TEXTS["sources"], ["a"], annotator)
-
-
-def test_missing_model_is_said_with_the_command_that_installs_it(monkeypatch):
-    def load(name, **options):
-        raise OSError(f"[E050] Can't find model {name!r}.")
-
-    monkeypatch.setattr(spacy, "load", load)
-    with pytest.raises(OSError, match=r"no model 'en_core_web_sm', .* python -m spacy download en_core_web_sm"):
-        annotate(["a"], ["b"])

@@ -392,14 +392,6 @@ def test_edits_beyond_their_sentence_are_left_out_as_officially(tmp_path, caplog
     ]
 
 
-def test_file_that_is_not_utf8_or_missing_is_an_error(tmp_path):
-    (tmp_path / "latin.m2").write_bytes("S caf\xe9\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"latin\.m2 is not UTF-8"):
-        read_m2(tmp_path / "latin.m2")
-    with pytest.raises(FileNotFoundError, match=r"none\.m2"):
-        read_m2(tmp_path / "none.m2")
-
-
 def test_edits_are_applied():
     """Types as in the files of BEA-2019: what only marks an error (UNK, Um) changes nothing."""
     first, second, third = sentences(OFFICIAL_M2)
@@ -413,7 +405,6 @@ def test_edits_are_applied():
     marked.append(Edit(1, 1, "w", "M"))
     sentence = M2Sentence(("a", "b", "c", "d"), {0: marked})
     assert sentence.corrected() == ["A", "x", "w", "b", "c", "d"]
-    assert sentence.corrected(skipped_types=()) == ["A", "x", "w", "c", "y"]
 
 
 def test_edits_that_cannot_be_applied_are_errors():
@@ -452,9 +443,3 @@ def test_the_command_prints_the_score(files, capsys):
     cli.run(["score", "m2", "--hypotheses", system, "--references", gold, *options])
     printed = json.loads(capsys.readouterr().out)
     assert printed == m2_score(OFFICIAL_SYSTEM, sentences(OFFICIAL_M2), beta=1, max_unchanged_words=0)
-
-
-def test_files_that_do_not_belong_together_are_refused(files, tmp_path):
-    (tmp_path / "short.txt").write_text("The dog .\n")
-    with pytest.raises(ValueError, match="1 predictions, 3 references"):
-        cli.run(["score", "m2", "--hypotheses", str(tmp_path / "short.txt"), "--references", files[0]])
