@@ -22,11 +22,10 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any, NamedTuple
 
-from .conversion import check_empty_folder
 from .errors import one_line_errors
 from .inference.arguments import GenerateArguments, ServeArguments
 from .options import FLAG, add_options, declarations
-from .text_files import read_aligned_lines, read_json, read_lines
+from .text_files import check_empty_folder, read_aligned_lines, read_json, read_lines
 from .training.recipe_files import read_recipe, recipe_file, recipe_of
 
 

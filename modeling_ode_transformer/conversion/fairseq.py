@@ -22,8 +22,8 @@ from transformers.utils import logging
 from ..averaging import TensorMean, check_same_configuration
 from ..configuration_ode_transformer import OdeTransformerConfig
 from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
+from ..text_files import check_empty_folder
 from ..texts_ode_transformer import TARGET_TOKENIZER
-from . import check_empty_folder
 from .fairseq_tokenizer import make_tokenizer, pad_dictionary, read_bpe_codes, read_dictionary
 
 

@@ -16,8 +16,8 @@ from transformers import AutoModelForSeq2SeqLM
 from ..generation_ode_transformer import position_limit
 from ..inference.tokenizers import load_tokenizers
 from ..model_folders import open_config, open_model
+from ..text_files import check_empty_folder
 from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
-from . import check_empty_folder
 
 
 # The longest output of a model without a limit, the start token included.

@@ -24,11 +24,11 @@ from huggingface_hub import CommitInfo, HfApi
 from safetensors.torch import save_file
 from transformers import AutoTokenizer
 
-from ..conversion import check_empty_folder
 from ..depth_ode_transformer import DepthConfig
 from ..generation_ode_transformer import position_limit
 from ..model_folders import open_model
 from ..pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline, save_pipeline_code
+from ..text_files import check_empty_folder
 from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
 from .model_card import CLASSIFIER, TASKS, model_card, run_record
 
