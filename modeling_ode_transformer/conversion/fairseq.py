@@ -234,13 +234,13 @@ def scheme_of(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, Any], p
 
 
 def history_of(args: Mapping[str, Any]) -> str:
-    histories = [args.get(f"{stack}_history_type") for stack in ("encoder", "decoder")]
-    if histories[0] != histories[1] or histories[0] not in HISTORY_TYPES:
+    encoder, decoder = (args.get(f"{stack}_history_type") for stack in ("encoder", "decoder"))
+    if encoder != decoder or encoder not in HISTORY_TYPES:
         raise ValueError(
-            f"encoder_history_type={histories[0]!r} with decoder_history_type={histories[1]!r} cannot be expressed: "
-            f"both must be one of {', '.join(map(repr, HISTORY_TYPES))}."
+            f"encoder_history_type={encoder!r} with decoder_history_type={decoder!r} cannot be expressed: both must "
+            f"be one of {', '.join(map(repr, HISTORY_TYPES))}."
         )
-    return HISTORY_TYPES[histories[0]]
+    return HISTORY_TYPES[encoder]
 
 
 def make_configuration(state_dict: Mapping[str, torch.Tensor], args: Mapping[str, Any]) -> OdeTransformerConfig:

@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from ..text_files import read_lines
-from .maxmatch import GoldEdit, count_edits
+from .maxmatch import Edit, count_edits
 from .metric_utils import check_lists, warn_of_untokenized
 
 
@@ -40,24 +40,6 @@ logger = logging.getLogger(__name__)
 
 # Types of edits that mark an error without correcting it; BEA-2019 does not apply them to its training data either.
 UNCORRECTED_TYPES = ("UNK", "Um")
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """An annotator's edit: the tokens from `start` to `end` (exclusive) become `correction`.
-
-    `correction` is the text in the M2 file: tokens, or "" to delete. Alternatives are separated by "||"; the first is
-    the annotator's choice.
-    """
-
-    start: int
-    end: int
-    correction: str
-    type: str
-
-    @property
-    def alternatives(self) -> list[str]:
-        return self.correction.split("||")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +174,11 @@ def m2_statistics(
     """
     check_lists(predictions=predictions, references=references)
     warn_of_untokenized(predictions=predictions)
-    counts = []
-    for prediction, reference in zip(predictions, references):
-        annotations = {
-            annotator: [GoldEdit(edit.start, edit.end, edit.alternatives) for edit in edits]
-            for annotator, edits in (reference.edits or {0: []}).items()
-        }
-        options = max_unchanged_words, ignore_whitespace_casing
-        counts.append(count_edits(reference.tokens, prediction.split(), annotations, *options))
+    options = max_unchanged_words, ignore_whitespace_casing
+    counts = [
+        count_edits(reference.tokens, prediction.split(), reference.edits or {0: []}, *options)
+        for prediction, reference in zip(predictions, references)
+    ]
     annotators = sorted(set().union(*counts))
     return np.array([[of.get(annotator, (-1, -1, -1)) for annotator in annotators] for of in counts])
 
