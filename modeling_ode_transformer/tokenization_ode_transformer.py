@@ -105,15 +105,16 @@ def _has_prefix(backend: Tokenizer) -> bool:
 
 
 def _build_backend(
-    vocab: dict[str, int] | list[tuple[str, float]],
+    vocab: list[tuple[str, float]],
     merges: list[tuple[str, str]] | None,
     unk_token: str,
     special_pieces: list[str],
-    prefix: bool = True,
-    normalizer: normalizers.Normalizer | None = None,
+    prefix: bool,
+    normalizer: normalizers.Normalizer | None,
 ) -> Tokenizer:
-    """The backend, which writes spaces as U+2581 and, with `prefix`, another one in front of the text."""
-    ids = vocab if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
+    """The backend of pieces and their scores: BPE with merges, otherwise unigram. It writes spaces as U+2581 and, with
+    `prefix`, another one in front of the text."""
+    ids = {piece: i for i, (piece, _) in enumerate(vocab)}
     reserved = BYTE_PIECES.union(special_pieces)
     pieces = ids.keys() - reserved
     steps: list = []
@@ -124,8 +125,8 @@ def _build_backend(
         scheme = "first" if normalizer is None else "always"
         steps.append(pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=False))
         steps.append(pre_tokenizers.Metaspace(" ", prepend_scheme=scheme, split=False))
-    if merges or isinstance(vocab, dict):
-        model = BPE(ids, merges or [], unk_token=unk_token, fuse_unk=True, byte_fallback=True)
+    if merges is not None:
+        model = BPE(ids, merges, unk_token=unk_token, fuse_unk=True, byte_fallback=True)
     else:
         vocab = [(piece, RESERVED_SCORE if piece in reserved else score) for piece, score in vocab]
         model = Unigram(vocab, ids.get(unk_token), byte_fallback=True)
@@ -171,7 +172,6 @@ def _read_sentencepiece(
     merges = None
     if type_name == "bpe":
         merges = _merges([piece.piece for piece in sorted(by_type["NORMAL"], key=lambda piece: -piece.score)])
-        vocab = {piece: i for i, (piece, _) in enumerate(vocab)}
     backend = _build_backend(
         vocab,
         merges,
@@ -206,12 +206,8 @@ class OdeTransformerTokenizer(TokenizersBackend):
     `TokenizersBackend`, without this package and without remote code.
 
     Args:
-        vocab (`dict[str, int]` or `list[tuple[str, float]]`, *optional*):
-            Pieces with their ids, or pieces with their scores in the order of their ids. Without it, there are only
-            the special tokens. Most users want [`~train`], [`~from_sentencepiece`] or `from_pretrained` instead.
-        merges (`list[tuple[str, str]]`, *optional*):
-            Merges in order of priority. With them, or with a `vocab` of ids, the model is BPE; otherwise it is
-            unigram.
+        tokenizer_object, tokenizer_file: As of `TokenizersBackend`; one of them is needed. Most users want [`~train`],
+            [`~from_sentencepiece`] or `from_pretrained` instead.
         bos_token (`str`, *optional*, defaults to `"<s>"`): Beginning of sequence; not added by default.
         eos_token (`str`, *optional*, defaults to `"</s>"`): End of sequence, added to each text.
         unk_token (`str`, *optional*, defaults to `"<unk>"`): The unknown, in a model without byte fallback.
@@ -221,7 +217,6 @@ class OdeTransformerTokenizer(TokenizersBackend):
             `AutoTokenizer`, whose class is transformers' own, name both: if one is left out, it becomes False. A text
             is read as if a space came before it (unless SentencePiece was trained with `add_dummy_prefix=False`).
             Decoding removes that space, except with `add_eos_token=False`: it may then continue a prompt.
-        clean_up_tokenization_spaces (`bool`, *optional*, defaults to `False`): Whether decoding tidies up spaces.
 
     Example:
 
@@ -237,24 +232,16 @@ class OdeTransformerTokenizer(TokenizersBackend):
 
     def __init__(
         self,
-        vocab: dict[str, int] | list[tuple[str, float]] | None = None,
-        merges: list[tuple[str, str]] | None = None,
         bos_token: str = "<s>",
         eos_token: str = "</s>",
         unk_token: str = "<unk>",
         pad_token: str = "<pad>",
         add_bos_token: bool | None = None,
         add_eos_token: bool | None = None,
-        clean_up_tokenization_spaces: bool = False,
         **kwargs: Any,
     ):
         backend, file = kwargs.pop("tokenizer_object", None), kwargs.pop("tokenizer_file", None)
-        if backend is not None or file is not None:
-            self._tokenizer = copy.deepcopy(backend) if backend is not None else Tokenizer.from_file(file)
-        else:
-            named = [str(token) for token in (bos_token, pad_token, eos_token, unk_token) if token is not None]
-            vocab = vocab or {token: i for i, token in enumerate(named)}
-            self._tokenizer = _build_backend(vocab, merges, str(unk_token), named)
+        self._tokenizer = Tokenizer.from_file(file) if backend is None else copy.deepcopy(backend)
         # transformers saves neither of the two settings.
         saved = None if self._tokenizer.post_processor is None else self._tokenizer.encode("").ids
         if add_bos_token is None:
@@ -270,7 +257,6 @@ class OdeTransformerTokenizer(TokenizersBackend):
             pad_token=pad_token,
             add_bos_token=add_bos_token,
             add_eos_token=add_eos_token,
-            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
             **kwargs,
         )
 
