@@ -11,7 +11,6 @@ A subcommand is a function under its declaration, `@command`; it is called with 
 import torch, so help and errors in the arguments come at once.
 """
 
-import gzip
 import json
 import logging
 import sys
@@ -23,11 +22,10 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any, NamedTuple
 
-from .conversion import check_empty_folder
 from .errors import one_line_errors
 from .inference.arguments import GenerateArguments, ServeArguments
 from .options import FLAG, add_options, declarations
-from .text_files import read_aligned_lines, read_json, read_lines, reading
+from .text_files import check_empty_folder, read_aligned_lines, read_json, read_lines
 from .training.recipe_files import read_recipe, recipe_file, recipe_of
 
 
@@ -361,15 +359,6 @@ def card_values(repo_id: str | None, options: dict[str, Any]) -> dict[str, Any]:
         default="auto",
     ),
     arg("--update", "add a commit to a repository that already holds files", action="store_true"),
-    arg("--revision", "branch to upload to, which must exist", default="main"),
-    arg("--commit_message", "message of the commit", default="Upload model"),
-    arg("--token", "access token for the Hub; default: the one from `hf auth login` or HF_TOKEN"),
-    arg(
-        "--trust_remote_code",
-        "let the test run modeling code that this package did not write; default: false",
-        default=False,
-        **FLAG,
-    ),
     IMPORT,
     *CARD_OPTIONS,
     needs_models=True,
@@ -377,14 +366,9 @@ def card_values(repo_id: str | None, options: dict[str, Any]) -> dict[str, Any]:
 def publish(
     run_folder: str, repo_id: str, task: str | None, output_dir: str | None, dry_run: bool, **options: Any
 ) -> None:
-    from .hub import publish as module
+    from .hub.publish import publish
 
-    card = card_values(repo_id, options)
-    try:
-        commit = module.publish(run_folder, card, task, output_dir, dry_run, **options)
-    except KeyboardInterrupt:
-        print("Interrupted: the repository has all files of the new commit, or none of them.", file=sys.stderr)
-        sys.exit(130)
+    commit = publish(run_folder, card_values(repo_id, options), task, output_dir, dry_run, **options)
     print(f"Uploaded: {commit.commit_url}" if commit else "Nothing was uploaded (--dry_run).")
 
 
@@ -402,25 +386,17 @@ def card(run_folder: str, repo_id: str | None, record: str | None, task: str | N
 
     if record:
         check_new_file("--record", record)
-    is_record = run_folder.endswith(".json")
-    if task and is_record:
-        raise ValueError(f"{run_folder} is a record and already states its task: leave out --task {task}.")
-    with reading(run_folder):
-        values = read_json(run_folder) if is_record else run_record(run_folder, task)
-    if isinstance(of_record := values.get("card", {}), dict):
-        values["card"] = of_record | card_values(repo_id, options)
-        if "repo_id" not in values["card"]:
-            raise ValueError("The card needs the repository's name: give --repo_id NAME or OWNER/NAME.")
-    content = model_card(values).content
+    values = read_json(run_folder) if run_folder.endswith(".json") else run_record(run_folder, task)
+    values["card"] = values.get("card", {}) | card_values(repo_id, options)
+    if "repo_id" not in values["card"]:
+        raise ValueError("The card needs the repository's name: give --repo_id NAME or OWNER/NAME.")
+    print(model_card(values).content)
     if record:
         Path(record).write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    sys.stdout.write(content + "\n")
 
 
 # Metrics
 
-JSON = arg("--json", "print one JSON object with unrounded numbers", dest="as_json", action="store_true")
-HYPOTHESES = arg("--hypotheses", "file of hypotheses, one per line, UTF-8 (.gz accepted)", required=True)
 SYSTEMS = arg(
     "--hypotheses",
     "file of hypotheses, one per line, UTF-8 (.gz accepted), or - for standard input; several systems give a table, "
@@ -428,60 +404,41 @@ SYSTEMS = arg(
     required=True,
     nargs="+",
 )
+HYPOTHESES = arg("--hypotheses", "file of hypotheses, one per line, UTF-8 (.gz accepted)", required=True)
 REFERENCES = arg(
     "--references", "one or more files of references, line by line as the hypotheses", required=True, nargs="+"
 )
 BETA = arg("--beta", "weight of recall in F_beta", default=0.5)
 
 
-def read_texts(hypotheses: str, references: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """The lines of the hypotheses, and for each one its references, a line from each file."""
-    predictions, *columns = read_aligned_lines([hypotheses, *references])
-    return predictions, [list(lines) for lines in zip(*columns)]
+def score(name: str, summary: str, *options: Callable, needs_models: bool = False) -> Callable:
+    """Declares the function below it as `score NAME`. It returns scores by name, which are printed."""
+
+    def declare(compute: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
+        def run(as_json: bool, **options: Any) -> None:
+            scores = compute(**options)
+            print(json.dumps(scores, ensure_ascii=False, indent=2) if as_json else as_text(scores))
+
+        as_json = arg("--json", "print one JSON object with unrounded numbers", dest="as_json", action="store_true")
+        command(f"score {name}", summary, as_json, *options, needs_models=needs_models)(run)
+        return compute
+
+    return declare
 
 
-def print_tables(
-    metrics: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], as_json: bool, **options: Any
-) -> None:
-    """Prints for each metric a line for each of several systems: score, difference from the first one, its 95%
-    interval, p-value."""
-    from .metrics.bootstrap import compare_all, read_references
-
-    outputs = read_aligned_lines([*hypotheses, references[0]])[:-1]
-    tables = {
-        metric: compare_all(dict(zip(hypotheses, outputs)), read_references(metric, references), metric, **options)
-        for metric in metrics
-    }
-    if as_json:
-        print(json.dumps(tables, ensure_ascii=False, indent=2))
-        return
-    for metric, rows in tables.items():
-        lines = [["system", metric, "difference", "95% interval", "p"], ["---"] * 5]
-        for row in rows:
-            cells = [row["name"], f"{row['score']:.2f}", "", "", ""]
-            if "difference" in row:
-                low, high = row["confidence_interval"]
-                cells[2:] = f"{row['difference']:+.2f}", f"{low:+.2f} to {high:+.2f}", f"{row['p_value']:.3f}"
-            lines.append(cells)
-        print("\n".join(f"| {' | '.join(line)} |" for line in lines))
-        print(f"\n{rows[0]['signature']}")
-
-
-def check_new_file(option: str, path: str | Path) -> None:
-    """Raises an error unless a file can be written there without replacing another one."""
-    if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"{option} {path}: there is no folder {Path(path).parent}.")
-    if Path(path).exists():
-        raise FileExistsError(f"{option} {path} exists: choose another one, or remove it.")
-
-
-def print_scores(scores: Mapping[str, Any], as_json: bool, text: str | None = None) -> None:
-    """Prints one JSON object, or the text if there is one, or a line for each score, with four decimals."""
-    if as_json:
-        text = json.dumps(scores, ensure_ascii=False, indent=2)
-    elif text is None:
-        text = "\n".join(f"{name} = {format_value(value)}" for name, value in scores.items())
-    print(text)
+def as_text(scores: Mapping[str, Any]) -> str:
+    """A line for each score, with four decimals; a table for several rows of scores."""
+    lines = []
+    for name, value in scores.items():
+        if isinstance(value, dict):
+            value = [{name: key} | row for key, row in value.items()]
+        if isinstance(value, list) and isinstance(value[0], dict):
+            columns = list(dict.fromkeys(column for row in value for column in row))
+            cells = [[format_value(row.get(column, "")) for column in columns] for row in value]
+            lines += [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *cells)]
+        else:
+            lines.append(f"{name} = {format_value(value)}")
+    return "\n".join(lines)
 
 
 def format_value(value: Any) -> str:
@@ -490,6 +447,33 @@ def format_value(value: Any) -> str:
     if isinstance(value, list):
         return " / ".join(map(format_value, value))
     return str(value)
+
+
+def read_texts(systems: Sequence[str], references: Sequence[str]) -> tuple[list[list[str]], list[list[str]]]:
+    """The lines of each system, and for each line its references, a line from each file."""
+    columns = read_aligned_lines([*systems, *references])
+    return columns[: len(systems)], [list(lines) for lines in zip(*columns[len(systems) :])]
+
+
+def compare_files(metrics: Sequence[str], hypotheses: list[str], references: list[str], **options: Any) -> dict:
+    """A table of several systems and their differences from the first one, and its signature, for each metric."""
+    from .metrics.bootstrap import compare_all
+
+    outputs, texts = read_texts(hypotheses, references)
+    tables: dict[str, Any] = {}
+    for metric in metrics:
+        tables[metric], tables[f"{metric}_signature"] = compare_all(
+            dict(zip(hypotheses, outputs)), texts, metric, **options
+        )
+    return tables
+
+
+def check_new_file(option: str, path: str | Path) -> None:
+    """Raises an error unless a file can be written there without replacing another one."""
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"{option} {path}: there is no folder {Path(path).parent}.")
+    if Path(path).exists():
+        raise FileExistsError(f"{option} {path} exists: choose another one, or remove it.")
 
 
 # Without defaults: only what is given is passed on, since not every metric of `score bootstrap` has these options.
@@ -505,10 +489,9 @@ BLEU_OPTIONS = [
 ]
 
 
-@command(
-    "score bleu",
+@score(
+    "bleu",
     "BLEU by sacreBLEU; for tokenized text also tokenized BLEU (multi-bleu.perl) and compound-split BLEU",
-    JSON,
     SYSTEMS,
     REFERENCES,
     *BLEU_OPTIONS,
@@ -519,95 +502,84 @@ BLEU_OPTIONS = [
         action="store_true",
     ),
 )
-def bleu(hypotheses: list[str], references: list[str], tokenized: bool, as_json: bool, **options: Any) -> None:
+def bleu(hypotheses: list[str], references: list[str], tokenized: bool, **options: Any) -> dict:
     from .metrics.bleu import CONVENTIONS, bleu
     from .metrics.bootstrap import BLEU
 
-    is_tokenized = tokenized or "moses_language" in options
+    number = 3 if tokenized or "moses_language" in options else 1
     if len(hypotheses) > 1:
-        metrics = list(BLEU) if is_tokenized else ["bleu"]
-        return print_tables(metrics, hypotheses, references, as_json, **options)
-    predictions, lists = read_texts(hypotheses[0], references)
-    conventions = CONVENTIONS if is_tokenized else CONVENTIONS[:1]
-    print_scores(bleu(predictions, lists, conventions=conventions, **options), as_json)
+        return compare_files(list(BLEU)[:number], hypotheses, references, **options)
+    (predictions,), texts = read_texts(hypotheses, references)
+    return bleu(predictions, texts, conventions=CONVENTIONS[:number], **options)
 
 
-def corpus_score(metric: str, hypotheses: list[str], references: list[str], as_json: bool) -> None:
+def corpus_score(metric: str, hypotheses: list[str], references: list[str]) -> dict:
     from .metrics.bleu import corpus_score
 
     if len(hypotheses) > 1:
-        return print_tables([metric], hypotheses, references, as_json)
-    print_scores(corpus_score(metric, *read_texts(hypotheses[0], references)), as_json)
+        return compare_files([metric], hypotheses, references)
+    (predictions,), texts = read_texts(hypotheses, references)
+    return corpus_score(metric, predictions, texts)
 
 
 for name, summary in (("chrf", "chrF by sacreBLEU"), ("ter", "translation edit rate (TER) by sacreBLEU")):
-    command(f"score {name}", summary, JSON, SYSTEMS, REFERENCES)(partial(corpus_score, name))
+    score(name, summary, SYSTEMS, REFERENCES)(partial(corpus_score, name))
 
 
-@command(
-    "score rouge",
+@score(
+    "rouge",
     "ROUGE-1, ROUGE-2 and ROUGE-L (F1) of summaries, one per line",
-    JSON,
     HYPOTHESES,
     REFERENCES,
     arg(
         "--sentences",
         "where sentences end: at each '. ' (period), or only at the end of the line (newline)",
         default="period",
+        choices=("period", "newline"),
     ),
     arg("--no_stemmer", "compare words as they are, without stemming", action="store_true"),
 )
-def rouge(hypotheses: str, references: list[str], sentences: str, no_stemmer: bool, as_json: bool) -> None:
+def rouge(hypotheses: str, references: list[str], sentences: str, no_stemmer: bool) -> dict:
     from .metrics.rouge import rouge, script_problem
 
-    predictions, lists = read_texts(hypotheses, references)
-    if problem := script_problem(list(chain.from_iterable(lists))):
+    (predictions,), texts = read_texts([hypotheses], references)
+    if problem := script_problem(list(chain.from_iterable(texts))):
         raise ValueError(problem)
-    print_scores(rouge(predictions, lists, sentences, not no_stemmer), as_json)
+    return rouge(predictions, texts, sentences, not no_stemmer)
 
 
-@command(
-    "score m2",
+@score(
+    "m2",
     "M2 score (MaxMatch) of corrections, computed like the official scorer",
-    JSON,
     arg("--hypotheses", "file of corrected, tokenized sentences, one per line, UTF-8 (.gz accepted)", required=True),
     arg("--references", "M2 file of the same sentences, UTF-8 (.gz accepted)", required=True),
     BETA,
     arg("--max_unchanged_words", "maximum number of unchanged words within an edit", default=2),
     arg("--ignore_whitespace_casing", "ignore edits that change only white space or case", action="store_true"),
 )
-def m2(hypotheses: str, references: str, beta: float, as_json: bool, **options: Any) -> None:
+def m2(hypotheses: str, references: str, **options: Any) -> dict:
     from .metrics.m2 import m2_score, read_m2
 
-    sentences, predictions = read_m2(references), read_lines(hypotheses)
-    if len(predictions) != len(sentences):
-        raise ValueError(
-            f"{hypotheses} has {len(predictions)} lines, but {references} has {len(sentences)} sentences."
-        )
-    scores = m2_score(predictions, sentences, beta, **options)
-    rows = {"Precision": "precision", "Recall": "recall", f"F_{beta}": f"f{beta:g}"}
-    print_scores(scores, as_json, "\n".join(f"{title:12}: {scores[name]:.4f}" for title, name in rows.items()))
+    return m2_score(read_lines(hypotheses), read_m2(references), **options)
 
 
-@command(
-    "score gleu",
+@score(
+    "gleu",
     "GLEU for grammatical error correction, as used for JFLEG",
-    JSON,
     HYPOTHESES,
     REFERENCES,
     arg("--sources", "file of the uncorrected sentences, one per line, UTF-8 (.gz accepted)", required=True),
 )
-def gleu(hypotheses: str, references: list[str], sources: str, as_json: bool) -> None:
+def gleu(hypotheses: str, references: list[str], sources: str) -> dict:
     from .metrics.gleu import gleu
 
-    predictions, texts, *columns = read_aligned_lines([hypotheses, sources, *references])
-    print_scores(gleu(predictions, list(zip(*columns)), texts), as_json)
+    (predictions, texts), lists = read_texts([hypotheses, sources], references)
+    return gleu(predictions, lists, texts)
 
 
-@command(
-    "score errant",
+@score(
+    "errant",
     "ERRANT scores of an M2 file (made by `ode-transformer annotate`), with a table of error types",
-    JSON,
     arg("--hypotheses", "M2 file of the system's corrections, UTF-8 (.gz accepted)", required=True),
     arg("--references", "M2 file of the reference corrections of the same sentences", required=True),
     BETA,
@@ -616,21 +588,25 @@ def gleu(hypotheses: str, references: list[str], sources: str, as_json: bool) ->
         "what a correct edit shares with a reference edit: tokens and correction (cs), these and the type (cse), the "
         "tokens (ds), or each token by itself (dt)",
         default="cs",
+        choices=("cs", "cse", "ds", "dt"),
     ),
-    arg("--types", "how finely to split error types: R (operation), NOUN (main) or R:NOUN (all)", default="all"),
+    arg(
+        "--types",
+        "how finely to split error types: R (operation), NOUN (main) or R:NOUN (all)",
+        default="all",
+        choices=("operation", "main", "all"),
+    ),
 )
-def errant(hypotheses: str, references: str, beta: float, criterion: str, types: str, as_json: bool) -> None:
-    from .metrics.errant import errant_score, format_table
+def errant(hypotheses: str, references: str, **options: Any) -> dict:
+    from .metrics.errant import errant_score
     from .metrics.m2 import read_m2
 
-    scores = errant_score(read_m2(hypotheses), read_m2(references), beta, criterion, types)
-    print_scores(scores, as_json, format_table(scores))
+    return errant_score(read_m2(hypotheses), read_m2(references), **options)
 
 
-@command(
-    "score perplexity",
+@score(
+    "perplexity",
     "word perplexity and bits per byte of a causal language model",
-    JSON,
     arg("--model", "folder or Hub name of the model and its tokenizer", required=True),
     arg("--texts", "file of sentences, one per line, UTF-8 (.gz accepted)", required=True),
     arg("--block_size", "tokens per block of running text, or 0 to score each line by itself", default=0),
@@ -643,16 +619,15 @@ def errant(hypotheses: str, references: str, beta: float, criterion: str, types:
     IMPORT,
     needs_models=True,
 )
-def perplexity(model: str, texts: str, block_size: int, batch_size: int, nll_file: Path | None, as_json: bool) -> None:
+def perplexity(model: str, texts: str, block_size: int, batch_size: int, nll_file: Path | None) -> dict:
     from .metrics.perplexity import load_model, score_lines, sum_lines
 
     if nll_file:
         check_new_file("--nll_file", nll_file)
     of_lines = score_lines(*load_model(model), read_lines(texts), block_size, batch_size)
     if nll_file:
-        with (gzip.open if nll_file.suffix == ".gz" else open)(nll_file, "wt", encoding="utf-8") as file:
-            file.writelines(f"{nll}\n" for nll in of_lines["nll"].tolist())
-    print_scores(sum_lines(of_lines), as_json)
+        nll_file.write_text("".join(f"{nll}\n" for nll in of_lines["nll"].tolist()))
+    return sum_lines(of_lines)
 
 
 @command(
@@ -683,15 +658,16 @@ def likelihood(**options: Any) -> None:
 SYSTEM = "file of the system's outputs, one per line, UTF-8 (.gz accepted), or one such file per seed"
 
 
-@command(
-    "score bootstrap",
+@score(
+    "bootstrap",
     "paired bootstrap resampling between two systems",
-    JSON,
     arg(
         "--metric",
         "score to compare: bleu (sacreBLEU), tokenized_bleu, compound_split_bleu, chrf, ter, m2 (F0.5), or "
         "perplexity, which takes files of `score perplexity --nll_file` as outputs and the text as references",
         default="bleu",
+        choices=("bleu", "tokenized_bleu", "compound_split_bleu", "chrf", "ter", "m2", "perplexity"),
+        metavar="METRIC",
     ),
     arg("--system_a", SYSTEM, required=True, nargs="+"),
     arg("--system_b", SYSTEM, required=True, nargs="+"),
@@ -710,20 +686,16 @@ SYSTEM = "file of the system's outputs, one per line, UTF-8 (.gz accepted), or o
     ),
     *BLEU_OPTIONS,
 )
-def bootstrap(
-    metric: str, system_a: list[str], system_b: list[str], references: list[str], as_json: bool, **options: Any
-) -> None:
-    from .metrics.bootstrap import compare, read_references
+def bootstrap(metric: str, system_a: list[str], system_b: list[str], references: list[str], **options: Any) -> dict:
+    from .metrics.bootstrap import compare
+    from .metrics.m2 import read_m2
 
-    outputs = read_aligned_lines([*system_a, *system_b])
-    texts = read_references(metric, references)
-    if len(texts) != len(outputs[0]):
-        raise ValueError(
-            f"{system_a[0]} has {len(outputs[0])} lines, but {references[0]} has {len(texts)} sentences: they must "
-            "match line by line."
-        )
-    number = len(system_a)
-    print_scores(compare(outputs[:number], outputs[number:], texts, metric, **options), as_json)
+    is_m2, number = metric == "m2", len(system_a)
+    if is_m2 and len(references) > 1:
+        raise ValueError(f"One M2 file holds all annotators, but {len(references)} files are given.")
+    outputs, texts = read_texts([*system_a, *system_b], [] if is_m2 else references)
+    texts = read_m2(references[0]) if is_m2 else texts
+    return compare(outputs[:number], outputs[number:], texts, metric, **options)
 
 
 @command(
@@ -736,12 +708,13 @@ def bootstrap(
         required=True,
         nargs="+",
     ),
-    arg("--output", "M2 file to write (.gz accepted); it must not exist", required=True),
-    arg("--spacy_model", "name of the spaCy model", default="en_core_web_sm"),
+    arg("--output", "M2 file to write; it must not exist", required=True),
+    arg("--spacy_model", "spaCy model (python -m spacy download NAME installs it)", default="en_core_web_sm"),
 )
 def annotate(sources: str, corrections: list[str], output: str, spacy_model: str) -> None:
     from .metrics.errant import annotate, load_annotator
     from .metrics.m2 import write_m2
 
     check_new_file("--output", output)
-    write_m2(output, annotate(*read_texts(sources, corrections), load_annotator(spacy_model)))
+    (texts,), lists = read_texts([sources], corrections)
+    write_m2(output, annotate(texts, lists, load_annotator(spacy_model)))

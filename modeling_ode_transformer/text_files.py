@@ -1,5 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Text files with one text per line, JSON files (UTF-8, gzipped or not), locks, and options written as text."""
+"""Text files with one text per line, JSON files (UTF-8, gzipped or not), folders to write, locks, and options written
+as text."""
 
 import gzip
 import json
@@ -69,6 +70,13 @@ def read_aligned_lines(paths: Sequence[str | Path]) -> list[list[str]]:
     """Returns the lines of several files that belong together line by line; ValueError if their numbers differ."""
     lines = list(iterate_aligned_lines(paths))
     return [list(column) for column in zip(*lines)] or [[] for _ in paths]
+
+
+def check_empty_folder(path: str | Path) -> None:
+    """Raises a ValueError unless the folder to write is empty or does not exist."""
+    path = Path(path)
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise ValueError(f"--output_dir {path} is not an empty folder: choose another one.")
 
 
 @contextmanager

@@ -37,12 +37,7 @@ class FairseqTokenizer(PreTrainedTokenizer):
             `vocab_file`.
         merges (`Sequence[tuple[str, str]]`, *optional*): Pairs to merge, best first, each once; instead of
             `merges_file`. The last symbol of a word ends in `</w>`.
-        bos_token (`str`, *optional*, defaults to `"<Lua heritage>"`): fairseq's token with id 0; not used.
-        eos_token (`str`, *optional*, defaults to `"</s>"`): End of sequence, added to each text.
-        unk_token (`str`, *optional*, defaults to `"<unk>"`): Replaces pieces outside the dictionary.
-        pad_token (`str`, *optional*, defaults to `"<pad>"`): Padding.
-        split_special_tokens (`bool`, *optional*, defaults to `True`): Whether special tokens are only added, and
-            never read from a text.
+        kwargs: Special tokens by name, and other arguments of `PreTrainedTokenizer`.
     """
 
     vocab_files_names = {"vocab_file": "vocab.json", "merges_file": "merges.txt"}
@@ -55,11 +50,6 @@ class FairseqTokenizer(PreTrainedTokenizer):
         merges_file: str | os.PathLike | None = None,
         vocab: dict[str, int] | None = None,
         merges: Sequence[tuple[str, str]] | None = None,
-        bos_token: str = "<Lua heritage>",
-        eos_token: str = "</s>",
-        unk_token: str = "<unk>",
-        pad_token: str = "<pad>",
-        split_special_tokens: bool = True,
         **kwargs: Any,
     ):
         if vocab is None:
@@ -73,14 +63,7 @@ class FairseqTokenizer(PreTrainedTokenizer):
         self.decoder = {i: token for token, i in self.encoder.items()}
         self.segmented: dict[str, str] = {}  # the pieces of the words that it has met
         kwargs["special_tokens_pattern"] = "eos"
-        super().__init__(
-            bos_token=bos_token,
-            eos_token=eos_token,
-            unk_token=unk_token,
-            pad_token=pad_token,
-            split_special_tokens=split_special_tokens,
-            **kwargs,
-        )
+        super().__init__(**{"split_special_tokens": True} | kwargs)
 
     @property
     def vocab_size(self) -> int:

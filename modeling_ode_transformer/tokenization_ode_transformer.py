@@ -6,7 +6,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
@@ -14,34 +14,11 @@ from tokenizers.models import BPE, Unigram
 from transformers import TokenizersBackend
 
 
-try:
-    import sentencepiece
-    from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2
-except ImportError:
-    sentencepiece = None
-
-
 SPACE = "▁"  # U+2581, how SentencePiece writes a space inside a piece
 BYTE_PIECES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 RESERVED_SCORE = -1e4  # unigram score of special and byte pieces, below that of any text in character pieces
 SPECIAL_IDS = {"bos": 0, "pad": 1, "eos": 2, "unk": 3}
 MODEL_TYPES = ("bpe", "unigram")
-
-# SentencePiece options that determine the ids above, or that `tokenizers` cannot express.
-RESERVED_OPTIONS = frozenset(
-    ["input", "input_format", "model_prefix", "model_writer", "sentence_iterator", "sentence_reader", "pretokenizer"]
-    + ["user_defined_symbols", "treat_whitespace_as_suffix", "escape_whitespaces", "denormalization_rule_tsv"]
-    + [f"{token}_{field}" for token in SPECIAL_IDS for field in ("id", "piece")]
-)
-
-
-def _require_sentencepiece() -> None:
-    if sentencepiece is None:
-        raise ImportError(
-            "Training a tokenizer and reading a SentencePiece .model need the packages sentencepiece and protobuf: "
-            'pip install sentencepiece protobuf (or "modeling-ode-transformer[train]")'
-        )
 
 
 def _merges(pieces: list[str]) -> list[tuple[str, str]]:
@@ -123,48 +100,43 @@ def _normalizer(
     return normalizers.Sequence(steps) if steps else None
 
 
-def _set_prefix(backend: Tokenizer, special_pieces: list[str], prefix: bool) -> None:
-    """Sets how `backend` writes spaces: as U+2581 and, with `prefix`, with another one in front of the text."""
-    reserved = BYTE_PIECES.union(special_pieces)
-    pieces = set(backend.get_vocab(with_added_tokens=False)) - reserved
-    steps: list = []
-    if prefix:
-        # Unlike SentencePiece, `Metaspace` adds no prefix to a text that starts with its own mark. So the prefix is
-        # first written as a plain space, when the text has none left. "first" skips the text after a special token,
-        # but uses positions in the original text, where a normalizer may have deleted something.
-        scheme = "first" if backend.normalizer is None else "always"
-        steps.append(pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=False))
-        steps.append(pre_tokenizers.Metaspace(" ", prepend_scheme=scheme, split=False))
-    if isinstance(backend.model, Unigram):
-        steps += _literal_guard(pieces, reserved)
-    at_spaces = not any(SPACE in piece[1:] for piece in pieces)
-    steps.append(pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=at_spaces))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    backend.decoder = _decoder(prefix)
-
-
 def _has_prefix(backend: Tokenizer) -> bool:
     return backend.pre_tokenizer is not None and backend.pre_tokenizer.pre_tokenize_str("a")[0][0].startswith(SPACE)
 
 
 def _build_backend(
-    vocab: dict[str, int] | list[tuple[str, float]],
+    vocab: list[tuple[str, float]],
     merges: list[tuple[str, str]] | None,
     unk_token: str,
     special_pieces: list[str],
     prefix: bool,
-    normalizer: normalizers.Normalizer | None = None,
+    normalizer: normalizers.Normalizer | None,
 ) -> Tokenizer:
-    ids = vocab if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
-    if merges or isinstance(vocab, dict):
-        model = BPE(ids, merges or [], unk_token=unk_token, fuse_unk=True, byte_fallback=True)
+    """The backend of pieces and their scores: BPE with merges, otherwise unigram. It writes spaces as U+2581 and, with
+    `prefix`, another one in front of the text."""
+    ids = {piece: i for i, (piece, _) in enumerate(vocab)}
+    reserved = BYTE_PIECES.union(special_pieces)
+    pieces = ids.keys() - reserved
+    steps: list = []
+    if prefix:
+        # Unlike SentencePiece, `Metaspace` adds no prefix to a text that starts with its own mark. So the prefix is
+        # first written as a plain space, when the text has none left. "first" skips the text after a special token,
+        # but uses positions in the original text, where a normalizer may have deleted something.
+        scheme = "first" if normalizer is None else "always"
+        steps.append(pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=False))
+        steps.append(pre_tokenizers.Metaspace(" ", prepend_scheme=scheme, split=False))
+    if merges is not None:
+        model = BPE(ids, merges, unk_token=unk_token, fuse_unk=True, byte_fallback=True)
     else:
-        reserved = BYTE_PIECES.union(special_pieces)
         vocab = [(piece, RESERVED_SCORE if piece in reserved else score) for piece, score in vocab]
         model = Unigram(vocab, ids.get(unk_token), byte_fallback=True)
+        steps += _literal_guard(pieces, reserved)
+    at_spaces = not any(SPACE in piece[1:] for piece in pieces)
+    steps.append(pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=at_spaces))
     backend = Tokenizer(model)
     backend.normalizer = normalizer
-    _set_prefix(backend, special_pieces, prefix)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    backend.decoder = _decoder(prefix)
     return backend
 
 
@@ -173,44 +145,33 @@ def _read_sentencepiece(
 ) -> dict[str, Any]:
     """The arguments of `OdeTransformerTokenizer` for a SentencePiece model that reads what `normalizer` makes of a
     text; see `from_sentencepiece`."""
-    _require_sentencepiece()
-    name = "The model" if isinstance(model, bytes) else os.fspath(model)
+    from sentencepiece import sentencepiece_model_pb2
+
     if not isinstance(model, bytes):
         with open(model, "rb") as file:
             model = file.read()
-    try:
-        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    except DecodeError as error:
-        raise ValueError(f"{name} is not a SentencePiece model: give the .model file that training wrote") from error
-
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     trainer, normalization = proto.trainer_spec, proto.normalizer_spec
     found = {token: getattr(trainer, f"{token}_id") for token in SPECIAL_IDS}
     if found != SPECIAL_IDS:
-        raise ValueError(f"{name} has the special ids {found} but must have {SPECIAL_IDS}: train it with these ids")
+        raise ValueError(f"The model has the special ids {found}, but must have {SPECIAL_IDS}: train it with these.")
     type_name = trainer.ModelType.Name(trainer.model_type).lower()
     if type_name not in MODEL_TYPES:
-        raise ValueError(f"{name} has the type {type_name!r} but must have one of {MODEL_TYPES}")
+        raise ValueError(f"The model has the type {type_name!r}, but must have one of {MODEL_TYPES}.")
     by_type = {name: [] for name in proto.SentencePiece.Type.keys()}
     for piece in proto.pieces:
         by_type[proto.SentencePiece.Type.Name(piece.type)].append(piece)
-    obstacles = {
-        "user_defined_symbols (use control_symbols, or add_tokens afterwards)": by_type["USER_DEFINED"],
-        "unused pieces": by_type["UNUSED"],
-        "treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix,
-        "escape_whitespaces=False": not normalization.escape_whitespaces,
-        "a denormalizer": proto.denormalizer_spec.precompiled_charsmap,
-    }
-    for obstacle, present in obstacles.items():
-        if present:
-            raise ValueError(f"{name} has {obstacle}, which a `tokenizers` tokenizer cannot reproduce")
-
+    if by_type["USER_DEFINED"] or by_type["UNUSED"] or trainer.treat_whitespace_as_suffix:
+        raise ValueError(
+            "The model has user_defined_symbols, unused pieces or treat_whitespace_as_suffix, which a `tokenizers` "
+            "tokenizer cannot reproduce. Use control_symbols, or add_tokens afterwards."
+        )
     specials = {f"{token}_token": proto.pieces[i].piece for token, i in SPECIAL_IDS.items()}
     special_pieces = [piece.piece for piece in by_type["UNKNOWN"] + by_type["CONTROL"]]
     vocab = [(piece.piece, piece.score) for piece in proto.pieces]
     merges = None
     if type_name == "bpe":
         merges = _merges([piece.piece for piece in sorted(by_type["NORMAL"], key=lambda piece: -piece.score)])
-        vocab = {piece: i for i, (piece, _) in enumerate(vocab)}
     backend = _build_backend(
         vocab,
         merges,
@@ -245,23 +206,17 @@ class OdeTransformerTokenizer(TokenizersBackend):
     `TokenizersBackend`, without this package and without remote code.
 
     Args:
-        vocab (`dict[str, int]` or `list[tuple[str, float]]`, *optional*):
-            Pieces with their ids, or pieces with their scores in the order of their ids. Without it, there are only
-            the special tokens. Most users want [`~train`], [`~from_sentencepiece`] or `from_pretrained` instead.
-        merges (`list[tuple[str, str]]`, *optional*):
-            Merges in order of priority. With them, or with a `vocab` of ids, the model is BPE; otherwise it is
-            unigram.
+        tokenizer_object, tokenizer_file: As of `TokenizersBackend`; one of them is needed. Most users want [`~train`],
+            [`~from_sentencepiece`] or `from_pretrained` instead.
         bos_token (`str`, *optional*, defaults to `"<s>"`): Beginning of sequence; not added by default.
         eos_token (`str`, *optional*, defaults to `"</s>"`): End of sequence, added to each text.
         unk_token (`str`, *optional*, defaults to `"<unk>"`): The unknown, in a model without byte fallback.
         pad_token (`str`, *optional*, defaults to `"<pad>"`): Padding.
         add_bos_token (`bool`, *optional*): Whether to put `bos_token` in front. By default as saved, else False.
         add_eos_token (`bool`, *optional*): Whether to append `eos_token`. By default as saved, else True. With
-            `AutoTokenizer`, whose class is transformers' own, name both: if one is left out, it becomes False.
-        add_dummy_prefix (`bool`, *optional*): Whether a text is read as if a space came before it (SentencePiece's
-            `add_dummy_prefix`). By default as saved, else True. Decoding removes that space, except with
-            `add_eos_token=False`: the decoded text may then continue a prompt.
-        clean_up_tokenization_spaces (`bool`, *optional*, defaults to `False`): Whether decoding tidies up spaces.
+            `AutoTokenizer`, whose class is transformers' own, name both: if one is left out, it becomes False. A text
+            is read as if a space came before it (unless SentencePiece was trained with `add_dummy_prefix=False`).
+            Decoding removes that space, except with `add_eos_token=False`: it may then continue a prompt.
 
     Example:
 
@@ -272,43 +227,28 @@ class OdeTransformerTokenizer(TokenizersBackend):
     ```
     """
 
-    vocab_files_names = {"vocab_file": "tokenizer.model", "tokenizer_file": "tokenizer.json"}
+    vocab_files_names = {"tokenizer_file": "tokenizer.json"}
     model_input_names = ["input_ids", "attention_mask"]
 
     def __init__(
         self,
-        vocab: dict[str, int] | list[tuple[str, float]] | None = None,
-        merges: list[tuple[str, str]] | None = None,
         bos_token: str = "<s>",
         eos_token: str = "</s>",
         unk_token: str = "<unk>",
         pad_token: str = "<pad>",
         add_bos_token: bool | None = None,
         add_eos_token: bool | None = None,
-        add_dummy_prefix: bool | None = None,
-        clean_up_tokenization_spaces: bool = False,
         **kwargs: Any,
     ):
-        named = [str(token) for token in (bos_token, pad_token, eos_token, unk_token) if token is not None]
         backend, file = kwargs.pop("tokenizer_object", None), kwargs.pop("tokenizer_file", None)
-        if backend is None and file is None:
-            vocab = vocab or {token: i for i, token in enumerate(named)}
-            add_dummy_prefix = add_dummy_prefix is not False
-            self._tokenizer = _build_backend(vocab, merges, str(unk_token), named, add_dummy_prefix)
-        else:
-            self._tokenizer = copy.deepcopy(backend) if backend is not None else Tokenizer.from_file(file)
-            if add_dummy_prefix is None:
-                add_dummy_prefix = _has_prefix(self._tokenizer)
-            elif add_dummy_prefix != _has_prefix(self._tokenizer):
-                added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
-                _set_prefix(self._tokenizer, named + added, add_dummy_prefix)
-
+        self._tokenizer = Tokenizer.from_file(file) if backend is None else copy.deepcopy(backend)
+        # transformers saves neither of the two settings.
         saved = None if self._tokenizer.post_processor is None else self._tokenizer.encode("").ids
         if add_bos_token is None:
             add_bos_token = saved is not None and self._tokenizer.token_to_id(str(bos_token)) in saved
         if add_eos_token is None:
             add_eos_token = saved is None or self._tokenizer.token_to_id(str(eos_token)) in saved
-        if add_dummy_prefix:
+        if _has_prefix(self._tokenizer):
             self._tokenizer.decoder = _decoder(add_eos_token)
         super().__init__(
             bos_token=bos_token,
@@ -317,11 +257,8 @@ class OdeTransformerTokenizer(TokenizersBackend):
             pad_token=pad_token,
             add_bos_token=add_bos_token,
             add_eos_token=add_eos_token,
-            add_dummy_prefix=add_dummy_prefix,
-            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
             **kwargs,
         )
-        self.add_dummy_prefix = add_dummy_prefix
 
     @classmethod
     def train(
@@ -351,31 +288,11 @@ class OdeTransformerTokenizer(TokenizersBackend):
 
         Raises:
             ImportError: if sentencepiece or protobuf is not installed.
-            TypeError: if `texts` is one string.
-            ValueError: if there is no text, `vocab_size` does not fit the texts, or an option is unknown, reserved or
-                out of range.
+            ValueError: if `vocab_size` does not fit the texts, or an option is unknown or cannot be expressed.
         """
-        _require_sentencepiece()
-        if model_type not in MODEL_TYPES:
-            raise ValueError(f"model_type={model_type!r} must be one of {MODEL_TYPES}")
-        if isinstance(texts, (str, bytes)):
-            raise TypeError("texts must be an iterable of strings, not one string")
-        if reserved := sorted(RESERVED_OPTIONS.intersection(sentencepiece_options)):
-            raise ValueError(
-                f"{', '.join(reserved)} cannot be set: OdeTransformerTokenizer.train fixes it, so leave it out"
-            )
+        import sentencepiece
 
         normalizer = None if normalization is None else text_normalizer(normalization)
-        failures = []  # SentencePiece turns an exception from its iterator into a RuntimeError
-
-        def checked() -> Iterator[bytes]:
-            try:
-                for text in texts:
-                    yield (text if normalizer is None else normalizer.normalize_str(text)).encode()
-            except Exception as error:
-                failures.append(error)
-                raise
-
         options = {
             "byte_fallback": True,
             "normalization_rule_name": "identity",
@@ -390,15 +307,15 @@ class OdeTransformerTokenizer(TokenizersBackend):
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=checked(),
+                sentence_iterator=(
+                    text.encode() if normalizer is None else normalizer.normalize_str(text).encode() for text in texts
+                ),
                 model_writer=model,
                 vocab_size=vocab_size,
                 model_type=model_type,
                 **options,
             )
         except (RuntimeError, ValueError) as error:
-            if failures:
-                raise failures[0] from None
             raise ValueError(f"vocab_size={vocab_size}: SentencePiece cannot train on these texts: {error}") from error
         return cls(**_read_sentencepiece(model.getvalue(), normalizer))
 
@@ -412,21 +329,16 @@ class OdeTransformerTokenizer(TokenizersBackend):
 
         Raises:
             ImportError: if sentencepiece or protobuf is not installed.
-            OSError: if the file cannot be read.
             ValueError: if the model is neither BPE nor unigram, its special ids are not bos 0, pad 1, eos 2 and unk 3,
-                or it uses a feature that `tokenizers` cannot reproduce: `user_defined_symbols`,
-                `treat_whitespace_as_suffix`, `escape_whitespaces=False` or a denormalizer.
+                or it uses a feature that `tokenizers` cannot reproduce, such as `user_defined_symbols`.
         """
         return cls(**_read_sentencepiece(model))
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        model = kwargs.pop("vocab_file", None)
         if kwargs.get("tokenizer_file") is None:
-            if model is None:
-                raise OSError(f"{kwargs.get('name_or_path')} holds neither a tokenizer.json nor a tokenizer.model")
-            kwargs = {**_read_sentencepiece(model), **kwargs}
-        return kwargs
+            raise OSError(f"{kwargs.get('name_or_path')} holds no tokenizer.json.")
+        return kwargs  # `__init__` opens the file
 
     def _save_pretrained(
         self, save_directory: str | os.PathLike, file_names: tuple[str, ...], **kwargs: Any
@@ -436,9 +348,6 @@ class OdeTransformerTokenizer(TokenizersBackend):
         with open(file_names[0], encoding="utf-8") as file:
             config = json.load(file)
         config["tokenizer_class"] = TokenizersBackend.__name__
-        # The truncation and padding of the last call do not belong to the tokenizer.
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
         with open(file_names[0], "w", encoding="utf-8") as file:
             file.write(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
         return super()._save_pretrained(save_directory, file_names, **kwargs)

@@ -11,10 +11,8 @@ import unicodedata
 import pytest
 import sentencepiece
 from sacremoses import MosesPunctNormalizer
-from sentencepiece import sentencepiece_model_pb2
 from transformers import AutoTokenizer
 
-from modeling_ode_transformer import tokenization_ode_transformer
 from modeling_ode_transformer.tokenization_ode_transformer import OdeTransformerTokenizer, text_normalizer
 
 from .processes import run_python
@@ -126,19 +124,6 @@ def test_eos_ends_every_text_of_a_pair(tokenizer, reference):
     first, second = "two dogs", " der Mann"
     assert tokenizer(first, second).input_ids == reference.encode(first) + [2] + reference.encode(second) + [2]
     assert tokenizer(first, add_special_tokens=False).input_ids == reference.encode(first)
-
-
-def test_padding_is_on_the_right_and_masked(tokenizer):
-    batch = tokenizer(["", "the man"], padding=True)
-    length = len(batch.input_ids[1])
-    assert set(batch) == {"input_ids", "attention_mask"}
-    assert batch.input_ids[0] == [2] + [1] * (length - 1)
-    assert batch.attention_mask == [[1] + [0] * (length - 1), [1] * length]
-
-
-def test_truncation_keeps_eos(tokenizer, reference):
-    text = "the old man is walking"
-    assert tokenizer(text, truncation=True, max_length=3).input_ids == reference.encode(text)[:2] + [2]
 
 
 @pytest.mark.parametrize(
@@ -312,27 +297,15 @@ def test_train_leaves_no_text_out_for_its_length():
     ("arguments", "error", "message"),
     [
         ({"vocab_size": 10**6}, ValueError, r"size too high \(1000000\)\. Please set it to a value <= \d+"),
-        ({"model_type": "word"}, ValueError, "model_type='word' must be one of"),
-        ({"texts": "one string"}, TypeError, "not one string"),
         ({"texts": ["\ud800"]}, ValueError, "surrogates not allowed"),
         ({"colour": "red"}, ValueError, 'unknown field name "colour"'),
-        ({"pad_id": 5}, ValueError, "pad_id cannot be set: .* fixes it"),
+        ({"pad_id": 5}, ValueError, "special ids"),
     ],
     ids=str,
 )
 def test_train_says_what_is_wrong(arguments, error, message):
     with pytest.raises(error, match=message):
         OdeTransformerTokenizer.train(**{"texts": sentences(0, 50), "vocab_size": 400, **arguments})
-
-
-def test_without_sentencepiece_the_error_says_what_to_install(monkeypatch, model):
-    monkeypatch.setattr(tokenization_ode_transformer, "sentencepiece", None)
-    for call in (
-        lambda: OdeTransformerTokenizer.train(["a"], 300),
-        lambda: OdeTransformerTokenizer.from_sentencepiece(model),
-    ):
-        with pytest.raises(ImportError, match="pip install sentencepiece protobuf"):
-            call()
 
 
 # SentencePiece models
@@ -342,7 +315,7 @@ def test_without_sentencepiece_the_error_says_what_to_install(monkeypatch, model
     ("options", "message"),
     [
         ({"bos_id": 1, "pad_id": 0}, "special ids .*'bos': 1, 'pad': 0.* must have .*'bos': 0"),
-        ({"model_type": "char"}, "type 'char' but must have one of"),
+        ({"model_type": "char"}, "type 'char', but must have one of"),
         ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols"),
     ],
     ids=str,
@@ -353,36 +326,14 @@ def test_from_sentencepiece_refuses_what_it_cannot_reproduce(options, message):
         OdeTransformerTokenizer.from_sentencepiece(model)
 
 
-def test_from_sentencepiece_refuses_edited_models(model):
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    proto.pieces[-1].type = proto.SentencePiece.Type.UNUSED
-    with pytest.raises(ValueError, match="unused pieces"):
-        OdeTransformerTokenizer.from_sentencepiece(proto.SerializeToString())
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    proto.normalizer_spec.escape_whitespaces = False
-    with pytest.raises(ValueError, match="escape_whitespaces=False"):
-        OdeTransformerTokenizer.from_sentencepiece(proto.SerializeToString())
-
-
-def test_from_sentencepiece_refuses_other_bytes(tmp_path):
-    path = tmp_path / "other.model"
-    path.write_bytes(b"no model")
-    for given, name in ((b"no model", "The model"), (path, r"other\.model")):
-        with pytest.raises(ValueError, match=f"{name} is not a SentencePiece model: give the .model file"):
-            OdeTransformerTokenizer.from_sentencepiece(given)
-
-
-def test_from_pretrained_reads_a_sentencepiece_model(tmp_path, model, reference):
+def test_from_sentencepiece_reads_a_file(tmp_path, model, reference):
     (tmp_path / "tokenizer.model").write_bytes(model)
-    for tokenizer in (
-        OdeTransformerTokenizer.from_pretrained(tmp_path),
-        OdeTransformerTokenizer.from_sentencepiece(tmp_path / "tokenizer.model"),
-    ):
-        assert_same_ids(tokenizer, reference, sentences(9, 20))
+    tokenizer = OdeTransformerTokenizer.from_sentencepiece(tmp_path / "tokenizer.model")
+    assert_same_ids(tokenizer, reference, sentences(9, 20))
 
 
 def test_from_pretrained_of_a_folder_without_tokenizer_fails(tmp_path):
-    with pytest.raises(OSError, match=r"neither a tokenizer\.json nor a tokenizer\.model"):
+    with pytest.raises(OSError, match=r"holds no tokenizer\.json"):
         OdeTransformerTokenizer.from_pretrained(tmp_path)
 
 
@@ -397,15 +348,7 @@ def test_saved_tokenizer_is_unchanged_when_loaded(tmp_path, tokenizer):
     assert "auto_map" not in config
     loaded = OdeTransformerTokenizer.from_pretrained(tmp_path)
     assert loaded.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
-    assert (loaded.add_bos_token, loaded.add_eos_token, loaded.add_dummy_prefix) == (False, True, True)
-
-
-def test_the_last_truncation_and_padding_are_not_saved(tmp_path, tokenizer):
-    tokenizer(["a long text", "b"], truncation=True, max_length=2, padding=True)
-    assert tokenizer.backend_tokenizer.truncation["max_length"] == 2
-    tokenizer.save_pretrained(tmp_path)
-    saved = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
-    assert saved["truncation"] is saved["padding"] is None
+    assert (loaded.add_bos_token, loaded.add_eos_token) == (False, True)
 
 
 def test_saved_settings_hold_and_can_be_changed_when_loading(tmp_path, tokenizer, reference):
@@ -419,10 +362,6 @@ def test_saved_settings_hold_and_can_be_changed_when_loading(tmp_path, tokenizer
     # What continues a prompt has its space, for transformers' own class too; whole texts have none in front.
     assert AutoTokenizer.from_pretrained(tmp_path).decode(ids) == " the man"
     assert changed.decode(ids) == tokenizer.decode(ids) == "the man"
-    changed = OdeTransformerTokenizer.from_pretrained(tmp_path, add_dummy_prefix=False)
-    assert changed("the man").input_ids != ids
-    assert changed(" the man").input_ids == ids
-    assert changed.decode(ids) == " the man"
 
 
 def test_auto_tokenizer_loads_it_without_this_package_and_without_remote_code(tmp_path):

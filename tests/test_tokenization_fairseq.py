@@ -184,49 +184,22 @@ def test_the_published_file_needs_no_other():
     assert not re.search(r"^\s*(from \.|(from|import) modeling_ode)", path.read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (b"a 1\nb\n", "line 2: 'b' is not a token"),
-        (b"a 1\n\nb 1\n", "line 2: '' is not a token"),
-        (b"a one\n", "line 1: 'a one' is not a token"),
-        (b" 3\n", "line 1: ' 3' is not a token"),
-        (b"a 3 #fairseq:overwrite\n", "line 1: 'a 3 #fairseq:overwrite' is not a token"),
-        (b"a 1\nb 1\nc 1\nb 2\n", "line 4: the token 'b' is already on line 2"),
-        (b"a 1\n</s> 1\n", "line 2: the token '</s>' is a special token"),
-        (b"a 1\n\xff 1\n", "is not UTF-8 text"),
-    ],
-)
-def test_malformed_dictionaries_are_refused_with_file_and_line(content, message, tmp_path):
-    path = tmp_path / "dict.en.txt"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"{re.escape(str(path))}.*{re.escape(message)}"):
-        read_dictionary(path)
-
-
 def test_dictionaries_are_padded_as_fairseq_pads_them_and_no_further():
-    tokens = [*SPECIAL, "a", "madeupword0000"]
+    tokens = [*SPECIAL, "a", "b"]
     assert pad_dictionary(tokens, 6, "dict.txt") == tokens
-    assert pad_dictionary(tokens, 8, "dict.txt") == [*tokens, "madeupword0001", "madeupword0002"]
-    for size in (5, 7, 9, 16):
-        with pytest.raises(ValueError, match=rf"dict.txt has 6 tokens .*, 8 if padded .* embeds {size}"):
+    assert pad_dictionary(tokens, 8, "dict.txt") == [*tokens, "madeupword0000", "madeupword0001"]
+    for size in (5, 7, 16):
+        with pytest.raises(ValueError, match=rf"dict.txt has 6 tokens .* embeds {size}"):
             pad_dictionary(tokens, size, "dict.txt")
 
 
 @pytest.mark.parametrize(
-    "content, message",
-    [
-        ("l o\nlo w</w>\n", "line 1: 'l o' is not a pair and its count"),
-        ("#version: 0.1\nl o\n", "line 1: '#version: 0.1' is not a pair"),
-        ("#version: 0.2\nl o\nlo w</w> 3\n", "line 3: 'lo w</w> 3' is not a pair,"),
-        ("#version: 0.2\nl o\n\nlo w</w>\n", "line 3: '' is not a pair,"),
-        ("l o 30\nlo w</w>\n", "line 2: 'lo w</w>' is not a pair and its count,"),
-    ],
+    "content", ["l o\nlo w</w>\n", "#version: 0.1\nl o\n", "#version: 0.2\nl o\nlo w</w> 3\n", "l o 30\nlo w</w>\n"]
 )
-def test_malformed_codes_are_refused_with_file_and_line(content, message, tmp_path):
+def test_other_codes_are_refused(content, tmp_path):
     path = tmp_path / "codes"
     path.write_text(content)
-    with pytest.raises(ValueError, match=f"{re.escape(str(path))}.*{re.escape(message)}"):
+    with pytest.raises(ValueError, match="codes holds neither BPE codes of subword-nmt"):
         read_bpe_codes(path)
 
 

@@ -27,20 +27,8 @@ def read_dictionary(path: str | Path) -> list[str]:
     """The tokens of a fairseq dictionary (`dict.en.txt`: a token and its count a line) in the order of their ids.
 
     The special tokens `<Lua heritage>`, `<pad>`, `</s>` and `<unk>`, which the file does not hold, come first.
-
-    Raises:
-        ValueError: a line is not a token with a count, or its token was there before; the file and the line are named.
     """
-    numbers = dict.fromkeys(SPECIAL_TOKENS.values())
-    for number, line in enumerate(read_lines(path), 1):
-        token, _, count = line.rpartition(" ")
-        if not token or not count.isdecimal():
-            raise ValueError(f"{path}, line {number}: {line!r} is not a token, a space and a count.")
-        if token in numbers:
-            before = "a special token" if numbers[token] is None else f"already on line {numbers[token]}"
-            raise ValueError(f"{path}, line {number}: the token {token!r} is {before}.")
-        numbers[token] = number
-    return list(numbers)
+    return [*SPECIAL_TOKENS.values(), *(line.rpartition(" ")[0] for line in read_lines(path))]
 
 
 def pad_dictionary(tokens: list[str], size: int, path: str | Path) -> list[str]:
@@ -49,54 +37,28 @@ def pad_dictionary(tokens: list[str], size: int, path: str | Path) -> list[str]:
     Raises:
         ValueError: the dictionary, padded or not, has another size than the embedding; both are named.
     """
-    padded = len(tokens) + -len(tokens) % PADDING_FACTOR
-    if size not in (len(tokens), padded):
+    if size not in (len(tokens), len(tokens) + -len(tokens) % PADDING_FACTOR):
         raise ValueError(
-            f"{path} has {len(tokens)} tokens with the {len(SPECIAL_TOKENS)} special ones, {padded} if padded to a "
-            f"multiple of {PADDING_FACTOR}, but the model embeds {size}: give the dictionary it was trained with."
+            f"{path} has {len(tokens)} tokens with the {len(SPECIAL_TOKENS)} special ones, but the model embeds "
+            f"{size}: give the dictionary it was trained with."
         )
-    known, padded_tokens, i = set(tokens), list(tokens), 0
-    while len(padded_tokens) < size:
-        token = f"madeupword{i:04d}"
-        if token not in known:
-            padded_tokens.append(token)
-        i += 1
-    return padded_tokens
+    return tokens + [f"madeupword{i:04d}" for i in range(size - len(tokens))]
 
 
 def read_bpe_codes(path: str | Path) -> list[tuple[str, str]]:
     """The merges of subword-nmt (first line `#version: 0.2`) or fastBPE (a third column with counts), best first.
 
     Raises:
-        ValueError: codes of subword-nmt 0.1, which ends words in another way, or a malformed line; the line is named.
+        ValueError: the file holds neither, as codes of subword-nmt 0.1, which ends words in another way.
     """
-    lines = [line.strip(" ") for line in read_lines(path)]
-    first = int(lines[:1] == ["#version: 0.2"])
-    columns = 2 if first else 3
-    merges: dict[tuple[str, str], None] = {}
-    for number, line in enumerate(lines[first:], first + 1):
-        if len(fields := line.split(" ")) != columns or not all(fields):
-            raise ValueError(
-                f"{path}, line {number}: {line!r} is not {'a pair' if first else 'a pair and its count'}, separated "
-                "by single spaces. BPE codes of subword-nmt 0.2, whose first line is '#version: 0.2', and of fastBPE "
-                "can be read."
-            )
-        merges.setdefault((fields[0], fields[1]))  # a pair that comes twice has its first rank
-    return list(merges)
-
-
-def check_bpe_codes(tokens: list[str], merges: list[tuple[str, str]], path: str | Path) -> None:
-    """ValueError if codes are not those of a dictionary: less than half of the pieces that they make are in it,
-    and they make less than half of its longer pieces."""
-    ends = "</w>"
-    made = {piece.removesuffix(ends) if piece.endswith(ends) else f"{piece}@@" for piece in map("".join, merges)}
-    longer = {token for token in tokens[len(SPECIAL_TOKENS) :] if len(token.removesuffix("@@")) > 1}
-    common = len(made & longer)
-    if 2 * common < min(len(made), len(longer)):
-        raise ValueError(
-            f"{path} does not fit the dictionary, which holds {common} of the {len(made)} pieces that these BPE codes "
-            "make. Give the codes that split the training data."
-        )
+    lines = [line.strip(" ").split(" ") for line in read_lines(path)]
+    columns = 3
+    if lines[:1] == [["#version:", "0.2"]]:
+        columns, lines = 2, lines[1:]
+    if any(len(line) != columns for line in lines):
+        raise ValueError(f"{path} holds neither BPE codes of subword-nmt 0.2 (its first line says so) nor of fastBPE.")
+    # A pair that comes twice has its first rank.
+    return list(dict.fromkeys((line[0], line[1]) for line in lines))
 
 
 def make_tokenizer(

@@ -4,34 +4,22 @@
     ode-transformer export-onnx multi30k_en_de --output_dir onnx
 
 The folder holds `encoder/model.onnx`, `decoder/prefill.onnx` (the first step) and `decoder/decode.onnx` (all others),
-the tokenizer or tokenizers, and `generation_config.json` with the token ids and the longest output. Other options that
-change the tokens of a greedy search, such as `min_new_tokens`, are not in the graphs: a warning names them.
+the tokenizer or tokenizers, and `generation_config.json` with the token ids and the longest output. Its other options
+that change the tokens of a greedy search, such as `min_new_tokens`, are not in the graphs: the program applies them.
 """
 
-import logging
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, exporters
-from transformers.utils import is_onnxscript_available
+from transformers import AutoModelForSeq2SeqLM
 
 from ..generation_ode_transformer import position_limit
 from ..inference.tokenizers import load_tokenizers
 from ..model_folders import open_config, open_model
+from ..text_files import check_empty_folder
 from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
-from . import check_empty_folder
 
 
-logger = logging.getLogger(__name__)
-
-# Options that change the tokens of a greedy search, beside those of its length, with values that disable them.
-TOKEN_OPTIONS = {
-    **dict.fromkeys(("min_length", "min_new_tokens", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), 0),
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "guidance_scale"), 1),
-    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id")),
-    **dict.fromkeys(("bad_words_ids", "sequence_bias", "exponential_decay_length_penalty", "stop_strings")),
-    **{"max_len_a": None, "max_len_b": None, "do_sample": False},
-}
 # The longest output of a model without a limit, the start token included.
 MAX_LENGTH = 256
 
@@ -48,7 +36,7 @@ def export_onnx(name: str | Path, output_dir: str | Path, **hub_options) -> None
         hub_options: Those of `from_pretrained`.
 
     Raises:
-        ImportError: onnxscript is not installed, or transformers is older than 5.23.
+        ImportError: onnx or onnxscript is not installed, or transformers is older than 5.23.
         ValueError: the model is not an encoder-decoder, or the folder is not empty.
         OSError: the model does not exist.
     """
@@ -57,10 +45,6 @@ def export_onnx(name: str | Path, output_dir: str | Path, **hub_options) -> None
     config = open_config(name, **hub_options)
     if not config.is_encoder_decoder:
         raise ValueError(f"{name} is a language model, but only encoder-decoders can be exported.")
-    if not is_onnxscript_available():
-        raise ImportError("The export to ONNX needs onnxscript: pip install onnxscript onnxruntime")
-    if not hasattr(exporters, "ExportedModel"):
-        raise ImportError("The export to ONNX needs transformers 5.23 or newer: pip install --upgrade transformers")
     from transformers.exporters import OnnxConfig, OnnxExporter
 
     model = open_model(AutoModelForSeq2SeqLM, name, dtype=torch.float32, **hub_options)
@@ -72,12 +56,6 @@ def export_onnx(name: str | Path, output_dir: str | Path, **hub_options) -> None
         max_length=min(limit, position_limit(model.config) or limit),
         decoder_start_token_id=config.decoder_start_token_id or model.config.decoder_start_token_id,
     )
-    if others := [name for name, idle in TOKEN_OPTIONS.items() if getattr(config, name, None) not in (None, idle)]:
-        logger.warning(
-            "%s is saved with %s, which the graphs do not apply: where their program does not either, its tokens may "
-            "differ from those of generate()",
-            *(name, ", ".join(others)),
-        )
     model.config.custom_pipelines = {}
     # Two texts of different lengths: what differs between them is free in the graphs.
     examples = tokenizer(["one two three", "one"], padding=True, return_tensors="pt")

@@ -8,23 +8,22 @@ A record is a card's content as JSON: `run_record` collects it, `model_card` ren
 not produce.
 """
 
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from huggingface_hub.utils import validate_repo_id
-from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ..configuration_csa_ode import CsaOdeConfig
 from ..configuration_ode_transformer import OdeTransformerDecoderConfig
 from ..depth import num_function_evaluations
 from ..depth_ode_transformer import DepthConfig
 from ..integration_ode_transformer import resolve_scheme
+from ..model_folders import open_config
 from ..pipeline_ode_transformer import SummarizationPipeline, TextCorrectionPipeline, TranslationPipeline
 from ..text_files import read_json
 from ..training.checkpoints import TRAINER_STATE
@@ -186,26 +185,6 @@ def kind_of(config: PreTrainedConfig) -> str:
     )
 
 
-def auto_classes(config: PreTrainedConfig) -> list[str]:
-    """The names of the Auto classes that open a saved model: the one for the whole model, then AutoModel, if it opens
-    the model without its head.
-
-    Raises:
-        ValueError: no Auto class of a task opens it.
-    """
-    name, *_ = config.architectures or [None]
-    tasks = {task.auto_class for task in TASKS.values()}
-    of_heads = [each for each in tasks if getattr(opened(each, config), "__name__", None) == name]
-    if not of_heads:
-        raise ValueError(f"The configuration names {name or 'no class of models'}, but a card needs one with a task.")
-    return [*of_heads, *(["AutoModel"] if opened("AutoModel", config) else [])]
-
-
-def opened(auto_class: str, config: PreTrainedConfig) -> Any:
-    """The class of the model that an Auto class makes, or None."""
-    return getattr(transformers, auto_class)._model_mapping.get(type(config), None)
-
-
 def run_record(output_dir: str | Path, task: str | None = None) -> dict:
     """Collects everything that a model card says about the run in a folder.
 
@@ -219,25 +198,23 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
         configuration), data and metrics by split, training, generation, versions and date.
 
     Raises:
-        ValueError: the task is neither given nor recorded, is unknown, or does not suit the model; the model is none
-            of this package; or a metric is not finite.
+        OSError: the folder has no configuration.
+        ValueError: the task is neither given nor recorded, is unknown, or does not suit the model; or the model is
+            none of this package.
     """
     folder = Path(output_dir)
+    config = open_config(folder)
     arguments, results, state = (
         read_json(folder / name) if (folder / name).is_file() else {} for name in (ARGUMENTS, RESULTS, TRAINER_STATE)
     )
     task = task or arguments.get("task")
     if task not in TASKS:
-        raise ValueError(
-            f"{folder} needs a task: {f'{task!r} is not one of' if task else f'it has no {ARGUMENTS}. Give one of'} "
-            f"{', '.join(TASKS)} (--task)."
-        )
-    config = AutoConfig.from_pretrained(folder)
-    kind, (auto_class, *_) = kind_of(config), auto_classes(config)
-    if TASKS[task].auto_class != auto_class:
-        raise ValueError(f"{folder} holds a model for {auto_class}, whose task cannot be {task!r} (--task).")
+        raise ValueError(f"{folder} needs a task, not {task!r}: give one of {', '.join(TASKS)} (--task).")
+    kind, auto_class = kind_of(config), getattr(transformers, TASKS[task].auto_class)
     with torch.device("meta"):
-        model = getattr(transformers, auto_class).from_config(config)
+        model = auto_class.from_config(config)
+    if config.architectures != [type(model).__name__]:
+        raise ValueError(f"{folder} holds {config.architectures}, whose task cannot be {task!r} (--task).")
     told, data, training = (arguments.get(name, {}) for name in ("model", "data", "training"))
     folders, evaluated = arguments.get("folders"), arguments.get("evaluated", {})
     # A split may be evaluated later.
@@ -290,11 +267,6 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
             record["data"][split] = {"source": sources, "examples": results[f"{prefix}_samples"]}
         shown = {name for metric in METRICS for name in (metric, METRICS[metric].convention)}
         found = {name: value for name in shown if (value := results.get(f"{prefix}_{name}")) is not None}
-        for name, value in found.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(
-                    f"{folder / RESULTS}: {prefix}_{name} is {value}, which a card cannot show: evaluate again."
-                )
         if whole in PREFIXES and found:
             record["metrics"][split] = dict(sorted(found.items()))
     if TASKS[task].output_key and (folder / "generation_config.json").is_file():
@@ -342,16 +314,7 @@ def eval_results(record: dict) -> list[EvalResult]:
 
 def cell(value: object) -> str:
     """A value as the text of a table cell; bars are escaped by a backslash, also within code."""
-    return text(one_line(value)).replace("|", "\\|")
-
-
-def text(value: str) -> str:
-    """Escapes Markdown so that nothing becomes HTML."""
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", value)
-
-
-def one_line(value: object) -> str:
-    return " ".join(str(value).split())
+    return " ".join(str(value).split()).replace("|", "\\|")
 
 
 def model_card(record: dict) -> ModelCard:
@@ -365,32 +328,13 @@ def model_card(record: dict) -> ModelCard:
         The card; `card.content` is the text of README.md, `card.data` its metadata.
 
     Raises:
-        ValueError: the record lacks something that every card needs, its task or class of models is unknown, or the
-            repository's name is not valid.
+        KeyError: the record lacks something that every card needs.
     """
-    for name in ("task", "model", "card"):
-        if name not in record:
-            raise ValueError(f"The record has no {name!r}: make it with `run_record` and add `card` (repo_id, ...).")
-        if name != "task" and not isinstance(record[name], dict):
-            raise ValueError(f"The record's {name!r} is a {type(record[name]).__name__}: give a mapping.")
-    kind = record["model"].get("kind")
-    for name, value, known in (("task", record["task"], TASKS), ("model's kind", kind, KINDS)):
-        if value not in known:
-            raise ValueError(f"The record's {name} is {value!r}: give one of {', '.join(known)}.")
     card, task = record["card"], TASKS[record["task"]]
-    if not isinstance(config := record["model"].get("config"), dict):
-        raise ValueError("The record's model has no 'config': make the record with `run_record`.")
+    kind, config = record["model"]["kind"], record["model"]["config"]
     fields = [field for field in ("encoder_solver", "decoder_solver") if field in config]
     schemes = [resolve_scheme(config[field]) for field in fields]
-    if not card.get("repo_id"):
-        raise ValueError("The card needs the repository's name: give repo_id (--repo_id), NAME or OWNER/NAME.")
-    validate_repo_id(card["repo_id"])
-    if "```" in (card.get("command") or ""):
-        raise ValueError("--command contains ```, which would end its code block: remove it.")
     dataset = dataset_name(record, "train")
-    shown = {
-        name: text(value) if isinstance(value, str) and name != "command" else value for name, value in card.items()
-    }
     splits = list(record.get("metrics", {}).values())
     identifiers = {METRICS[name].identifier for values in splits for name in values if name in METRICS} - {None}
     metadata = ModelCardData(
@@ -414,13 +358,12 @@ def model_card(record: dict) -> ModelCard:
         metadata,
         template_path=TEMPLATE,
         record=record,
-        card=shown,
+        card=card,
         task=task,
         kind=kind,
-        dataset=text(dataset),
+        dataset=dataset,
         metric_rows=rows,
         cell=cell,
-        one_line=one_line,
         is_multistep=any(scheme.multistep is not None for scheme in schemes),
         is_runge_kutta=any(tableau.is_runge_kutta and tableau.num_stages > 1 for tableau, *_ in schemes),
     )

@@ -163,7 +163,7 @@ def bleu(
         options: Those of `bleu_scorers`.
 
     Raises:
-        TypeError, ValueError: as in `Scorer.score` and `bleu_scorers`.
+        ValueError: as in `Scorer.score` and `bleu_scorers`.
     """
     scores, scorers = {}, bleu_scorers(**options)
     for name in conventions:

@@ -29,14 +29,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from ..text_files import read_aligned_lines
 from .bleu import OTHERS, Scorer, bleu_scorers
-from .m2 import m2_score_statistics, m2_statistics, read_m2
+from .m2 import m2_score_statistics, m2_statistics
 from .metric_utils import check_lists
 
 
 BLEU = {"bleu": "sacrebleu", "tokenized_bleu": "tokenized_bleu", "compound_split_bleu": "compound_split_bleu"}
-METRICS = (*BLEU, *OTHERS, "m2", "perplexity")
 Score = Callable[[np.ndarray], float]
 
 
@@ -105,15 +103,10 @@ def paired_bootstrap(
         lower_is_better: Whether the system with the lower score wins.
 
     Raises:
-        ValueError: the systems have different numbers of sentences, or none; `num_samples` is less than 1; with
-            `counts_seeds` a system has fewer than two outputs.
+        ValueError: the systems have different numbers of sentences, or none.
     """
     check_lists(statistics_a=statistics_a, statistics_b=statistics_b)
-    if num_samples < 1:
-        raise ValueError(f"num_samples {num_samples} must be at least 1.")
     systems = statistics_a, statistics_b
-    if counts_seeds and min(each.shape[1] for each in systems) < 2:
-        raise ValueError("The differences between seeds need several outputs of each system: give more.")
     everything, generator = np.arange(len(statistics_a)), np.random.default_rng(seed)
     rows = [everything, *(generator.choice(everything.size, size=everything.size) for _ in range(num_samples))]
     scores_a, scores_b = (np.array([score(each[drawn]) for drawn in rows], float) for each in systems)
@@ -168,19 +161,6 @@ def add_seeds(
     return float(variance), float(variance**2 / uncertain) if uncertain else math.inf
 
 
-def read_references(metric: str, paths: Sequence[str]) -> list:
-    """The references of each sentence for `compare`: a line from each file, or for "m2" the sentences of the file.
-
-    Raises:
-        ValueError: the files differ in their numbers of lines, or there are several M2 files.
-    """
-    if metric != "m2":
-        return [list(lines) for lines in zip(*read_aligned_lines(paths))]
-    if len(paths) > 1:
-        raise ValueError(f"One M2 file holds all annotators, but {len(paths)} files are given: {', '.join(paths)}.")
-    return read_m2(paths[0])
-
-
 def metric_statistics(
     metric: str, outputs: Sequence[Sequence[str]], references: Sequence, **options
 ) -> tuple[list[np.ndarray], Score, str]:
@@ -191,37 +171,17 @@ def metric_statistics(
     if metric == "perplexity":
         from .perplexity import CONVENTION, count_words, word_perplexity
 
-        lines = [[line] if isinstance(line, str) else line for line in references]
-        if several := [len(line) for line in lines if len(line) != 1]:
-            raise ValueError(f"The text of language models is one file of references, but {several[0]} are given.")
-        words = count_words([line for (line,) in lines])
-        statistics = [np.stack([numbers_of(texts), words], axis=1) for texts in outputs]
+        words = count_words([line if isinstance(line, str) else line[0] for line in references])
+        statistics = [np.stack([np.array(texts, float), words], axis=1) for texts in outputs]
         return statistics, lambda rows: word_perplexity(rows[:, 0], rows[:, 1]), f"perplexity {CONVENTION}"
     scorer = Scorer(OTHERS[metric]()) if metric in OTHERS else bleu_scorers(**options)[BLEU[metric]]
     statistics = [scorer.statistics(texts, references) for texts in outputs]
     return statistics, scorer.score_statistics, scorer.signature()
 
 
-def numbers_of(texts: Sequence[str]) -> np.ndarray:
-    """The numbers that texts spell, float64; a ValueError names one that does not."""
-    numbers = []
-    for line, text in enumerate(texts, 1):
-        try:
-            numbers.append(float(text))
-        except ValueError:
-            numbers.append(math.nan)
-        if not math.isfinite(numbers[-1]):
-            raise ValueError(
-                f"Line {line} of a system is {text[:40]!r}, not a finite number: give files of `ode-transformer score "
-                "perplexity --nll_file`."
-            )
-    return np.array(numbers)
-
-
 def outputs_of(predictions: Any) -> Sequence[Sequence[str]]:
     """Returns a list of texts for each output; a system with one output may be given as its texts."""
-    has_texts = predictions is None or len(predictions) == 0 or isinstance(predictions[0], str)
-    return [predictions] if has_texts else predictions
+    return [predictions] if isinstance(predictions[0], str) else predictions
 
 
 def compare(
@@ -253,11 +213,8 @@ def compare(
         metric, its signature, and the fields of `PairedBootstrap` without the scores on the resamples.
 
     Raises:
-        ValueError: the numbers of texts differ or are 0; the metric is unknown or has no such option.
-        TypeError: a single text is given instead of a list.
+        ValueError: the numbers of texts differ, or the metric has no such option.
     """
-    if metric not in METRICS:
-        raise ValueError(f"metric {metric!r} must be one of {', '.join(METRICS)}.")
     if options and metric not in BLEU:
         raise ValueError(f"The metric {metric!r} has no options, but {', '.join(options)} is given.")
     systems = {"predictions_a": outputs_of(predictions_a), "predictions_b": outputs_of(predictions_b)}
@@ -283,7 +240,7 @@ def compare(
 
 def compare_all(
     systems: Mapping[str, Sequence[str]], references: Sequence, metric: str, **options
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], str]:
     """Several systems on one test set, each compared with the first.
 
     Args:
@@ -291,15 +248,15 @@ def compare_all(
         references, metric, options: As in `compare`.
 
     Returns:
-        For each system its `name`, `score` and `signature`; for all but the first also the `difference` from it, the
-        `confidence_interval` of that and its `p_value`.
+        For each system its `name` and `score`, and for all but the first also the `difference` from it, the
+        `confidence_interval` of that and its `p_value`; and the metric's signature.
     """
     (first, texts), *others = systems.items()
-    rows: list[dict[str, Any]] = []
-    for name, other in others:
-        found = compare(texts, other, references, metric, **options)
-        if not rows:
-            rows.append({"name": first, "score": found["score_a"], "signature": found["signature"]})
-        kept = ("signature", "difference", "confidence_interval", "p_value")
-        rows.append({"name": name, "score": found["score_b"]} | {key: found[key] for key in kept})
-    return rows
+    found = {name: compare(texts, other, references, metric, **options) for name, other in others}
+    rows = [
+        {"name": name, "score": each["score_b"]}
+        | {key: each[key] for key in ("difference", "confidence_interval", "p_value")}
+        for name, each in found.items()
+    ]
+    one = next(iter(found.values()))
+    return [{"name": first, "score": one["score_a"]}, *rows], one["signature"]

@@ -45,7 +45,6 @@ def gleu_statistics(
 
     Raises:
         ValueError: the numbers of predictions, references and sources differ or are 0.
-        TypeError: one string is given in place of a list.
     """
     check_lists(predictions=predictions, sources=sources)
     lists = reference_lists(predictions, references)
@@ -119,10 +118,8 @@ def gleu(
         gleu, the mean of all draws, and gleu_std, their standard deviation; from 0 to 100.
 
     Raises:
-        ValueError: the numbers of predictions, references and sources differ or are 0; `iterations` is less than 1.
+        ValueError: the numbers of predictions, references and sources differ or are 0.
     """
-    if iterations < 1:
-        raise ValueError(f"iterations {iterations} must be at least 1.")
     statistics = gleu_statistics(predictions, references, sources)
     sentences = np.arange(len(statistics))
     number, num_references = statistics.shape[:2]

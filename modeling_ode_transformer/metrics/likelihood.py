@@ -19,7 +19,7 @@ from ..generation_ode_transformer import position_limit
 from ..inference.cpu import cross_entropy
 from ..inference.tokenizers import encode_texts, load_tokenizers, marks_languages
 from ..model_folders import open_config, open_model
-from ..text_files import read_aligned_lines, read_lines
+from ..text_files import read_lines
 from .metric_utils import check_lists
 from .perplexity import load_model, token_likelihoods
 
@@ -94,26 +94,14 @@ def score_files(
         raise ValueError(
             f"{model} is {'an encoder-decoder: give' if is_pair else 'a language model: leave out'} --sources."
         )
-    if n_best:
-        outputs = read_n_best(targets)
-        texts = [text for _, text in outputs]
-    elif sources is None:
-        texts = read_lines(targets)
-    else:
-        of_sources, texts = read_aligned_lines([sources, targets])
+    numbers, texts = read_n_best(targets) if n_best else ([], read_lines(targets))
     if sources is None:
         scored = token_likelihoods(*load_model(model), texts, batch_size)
     else:
-        if n_best:
-            lines = read_lines(sources)
-            wrong = [number for number, _ in outputs if not 1 <= number <= len(lines)]
-            if wrong:
-                raise ValueError(
-                    f"{targets} has an output of source {wrong[0]}, but {sources} has {len(lines)} lines."
-                )
-            of_sources = [lines[number - 1] for number, _ in outputs]
+        lines = read_lines(sources)
         tokenizer, target_tokenizer = load_tokenizers(model, src_lang=src_lang, tgt_lang=tgt_lang)
         opened = open_model(AutoModelForSeq2SeqLM, model, dtype=torch.float32)
+        of_sources = [lines[number - 1] for number in numbers] if n_best else lines
         scored = target_likelihoods(opened, tokenizer, of_sources, texts, target_tokenizer, batch_size)
     for pieces, scores in scored:
         if tokens:
@@ -123,13 +111,10 @@ def score_files(
             yield f"{scores.sum(dtype=np.float64):.6f}"
 
 
-def read_n_best(path: str) -> list[tuple[int, str]]:
-    """The (number of the source, output) pairs of an n-best list, whose lines are `number<TAB>text` or
+def read_n_best(path: str) -> tuple[list[int], list[str]]:
+    """The numbers of the sources and the outputs of an n-best list, whose lines are `number<TAB>text` or
     `number<TAB>score<TAB>text`."""
-    outputs = []
-    for line_number, line in enumerate(read_lines(path), 1):
-        number, *_, text = line.split("\t") if "\t" in line else ("", "")
-        if not number.isdigit():
-            raise ValueError(f"{path}, line {line_number}: expected number<TAB>text, as in an n-best list.")
-        outputs.append((int(number), text))
-    return outputs
+    fields = [line.split("\t") for line in read_lines(path)]
+    if not all(len(line) > 1 and line[0].isdigit() for line in fields):
+        raise ValueError(f"{path} is not an n-best list, whose lines are number<TAB>text.")
+    return [int(line[0]) for line in fields], [line[-1] for line in fields]

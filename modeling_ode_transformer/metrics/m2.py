@@ -24,43 +24,22 @@ JFLEG's `dev.ref.m2`, are left out with a warning, as in the official scorer. An
 out too; the official scorer counts both as correct where a system has one.
 """
 
-import gzip
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..text_files import read_lines
-from .maxmatch import GoldEdit, count_edits
+from .maxmatch import Edit, count_edits
 from .metric_utils import check_lists, warn_of_untokenized
 
 
 logger = logging.getLogger(__name__)
 
-# Types of edits that mark an error without correcting it.
+# Types of edits that mark an error without correcting it; BEA-2019 does not apply them to its training data either.
 UNCORRECTED_TYPES = ("UNK", "Um")
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """An annotator's edit: the tokens from `start` to `end` (exclusive) become `correction`.
-
-    `correction` is the text in the M2 file: tokens, or "" to delete. Alternatives are separated by "||"; the first is
-    the annotator's choice. `line` is where the edit was read.
-    """
-
-    start: int
-    end: int
-    correction: str
-    type: str
-    line: int | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def alternatives(self) -> list[str]:
-        return self.correction.split("||")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,80 +49,56 @@ class M2Sentence:
     Attributes:
         tokens: The tokens of the original sentence.
         edits: Edits by annotator number, in the order of the file; an annotator who found no error has none.
-        name: The file from which it was read.
     """
 
     tokens: tuple[str, ...]
     edits: dict[int, list[Edit]]
-    name: str | None = field(default=None, compare=False, repr=False)
 
-    def corrected(self, annotator: int = 0, skipped_types: Collection[str] = UNCORRECTED_TYPES) -> list[str]:
-        """The tokens as an annotator corrects them, with the first of any alternatives.
+    def corrected(self, annotator: int = 0) -> list[str]:
+        """The tokens as an annotator corrects them, with the first of any alternatives, without `UNCORRECTED_TYPES`.
 
         Args:
             annotator: Number of the annotator. If nobody annotated the sentence, it is unchanged.
-            skipped_types: Types of edits that are not applied. By default, these correct nothing; BEA-2019 does not
-                apply them to its training data either.
 
         Raises:
             ValueError: two edits overlap, or others but not this annotator annotated the sentence.
         """
         if self.edits and annotator not in self.edits:
             known = ", ".join(map(str, self.edits))
-            raise ValueError(f"{self._where()}no annotator {annotator} for {' '.join(self.tokens)!r}, only {known}.")
-        edits = [edit for edit in self.edits.get(annotator, []) if edit.type not in skipped_types]
+            raise ValueError(f"There is no annotator {annotator} for {' '.join(self.tokens)!r}, only {known}.")
+        edits = [edit for edit in self.edits.get(annotator, []) if edit.type not in UNCORRECTED_TYPES]
         tokens, position = [], 0
-        last: Any = None
         for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
             if edit.start < position:
                 raise ValueError(
-                    f"{self._where(edit)}the edit of tokens {edit.start} to {edit.end} overlaps another edit of "
-                    f"annotator {annotator}, of tokens {last.start} to {last.end}."
+                    f"Edits of annotator {annotator} overlap at token {edit.start} of {' '.join(self.tokens)!r}."
                 )
             tokens += [*self.tokens[position : edit.start], *edit.alternatives[0].split()]
-            position, last = edit.end, edit
+            position = edit.end
         return [*tokens, *self.tokens[position:]]
 
-    def _where(self, edit: Edit | None = None) -> str:
-        line = f", line {edit.line}" if edit and edit.line else ""
-        return f"{self.name}{line}: " if self.name else ""
-
     def __str__(self) -> str:
-        """The sentence's lines in an M2 file, without the empty one.
-
-        Raises:
-            ValueError: a token contains white space, or a field contains a field or line separator.
-        """
-        if any(token.split() != [token] for token in self.tokens):
-            raise ValueError(f"The tokens {self.tokens} are empty, or one contains white space.")
+        """The sentence's lines in an M2 file, without the empty one."""
         lines = [f"S {' '.join(self.tokens)}"]
         for annotator, edits in self.edits.items():
             for edit in edits or [Edit(-1, -1, "-NONE-", "noop")]:
                 several = len(edit.alternatives) > 1
                 correction = "||".join(text or "-NONE-" for text in edit.alternatives) if several else edit.correction
                 fields = [f"A {edit.start} {edit.end}", edit.type, correction]
-                if any("|||" in text or "\n" in text for text in fields):
-                    raise ValueError(f"A field of {edit} contains '|||' or a line break.")
                 lines.append("|||".join([*fields, "REQUIRED", "-NONE-", str(annotator)]))
         return "\n".join(lines)
 
 
-def parse_edit(line: str, number: int) -> tuple[int, Edit | None]:
-    """The annotator and the edit in a line of an M2 file, None for a `noop`. Raises a ValueError for a malformed
-    line."""
+def parse_edit(line: str) -> tuple[int, Edit | None]:
+    """The annotator and the edit in a line of an M2 file, None for a `noop`."""
     # From the right: a correction may end in "|".
-    beginning, *end = line.removeprefix("A ").rsplit("|||", 3)
-    fields = [*beginning.split("|||", 2), *end]
-    if len(fields) != 6 or "|||" in fields[2]:
-        raise ValueError(f"{line!r} has {len(line.split('|||'))} fields separated by '|||', not 6.")
-    span, error_type, correction, _, _, annotator = fields
+    beginning, _, _, annotator = line.removeprefix("A ").rsplit("|||", 3)
+    span, error_type, correction = beginning.split("|||", 2)
     start, end = map(int, span.split())
-    if start > end:
-        raise ValueError(f"the offsets {start} {end} are not in order.")
     if error_type == "noop" or (start, end) == (-1, -1):
         return int(annotator), None
     alternatives = ["" if text == "-NONE-" else text.strip() for text in correction.split("||")]
-    return int(annotator), Edit(start, end, "||".join(alternatives), error_type, number)
+    return int(annotator), Edit(start, end, "||".join(alternatives), error_type)
 
 
 def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
@@ -152,37 +107,26 @@ def parse_m2(lines: Iterable[str], name: str) -> list[M2Sentence]:
     Raises:
         ValueError: a line is malformed; the message names it.
     """
-    sentences, open_paragraph = [], False
+    sentences: list[M2Sentence] = []
     beyond, repeated = [], []
     for number, line in enumerate(lines, 1):
-        try:
-            if not line.strip():
-                open_paragraph = False
-            elif line.startswith("S ") or line == "S":
-                if open_paragraph:
-                    raise ValueError("a sentence begins, but there is no empty line before it.")
-                sentences.append(M2Sentence(tuple(line[2:].split()), {}, name))
-                open_paragraph = True
-            elif line.startswith("A "):
-                if not open_paragraph:
-                    raise ValueError(
-                        "this edit ('A' line) does not follow a sentence ('S' line) or another of its edits."
-                    )
-                annotator, edit = parse_edit(line, number)
+        if line.startswith("S ") or line == "S":
+            sentences.append(M2Sentence(tuple(line[2:].split()), {}))
+        elif line.strip():
+            try:
+                annotator, edit = parse_edit(line)
                 edits = sentences[-1].edits.setdefault(annotator, [])
-                if edit and (edit.start < 0 or edit.end > len(sentences[-1].tokens)):
-                    beyond.append(number)
-                elif edit and any(
-                    (edit.start, edit.end, edit.correction) == (other.start, other.end, other.correction)
-                    for other in edits
-                ):
-                    repeated.append(number)
-                elif edit:
-                    edits.append(edit)
-            else:
-                raise ValueError(f"{line[:80]!r} begins with neither 'S ' nor 'A '.")
-        except ValueError as error:
-            raise ValueError(f"{name}, line {number}: {error}") from error
+            except (IndexError, ValueError) as error:
+                raise ValueError(f"{name}, line {number}: {line[:80]!r} is not an edit of a sentence.") from error
+            if edit and not 0 <= edit.start <= edit.end <= len(sentences[-1].tokens):
+                beyond.append(number)
+            elif edit and any(
+                (edit.start, edit.end, edit.correction) == (other.start, other.end, other.correction)
+                for other in edits
+            ):
+                repeated.append(number)
+            elif edit:
+                edits.append(edit)
     for numbers, reason in (
         (beyond, "as by the official M2 scorer, since they lie beyond their sentence"),
         (repeated, "since their annotator has them twice"),
@@ -203,10 +147,8 @@ def read_m2(path: str | Path) -> list[M2Sentence]:
 
 
 def write_m2(path: str | Path, sentences: Iterable[M2Sentence]) -> None:
-    """Writes an M2 file, gzipped if its name ends in `.gz`; raises a ValueError if a sentence cannot be written."""
-    text = "".join(f"{sentence}\n\n" for sentence in sentences)
-    with (gzip.open if Path(path).suffix == ".gz" else open)(path, "wt", encoding="utf-8", newline="\n") as file:
-        file.write(text)
+    """Writes an M2 file."""
+    Path(path).write_text("".join(f"{sentence}\n\n" for sentence in sentences), encoding="utf-8", newline="\n")
 
 
 def m2_statistics(
@@ -228,21 +170,15 @@ def m2_statistics(
         edits. Annotators are in the order of their numbers; -1 marks one who did not annotate the sentence.
 
     Raises:
-        ValueError: there are not as many references as predictions, or none; `max_unchanged_words` is negative.
-        TypeError: one string is given in place of a list.
+        ValueError: there are not as many references as predictions, or none.
     """
     check_lists(predictions=predictions, references=references)
-    if max_unchanged_words < 0:
-        raise ValueError(f"max_unchanged_words {max_unchanged_words} must be at least 0.")
     warn_of_untokenized(predictions=predictions)
-    counts = []
-    for prediction, reference in zip(predictions, references):
-        annotations = {
-            annotator: [GoldEdit(edit.start, edit.end, edit.alternatives) for edit in edits]
-            for annotator, edits in (reference.edits or {0: []}).items()
-        }
-        options = max_unchanged_words, ignore_whitespace_casing
-        counts.append(count_edits(reference.tokens, prediction.split(), annotations, *options))
+    options = max_unchanged_words, ignore_whitespace_casing
+    counts = [
+        count_edits(reference.tokens, prediction.split(), reference.edits or {0: []}, *options)
+        for prediction, reference in zip(predictions, references)
+    ]
     annotators = sorted(set().union(*counts))
     return np.array([[of.get(annotator, (-1, -1, -1)) for annotator in annotators] for of in counts])
 
@@ -256,8 +192,6 @@ def m2_score_statistics(statistics: np.ndarray, beta: float = 0.5) -> dict[str, 
         precision, recall, f0.5 (or f1, f2, ... depending on `beta`), all from 0 to 1, and the numbers of edits behind
         them: correct, proposed, gold.
     """
-    if not 0 <= beta < float("inf"):
-        raise ValueError(f"beta {beta} must be a number of at least 0.")
     weight = beta * beta
     correct = proposed = gold = 0
 

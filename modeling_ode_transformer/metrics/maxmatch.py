@@ -23,7 +23,8 @@ Of a lattice with more than `MAX_VERTICES`, where the official scorer takes minu
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -36,12 +37,22 @@ EPSILON = 0.001
 MAX_VERTICES = 1000
 
 
-class GoldEdit(NamedTuple):
-    """An annotator's edit: one of the texts `replacements` for the tokens from `start` to `end` (exclusive)."""
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """An annotator's edit: the tokens from `start` to `end` (exclusive) become `correction`.
+
+    `correction` is the text in the M2 file: tokens, or "" to delete. Alternatives are separated by "||"; the first is
+    the annotator's choice.
+    """
 
     start: int
     end: int
-    replacements: Sequence[str]
+    correction: str
+    type: str
+
+    @property
+    def alternatives(self) -> list[str]:
+        return self.correction.split("||")
 
 
 def levenshtein(mismatch: np.ndarray, substitution: int) -> np.ndarray:
@@ -144,17 +155,17 @@ class Lattice:
         """What the hypothesis has at an edge."""
         return " ".join(self.hypothesis[self.places[edge[0]][1] : self.places[edge[1]][1]])
 
-    def costs(self, gold_edits: Sequence[GoldEdit]) -> dict[Edge, float]:
+    def costs(self, gold_edits: Sequence[Edit]) -> dict[Edge, float]:
         """The cost of each edge for an annotator."""
         costs, gold = dict(self.plain_costs), defaultdict(list)
-        for start, end, replacements in gold_edits:
-            gold[start, end].append(replacements)
+        for edit in gold_edits:
+            gold[edit.start, edit.end].append(edit.alternatives)
         for (start, end), alternatives in gold.items():
             edges = self.spans[start, end]
             if start == end:
                 costs |= self.insertion_costs(edges, alternatives)
             else:
-                texts = {text for replacements in alternatives for text in replacements}
+                texts = set(chain.from_iterable(alternatives))
                 costs |= {edge: -len(self.edges) for edge in edges if self.text(edge) in texts}
         return costs
 
@@ -182,7 +193,7 @@ class Lattice:
                 costs[waiting.popleft() if from_left else waiting.pop()] += EPSILON
         return costs
 
-    def cheapest_path(self, gold_edits: Sequence[GoldEdit]) -> list[Edge]:
+    def cheapest_path(self, gold_edits: Sequence[Edit]) -> list[Edge]:
         """The edges on the cheapest path for an annotator that change something, in order."""
         costs = self.costs(gold_edits)
         edges = [(*edge, costs[edge]) for edge in self.edges]
@@ -201,7 +212,7 @@ class Lattice:
         return [edge for edge in reversed(path) if self.changes(edge)]
 
 
-def count_matches(edits: Iterable[tuple[int, int, str]], gold_edits: Sequence[GoldEdit]) -> int:
+def count_matches(edits: Iterable[tuple[int, int, str]], gold_edits: Sequence[Edit]) -> int:
     """The number of matches with an annotator's edits, in order. No match comes before an earlier match; duplicates
     all count."""
     count = first = 0
@@ -209,7 +220,7 @@ def count_matches(edits: Iterable[tuple[int, int, str]], gold_edits: Sequence[Go
         found = [
             i
             for i, gold in enumerate(gold_edits)
-            if i >= first and (gold.start, gold.end) == (start, end) and text in gold.replacements
+            if i >= first and (gold.start, gold.end) == (start, end) and text in gold.alternatives
         ]
         if found:
             count += len(found)
@@ -220,7 +231,7 @@ def count_matches(edits: Iterable[tuple[int, int, str]], gold_edits: Sequence[Go
 def count_edits(
     source: Sequence[str],
     hypothesis: Sequence[str],
-    annotations: Mapping[int, Sequence[GoldEdit]],
+    annotations: Mapping[int, Sequence[Edit]],
     max_unchanged_words: int = 2,
     ignore_whitespace_casing: bool = False,
 ) -> dict[int, tuple[int, int, int]]:

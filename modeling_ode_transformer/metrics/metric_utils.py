@@ -11,12 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_lists(**lists: Sized) -> None:
-    """Raises a ValueError with the counts unless all lists have the same number of items, at least one, and a
-    TypeError for a string or None in place of a list."""
-    for name, items in lists.items():
-        if items is None or isinstance(items, str):
-            given = "None" if items is None else f"the text {items[:40]!r}"
-            raise TypeError(f"{name} must be a list of texts, but is {given}.")
+    """Raises a ValueError with the counts unless all lists have the same number of items, at least one."""
     counts = {name: len(items) for name, items in lists.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -29,14 +24,10 @@ def reference_lists(predictions: Sequence[str], references: Sequence[str | Seque
     """The references of each prediction as a list, whether one text or several are given.
 
     Raises:
-        ValueError: there are no predictions, not as many references, or a prediction without a reference.
-        TypeError: one string is given in place of a list.
+        ValueError: there are no predictions, or not as many references.
     """
     check_lists(predictions=predictions, references=references)
-    lists = [[texts] if isinstance(texts, str) else list(texts) for texts in references]
-    if [] in lists:
-        raise ValueError(f"The prediction of index {lists.index([])} has no reference: give at least one for each.")
-    return lists
+    return [[texts] if isinstance(texts, str) else list(texts) for texts in references]
 
 
 # Scripts without spaces between words, as Unicode's names of their letters begin.

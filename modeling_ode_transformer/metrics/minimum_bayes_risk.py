@@ -21,14 +21,7 @@ def expected_utilities(outputs: Sequence[str], utility: str = "chrf") -> dict[st
 
     Returns:
         The mean of each text, in percent, by text; the best first, and of equal ones the one drawn first.
-
-    Raises:
-        ValueError: there are no outputs, or no such utility.
     """
-    if utility not in UTILITIES:
-        raise ValueError(f"There is no utility {utility!r}: choose one of {', '.join(UTILITIES)}.")
-    if not outputs:
-        raise ValueError("There are no outputs to choose from.")
     metric, counts = UTILITIES[utility](), Counter(outputs)
     means = {
         text: sum(metric.sentence_score(text, [other]).score * count for other, count in counts.items()) / len(outputs)

@@ -101,42 +101,24 @@ def check_end_of_sentence(tokenizer: PreTrainedTokenizerBase) -> None:
 def block_nll(
     model: PreTrainedModel, inputs: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], batch_size: int = 8
 ) -> list[np.ndarray]:
-    """Negative log-likelihood in nats of each label of each block, in evaluation mode and float32 from the logits on.
+    """Negative log-likelihood in nats of each label of each block, in float32 from the logits on.
 
     Args:
-        model: A causal language model.
+        model: A causal language model, in evaluation mode.
         inputs: Token ids of each block.
         labels: The token after each input token.
         batch_size: Blocks per forward pass, padded on the right.
-
-    Raises:
-        ValueError: a token is not in the model's vocabulary, or a block is too long for the model's positions.
     """
-    size = len(model.get_input_embeddings().weight)
-    last = max((max(ids, default=0) for ids in (*inputs, *labels)), default=0)
-    if last >= size:
-        raise ValueError(f"Token {last} is beyond the model's {size} embeddings: give the model's own tokenizer.")
-    training = model.training
-    model.eval()
     losses = {}
-    try:
-        order = sorted(range(len(inputs)), key=lambda i: -len(inputs[i]))
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
-            ids = pad_sequence([torch.tensor(inputs[i]) for i in batch], batch_first=True).to(model.device)
-            targets = pad_sequence([torch.tensor(labels[i]) for i in batch], batch_first=True, padding_value=-100)
-            targets = targets.to(model.device)
-            try:
-                logits = model(input_ids=ids, attention_mask=(targets != -100).long()).logits
-            except (IndexError, ValueError) as error:
-                raise ValueError(
-                    f"The model cannot take a block of {ids.shape[1]} tokens ({error}): give a block_size from 1 "
-                    "to its number of positions."
-                ) from error
-            of_tokens = cross_entropy(logits.flatten(0, 1), targets.flatten()).view_as(targets).cpu().numpy()
-            losses |= {i: row[: len(labels[i])] for i, row in zip(batch, of_tokens)}
-    finally:
-        model.train(training)
+    order = sorted(range(len(inputs)), key=lambda i: -len(inputs[i]))
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        ids = pad_sequence([torch.tensor(inputs[i]) for i in batch], batch_first=True).to(model.device)
+        targets = pad_sequence([torch.tensor(labels[i]) for i in batch], batch_first=True, padding_value=-100)
+        targets = targets.to(model.device)
+        logits = model(input_ids=ids, attention_mask=(targets != -100).long()).logits
+        of_tokens = cross_entropy(logits.flatten(0, 1), targets.flatten()).view_as(targets).cpu().numpy()
+        losses |= {i: row[: len(labels[i])] for i, row in zip(batch, of_tokens)}
     return [losses[i] for i in range(len(inputs))]
 
 
@@ -150,8 +132,6 @@ def score_lines(
     """What `model_perplexity` sums, with the same arguments and errors: `nll` (float64, in nats), `words`, `tokens`,
     `unknown_tokens` and `bytes` of each line, its end included, (lines,) each."""
     check_lists(lines=lines)
-    if block_size < 0 or batch_size < 1:
-        raise ValueError(f"block_size {block_size} must be at least 0, and batch_size {batch_size} at least 1.")
     check_end_of_sentence(tokenizer)
     encoded = tokenizer(list(lines), add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
     inputs, labels = shift_blocks(encoded, block_size, tokenizer.eos_token_id)
@@ -210,7 +190,7 @@ def model_perplexity(
     """Word perplexity of a causal language model on lines of text.
 
     Args:
-        model: The model.
+        model: The model, in evaluation mode.
         tokenizer: Its tokenizer, of words or subwords, with an end-of-sentence token. It adds no special tokens here.
         lines: Texts, one sentence each.
         block_size: Tokens per block of running text; 0: each line by itself (`shift_blocks`).
@@ -221,7 +201,7 @@ def model_perplexity(
         bytes (ends of lines included).
 
     Raises:
-        ValueError: there are no lines; the tokenizer has no end-of-sentence token; a block is too long for the model.
+        ValueError: there are no lines, or the tokenizer has no end-of-sentence token.
     """
     return sum_lines(score_lines(model, tokenizer, lines, block_size, batch_size))
 

@@ -49,10 +49,8 @@ def rouge(
         rouge1, rouge2, rougeLsum, rougeL_whole_text (0 to 100), and the convention in words.
 
     Raises:
-        ValueError: there are not as many references as predictions, or none; `sentences` is neither of the two.
+        ValueError: there are not as many references as predictions, or none.
     """
-    if sentences not in SENTENCE_SPLITS:
-        raise ValueError(f"sentences={sentences!r} must be one of {', '.join(SENTENCE_SPLITS)}.")
     split = SENTENCE_SPLITS[sentences]
     lists = [[split(text) for text in texts] for texts in reference_lists(predictions, references)]
     if problem := script_problem([text for texts in lists for text in texts]):

@@ -192,36 +192,12 @@ def test_other_objects_are_read_only_when_told_to_trust_the_file(files):
     assert_close(logits(model, golden(SHARED)[1]), golden(SHARED)[1]["logits"])
 
 
-def test_code_that_is_missing_here_is_named(files, meters, monkeypatch):
-    checkpoint = files.checkpoint(train_meters=meters)
-    monkeypatch.delitem(sys.modules, "fairseq.meters")
-    monkeypatch.delitem(sys.modules, "fairseq")
-    with pytest.raises(ValueError, match=r"code is missing here: No module named 'fairseq'"):
-        files.run(checkpoint, options=["--trust_file"])
-
-
-@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 and no more"])
-def test_damaged_files_are_refused_by_name(content, files):
-    path = files.dictionary.parent / "damaged.pt"
-    path.write_bytes(content)
-    for options in ([], ["--trust_file"]):
-        with pytest.raises(ValueError, match=r"damaged.pt .*is damaged"):
-            files.run(path, options=options)
-
-
-@pytest.mark.parametrize(
-    "checkpoint, found",
-    [
-        ({"cfg": {}, "args": None, "model": {}}, "'cfg', 'args', 'model'"),
-        ({"args": Namespace(), "model": {"a": 1}}, "'args', 'model'"),
-        ([torch.ones(1)], "a list"),
-    ],
-)
-def test_files_of_others_are_refused_with_what_they_hold(checkpoint, found, files):
+def test_files_of_others_are_refused(files):
     path = files.dictionary.parent / "other.pt"
-    torch.save(checkpoint, path)
-    with pytest.raises(ValueError, match=f"other.pt is not a checkpoint of fairseq 0.6.2: .* holds {found}"):
-        files.run(path)
+    for content in ({"cfg": {}, "args": None, "model": {}}, [torch.ones(1)]):
+        torch.save(content, path)
+        with pytest.raises(ValueError, match=r"other\.pt is not a checkpoint of fairseq 0\.6\.2"):
+            files.run(path)
 
 
 def test_one_dictionary_gives_one_tokenizer(files):
@@ -254,12 +230,6 @@ def test_other_target_codes_give_a_target_tokenizer(files):
         assert AutoTokenizer.from_pretrained(files.output, subfolder=folder)("lower").input_ids == expected
 
 
-def test_shared_embeddings_need_one_dictionary(files):
-    with pytest.raises(ValueError, match=r"share their embeddings, but --source_dict .*dict.txt and .*dict.de.txt"):
-        files.run(files.checkpoint(), target=files.other_dictionary)
-    assert not files.output.exists()
-
-
 def test_dictionaries_of_another_size_are_refused_with_the_sizes(files):
     for lines, message in ((TOKENS[1:], "has 59 tokens"), ([*TOKENS, "more"], "has 61 tokens")):
         files.other_dictionary.write_text("".join(f"{token} 1\n" for token in lines))
@@ -283,24 +253,6 @@ def test_the_search_is_the_original_s_by_default(files):
     saved = GenerationConfig.from_pretrained(files.output)
     assert (saved.num_beams, saved.length_penalty, saved.max_length, saved.early_stopping) == (4, 0.6, 256, True)
     assert (saved.min_new_tokens, saved.suppress_tokens, saved.decoder_start_token_id) == (1, [1], 2)
-
-
-def test_codes_of_the_target_alone_are_refused(files):
-    with pytest.raises(ValueError, match=r"--target_bpe_codes codes.de needs --bpe_codes"):
-        files.run(files.checkpoint(), options=["--target_bpe_codes", "codes.de"])
-    assert not files.output.exists()
-
-
-def test_the_same_checkpoint_twice_and_codes_of_another_dictionary_are_refused(files):
-    checkpoint = files.checkpoint()
-    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is given twice"):
-        files.run(checkpoint, checkpoint.parent / "." / checkpoint.name)
-    files.codes.write_text("#version: 0.2\nz u\nzu m</w>\nu n\nun d</w>\nn e\nd i\ndi e</w>\n")
-    with pytest.raises(
-        ValueError, match="does not fit the dictionary, which holds 0 of the 7 pieces that these BPE codes"
-    ):
-        files.run(checkpoint, options=["--bpe_codes", files.codes])
-    assert not files.output.exists()
 
 
 def test_nothing_is_overwritten(files):

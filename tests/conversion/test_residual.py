@@ -1,7 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Residual models as ODE Transformers and back: against the models of transformers themselves."""
 
-import copy
 import logging
 
 import pytest
@@ -11,7 +10,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     EncoderDecoderCache,
     M2M100ForConditionalGeneration,
-    M2M100Model,
     StaticCache,
 )
 from transformers.models.m2m_100.modeling_m2m_100 import shift_tokens_right
@@ -316,12 +314,6 @@ def test_a_conversion_that_changes_nothing_prints_nothing(tmp_path, capfd, caplo
     assert (printed.out, printed.err, caplog.messages) == ("", "", [])
 
 
-def test_layers_dropped_in_training_are_reported(monkeypatch):
-    messages = capture_warnings(monkeypatch)
-    convert(original("m2m_100", encoder_layerdrop=0.05))
-    assert len(messages) == 1 and "encoder_layerdrop=0.05" in messages[0]
-
-
 @pytest.mark.parametrize("model_type", ["bart", "nllb-moe", "t5", "ode_transformer"])
 def test_another_family_is_refused_before_its_weights_are_read(model_type, tmp_path):
     AutoConfig.for_model(model_type).save_pretrained(tmp_path)  # no weights
@@ -332,29 +324,17 @@ def test_another_family_is_refused_before_its_weights_are_read(model_type, tmp_p
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"d_model": 64}, "d_model=64 cannot be chosen"),
-        ({"layer_history": "dense"}, "layer_history='dense' cannot be chosen"),
-        ({"position_counting": "mask"}, "position_counting='mask' cannot be chosen"),
-        ({"is_encoder_decoder": False}, "is_encoder_decoder=False cannot be chosen"),
         ({"solver": "rk2"}, "solver='rk2' is not a field"),
         ({"vector_field": "macaron"}, "lacks model.*macaron"),
-        ({"decoder_solver": "iiet"}, "decoder_solver='iiet'"),
     ],
 )
 def test_fields_that_cannot_be_chosen_are_refused_by_name(fields, message):
-    with pytest.raises(Exception, match=message) as error:
+    with pytest.raises(ValueError, match=message):
         convert(original("m2m_100"), **fields)
-    assert isinstance(error.value, (ValueError, TypeError)) or "Strict" in type(error.value).__name__
 
 
-def test_models_without_their_head_or_with_more_than_their_family_are_refused():
+def test_models_with_more_than_their_family_are_refused():
     reference = original("m2m_100")
-    with pytest.raises(ValueError, match="M2M100Model cannot be converted: give its M2M100ForConditionalGeneration"):
-        convert(M2M100Model(reference.config))
-    quantized = copy.deepcopy(reference)
-    quantized.model.encoder.layers[0].fc1.weight = torch.nn.Parameter(torch.zeros(2).to(torch.int8), False)
-    with pytest.raises(ValueError, match=r"fc1.weight has no values to convert \(dtype torch.int8"):
-        convert(quantized)
     reference.model.encoder.layers[1].adapter = torch.nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"what its family does not have, model\.encoder\.layers\.1\.adapter\.bias"):
         convert(reference)

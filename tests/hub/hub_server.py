@@ -45,8 +45,8 @@ class Answer(Exception):
 
 class HubServer(ThreadingHTTPServer):
     """Serves `repositories` (by "OWNER/NAME") and notes `requests`. A connection is cut where `cut(method, path)` is
-    true, without an answer; where `lose(method, path)` is, only the answer is lost. `default_visibility` is that of
-    new repositories for which none is asked, as organizations set it."""
+    true, without an answer. `default_visibility` is that of new repositories for which none is asked, as organizations
+    set it."""
 
     daemon_threads = True
 
@@ -56,7 +56,6 @@ class HubServer(ThreadingHTTPServer):
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
         self.cut: Callable[[str, str], bool] = lambda method, path: False
-        self.lose = self.cut
         self.default_visibility = "public"
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -90,9 +89,6 @@ class Handler(BaseHTTPRequestHandler):
             raise Answer(404, {"error": f"no route {self.command} {path}"})
         except Answer as answer:
             _ = self.body  # a request is read to its end
-            if self.server.lose(self.command, path):
-                self.close_connection = True
-                return
             self.send_response(answer.status)
             for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
                 self.send_header(name, value)
@@ -222,12 +218,6 @@ class Handler(BaseHTTPRequestHandler):
         sha = repository.commit(revision, files)
         raise Answer(200, {"commitUrl": f"{self.server.url}/{name}/commit/{sha}", "commitOid": sha, "hookOutput": ""})
 
-    def branch(self, name, branch):
-        self.authorize()
-        repository, sha, _ = self.revision(name, None)
-        repository.branches[branch] = sha
-        raise Answer(200, {})
-
     def resolve(self, name, revision, path):
         _, sha, files = self.revision(name, revision)
         if path not in files:
@@ -245,7 +235,6 @@ ROUTES = (
     (rf"GET /api/models/{NAME}/tree/([^/]+)", Handler.tree),
     (rf"POST /api/models/{NAME}/preupload/(.+)", Handler.preupload),
     (rf"POST /api/models/{NAME}/commit/(.+)", Handler.commit),
-    (rf"POST /api/models/{NAME}/branch/(.+)", Handler.branch),
     (rf"POST /{NAME}\.git/info/lfs/objects/batch", Handler.lfs_batch),
     (r"PUT /lfs/(\w+)", Handler.lfs_put),
     (rf"(?:GET|HEAD) /{NAME}/resolve/([^/]+)/(.+)", Handler.resolve),

@@ -33,13 +33,7 @@ from modeling_ode_transformer import (
     depth,
 )
 from modeling_ode_transformer.hub import publish as publish_module
-from modeling_ode_transformer.hub.publish import (
-    PublishError,
-    check_repository,
-    prepare_repository,
-    publish,
-    upload_repository,
-)
+from modeling_ode_transformer.hub.publish import check_repository, prepare_repository, publish, upload_repository
 from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
 from modeling_ode_transformer.text_files import read_json
 from modeling_ode_transformer.training.checkpoints import LOCK, TEMPORARY
@@ -243,82 +237,29 @@ def test_a_classifier_from_its_training_to_the_example_of_its_card(solver, is_pa
     config = json.loads((folder / "config.json").read_text())
     swapped = config | {"id2label": {"0": "yes", "1": "no"}, "label2id": {"yes": 0, "no": 1}}
     (folder / "config.json").write_text(json.dumps(swapped))
-    with pytest.raises(PublishError, match=r"the pipeline gives .*'label': '(yes|no)'"):
+    with pytest.raises(ValueError, match=r"the pipeline gives .*'label': '(yes|no)'"):
         check_repository(folder, tmp_path / "run", "text-classification")
 
 
-def test_an_interrupted_command_says_so(monkeypatch, capsys):
-    def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("modeling_ode_transformer.hub.publish.publish", interrupt)
-    with pytest.raises(SystemExit) as exit:
-        cli.run(["publish", "output", "--repo_id", "me/model"])
-    assert exit.value.code == 130
-    assert "all files of the new commit, or none" in capsys.readouterr().err
-
-
 def test_what_cannot_be_published_is_said(run, tmp_path):
-    def fails(folder, message, card=CARD, **options):
-        with pytest.raises((PublishError, ValueError), match=message):
-            prepare_repository(folder, tmp_path / "out", card, **options)
+    def fails(folder, message, out="out", **options):
+        with pytest.raises((OSError, ValueError), match=message):
+            prepare_repository(folder, tmp_path / out, CARD, **options)
         assert not (tmp_path / "out").exists()
 
-    fails(tmp_path, "holds no saved model")
-    broken = tmp_path / "broken"
-    shutil.copytree(run, broken)
-    fails(broken, "'chess' is not one of translation", task="chess")
-    fails(broken, "Repo id must", card={"repo_id": "a/b/c"})
-    arguments, weights = (broken / name for name in ("arguments.json", "model.safetensors"))
-    noted, stored = arguments.read_bytes(), weights.read_bytes()
-    arguments.write_text("[]")
-    fails(broken, r"arguments\.json holds a list, not a JSON object")
-    arguments.write_bytes(noted)
-    weights.write_bytes(stored[: len(stored) // 2])
-    fails(broken, "broken: its weights are cut off or damaged")
-    weights.write_bytes(stored)
+    fails(tmp_path / "nothing", "nothing")
+    fails(run, "needs a task, not 'chess': give one of translation", task="chess")
+    broken = shutil.copytree(run, tmp_path / "broken")
     (broken / "tokenizer.json").unlink()
     (broken / "tokenizer_config.json").unlink()
-    fails(broken, "holds no tokenizer")
+    fails(broken, "tokenizer")
     (broken / "model.safetensors").rename(broken / "pytorch_model.bin")
-    fails(broken, "holds no safetensors weights.*from_pretrained")
-    (broken / "pytorch_model.bin").rename(broken / "model.safetensors")
+    fails(broken, "model.safetensors")
     (broken / "config.json").write_text('{"model_type": "m2m_100"}')
     fails(broken, "'m2m_100' is not one of this package: publish it with model.push_to_hub")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()
-    with pytest.raises(PublishError, match="full is not empty"):
-        prepare_repository(run, tmp_path / "full", CARD)
-    with pytest.raises(PublishError, match="nothing holds no saved model"):
-        cli.run(["publish", str(tmp_path / "nothing"), "--repo_id", "me/model", "--dry_run"])
-
-
-EVIL = """
-from pathlib import Path
-from transformers import PreTrainedTokenizerFast
-Path({ran!r}).touch()
-class EvilTok(PreTrainedTokenizerFast):
-    pass
-"""
-
-
-@pytest.mark.parametrize(
-    "place, reference", [("", "{folder}--evil.EvilTok"), ("target_tokenizer", "{folder}/evil.EvilTok")]
-)
-def test_code_of_others_runs_only_if_it_is_trusted(place, reference, run, tmp_path, capsys):
-    """A tokenizer names it by an absolute path."""
-    folder, ran = shutil.copytree(run, tmp_path / "run"), tmp_path / "ran"
-    (tmp_path / "evil").mkdir()
-    (tmp_path / "evil" / "evil.py").write_text(EVIL.format(ran=str(ran)))
-    file = folder / place / "tokenizer_config.json"
-    code = {"AutoTokenizer": [None, reference.format(folder=tmp_path / "evil")]}
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"auto_map": code}))
-    argv = ["publish", str(folder), "--repo_id", "me/model", "--dry_run"]
-    with pytest.raises(PublishError, match=r"evil\.py, which this package did not write: .* --trust_remote_code"):
-        cli.run(argv)
-    assert not ran.exists()
-    cli.run([*argv, "--trust_remote_code"])
-    assert ran.exists() and "It loads without this package" in capsys.readouterr().out
+    fails(run, "full is not an empty folder", out="full")
 
 
 def other_numbers(code: str) -> str:
@@ -339,7 +280,7 @@ def without_end_mark(text: str) -> str:
 @pytest.mark.parametrize(
     "file, damage, message",
     [
-        ("modeling_ode_transformer.py", other_numbers, "AutoModelForSeq2SeqLM gives other numbers"),
+        ("modeling_ode_transformer.py", other_numbers, "the model gives other numbers"),
         (
             "integration_ode_transformer.py",
             lambda code: "import modeling_ode_transformer.integration_ode_transformer\n" + code,
@@ -367,8 +308,8 @@ def test_a_repository_that_does_not_work_without_the_package_is_not_uploaded(
         return record
 
     monkeypatch.setattr(publish_module, "prepare_repository", prepare)
-    with pytest.raises(PublishError, match=f"(?s)so nothing was uploaded.*{message}"):
-        publish(run, CARD, trust_remote_code=True)
+    with pytest.raises(ValueError, match=f"(?s)so nothing was uploaded.*{message}"):
+        publish(run, CARD)
     assert hub.requests == [] and hub.repositories == {}
 
 
@@ -425,63 +366,20 @@ def test_saving_a_configuration_to_the_hub_uploads_all_that_is_in_the_folder(hub
 @pytest.mark.parametrize(
     "name, options, token, message",
     [
-        ("me/new", {}, None, "no access token for the Hub: log in with `hf auth login`, or set HF_TOKEN"),
-        ("me/new", {}, "hf_" + "b" * 34, "does not let this token write to me/new"),
-        ("other/new", {}, TOKEN, "does not let this token write to other/new"),
+        ("me/new", {}, "hf_" + "b" * 34, "401"),
+        ("other/new", {}, TOKEN, "403"),
         ("me/held", {}, TOKEN, "me/held already holds 2 files: give --update"),
         ("me/held", {"update": True, "private": True}, TOKEN, "me/held is public"),
-        (
-            "me/held",
-            {"update": True, "revision": "nope"},
-            TOKEN,
-            "me/held has no branch 'nope'.*hf repos branch create",
-        ),
     ],
 )
 def test_uploads_that_are_refused_leave_the_hub_as_it_was(name, options, token, message, small, hub, monkeypatch):
     hub.repositories["me/held"] = held(README__md="old", model__safetensors="old")
     before = dict(hub.repositories["me/held"].branches)
-    if token is None:
-        monkeypatch.delenv("HF_TOKEN")
-        monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(small / "no_token"))
-    else:
-        monkeypatch.setenv("HF_TOKEN", token)
-    with pytest.raises((PublishError, ValueError), match=f"(?s){message}"):
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises((OSError, ValueError), match=message):
         upload_repository(small, name, **options)
-    if token is None:
-        # Before anything else.
-        with pytest.raises(PublishError, match=message):
-            publish("no_such_folder", CARD)
     assert list(hub.repositories) == ["me/held"]
     assert hub.repositories["me/held"].branches == before and len(hub.repositories["me/held"].commits) == 1
-
-
-@pytest.mark.parametrize(
-    "request_that_fails, exists", [("PUT /lfs/", True), ("/preupload/", False), ("/commit/main", True)]
-)
-def test_an_interrupted_upload_changes_no_file_and_can_be_started_again(request_that_fails, exists, small, hub):
-    old = {"README.md": b"old", "model.safetensors": b"old"}
-    if exists:
-        hub.repositories["me/model"] = held(README__md="old", model__safetensors="old")
-    hub.cut = lambda method, path: request_that_fails in f"{method} {path}"
-    with pytest.raises(
-        PublishError, match=rf"The upload to me/model on {hub.url} was interrupted.*repeat the command"
-    ):
-        upload_repository(small, "me/model", update=exists)
-    files = hub.repositories["me/model"].files()
-    assert files == old if exists else set(files) == {".gitattributes"}
-
-    hub.cut = lambda method, path: False
-    upload_repository(small, "me/model", update=exists)
-    files = hub.repositories["me/model"].files()
-    assert {name: data for name, data in files.items() if name != ".gitattributes"} == files_of(small)
-
-
-def test_a_lost_answer_is_not_taken_for_a_lost_commit(small, hub):
-    hub.lose = lambda method, path: "/commit/main" in path
-    with pytest.raises(PublishError, match="or all new files are there and only the answer was lost"):
-        upload_repository(small, "me/model")
-    assert files_of(small).keys() < hub.repositories["me/model"].files().keys()
 
 
 def test_an_update_replaces_all_that_is_loaded_and_keeps_what_is_not_its_own(small, hub):
@@ -489,11 +387,8 @@ def test_an_update_replaces_all_that_is_loaded_and_keeps_what_is_not_its_own(sma
     stale = ("model-2.safetensors", "target_tokenizer/tokenizer.json", "vocab.json", "adapter_config.json")
     kept = ("picture.png", "adapters/de/adapter_model.safetensors", "onnx/tokenizer.json", "int8/model.safetensors")
     hub.repositories["me/model"] = held(README__md="old", **dict.fromkeys(stale, "old"), **dict.fromkeys(kept, "mine"))
-    hub.repositories["me/model"].branches["draft"] = hub.repositories["me/model"].branches["main"]
-    upload_repository(small, "me/model", update=True, revision="draft", commit_message="Better")
-    repository = hub.repositories["me/model"]
-    assert repository.files("draft") == files_of(small) | dict.fromkeys(kept, b"mine")
-    assert repository.files()["README.md"] == b"old"
+    upload_repository(small, "me/model", update=True)
+    assert hub.repositories["me/model"].files() == files_of(small) | dict.fromkeys(kept, b"mine")
 
 
 def test_somebody_elses_commit_in_between_is_not_overwritten(small, hub):
@@ -505,7 +400,7 @@ def test_somebody_elses_commit_in_between_is_not_overwritten(small, hub):
         return False
 
     hub.cut = commit_first
-    with pytest.raises(PublishError, match=r"(?s)was interrupted.*Precondition Failed"):
+    with pytest.raises(OSError, match="Precondition Failed"):
         upload_repository(small, "me/model", update=True)
     assert hub.repositories["me/model"].files() == {"README.md": b"theirs"}
 

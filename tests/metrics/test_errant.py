@@ -159,24 +159,19 @@ def test_what_cannot_be_compared_is_said(files):
         ValueError, match=r"index 1 has the sentence 'He go to to school \.', but the reference has 'All is"
     ):
         errant_score(system[:2], [reference[0], reference[2]])
-    for beta in (0, float("nan")):
-        with pytest.raises(ValueError, match=f"beta {beta} must be above 0"):
-            errant_score(system, reference, beta=beta)
-    with pytest.raises(ValueError, match="'span' must be one of cs, cse, ds, dt"):
-        errant_score(system, reference, criterion="span")
-    with pytest.raises(ValueError, match="'fine' must be one of operation, main, all"):
-        errant_score(system, reference, types="fine")
 
 
 def test_the_command_prints_the_table_of_types(files, capsys):
     command = ["score", "errant", "--hypotheses", files[0], "--references", files[1]]
     cli.run([*command, "--types", "operation"])
     assert capsys.readouterr().out == (
-        "type  system  reference  correct  precision  recall    f0.5\n"
-        "M          1          1        0     0.0000  0.0000  0.0000\n"
-        "R          4          4        3     0.7500  0.7500  0.7500\n"
-        "U          1          1        1     1.0000  1.0000  1.0000\n"
-        "all        6          6        4     0.6667  0.6667  0.6667\n"
+        "precision = 0.6667\nrecall = 0.6667\nf0.5 = 0.6667\n"
+        "true_positives = 4\nfalse_positives = 2\nfalse_negatives = 2\n"
+        "| types | precision | recall | f0.5 | true_positives | false_positives | false_negatives |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |\n"
+        "| M | 0.0000 | 0.0000 | 0.0000 | 0 | 1 | 1 |\n"
+        "| R | 0.7500 | 0.7500 | 0.7500 | 3 | 1 | 1 |\n"
+        "| U | 1.0000 | 1.0000 | 1.0000 | 1 | 0 | 0 |\n"
     )
     cli.run([*command, "--beta", "1", "--criterion", "ds", "--json"])
     printed = json.loads(capsys.readouterr().out)
@@ -243,14 +238,5 @@ def test_one_correction_or_several_of_each_sentence(model, tmp_path):
     assert empty[1].corrected() == ["the", "cat"]
     write_m2(tmp_path / "empty.m2", empty)
     assert read_m2(tmp_path / "empty.m2") == empty
-    with pytest.raises(ValueError, match="3 sources, 1 corrections"):
+    with pytest.raises(ValueError, match="3 predictions, 1 references"):
         annotate(TEXTS["sources"], ["a"], annotator)
-
-
-def test_missing_model_is_said_with_the_command_that_installs_it(monkeypatch):
-    def load(name, **options):
-        raise OSError(f"[E050] Can't find model {name!r}.")
-
-    monkeypatch.setattr(spacy, "load", load)
-    with pytest.raises(OSError, match=r"no model 'en_core_web_sm', .* python -m spacy download en_core_web_sm"):
-        annotate(["a"], ["b"])

@@ -100,16 +100,13 @@ def test_score_is_zero_where_nothing_matches_and_not_otherwise():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((["a"], ["a"], None), "sources must be a list of texts, but is None"),
         ((["a", "b"], ["a", "b"], ["a"]), "2 predictions, 1 sources"),
         ((["a", "b"], ["a"], ["a", "b"]), "2 predictions, 1 references"),
-        (([], [], []), "no predictions"),
         ((["a", "b"], [["a"], ["a", "b"]], ["a", "b"]), "index 1 has 2 references, but the first one has 1"),
-        ((["a"], ["a"], ["a"], 0), "iterations 0 must be at least 1"),
     ],
 )
 def test_what_cannot_be_scored_is_said(arguments, message):
-    with pytest.raises(TypeError if "is None" in message else ValueError, match=message):
+    with pytest.raises(ValueError, match=message):
         gleu(*arguments)
 
 
@@ -125,6 +122,3 @@ def test_the_command_prints_the_score_of_files(tmp_path, capsys):
     cli.run(["score", "gleu", *arguments, paths["ref1"], "--json"])
     references = list(zip(columns["ref0"], columns["ref1"]))
     assert json.loads(capsys.readouterr().out) == gleu(PREDICTIONS, references, SOURCES)
-    (tmp_path / "source").write_text("one\n")
-    with pytest.raises(ValueError, match=r"output has 3 lines, but .*source has 1"):
-        cli.run(["score", "gleu", *arguments])

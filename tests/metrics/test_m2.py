@@ -5,6 +5,7 @@ import gzip
 import json
 import random
 from collections import defaultdict
+from dataclasses import astuple
 
 import pytest
 
@@ -19,7 +20,7 @@ from modeling_ode_transformer.metrics.m2 import (
     read_m2,
     write_m2,
 )
-from modeling_ode_transformer.metrics.maxmatch import GoldEdit, count_edits
+from modeling_ode_transformer.metrics.maxmatch import count_edits
 
 
 # The example of the official scorer's README.
@@ -120,9 +121,7 @@ def test_insertions_before_the_first_word():
 def test_edits_that_are_counted(source, prediction, annotators, counts):
     assert score(source, prediction, *annotators) == counts
     by_annotator = [
-        counts_without_shortcuts(
-            source.split(), prediction.split(), [GoldEdit(start, end, text.split("||")) for start, end, text in edits]
-        )
+        counts_without_shortcuts(source.split(), prediction.split(), [Edit(*edit, "R") for edit in edits])
         for edits in annotators
     ]
     assert counts in by_annotator
@@ -186,7 +185,7 @@ def counts_without_shortcuts(source, hypothesis, gold_edits, max_unchanged_words
 
     def is_match(edge, gold):
         (i, j), (end, behind) = edge
-        return (i, end) == (gold.start, gold.end) and " ".join(hypothesis[j:behind]) in gold.replacements
+        return (i, end) == (gold.start, gold.end) and " ".join(hypothesis[j:behind]) in gold.alternatives
 
     costs, insertions = {edge: found[edge][0] for edge in listed}, defaultdict(list)
     for edge in listed:
@@ -264,9 +263,9 @@ def random_case(rng, length, words):
         end = min(len(source), start + rng.choice((0, 0, 1, 1, 2, 3)))
         at = min(len(hypothesis), max(0, start + rng.randint(-1, 1)))
         texts = [" ".join(hypothesis[at : at + rng.randint(0, 3)]) for _ in range(rng.randint(1, 2))]
-        gold_edits.append(GoldEdit(start, end, texts))
+        gold_edits.append(Edit(start, end, "||".join(texts), "R"))
     if rng.random() < 0.8:
-        gold_edits.sort()
+        gold_edits.sort(key=astuple)
     return source, hypothesis, gold_edits
 
 
@@ -287,7 +286,9 @@ def test_annotators_do_not_disturb_each_other():
     rng = random.Random(5)
     for _ in range(30):
         source, hypothesis, gold_edits = random_case(rng, 8, "abcd")
-        annotations = {n: sorted(rng.sample(gold_edits, rng.randint(0, len(gold_edits)))) for n in range(4)}
+        annotations = {
+            n: sorted(rng.sample(gold_edits, rng.randint(0, len(gold_edits))), key=astuple) for n in range(4)
+        }
         together = count_edits(source, hypothesis, annotations)
         assert together == {n: count_edits(source, hypothesis, {n: edits})[n] for n, edits in annotations.items()}
 
@@ -295,10 +296,10 @@ def test_annotators_do_not_disturb_each_other():
 def test_long_sentences_without_a_common_word_and_endless_repetitions():
     """The official scorer's time is cubic in the vertices, of which the first has 26,000: one edit script is kept."""
     source, other = [f"a{i}" for i in range(160)], [f"b{i}" for i in range(160)]
-    gold_edits = [GoldEdit(0, 160, [" ".join(other)])]
+    gold_edits = [Edit(0, 160, " ".join(other), "R")]
     assert count_edits(source, other, {0: gold_edits, 1: []}) == {0: (1, 1, 1), 1: (0, 1, 0)}
     repeated = source[:20] + source[17:20] * 60
-    gold_edits = [GoldEdit(20, 20, [" ".join(source[17:20])])]
+    gold_edits = [Edit(20, 20, " ".join(source[17:20]), "R")]
     assert count_edits(source[:20], repeated, {0: gold_edits, 1: []}) == {0: (1, 2, 1), 1: (0, 1, 0)}
 
 
@@ -360,28 +361,19 @@ EDIT = "A 0 1|||R|||x|||REQUIRED|||-NONE-|||0"
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "line"),
     [
-        (f"{EDIT}\n", r"line 1: this edit .* does not follow a sentence"),
-        (f"S a b\n{EDIT}\n\n{EDIT}\n", r"line 4: this edit .* does not follow a sentence"),
-        (f"S a b\n{EDIT}\nS c d\n", r"line 3: a sentence begins, but there is no empty line"),
-        (
-            "S a b\nA 0 1|||R|||x|||0\n",
-            r"line 2: 'A 0 1\|\|\|R\|\|\|x\|\|\|0' has 4 fields separated by '\|\|\|', not 6",
-        ),
-        (f"S a b\n{EDIT}|||1\n", "line 2: .* has 7 fields"),
-        (f"S a b\n{EDIT.replace('0 1', '0 one')}\n", "line 2: invalid literal for int.* 'one'"),
-        (f"S a b\n{EDIT.replace('0 1', '0')}\n", "line 2: not enough values to unpack"),
-        (f"S a b\n{EDIT.replace('0 1', '2 1')}\n", "line 2: the offsets 2 1 are not in order"),
-        (f"S a b\n{EDIT[:-1]}zero\n", "line 2: invalid literal for int.* 'zero'"),
-        ("S a b\n\n\nS c\nB c\n", "line 5: 'B c' begins with neither 'S ' nor 'A '"),
-        ("a b\n", "line 1: 'a b' begins with neither"),
+        (f"{EDIT}\n", 1),
+        ("S a b\nA 0 1|||R|||x|||0\n", 2),
+        (f"S a b\n{EDIT.replace('0 1', '0 one')}\n", 2),
+        (f"S a b\n{EDIT[:-1]}zero\n", 2),
+        ("S a b\n\n\nS c\nB c\n", 5),
     ],
 )
-def test_malformed_file_is_an_error_with_file_and_line(tmp_path, text, message):
+def test_malformed_file_is_an_error_with_file_and_line(tmp_path, text, line):
     path = tmp_path / "bad.m2"
     path.write_text(text)
-    with pytest.raises(ValueError, match=rf"bad\.m2, {message}"):
+    with pytest.raises(ValueError, match=rf"bad\.m2, line {line}: '.*' is not an edit of a sentence"):
         read_m2(path)
 
 
@@ -401,14 +393,6 @@ def test_edits_beyond_their_sentence_are_left_out_as_officially(tmp_path, caplog
     ]
 
 
-def test_file_that_is_not_utf8_or_missing_is_an_error(tmp_path):
-    (tmp_path / "latin.m2").write_bytes("S caf\xe9\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"latin\.m2 is not UTF-8"):
-        read_m2(tmp_path / "latin.m2")
-    with pytest.raises(FileNotFoundError, match=r"none\.m2"):
-        read_m2(tmp_path / "none.m2")
-
-
 def test_edits_are_applied():
     """Types as in the files of BEA-2019: what only marks an error (UNK, Um) changes nothing."""
     first, second, third = sentences(OFFICIAL_M2)
@@ -422,59 +406,25 @@ def test_edits_are_applied():
     marked.append(Edit(1, 1, "w", "M"))
     sentence = M2Sentence(("a", "b", "c", "d"), {0: marked})
     assert sentence.corrected() == ["A", "x", "w", "b", "c", "d"]
-    assert sentence.corrected(skipped_types=()) == ["A", "x", "w", "c", "y"]
 
 
-def test_edits_that_cannot_be_applied_are_errors_with_file_and_line():
+def test_edits_that_cannot_be_applied_are_errors():
     text = "S a b c\nA 0 2|||R|||x|||REQUIRED|||-NONE-|||2\nA 1 3|||R|||y|||REQUIRED|||-NONE-|||2\n"
     (sentence,) = sentences(text)
-    with pytest.raises(
-        ValueError, match=r"test\.m2, line 3: the edit of tokens 1 to 3 overlaps .* 2, of tokens 0 to 2"
-    ):
+    with pytest.raises(ValueError, match="Edits of annotator 2 overlap at token 1 of 'a b c'"):
         sentence.corrected(2)
-    with pytest.raises(ValueError, match=r"test\.m2: no annotator 0 for 'a b c', only 2"):
+    with pytest.raises(ValueError, match="no annotator 0 for 'a b c', only 2"):
         sentence.corrected()
 
 
-@pytest.mark.parametrize("name", ["written.m2", "written.m2.gz"])
-def test_what_is_written_is_read_again(tmp_path, name):
-    path = tmp_path / name
-    path.write_text("old")
+def test_what_is_written_is_read_again(tmp_path):
+    path = tmp_path / "written.m2"
     odd = [Edit(0, 1, "|", "R"), Edit(1, 2, "x |", "R"), Edit(1, 2, "", "U"), Edit(2, 2, "||x||", "M")]
     written = [*sentences(OFFICIAL_M2), M2Sentence((), {}), M2Sentence(("ä", "|", "ß"), {3: odd, 0: []})]
     write_m2(path, written)
     assert read_m2(path) == written
-    if name == "written.m2":
-        assert path.read_text(encoding="utf-8").startswith(OFFICIAL_M2[:90])
-        assert "\nA -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||1\n\nS " in path.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        M2Sentence(("a b",), {}),
-        M2Sentence(("",), {}),
-        M2Sentence(("a",), {0: [Edit(0, 1, "x", "R|||S")]}),
-        M2Sentence(("a",), {0: [Edit(0, 1, "x\ny", "R")]}),
-    ],
-)
-def test_what_could_not_be_read_again_is_not_written(tmp_path, sentence):
-    with pytest.raises(ValueError, match=r"are empty, or one contains white space|A field of"):
-        write_m2(tmp_path / "never.m2", [sentence])
-    assert not (tmp_path / "never.m2").exists()
-
-
-def test_what_cannot_be_scored_is_said():
-    references = sentences(OFFICIAL_M2)
-    with pytest.raises(ValueError, match="2 predictions, 3 references"):
-        m2_score(OFFICIAL_SYSTEM[:2], references)
-    with pytest.raises(ValueError, match="no predictions"):
-        m2_score([], [])
-    with pytest.raises(TypeError, match=r"references must be a list of texts, but is the text 'gold.m2'"):
-        m2_score(["a"], "gold.m2")
-    for options in ({"beta": -1}, {"beta": float("nan")}, {"beta": float("inf")}, {"max_unchanged_words": -1}):
-        with pytest.raises(ValueError, match=r"must be .*at least 0"):
-            m2_score(OFFICIAL_SYSTEM, references, **options)
+    assert path.read_text(encoding="utf-8").startswith(OFFICIAL_M2[:90])
+    assert "\nA -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||1\n\nS " in path.read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -485,17 +435,12 @@ def files(tmp_path):
     return str(gold), str(system)
 
 
-def test_the_command_prints_as_the_official_scorer(files, capsys):
+def test_the_command_prints_the_score(files, capsys):
     gold, system = files
     cli.run(["score", "m2", "--hypotheses", system, "--references", gold])
-    assert capsys.readouterr().out == "Precision   : 0.8000\nRecall      : 0.8000\nF_0.5       : 0.8000\n"
+    printed = capsys.readouterr().out
+    assert printed == "precision = 0.8000\nrecall = 0.8000\nf0.5 = 0.8000\ncorrect = 4\nproposed = 5\ngold = 5\n"
     options = ["--beta", "1", "--max_unchanged_words", "0", "--json"]
     cli.run(["score", "m2", "--hypotheses", system, "--references", gold, *options])
     printed = json.loads(capsys.readouterr().out)
     assert printed == m2_score(OFFICIAL_SYSTEM, sentences(OFFICIAL_M2), beta=1, max_unchanged_words=0)
-
-
-def test_files_that_do_not_belong_together_are_refused(files, tmp_path):
-    (tmp_path / "short.txt").write_text("The dog .\n")
-    with pytest.raises(ValueError, match=r"short\.txt has 1 lines, but .*gold\.m2 has 3 sentences"):
-        cli.run(["score", "m2", "--hypotheses", str(tmp_path / "short.txt"), "--references", files[0]])

@@ -22,10 +22,3 @@ def test_means_over_all_pairs(utility):
     assert found == pytest.approx(expected) and len(found) == 4
     assert list(found) == sorted(expected, key=expected.get, reverse=True)
     assert next(iter(found)) == "der Hund rennt"
-
-
-def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="no utility 'comet': choose one of chrf, bleu"):
-        expected_utilities(OUTPUTS, "comet")
-    with pytest.raises(ValueError, match="no outputs"):
-        expected_utilities([])

@@ -83,18 +83,6 @@ def test_ends_of_sentences_on_one_side_only_are_warned_of(caplog):
     assert "Only one side has texts with several sentences (sentences='newline')" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
-    [
-        ((["a", "b"], ["a"]), {}, ValueError, "2 predictions, 1 references"),
-        ((["a"], ["a"]), {"sentences": "."}, ValueError, r"sentences='\.' must be one of newline, period"),
-    ],
-)
-def test_what_cannot_be_scored_is_said(arguments, options, error, message):
-    with pytest.raises(error, match=message):
-        rouge(*arguments, **options)
-
-
 def test_the_command_splits_lines_at_periods(tmp_path, capsys):
     predictions = [text.replace("\n", " ") for text in PREDICTIONS]
     for name, lines in (("output.txt", predictions), ("test.target", FIRST_REFERENCES)):

@@ -207,9 +207,9 @@ def test_sentences_held_out_of_a_training_file_are_not_in_what_another_validatio
 
 
 def test_malformed_file_is_named_with_its_line(tmp_path):
-    broken = AGREEMENT.replace("1 2", "2 1")
+    broken = AGREEMENT.replace("1 2", "1 two")
     path = write(tmp_path / "fce" / "fce.train.m2", ARTICLE, broken)
-    with pytest.raises(ValueError, match=r"fce\.train\.m2, line 5: the offsets 2 1 are not in order"):
+    with pytest.raises(ValueError, match=r"fce\.train\.m2, line 5: "):
         read(train_file=[path])
 
 

@@ -1,14 +1,11 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Whatever a script is given that it cannot work with: one line that names it, before anything is written."""
 
-import errno
 import re
-import resource
 
 import pytest
-import torch
 
-from modeling_ode_transformer.errors import message_of, one_line_errors
+from modeling_ode_transformer.errors import one_line_errors
 from modeling_ode_transformer.training.run import run, run_process
 from modeling_ode_transformer.training.tasks.classification import CLASSIFICATION
 from modeling_ode_transformer.training.tasks.correction import CORRECTION
@@ -122,24 +119,6 @@ def test_a_recipe_that_is_a_list_and_a_missing_file_are_named(files, tmp_path, c
     argv = ["--train_file", str(tmp_path / "nucle.m2"), "--output_dir", str(tmp_path / "out"), "--do_train"]
     line = refusal(CORRECTION, argv, capsys)
     assert re.search(r"No file .*nucle\.m2", line)
-
-
-def test_a_full_disk_is_called_so(tmp_path):
-    """As Python, safetensors and torch report it: torch has words of its own, here of a file that may not grow."""
-    full = OSError(errno.ENOSPC, "No space left on device", "out/model.safetensors")
-    assert message_of(full).startswith("The disk or its quota is full (out/model.safetensors): make room")
-    for number in (errno.EDQUOT, errno.EFBIG):
-        assert message_of(OSError(number, "")) == message_of(OSError(errno.ENOSPC, ""))
-    assert "train and generate continue where they stopped; for others, first remove" in message_of(full)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    try:
-        with pytest.raises(RuntimeError) as of_torch:
-            torch.save({"weight": torch.zeros(100_000)}, tmp_path / "optimizer.pt")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert message_of(of_torch.value).startswith("The disk or its quota is full: make room")
-    assert message_of(RuntimeError("shapes differ")) is None
 
 
 def test_an_error_in_between_is_not_hidden():

@@ -175,7 +175,7 @@ def trainer_for(folder, files, **values):
     defaults |= {"logging_steps": 1, "save_strategy": "steps", "save_steps": 3, "report_to": "none", "use_cpu": True}
     arguments = TokenSeq2SeqTrainingArguments(str(folder), **defaults | values)
     model = OdeTransformerForConditionalGeneration(tiny_config(dropout=0.0))
-    collator = DataCollatorForSeq2Seq(OdeTransformerTokenizer())
+    collator = DataCollatorForSeq2Seq(OdeTransformerTokenizer.train(["a"], 300, hard_vocab_limit=False))
     return TokenSeq2SeqTrainer(model=model, args=arguments, data_collator=collator, train_dataset=stream_of(files))
 
 
