@@ -8,6 +8,7 @@ import re
 import sys
 
 import datasets
+import number_names
 import pytest
 import run_translation
 import torch
@@ -17,7 +18,6 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration, cli, own_schemes
 from modeling_ode_transformer.integration_ode_transformer import OWN_ENTRIES, SCHEMES, TABLES
 from modeling_ode_transformer.own_schemes import IMPORTED, import_schemes
-from modeling_ode_transformer.training.smoke import number_names
 
 from .conftest import build, tiny_config
 from .processes import run_python

@@ -1,8 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The arguments that all tasks share, and how they are parsed: recipes, `--config_overrides`, `--smoke`."""
+"""The arguments that all tasks share, and how they are parsed: recipes and `--config_overrides`."""
 
 from argparse import SUPPRESS
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -14,9 +14,8 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from ..options import check_ranges, declarations, option
 from ..own_schemes import import_schemes
-from ..text_files import parse_overrides, read_json
+from ..text_files import parse_overrides
 from .recipe_files import read_recipe, recipe_file, recipe_of
-from .smoke import SMOKE_VALUES
 
 
 # Values that only a GPU has, by argument.
@@ -105,17 +104,9 @@ class BaseDataArguments:
     overwrite_output_dir: bool = option(
         "Start from scratch in an output_dir that is not empty; old checkpoints are deleted.", False, affects="call"
     )
-    smoke: bool = option(
-        "Try the whole run in seconds on a CPU, with tiny sizes in place of the recipe's. If the command "
-        "line names no data, examples are generated.",
-        False,
-    )
 
-    # Arguments that say where examples come from. The smoke variant of a recipe lacks its own.
-    SOURCES: ClassVar[tuple[str, ...]] = ("dataset_name", "dataset_config_name")
     # Pairs of groups of them: one given on the command line takes the place of a recipe's other group.
     ALTERNATIVES: ClassVar[tuple[tuple[set[str], set[str]], ...]] = ()
-    SMOKE_VALUES: ClassVar[Path] = SMOKE_VALUES
     # Some tasks have these as arguments; for others they are as here. Annotated, they would come first in --help.
     seeds = cross_validation = cast(Any, None)
     average_last_checkpoints = 0
@@ -186,8 +177,8 @@ def parse_with_recipe(
     `.json`.
 
     The command line wins. Only its values of `MERGED` are merged over the recipe's, field by field; a dataset that it
-    names takes the place of the recipe's files, and sources that of their `ALTERNATIVES` there. With `--smoke` the
-    recipe is its `smoke_variant`. What the machine cannot do of a recipe's precision is left out.
+    names takes the place of the recipe's files, and files those of their `ALTERNATIVES` there. What
+    the machine cannot do of a recipe's precision is left out.
 
     Args:
         dataclass_types: The classes of the arguments.
@@ -209,21 +200,12 @@ def parse_with_recipe(
         recipe = read_recipe(recipe_file(name), declared.keys())
     given = given_arguments(dataclass_types, argv)
     check_values(recipe | given, declared)
-    sources = {name for arguments in dataclass_types for name in getattr(arguments, "SOURCES", ())}
     alternatives = [pair for arguments in dataclass_types for pair in getattr(arguments, "ALTERNATIVES", ())]
-    given_sources = {name: value for name, value in given.items() if name in sources}
     files = {name for name, each in declared.items() if each.get("affects") == "files"} - {"dataset_name"}
-    recipe = without_superseded_sources(recipe, given_sources, alternatives, files)
+    recipe = without_superseded_sources(recipe, given, alternatives, files)
     if preset and name is None:
         recipe, lines = preset(given)
-        notes += [] if given.get("smoke") else lines
-    if given.get("smoke"):
-        (smoke_values,) = {each.SMOKE_VALUES for each in dataclass_types if hasattr(each, "SMOKE_VALUES")}
-        if not recipe and not any(given.get(work) for work in WORKS):
-            raise ValueError(
-                "--smoke makes a recipe, or the preset of your data, small: give a recipe or training data."
-            )
-        recipe = smoke_variant(recipe, declared.keys(), sources, smoke_values)
+        notes += lines
     recipe = fit_device(recipe, given, notes)
     parser = HfArgumentParser(dataclass_types, add_help=False)
     parser.set_defaults(**recipe)
@@ -303,26 +285,6 @@ def without_superseded_sources(
     for one, other in alternatives:
         superseded |= (other if one & given.keys() else set()) | (one if other & given.keys() else set())
     return {name: value for name, value in recipe.items() if name not in superseded - given.keys()}
-
-
-def smoke_variant(recipe: dict, known: Collection[str], sources: set[str], smoke_values: Path = SMOKE_VALUES) -> dict:
-    """A recipe with the sizes of a smoke run, without its data, and with another output folder.
-
-    Of its model it keeps everything but the sizes: solver, history, positions, dropout.
-
-    Args:
-        recipe: Arguments by name.
-        known: The arguments of the task; those of a smoke run that it lacks are left out.
-        sources: The arguments that say where examples come from.
-        smoke_values: The file that holds the sizes.
-    """
-    values = {name: value for name, value in read_json(smoke_values).items() if name in known}
-    values["config_overrides"] = parse_overrides(recipe.get("config_overrides")) | values["config_overrides"]
-    if "output_dir" in recipe:
-        values["output_dir"] = f"{recipe['output_dir']}_smoke"
-    if recipe.get("do_eval") is False:
-        values["eval_strategy"] = "no"
-    return recipe | dict.fromkeys(sources) | values
 
 
 def check_run(model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments) -> None:

@@ -191,7 +191,7 @@ def count_examples(task: Task, data_args: BaseDataArguments, most: int) -> int |
 
 def has_data(data_args: BaseDataArguments, split: str) -> bool:
     """Whether the arguments say where the examples of "train", "validation" or "test" come from."""
-    if any(vars(data_args).get(name) for name in data_args.SOURCES if name.startswith(f"{split}_")):
+    if data_args.files(split):
         return True
     if getattr(data_args, f"{split}_size", 0) or (split == "test" and data_args.cross_validation):
         return True

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import transformers
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
 
@@ -124,7 +123,6 @@ def run_checked(
 ) -> dict:
     """`run` with checked arguments, in a locked folder."""
     runs = plan_runs(task, model_args, data_args, args)
-    make_smoke_data(task, data_args, args)
     given = read_examples(task, data_args, needed_splits(args))
     earlier = earlier_results(args) if task.has_results else {}
     # Each run is copied, so that its model is freed before the next one is trained.
@@ -156,19 +154,6 @@ def plan_runs(
         if run.finished is None:
             run.checkpoint = checkpoint_for_run(run.arguments, run.args)
     return runs
-
-
-def make_smoke_data(task: Task, data_args: BaseDataArguments, args: TrainingArguments) -> None:
-    """In a smoke run that names no data, writes examples and points the arguments to them."""
-    if not data_args.smoke or any(getattr(data_args, name) for name in data_args.SOURCES):
-        return
-    folder = Path(args.output_dir) / "smoke_data"
-    values = [None]
-    if PartialState().is_main_process:
-        folder.mkdir(parents=True, exist_ok=True)
-        values = [task.write_smoke_data(folder)]
-    for name, value in broadcast_object_list(values)[0].items():
-        setattr(data_args, name, value)
 
 
 def read_examples(task: Task, data_args: BaseDataArguments, needed: dict[str, bool]) -> dict:

@@ -74,8 +74,6 @@ class Task:
         name: The Hub's name of the task.
         model_arguments, data_arguments, training_arguments: Classes of the arguments on the command line.
         check_arguments: Takes the three; raises a ValueError before anything is written.
-        write_smoke_data: Takes a folder and writes generated examples into it, always the same ones; returns the data
-            arguments that read them, by name.
         read_split: Takes data arguments and "train", "validation" or "test"; returns examples in the order of their
             file, or by name those of several files, each with metrics of its own.
         choose_examples: Takes a run; returns the examples of each split, where they are not as they were read.
@@ -102,7 +100,6 @@ class Task:
     data_arguments: type[BaseDataArguments]
     training_arguments: type[TrainingArguments]
     check_arguments: Callable[[Any, Any, Any], None]
-    write_smoke_data: Callable[[Path], dict]
     read_split: Callable[[Any, str], Any]
     make_tokenizers: Callable[[Run], tuple[PreTrainedTokenizerBase, ...]]
     load_tokenizers: Callable[[Run, str], tuple[PreTrainedTokenizerBase, ...]]

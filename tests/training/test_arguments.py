@@ -9,6 +9,7 @@ import pytest
 import run_translation
 
 from modeling_ode_transformer.inference.generate import GenerateArguments
+from modeling_ode_transformer.options import declarations
 from modeling_ode_transformer.text_files import parse_overrides
 from modeling_ode_transformer.training.models import word_level_tokenizer
 from modeling_ode_transformer.training.recipe_files import RECIPES
@@ -74,7 +75,7 @@ def test_data_of_the_command_line_take_the_place_of_a_recipes(asked, changed):
     recipe = RECIPES / "multi30k_en_de.json"
     _, data_args, _ = parse_arguments(translation.TRANSLATION, [str(recipe), *asked])
     noted = json.loads(recipe.read_text())
-    names = translation.DataArguments.SOURCES
+    names = [name for name, each in declarations(translation.DataArguments).items() if each.get("affects") == "files"]
     assert {name: getattr(data_args, name) for name in names} == {name: noted.get(name) for name in names} | changed
 
 

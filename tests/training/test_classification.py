@@ -19,6 +19,8 @@ from modeling_ode_transformer.training.checkpoints import check_resumable
 from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.tasks import classification, classification_examples
 
+from .runs import SIZES, flags, losses
+
 
 MODEL = {"embedding_size": 8, "hidden_size": 8, "solver": "rk", "step_size": 0.5}
 WORDS = "who what where is was the a of ?".split()
@@ -42,8 +44,7 @@ def arguments(train, out, **values):
         "preset": "none",
         "do_predict": True,
     }
-    listed = ((name, value if isinstance(value, list) else [value]) for name, value in (defaults | values).items())
-    return [item for name, each in listed if each != [None] for item in (f"--{name}", *map(str, each))]
+    return flags(defaults | values)
 
 
 def write_lines(path, number, seed):
@@ -486,16 +487,22 @@ def test_pre_trained_vectors_start_the_embeddings(files, tmp_path, caplog):
     assert "vectors.txt has no vector for 9 of 11 words" in caplog.text
 
 
-def test_smoke_run_of_the_recipe(tmp_path, monkeypatch):
-    """It learns whether a number's name has hundreds, without the recipe's data; its solver is the recipe's."""
-    monkeypatch.chdir(tmp_path)
-    recipe = RECIPES / "trec.json"
-    results = run_classification.main([str(recipe), "--smoke", "--disable_tqdm", "True"])
-    model = AutoModelForSequenceClassification.from_pretrained("trec_smoke")
+def test_the_recipe_learns(corpus, tmp_path):
+    """Whether a number's name is long, with small sizes; its solver is the recipe's."""
+    options = {"config_overrides": "embedding_size=16,hidden_size=16", "max_steps": 40, "learning_rate": 0.01}
+    options |= {"warmup_steps": 4, "per_device_train_batch_size": 32, "logging_steps": 4, "save_strategy": "no"}
+    options |= {"output_dir": tmp_path / "out", "use_cpu": True, "class_names": ["short", "long"]}
+    for split in SIZES:
+        lines = [
+            f"{int(len(line.split()) > 6)} {line}\n" for line in (corpus / f"{split}.en").read_text().splitlines()
+        ]
+        (tmp_path / f"{split}.txt").write_text("".join(lines))
+        options[f"{split}_file"] = tmp_path / f"{split}.txt"
+    results = run_classification.main([str(RECIPES / "trec.json"), *flags(options)])
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     assert (model.config.solver, model.config.hidden_size) == ("ark", 16)
-    history = json.loads(Path("trec_smoke/trainer_state.json").read_text())["log_history"]
-    losses = [entry["loss"] for entry in history if "loss" in entry]
-    assert losses[-1] < 0.8 * losses[0] and results["runs"][0]["predict_samples"] == 20
+    found = list(losses(tmp_path / "out").values())
+    assert found[-1] < 0.8 * found[0] and results["runs"][0]["predict_samples"] == SIZES["test"]
 
 
 def test_recipe_holds_the_numbers_of_the_paper(tmp_path):

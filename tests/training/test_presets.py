@@ -152,20 +152,6 @@ def test_without_validation_data_nothing_is_evaluated(files):
     assert "No validation data" in notes[2]
 
 
-def test_a_preset_has_a_smoke_variant(files):
-    """Of its model all but the sizes stay. Where the data choose no preset, none is made small."""
-    notes = []
-    model_args, _, args = parse_arguments(TRANSLATION, [*DATA, "--smoke"], notes)
-    assert (args.do_train, args.do_eval, args.max_steps) == (True, True, 20)
-    assert not any(note.startswith("Preset") for note in notes)
-    overrides = model_args.config_overrides
-    assert (overrides["d_model"], overrides["encoder_coefficients"]) == (32, "gate")
-    args = parse_arguments(TRANSLATION, "--train a.tsv --output_dir out --smoke".split())[2]
-    assert (args.do_train, args.do_eval, args.eval_strategy) == (True, False, "no")
-    with pytest.raises(ValueError, match="give a recipe or training data"):
-        parse_arguments(TRANSLATION, "--output_dir out --smoke".split())
-
-
 def test_a_recipe_is_complete_and_unknown_presets_are_named(files):
     _, _, args = parse_arguments(TRANSLATION, ["--recipe", "iwslt14_de_en", *DATA])
     assert (args.warmup_steps, args.eval_strategy, args.load_best_model_at_end) == (4000, "epoch", False)

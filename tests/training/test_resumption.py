@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 
+import number_names
 import pytest
 import run_translation
 import torch
@@ -19,7 +20,6 @@ from transformers import AutoModelForSeq2SeqLM
 
 from modeling_ode_transformer.training import trainer as trainer_module
 from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint
-from modeling_ode_transformer.training.smoke import number_names
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
 from ..conftest import EXAMPLES

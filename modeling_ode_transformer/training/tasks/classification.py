@@ -32,7 +32,6 @@ from .classification_examples import (
     make_splits,
     read_split,
     warn_of_new_labels,
-    write_smoke_data,
 )
 
 
@@ -314,7 +313,6 @@ CLASSIFICATION = Task(
     DataArguments,
     ClassificationTrainingArguments,
     check_arguments=check_arguments,
-    write_smoke_data=write_smoke_data,
     read_split=read_split,
     choose_examples=choose_examples,
     make_tokenizers=make_tokenizers,

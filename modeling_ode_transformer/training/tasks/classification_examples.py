@@ -16,8 +16,6 @@ from ...text_files import read_lines
 from ..arguments import BaseDataArguments
 from ..data import read_dataset, read_json_lines
 from ..records import held_out
-from ..smoke import CLASSIFICATION_VALUES, SIZES
-from ..smoke.number_names import write_corpus
 
 
 logger = logging.getLogger(__name__)
@@ -34,9 +32,6 @@ class DataArguments(BaseDataArguments):
         "Validation examples, in the same formats.", affects="files", aliases=["--validation"]
     )
     test_file: str | None = option("Test examples, in the same formats.", affects="files", aliases=["--test"])
-    SOURCES = (*BaseDataArguments.SOURCES, "train_file", "validation_file", "test_file")
-    SMOKE_VALUES = CLASSIFICATION_VALUES
-
     text_column: str = option("Column with the sentence, in a dataset, .csv or .jsonl.", "text")
     text_pair_column: str | None = option("Column with the second sentence; default: none.")
     label_column: str = option("Column with the label.", "label")
@@ -205,12 +200,3 @@ def find_labels(given: dict[str, Examples | None]) -> list[str]:
     """The labels of the examples: numbers by size, other labels in alphabetical order."""
     labels = {label for examples in given.values() if examples for label in examples.labels}
     return sorted(labels, key=(lambda label: (int(label), label)) if all(map(INTEGER.fullmatch, labels)) else None)
-
-
-def write_smoke_data(folder: Path) -> dict[str, str]:
-    """Writes English number names, with or without hundreds; returns the arguments that read them."""
-    write_corpus(folder, SIZES)
-    for split in SIZES:
-        lines = [f"{int('hundred' in line)} {line}\n" for line in read_lines(folder / f"{split}.en")]
-        (folder / f"{split}.txt").write_text("".join(lines), encoding="utf-8", newline="\n")
-    return {f"{split}_file": str(folder / f"{split}.txt") for split in SIZES}

@@ -38,8 +38,6 @@ from ..data import TrainingExamples, read_dataset
 from ..losses import summed_divergence
 from ..models import check_model, check_vocabulary, config_with_overrides, load_checkpoint, word_level_tokenizer
 from ..preparation import BATCH_ROWS, in_batches, open_rows, prepare_data, tokenizer_hash, write_rows
-from ..smoke import LANGUAGE_MODEL_VALUES, SIZES
-from ..smoke.number_names import write_corpus
 from ..task import Run, Task
 from ..trainer import TokenTrainerMixin, TokenTrainingArguments
 
@@ -125,9 +123,6 @@ class DataArguments(PreparedDataArguments):
         "Validation text, one sentence per line.", affects="files", aliases=["--validation"]
     )
     test_file: str | None = option("Test text, one sentence per line.", affects="files", aliases=["--test"])
-    SOURCES = (*PreparedDataArguments.SOURCES, "train_file", "validation_file", "test_file")
-    SMOKE_VALUES = LANGUAGE_MODEL_VALUES
-
     text_column: str = option("Column of --dataset_name with the text.", "text")
     block_size: int = option(
         "Tokens (words or subwords) per example, cut from the running text across its lines, or 0 for one example per "
@@ -539,19 +534,12 @@ def count_tokens(run: Run, split: str, prefix: str) -> dict[str, int]:
     return {f"{prefix}_{unit(tokenizer)}s": total, f"{prefix}_unk_{unit(tokenizer)}s": unknown}
 
 
-def write_smoke_data(folder: Path) -> dict[str, str]:
-    """Writes English number names; returns the arguments that read them."""
-    write_corpus(folder, SIZES)
-    return {f"{split}_file": str(folder / f"{split}.en") for split in SIZES}
-
-
 LANGUAGE_MODEL = Task(
     "text-generation",
     ModelArguments,
     DataArguments,
     TokenTrainingArguments,
     check_arguments=check_arguments,
-    write_smoke_data=write_smoke_data,
     read_split=read_split,
     make_tokenizers=make_tokenizers,
     load_tokenizers=load_tokenizers,

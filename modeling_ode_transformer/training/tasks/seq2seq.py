@@ -57,7 +57,6 @@ def seq2seq_task(
     data_arguments: type[Seq2SeqDataArguments],
     read_split: Callable[[Any, str], Any],
     score: Callable[[list[str], datasets.Dataset, Any, str], dict[str, float | str]],
-    write_smoke_data: Callable[[Path], dict],
     best_metric: str,
 ) -> Task:
     """A sequence-to-sequence task; see `Task`.
@@ -70,7 +69,6 @@ def seq2seq_task(
             written.
         score: Scores output texts for a dataset of `encode_split` (columns source, target and index, the place in the
             file).
-        write_smoke_data: Writes generated examples.
         best_metric: The default metric of the best checkpoint.
     """
     return Task(
@@ -79,7 +77,6 @@ def seq2seq_task(
         data_arguments,
         TokenSeq2SeqTrainingArguments,
         check_arguments=check_arguments,
-        write_smoke_data=write_smoke_data,
         read_split=read_split,
         make_tokenizers=make_tokenizers,
         load_tokenizers=load_tokenizers_of_run,
