@@ -45,7 +45,6 @@ class Run:
     model: PreTrainedModel | None = None
     splits: dict[str, datasets.Dataset] = field(default_factory=dict)
     trainer: Trainer | None = None
-    is_warned_of_empty: bool = False
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

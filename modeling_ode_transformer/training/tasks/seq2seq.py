@@ -279,7 +279,7 @@ def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
         split = "validation" + "".join(run.trainer.evaluated_prefix.partition("_")[1:])
         dataset = splits[split]
         texts = decode(evaluation.predictions[: len(dataset)], run.target_tokenizer)
-        run.is_warned_of_empty = run.is_warned_of_empty or warn_of_empty(texts, split)
+        warn_of_empty(texts, split)
         scores = score(run, texts, dataset, split)
         # Trainer logs only numbers; the final evaluation reports the rest.
         return {name: value for name, value in scores.items() if not isinstance(value, str)}
@@ -320,7 +320,7 @@ def evaluate(run: Run, split: str, prefix: str) -> dict:
         # Several processes may repeat the first pairs at the end to fill their last batch.
         texts = decode(output.predictions[: len(dataset)], run.target_tokenizer)
         if trainer.is_world_process_zero():
-            run.is_warned_of_empty = run.is_warned_of_empty or warn_of_empty(texts, split)
+            warn_of_empty(texts, split)
             lines = [text for _, text in sorted(zip(dataset["index"], texts))]
             text = "".join(f"{line}\n" for line in lines)
             file = f"{re.sub('^test', 'generated', split)}_predictions.txt"
