@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from ..averaging import TensorMean, check_distinct, check_same_configuration
+from ..averaging import TensorMean, check_distinct, check_same
 from ..configuration_ode_transformer import OdeTransformerConfig
 from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from ..texts_ode_transformer import TARGET_TOKENIZER
@@ -150,7 +150,7 @@ def average_fairseq_checkpoints(
     for path in paths[1:]:
         state_dict, other_args = load_fairseq_checkpoint(path, trust_file)
         mean.add(path, state_dict)
-        check_same_configuration(paths[0], config, path, make_configuration(state_dict, other_args).to_dict())
+        check_same(paths[0], config, path, make_configuration(state_dict, other_args).to_dict())
     return {name: tensor.float() for name, tensor in mean.means().items()}, args
 
 
