@@ -24,7 +24,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
 # Makes the Auto classes know the models.
 from .. import registration  # noqa: F401
 from ..errors import one_line_errors
-from .arguments import BaseDataArguments, BaseModelArguments, check_output_dir, needed_splits, parse_with_recipe
+from .arguments import BaseDataArguments, BaseModelArguments, needed_splits, parse_with_recipe
 from .average import average_checkpoints
 from .checkpoints import TEMPORARY, complete_checkpoints
 from .help import help_text
@@ -86,7 +86,6 @@ def prepare(task: Task, argv: list[str]) -> dict[str, int]:
     data_args: Any
     model_args, data_args, args = parse_arguments(task, argv)
     set_up_logging(args)
-    check_output_dir(args)
     args.do_train = True
     args.do_eval |= bool(data_args.files("validation"))
     args.do_predict |= bool(data_args.files("test"))

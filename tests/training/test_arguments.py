@@ -121,11 +121,6 @@ def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
         ({"train_source_file": "{bad}/plain.en.gz"}, ValueError, r"plain\.en\.gz is not a complete gzip file"),
         ({"config_overrides": "d_modl=4"}, ValueError, "have no d_modl. Known fields: .*d_model"),
         ({"config_overrides": "d_model"}, ValueError, "write name=value"),
-        (
-            {"early_stopping_patience": 2},
-            ValueError,
-            "--early_stopping_patience 2 needs --metric_for_best_model and --eval_strategy steps or epoch",
-        ),
         ({"max_train_samples": -1}, ValueError, "--max_train_samples -1 must be at least 1, or left out"),
         (
             {"metric_for_best_model": "eval_bleu", "predict_with_generate": None},

@@ -106,7 +106,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
         ValueError: an argument has an invalid value or contradicts another one.
         OSError: the checkpoint or configuration does not exist.
     """
-    check_run(model_args, data_args, args)
+    check_run(model_args, args)
     if model_args.word_vectors and model_args.model_name_or_path:
         raise ValueError("--word_vectors needs a new model: leave out --model_name_or_path.")
     if data_args.validation_size + data_args.test_size >= 1:

@@ -100,17 +100,6 @@ class ModelArguments(BaseModelArguments):
                 f"--model_name_or_path {self.model_name_or_path}."
             )
 
-    def check_given(self, given: dict) -> None:
-        """Raises a ValueError if an argument of the command line would do nothing; a recipe's may."""
-        if self.tokenizer_model_type == WORD and given.get("tokenizer_options"):
-            raise ValueError(
-                f"--tokenizer_options {given['tokenizer_options']} are SentencePiece's: add --tokenizer_model_type "
-                f"{' or '.join(MODEL_TYPES)}, or leave them out."
-            )
-        for name in ("teacher_temperature", "teacher_weight"):
-            if name in given and not self.teacher:
-                raise ValueError(f"--{name} {given[name]} needs --teacher.")
-
 
 @dataclass
 class DataArguments(PreparedDataArguments):
@@ -139,7 +128,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
         ValueError: an argument has an invalid value, contradicts another one, or names an encoder-decoder.
         OSError: the checkpoint or configuration does not exist.
     """
-    check_run(model_args, data_args, args)
+    check_run(model_args, args)
     config = check_model(model_args)
     names = {model_args.model_name_or_path or model_args.config_name or model_args.model_type: config}
     if model_args.wrap:

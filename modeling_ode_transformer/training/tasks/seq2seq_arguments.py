@@ -56,14 +56,9 @@ class Seq2SeqModelArguments(BaseModelArguments):
         "On the command line they are merged into a recipe's or preset's; default: none."
     )
 
-    def check_given(self, given: dict) -> None:
-        """Raises a ValueError if an argument of the command line would do nothing; a recipe's may."""
-        if self.joint_tokenizer and given.get("target_vocab_size") is not None:
-            raise ValueError(
-                f"--target_vocab_size {self.target_vocab_size} is of a target tokenizer of its own: add "
-                "--joint_tokenizer false, or leave it out."
-            )
-        if given.get("normalization") and (self.tokenizer_name or self.model_name_or_path):
+    def __post_init__(self):
+        super().__post_init__()
+        if self.normalization and (self.tokenizer_name or self.model_name_or_path):
             raise ValueError(
                 f"--normalization {self.normalization} is of a new tokenizer, but one is given: leave it out."
             )
@@ -167,7 +162,7 @@ def check_arguments(
         ValueError: an argument has an invalid value or contradicts another one.
         OSError: the checkpoint or configuration does not exist.
     """
-    check_run(model_args, data_args, args)
+    check_run(model_args, args)
     if model_args.normalization:
         text_normalizer(model_args.normalization)
     if args.do_predict and not args.predict_with_generate:
