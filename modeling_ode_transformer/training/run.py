@@ -33,7 +33,7 @@ from .recipe_files import recipe_of
 from .records import PREFIXES, held_out
 from .run_folder import checkpoint_for_run, locked_run, note_metrics, note_run
 from .same_training import run_arguments
-from .seeds import check_other_models, earlier_results, finished_metrics, plan_models, write_results
+from .seeds import finished_metrics, plan_models, write_results
 from .task import Run, Task
 from .trainer import class_before_sharding
 from .watch import PlanCheck
@@ -123,12 +123,11 @@ def run_checked(
     """`run` with checked arguments, in a locked folder."""
     runs = plan_runs(task, model_args, data_args, args)
     given = read_examples(task, data_args, needed_splits(args))
-    earlier = earlier_results(args) if task.has_results else {}
     # Each run is copied, so that its model is freed before the next one is trained.
     measured = [run_model(replace(run, given=given)) if run.finished is None else run.finished for run in runs]
     if not task.has_results:
         return measured[0]
-    results = [{"seed": run.args.seed, "fold": run.fold} | earlier | metrics for run, metrics in zip(runs, measured)]
+    results = [{"seed": run.args.seed, "fold": run.fold} | metrics for run, metrics in zip(runs, measured)]
     return write_results(results, args)
 
 
@@ -141,10 +140,7 @@ def plan_runs(
         ValueError: an output folder holds files that the call must not replace, or another training.
         FileNotFoundError: the requested checkpoint does not exist.
     """
-    plan = plan_models(data_args, args)
-    if task.has_results:
-        check_other_models(plan, data_args, args)
-    runs = [Run(task, model_args, data_args, own, fold) for fold, own in plan]
+    runs = [Run(task, model_args, data_args, own, fold) for fold, own in plan_models(data_args, args)]
     for run in runs:
         run.arguments = run_arguments(task.name, model_args, data_args, run.args)
     for run in runs if data_args.seeds or data_args.cross_validation else []:

@@ -149,8 +149,7 @@ def test_metrics_of_another_test_set_are_not_taken_for_a_seeds(files, tmp_path):
     options = {"test_file": files[1], "max_steps": 1}
     first = run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2]))["runs"]
     evaluation = {"model_name_or_path": tmp_path / "seed_1", "config_overrides": None, "do_train": None}
-    other = run_classification.main(arguments(None, tmp_path / "seed_1", **evaluation, test_file=files[0]))["runs"][0]
-    assert (other["seed"], other["predict_samples"]) == (1, 60)
+    run_classification.main(arguments(None, tmp_path / "seed_1", **evaluation, test_file=files[0]))
     with pytest.raises(
         ValueError, match=r"seed_1 was trained or evaluated .*: this call has test file 1='test.txt, .* in place"
     ):
@@ -241,34 +240,15 @@ def test_a_finished_model_stays_as_it_is(files, tmp_path):
         assert state["global_step"] == updates
 
 
-def test_results_of_other_seeds_are_not_lost(files, tmp_path):
-    options = {"test_file": files[1], "max_steps": 1}
-    run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2]))
-    for seeds in ([1], [3], None):
-        with pytest.raises(ValueError, match=r"runs.json has results that this call would lose, of --seeds "):
-            run_classification.main(arguments(files[0], tmp_path, **options, seeds=seeds))
-    results = run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2, 3]))
-    assert [run["seed"] for run in results["runs"]] == [1, 2, 3]
-    one = run_classification.main(arguments(files[0], tmp_path / "one", **options, seeds=[1]))
-    assert one["runs"][0]["predict_loss"] == results["runs"][0]["predict_loss"]
-    assert (tmp_path / "one" / "seed_1" / "model.safetensors").is_file()
-
-
-def test_evaluations_lose_no_results(run, files, tmp_path):
-    several = tmp_path / "several"
-    shutil.copytree(run[0], several)
-    options = {"test_file": files[1], "class_names": ["zero", "one", "two"], "config_overrides": None}
-    options |= {"model_name_or_path": several / "seed_3", "do_train": None}
-    with pytest.raises(ValueError, match=r"runs\.json has results that this call would lose, .* choose another"):
-        run_classification.main(arguments(None, several, **options))
-    assert (several / "runs.json").read_bytes() == (run[0] / "runs.json").read_bytes()
-
-    own = tmp_path / "own"
-    trained = run_classification.main(arguments(files[0], own, test_file=files[1], seed=3))["runs"][0]
-    options |= {"model_name_or_path": own, "class_names": None, "test_file": files[0]}
-    evaluated = run_classification.main(arguments(None, own, **options))["runs"][0]
+def test_an_evaluation_in_the_folder_of_its_model_keeps_the_metrics_of_the_training(files, tmp_path):
+    trained = run_classification.main(arguments(files[0], tmp_path, test_file=files[1], seed=3))["runs"][0]
+    options = {"model_name_or_path": tmp_path, "config_overrides": None, "do_train": None, "test_file": files[0]}
+    runs = (tmp_path / "runs.json").read_bytes()
+    evaluated = run_classification.main(arguments(None, tmp_path, **options))["runs"][0]
     assert evaluated["predict_samples"] == 60 and trained["predict_samples"] == 23
-    assert [evaluated[name] for name in ("seed", "train_loss")] == [3, trained["train_loss"]]
+    results = json.loads((tmp_path / "all_results.json").read_text())
+    assert (results["train_loss"], results["predict_samples"]) == (trained["train_loss"], 60)
+    assert (tmp_path / "runs.json").read_bytes() == runs
 
 
 def test_names_of_classes_go_by_the_order_of_numbers(tmp_path):

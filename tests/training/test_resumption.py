@@ -198,18 +198,6 @@ def test_a_checkpoint_without_checksums_is_one_if_all_processes_have_written(who
     assert last_complete_checkpoint(tmp_path) == last
 
 
-def test_a_file_in_the_place_of_a_checkpoint_is_left_out_by_name(whole, corpus, tmp_path, caplog):
-    shutil.copytree(whole / "checkpoint-4", tmp_path / "checkpoint-4")
-    (tmp_path / "checkpoint-8").touch()
-    (tmp_path / "checkpoint-11").symlink_to("gone")
-    assert last_complete_checkpoint(tmp_path).name == "checkpoint-4"
-    for name in ("checkpoint-8", "checkpoint-11"):
-        assert f"{name} is left out: it is a file or a broken link" in caplog.text
-    run_translation.main(arguments(corpus, tmp_path, **options()))
-    assert losses(tmp_path) == losses(whole)
-    assert last_complete_checkpoint(tmp_path).name == "checkpoint-11"
-
-
 def test_a_half_written_checkpoint_is_not_resumed_from(whole, corpus, tmp_path):
     shutil.copytree(whole / "checkpoint-8", tmp_path / "checkpoint-8")
     cut(tmp_path / "checkpoint-8" / "scheduler.pt")
