@@ -170,9 +170,7 @@ def run_model(run: Run) -> dict[str, float | str]:
     set_seed(run.args.seed)
     make(run)
     note_run(run.arguments, run.args)
-    metrics = run.task.measure_model(run)
-    if run.args.do_train:
-        metrics |= train(run, metrics)
+    metrics = train(run) if run.args.do_train else {}
     for split, prefix in PREFIXES.items():
         for name in run.splits if needed_splits(run.args)[split] else []:
             if name == split or name.startswith(f"{split}_"):
@@ -201,16 +199,15 @@ def make_tokenizers(run: Run) -> None:
     run.tokenizers = run.task.load_tokenizers(run, tokenizer) if tokenizer else run.task.make_tokenizers(run)
 
 
-def train(run: Run, metrics: dict) -> dict:
-    """Trains and saves the model of a run, and reports the training metrics together with the given ones."""
+def train(run: Run) -> dict:
+    """Trains and saves the model of a run, and reports the training metrics."""
     result = run.trainer.train(resume_from_checkpoint=run.checkpoint)
     if run.data_args.average_last_checkpoints:
         has_stopped_early = run.trainer.state.global_step < run.trainer.state.max_steps
         count = run.data_args.average_last_checkpoints
         run.trainer.take_if_better("the mean", lambda: load_average(run.model, run.args, count, has_stopped_early))
     run.trainer.save_model()
-    samples = {"train_samples": len(run.splits["train"])}
-    metrics = metrics | result.metrics | samples | run.task.measure_training(run, result.metrics)
+    metrics = result.metrics | {"train_samples": len(run.splits["train"])}
     report(run.trainer, "train", metrics)
     run.trainer.save_state()
     return metrics

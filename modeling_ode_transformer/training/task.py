@@ -61,10 +61,6 @@ class Run:
         return Path(self.args.output_dir)
 
 
-def nothing(*args) -> dict:
-    return {}
-
-
 @dataclass(frozen=True)
 class Task:
     """What is special about a task, in the order in which the loop needs it.
@@ -81,8 +77,6 @@ class Task:
         load_model: Takes a run; opens the model's checkpoint or makes a new model, and logs its size.
         encode: Takes a run and a split; returns the dataset that `Trainer` works on.
         make_trainer: Takes a run.
-        measure_model: Takes a run; returns what is reported about the model itself.
-        measure_training: Takes a run and the metrics of `Trainer`; returns what is reported beside these.
         evaluate: Takes a run, a split (or one of its sets, "validation_NAME") and the prefix of its metrics; writes
             outputs, if there are any, and returns the metrics. Not by `Trainer.evaluate`, whose callbacks look for the
             metric of the best model in every split.
@@ -107,8 +101,6 @@ class Task:
     make_trainer: Callable[[Run], Trainer]
     evaluate: Callable[[Run, str, str], dict]
     choose_examples: Callable[[Run], dict[str, Any]] = lambda run: run.given
-    measure_model: Callable[[Run], dict] = nothing
-    measure_training: Callable[[Run, dict], dict] = nothing
     score: Callable[[list[str], datasets.Dataset, Any, str], dict[str, float | str]] | None = None
     has_results: bool = False
     presets: str = "seq2seq"

@@ -104,12 +104,12 @@ def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
         (
             FILES | {"train_file": "{bad}/columns.tsv"},
             ValueError,
-            r"columns\.tsv, line 2: 1 columns.* Separate the two texts by a tab",
+            r"columns\.tsv, line 2: 1 columns, expected source<TAB>target",
         ),
         (
             FILES | {"train_file": "{bad}/tab.tsv"},
             ValueError,
-            r"tab\.tsv, line 2: 3 columns, .*spaces, or give \.jsonl or one file per side \(--train_source",
+            r"tab\.tsv, line 2: 3 columns, .* are given in \.jsonl, or in one file per side \(--train_source",
         ),
         (FILES | LANGUAGES | {"train_file": "{bad}/broken.jsonl"}, ValueError, r"broken\.jsonl, line 2, is not JSON"),
         (
@@ -134,7 +134,6 @@ def test_another_dataset_is_not_read_in_the_recipes_configuration(tmp_path):
             "--max_source_length 2000 exceeds .*max_position_embeddings, 1024",
         ),
         ({"num_beams": 0}, ValueError, "--num_beams 0 must be at least 1"),
-        ({"min_target_length": 40}, ValueError, "--min_target_length 40 must be .* less than the longest output, 40"),
         ({"do_train": None}, ValueError, "Nothing to do"),
         ({"output_dir": "{bad}"}, ValueError, "is not empty and holds no checkpoint"),
         ({"bleu_moses_language": "xx"}, ValueError, "Moses' tokenizer does not know the language 'xx', only .*de"),

@@ -48,11 +48,6 @@ TRANSLATIONS = [
     ({"normalization": "nfc", "tokenizer_name": "{file}"}, "--normalization nfc is of a new tokenizer, but one is"),
     ({"config_overrides": "d_model=31"}, "error: d_model=31 is not a multiple of encoder_attention_heads"),
     ({"config_overrides": "d_model=wide"}, "d_model"),
-    (
-        dict.fromkeys(["train_source_file", "train_target_file"])
-        | {"train_file": "{surrogate.jsonl}", "source_lang": "en", "target_lang": "de"},
-        r"surrogate\.jsonl, line 2: a lone surrogate",
-    ),
 ]
 CLASSIFICATIONS = [
     ({"max_length": -1}, "--max_length -1 must be at least 1"),
@@ -70,7 +65,6 @@ def files(tmp_path):
     contents = {
         "file": "",
         "list.json": "[1]",
-        "surrogate.jsonl": '{"en": "one", "de": "eins"}\n{"en": "\\uD800", "de": "zwei"}\n',
         "deep.jsonl": '{"en": "one", "de": "eins"}\n' + "[" * 100_000 + "]" * 100_000,
         "digits.jsonl": f'{{"en": "one", "de": "eins", "id": {"1" * 5000}}}\n',
         "three.txt": "0 one\n1 two\n0 three\n",

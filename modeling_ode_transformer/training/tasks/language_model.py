@@ -125,25 +125,15 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     """Checks the arguments of a run.
 
     Raises:
-        ValueError: an argument has an invalid value, contradicts another one, or names an encoder-decoder.
+        ValueError: an argument has an invalid value, or contradicts another one.
         OSError: the checkpoint or configuration does not exist.
     """
     check_run(model_args, args)
     config = check_model(model_args)
-    names = {model_args.model_name_or_path or model_args.config_name or model_args.model_type: config}
     if model_args.wrap:
         wrapped(config, model_args.wrap)
     if model_args.teacher:
-        names[model_args.teacher] = AutoConfig.from_pretrained(
-            model_args.teacher, trust_remote_code=model_args.trust_remote_code
-        )
-    for name, config in names.items():
-        if not config.is_encoder_decoder:
-            continue
-        raise ValueError(
-            f"{name} is an encoder-decoder ({config.model_type}), and a language model is a decoder: give another, "
-            f"such as --model_type {ModelArguments.model_type}."
-        )
+        AutoConfig.from_pretrained(model_args.teacher, trust_remote_code=model_args.trust_remote_code)
 
 
 def with_text(lines: Iterable[str], name: str) -> Iterator[str]:
@@ -362,13 +352,13 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     return open_rows(folder)
 
 
-def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig, name: str = "the model") -> None:
-    """Raises a ValueError if the model, called `name`, has too few positions for the longest example."""
+def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig) -> None:
+    """Raises a ValueError if the model has too few positions for the longest example."""
     limit = position_limit(config)
     longest = max(examples["length"])
     if limit is not None and longest > limit:
         raise ValueError(
-            f"The longest {split} example has {longest} tokens, but {name}'s max_position_embeddings is {limit}: "
+            f"The longest {split} example has {longest} tokens, but the model's max_position_embeddings is {limit}: "
             f"give a --block_size from 1 to {limit}, or a new model with more positions."
         )
 
@@ -392,8 +382,7 @@ def load_teacher(run: Run) -> PreTrainedModel:
 
     Raises:
         OSError: the model does not exist.
-        ValueError: its tokenizer or the size of its vocabulary is not the training model's, or it has too few
-            positions for the training examples.
+        ValueError: its tokenizer is not the training model's.
     """
     name, options = run.model_args.teacher, {"trust_remote_code": run.model_args.trust_remote_code}
     teacher = open_model(AutoModelForCausalLM, name, dtype=torch.float32, **options)
@@ -404,13 +393,6 @@ def load_teacher(run: Run) -> PreTrainedModel:
             f"({len(run.tokenizer)} tokens, of {run.tokenizer.name_or_path}): give --tokenizer_name {name} for a new "
             "model, or another teacher."
         )
-    sizes = [model.get_output_embeddings().weight.shape[0] for model in (teacher, run.model)]
-    if sizes[0] != sizes[1]:
-        raise ValueError(
-            f"--teacher {name} predicts {sizes[0]} tokens, but the training model {sizes[1]}: give models with "
-            "vocabularies of the same size."
-        )
-    check_lengths(run.splits["train"], "train", teacher.config, f"--teacher {name}")
     return teacher.requires_grad_(False)
 
 
@@ -535,7 +517,6 @@ LANGUAGE_MODEL = Task(
     load_model=load_model,
     encode=encode,
     make_trainer=make_trainer,
-    measure_training=lambda run, metrics: count_tokens(run, "train", "train"),
     evaluate=evaluate,
     presets="language model",
 )
